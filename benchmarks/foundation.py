@@ -1,0 +1,159 @@
+"""The foundation's speed and memory, as ratios measured side by side in one run, on one thread.
+
+    python benchmarks/foundation.py            1,000,000 rows
+    python benchmarks/foundation.py --quick    100,000 rows
+
+Each pair is timed in turns and the lowest time of each side is kept, because machines are noisy. The first call,
+which compiles the kernels, is not counted.
+"""
+
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import argparse
+import gc
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.naive_bayes import CategoricalNB, GaussianNB
+
+import peerbayes as pb
+from peerbayes import passes
+from peerbayes.families import NaiveBayes
+from peerbayes.tables import Table
+
+COLUMNS, CLASSES, VALUES = 20, 10, 8
+failures: list[str] = []
+
+
+def side_by_side(
+    ours: Callable[[], object], theirs: Callable[[], object], turns: int = 5
+) -> tuple[float, float]:
+    """The lowest time of each, taken in turns."""
+    ours(), theirs()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(turns):
+        for kept, call in zip(times, (ours, theirs), strict=True):
+            began = time.perf_counter()
+            call()
+            kept.append(time.perf_counter() - began)
+    return min(times[0]), min(times[1])
+
+
+def report(what: str, ratio: float, limit: str, met: bool) -> None:
+    """Print a ratio beside its limit."""
+    print(f"{what:<64}{ratio:>8.2f}   {limit:<10}{'ok' if met else 'MISSED'}", flush=True)
+    if not met:
+        failures.append(what)
+
+
+def faster(what: str, ours: Callable[[], object], theirs: Callable[[], object], least: float) -> None:
+    mine, other = side_by_side(ours, theirs)
+    report(f"{what}: times faster", other / mine, f">= {least:g}", other / mine >= least)
+
+
+def peak_extra(call: Callable[[], object]) -> int:
+    """The most memory that Python and NumPy hold at a time during a call, beyond what they held before, in bytes."""
+    call()  # compiled, imported
+    gc.collect()
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def calibration_pass(X: np.ndarray, y: np.ndarray) -> None:
+    """One RC iteration beside the two bare products over a stored Φ."""
+    schema = pb.MixedNB().fit(X, y).schema_
+    family = NaiveBayes(continuous=COLUMNS, variance_floor=0.05)
+    data = passes.Streamed(family, passes.Raw(schema, Table.of(X)), y.astype(np.int32), CLASSES)
+    stats = data.statistics()
+    features = family.features(schema.encode(X))
+    weights, difference = family.weights(stats), np.random.default_rng(1).normal(size=(len(y), CLASSES))
+
+    def iteration() -> np.ndarray:
+        return stats + 0.05 * data.evaluate(family.weights(stats)).residual
+
+    def products() -> None:
+        np.dot(features, weights.T)
+        np.dot(difference.T, features)
+
+    mine, bare = side_by_side(iteration, products)
+    report("RC iteration / two bare products over a stored Φ", mine / bare, "<= 1.5", mine / bare <= 1.5)
+
+
+def import_time() -> None:
+    """`import peerbayes` beyond numpy and scikit-learn, in new interpreters, taken in turns."""
+
+    def seconds(statement: str) -> float:
+        code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+    base = "import numpy, sklearn.base, sklearn.utils.validation, sklearn.utils.multiclass"
+    pairs = [(seconds(base), seconds("import peerbayes")) for _ in range(5)]
+    extra = min(ours for _, ours in pairs) - min(theirs for theirs, _ in pairs)
+    report("import peerbayes beyond numpy and scikit-learn: seconds", extra, "<= 0.5", extra <= 0.5)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="100,000 rows instead of 1,000,000")
+    rows = 100_000 if parser.parse_args().quick else 1_000_000
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, rows)
+    X = rng.normal(size=(rows, COLUMNS)) + rng.normal(size=(CLASSES, COLUMNS))[y]
+    cells = rng.integers(0, VALUES, (rows, COLUMNS))
+    print(f"{rows:,} rows x {COLUMNS} columns, {CLASSES} classes, float64, one thread")
+
+    gaussian, ours, qda = GaussianNB().fit(X, y), pb.MixedNB().fit(X, y), pb.QDA()
+    discrete = pb.MixedNB(kinds="discrete")
+    faster(
+        "MixedNB fit, continuous, against GaussianNB", lambda: ours.fit(X, y), lambda: gaussian.fit(X, y), 5
+    )
+    faster(
+        "MixedNB predict_proba against GaussianNB",
+        lambda: ours.predict_proba(X),
+        lambda: gaussian.predict_proba(X),
+        3,
+    )
+    categorical = CategoricalNB()
+    faster(
+        "MixedNB fit, discrete, against CategoricalNB",
+        lambda: discrete.fit(cells, y),
+        lambda: categorical.fit(cells, y),
+        10,
+    )
+    for solver in ("svd", "eigen"):
+        theirs = QuadraticDiscriminantAnalysis(solver=solver)
+        faster(
+            f"QDA fit against scikit-learn's, {solver} solver",
+            lambda: qda.fit(X, y),
+            lambda t=theirs: t.fit(X, y),
+            2,
+        )
+    calibration_pass(X, y)
+    for name, call, size in (
+        ("MixedNB continuous", lambda: ours.fit(X, y), X.nbytes),
+        ("MixedNB discrete", lambda: discrete.fit(cells, y), cells.nbytes),
+        ("QDA", lambda: qda.fit(X, y), X.nbytes),
+        ("MixedNB calibrated", lambda: pb.MixedNB(calibrate=True, max_iter=2).fit(X, y), X.nbytes),
+    ):
+        share = peak_extra(call) / size
+        report(f"peak extra memory of fit / input, {name}", share, "<= 0.1", share <= 0.1)
+    import_time()
+    print("all limits met" if not failures else f"missed: {', '.join(failures)}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""What can go wrong at an edge, as a tree.
+
+    PeerbayesError
+    ├── SchemaError            (also a ValueError)  a table that cannot be described or encoded
+    │   └── SchemaMismatch     two schemas, or a schema and a table, that do not fit
+    ├── StatisticsMismatch     (also a ValueError)  statistics that cannot be added or used here
+    └── ModelFileError         (also a ValueError)  a model file that cannot be trusted
+        ├── ModelFileDamaged   truncated, flipped, or not a model file at all
+        └── ModelFileTooNew    written by a newer peerbayes
+
+A caller's mistake in an argument is a plain ValueError or TypeError. Every message says what arrived, what
+was expected, and what to do.
+"""
+
+
+class PeerbayesError(Exception):
+    """The root of every named error."""
+
+
+class SchemaError(PeerbayesError, ValueError):
+    """A table that cannot be described or encoded."""
+
+
+class SchemaMismatch(SchemaError):
+    """Two schemas, or a schema and a table, that do not fit together."""
+
+
+class StatisticsMismatch(PeerbayesError, ValueError):
+    """Statistics that cannot be added to others, or used by this estimator."""
+
+
+class ModelFileError(PeerbayesError, ValueError):
+    """A model file that cannot be trusted."""
+
+
+class ModelFileDamaged(ModelFileError):
+    """Truncated, flipped, or not a model file at all."""
+
+
+class ModelFileTooNew(ModelFileError):
+    """Written by a newer peerbayes than this one."""

@@ -1,0 +1,124 @@
+"""The scikit-learn face of every family: `MixedNB`, `QDA` and `LDA`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from peerbayes import files
+from peerbayes.classifier import GenerativeClassifier
+from peerbayes.errors import ModelFileDamaged, SchemaError, StatisticsMismatch
+from peerbayes.families import NaiveBayes, SeparateGaussian, SharedGaussian
+from peerbayes.schema import Schema
+from peerbayes.statistics import Statistics
+
+
+class MixedNB(GenerativeClassifier):
+    """Naive Bayes with Gaussian continuous and categorical discrete columns; missing values are exact.
+
+    Parameters
+    ----------
+    calibrate : False for maximum likelihood (MAP with `alpha`), True for risk-based calibration.
+    kinds : "auto", "paper", "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`.
+    start, lr, max_iter, keep, patience, tol : how calibration runs; see `peerbayes.calibration.calibrate`.
+    clip : standardised values are held within ±clip; None turns it off.
+    alpha : Laplace smoothing of discrete columns, as in scikit-learn's CategoricalNB; not used by calibration.
+    prior : statistics of your own, added to those of the rows (MAP).
+    variance_floor, count_floor : guards, in standardised units and as a share of an even class; None: 1e-9 and 1e-30
+        for maximum likelihood, 0.05 and 1e-4 for calibration. `floored_` counts how often they act.
+    costs : costs[i][j] of saying class j when it is i; `predict` then minimises the expected cost.
+    schema : a schema agreed on beforehand, instead of the rows' own.
+    callback, verbose : called with (iteration, soft error, error) while calibrating; print them.
+    """
+
+    _family_type = NaiveBayes
+    _calibrated_floor = 0.05
+
+
+class _FullGaussian(GenerativeClassifier):
+    """What QDA and LDA share: covariances, and so a start that knows them."""
+
+    _calibrated_floor = 0.01
+
+    def __init__(
+        self,
+        *,
+        calibrate: bool = False,
+        kinds: Any = "auto",
+        start: Any = "ml",
+        lr: float = 0.05,
+        max_iter: int = 64,
+        keep: Any = "best",
+        clip: float | None = 5.0,
+        alpha: float = 1.0,
+        prior: Statistics | None = None,
+        variance_floor: float | None = None,
+        count_floor: float | None = None,
+        shrinkage: float | None = None,
+        patience: int | None = None,
+        tol: float = 0.0,
+        costs: Any = None,
+        schema: Schema | None = None,
+        callback: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            calibrate=calibrate,
+            kinds=kinds,
+            start=start,
+            lr=lr,
+            max_iter=max_iter,
+            keep=keep,
+            clip=clip,
+            alpha=alpha,
+            prior=prior,
+            variance_floor=variance_floor,
+            count_floor=count_floor,
+            patience=patience,
+            tol=tol,
+            costs=costs,
+            schema=schema,
+            callback=callback,
+            verbose=verbose,
+        )
+        self.shrinkage = shrinkage
+
+
+class QDA(_FullGaussian):
+    """Gaussian classes with a covariance each; discrete columns as in naive Bayes. No missing continuous value.
+
+    Parameters are `MixedNB`'s, and
+
+    shrinkage : rows of an identity covariance added to each class (standardised units); None: 0 for maximum
+        likelihood, 10 for calibration.
+
+    Calibration starts from maximum likelihood by default: a uniform start never learns covariances.
+    `variance_floor` is the least eigenvalue; None: 1e-9 for maximum likelihood, 0.01 for calibration.
+    """
+
+    _family_type = SeparateGaussian
+    _calibrated_shrinkage = 10.0
+
+
+class LDA(_FullGaussian):
+    """Gaussian classes with one covariance for all. Parameters are `QDA`'s; `shrinkage` is 0 by default.
+
+    Calibration conserves the total second moment, so the start decides the covariance: "ml" or "marginal".
+    """
+
+    _family_type = SharedGaussian
+
+
+ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
+    estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA)
+}
+
+
+def load(path: str | Path) -> GenerativeClassifier:
+    """Read a model that `save` wrote: a fitted estimator."""
+    header, arrays = files.read(path)
+    try:
+        estimator = ESTIMATORS[header["estimator"]]
+        return estimator._loaded(header, arrays)
+    except (KeyError, TypeError, AttributeError, SchemaError, StatisticsMismatch) as error:
+        raise ModelFileDamaged(f"{path} does not describe a model: {error!r}") from error

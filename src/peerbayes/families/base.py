@@ -1,0 +1,230 @@
+"""What every family shares: the class count, the one-hot block of discrete columns, and the protocol.
+
+A family is hyper-parameters and two pure functions, φ (`features`) and θ (`weights`). Its features are
+
+    φ(x) = [ 1 | dense(continuous columns) | one-hots of the discrete columns ]        K in all
+
+θ is total (finite for any real S) and homogeneous (θ(aS) = θ(S), a > 0): calibration pushes counts and
+variances below zero, and Theorem 1 of the paper needs the scale of S not to matter. Every guard is therefore
+relative to S itself: see `count_floor` and `variance_floor`. `floored` counts how often they act.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from peerbayes.core import Array
+
+# Means are kept within this many standardised units. Real means are below √m; without a limit, a count near
+# zero beside a large first moment overflows.
+MEAN_LIMIT = 1e6
+
+# The least a count may be beside the largest entry of S: its inverse is still finite in float32.
+TINY = 1e-30
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Rows(NamedTuple):
+    """Encoded rows: what a schema makes of a table, and a family's φ takes."""
+
+    values: Array  # [..., n, Dc] continuous columns, standardised; NaN is missing
+    codes: Array  # [..., n, Dd] discrete columns, index of the category; negative is missing
+
+
+class Counts(NamedTuple):
+    """S divided by its largest entry, and the guarded class counts."""
+
+    stats: Array  # [..., C, K] S / max|S|
+    floor: Array  # [..., 1] the least count of a class
+    classes: Array  # [..., C] guarded class counts
+    log_prior: Array  # [..., C] log p(c)
+
+    def lacking(self, count: Array) -> Array:
+        """The rows of mean 0 and variance 1 that fill a count up to the floor: [..., C] or [..., C, d]."""
+        xp = array_namespace(count)
+        floor = self.floor if count.ndim == self.floor.ndim else self.floor[..., None]
+        return xp.clip(floor - xp.clip(count, 0.0, None), 0.0, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family(ABC):
+    """Hyper-parameters and the pure functions φ and θ. `continuous` and `cardinalities` are the layout."""
+
+    name: ClassVar[str]
+    takes_missing: ClassVar[bool] = False
+    """Whether continuous values may be missing."""
+
+    continuous: int = 0
+    """Dc, the number of continuous columns."""
+    cardinalities: tuple[int, ...] = ()
+    """The number of categories of each discrete column."""
+    count_floor: float = 1e-30
+    """A class count is at least this share of N/C, a cell of a discrete column of N/(C·r): never zero."""
+    variance_floor: float = 1e-9
+    """The least variance (naive Bayes) or eigenvalue (QDA, LDA), in standardised units."""
+
+    # --- φ ---------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def dense_size(self) -> int:
+        """How many features come before the one-hots: the 1 and those of the continuous columns."""
+
+    @abstractmethod
+    def dense(self, values: Array) -> Array:
+        """The features of the continuous columns with their leading 1: [..., n, Dc] -> [..., n, dense_size]."""
+
+    @property
+    def size(self) -> int:
+        """K."""
+        return self.dense_size + sum(self.cardinalities)
+
+    def features(self, rows: Rows) -> Array:
+        """Φ: [..., n, Dc], [..., n, Dd] -> [..., n, K]."""
+        dense = self.dense(rows.values)
+        if not self.cardinalities:
+            return dense
+        xp = array_namespace(dense)
+        column, level = (_like(rows.codes, index) for index in self._cells)
+        cells = xp.take(rows.codes, column, axis=-1) == level
+        return xp.concat([dense, xp.astype(cells, dense.dtype)], axis=-1)
+
+    @cached_property
+    def _cells(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each one-hot: its discrete column, and the category it stands for."""
+        sizes = np.asarray(self.cardinalities, dtype=np.int64)
+        level = np.concatenate([np.arange(size) for size in sizes]) if sizes.size else np.zeros(0, np.int64)
+        return np.repeat(np.arange(sizes.size), sizes), level
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where each discrete column's cells start, counted from the first one-hot: [Dd]."""
+        return np.concatenate([[0], np.cumsum(self.cardinalities)]).astype(np.int64)[:-1]
+
+    # --- θ ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def parameters(self, stats: Array) -> Any:
+        """The readable parameters behind θ(S): prior, means, variances or covariances, cell probabilities."""
+
+    @abstractmethod
+    def weights(self, stats: Array) -> Array:
+        """W = θ(S): [..., C, K] -> [..., C, K]."""
+
+    @abstractmethod
+    def floored(self, stats: Array) -> Array:
+        """How many parameters of θ(S) a guard had to hold: [..., C, K] -> [...]."""
+
+    # --- priors and units ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _uniform_moments(self) -> np.ndarray:
+        """Dense features of one row of a class whose columns are standard normal: [dense_size]."""
+
+    def uniform(self, classes: int, mass: float = 1.0) -> np.ndarray:
+        """The paper's start: equal classes, equal cells, mean 0 and variance 1; `mass` rows in all. [C, K]."""
+        cells = [np.full(size, 1.0 / size) for size in self.cardinalities]
+        row = np.concatenate([self._uniform_moments(), *cells])
+        return np.tile(row * (mass / classes), (classes, 1))
+
+    def smoothing(self, classes: int, alpha: float) -> np.ndarray:
+        """The conjugate prior of Laplace smoothing: `alpha` rows in every cell and nowhere else. [C, K]."""
+        prior = np.zeros((classes, self.size))
+        prior[:, self.dense_size :] = alpha
+        return prior
+
+    @abstractmethod
+    def transformed(
+        self, dense: np.ndarray, order: np.ndarray, shift: np.ndarray, ratio: np.ndarray
+    ) -> np.ndarray:
+        """Dense statistics of other columns in other units: target column k is z'_k = (z_order[k] − shift_k)·ratio_k.
+
+        [C, dense] -> [C, dense']. Exact, since φ(z') is linear in φ(z). An order of −1 is a column of which nothing
+        is known.
+        """
+
+    # --- reading a model -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def contributions(self, stats: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """log p(x, c) taken apart: a baseline [C] and a term per column [n, C, Dc + Dd]; they add up to it."""
+
+    @abstractmethod
+    def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
+        """One synthetic row for each class index in `labels`."""
+
+    # --- shared pieces ---------------------------------------------------------------------------------
+
+    def _counts(self, stats: Array) -> Counts:
+        """Normalise S and guard the class counts. N = Σ_c max(S_c0, 0) is conserved by calibration."""
+        xp = array_namespace(stats)
+        if stats.shape[-1] != self.size:
+            raise ValueError(
+                f"statistics have {stats.shape[-1]} features per class, this {self.name} family has {self.size} "
+                f"({self.continuous} continuous columns, {len(self.cardinalities)} discrete ones)"
+            )
+        top = xp.max(xp.abs(stats), axis=(-2, -1), keepdims=True)
+        unit = stats / xp.where(top > 0, top, xp.ones_like(top))
+        count = unit[..., 0]
+        total = xp.sum(xp.clip(count, 0.0, None), axis=-1, keepdims=True)
+        floor = xp.clip(total * (self.count_floor / stats.shape[-2]), TINY, None)
+        classes = xp.maximum(count, floor)
+        return Counts(unit, floor, classes, xp.log(classes / xp.sum(classes, axis=-1, keepdims=True)))
+
+    def _membership(self, like: Array) -> Array:
+        """1 where a cell belongs to a discrete column: [cells, Dd]."""
+        column, _ = self._cells
+        return _like(like, np.equal.outer(column, np.arange(len(self.cardinalities))), like.dtype)
+
+    def _cell_floor(self, counts: Counts) -> Array:
+        """The least a cell may hold: its column's even share of a class at the count floor. [..., 1, cells]."""
+        xp = array_namespace(counts.stats)
+        column, _ = self._cells
+        sizes = _like(counts.stats, np.asarray(self.cardinalities, dtype=float)[column], counts.stats.dtype)
+        return xp.clip(counts.floor[..., None] / sizes, TINY, None)
+
+    def _log_cells(self, counts: Counts) -> Array:
+        """log p(x_j = k | c), normalised within each discrete column: [..., C, cells]."""
+        xp = array_namespace(counts.stats)
+        cells = xp.maximum(counts.stats[..., self.dense_size :], self._cell_floor(counts))
+        member = self._membership(cells)
+        return xp.log(cells) - xp.log(cells @ member) @ member.mT
+
+    def _floored_counts(self, counts: Counts) -> Array:
+        """How many class counts and cells are at their floor: [...]."""
+        xp = array_namespace(counts.stats)
+        classes = xp.sum(xp.astype(counts.stats[..., 0] < counts.floor, xp.int64), axis=-1)
+        if not self.cardinalities:
+            return classes
+        low = counts.stats[..., self.dense_size :] < self._cell_floor(counts)
+        return classes + xp.sum(xp.astype(low, xp.int64), axis=(-2, -1))
+
+    def _cell_contributions(self, log_cells: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """Each discrete column's term of log p(x, c); a missing value contributes nothing: [n, C, Dd]."""
+        cell = np.maximum(codes, 0) + self.offsets
+        return np.where((codes >= 0)[:, None, :], np.swapaxes(log_cells[:, cell], 0, 1), 0.0)
+
+    def _sample_codes(
+        self, log_cells: np.ndarray, labels: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """A category per row and discrete column, drawn by inverting the cumulative probabilities: [n, Dd]."""
+        codes = np.empty((labels.size, len(self.cardinalities)), dtype=np.int32)
+        for column, (start, size) in enumerate(zip(self.offsets, self.cardinalities, strict=True)):
+            cumulative = np.cumsum(np.exp(log_cells[:, start : start + size]), axis=1)
+            draws = rng.random(labels.size) * cumulative[labels, -1]
+            codes[:, column] = np.sum(draws[:, None] >= cumulative[labels], axis=1)
+        return codes
+
+
+def _like(array: Array, values: np.ndarray, dtype: Any = None) -> Array:
+    """`values` as an array of the library and on the device of `array`."""
+    xp = array_namespace(array)
+    return xp.asarray(values if dtype is None else values.astype(float), dtype=dtype, device=device(array))

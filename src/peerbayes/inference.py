@@ -1,0 +1,200 @@
+"""From a table to its columns: kinds, categories, location and scale; from labels to classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from peerbayes.columns import Column, Kind, Scalar, ordered, scalar
+from peerbayes.errors import SchemaError
+from peerbayes.scans import SMALL_RANGE, column_moments, distinct_integers
+from peerbayes.tables import Table, missing_of
+
+# The paper's rule: a column with at most this many distinct values is discrete.
+PAPER_DISCRETE = 10
+
+KINDS = ("auto", "paper", "continuous", "discrete")
+
+
+def infer_columns(
+    table: Table,
+    kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
+    weights: np.ndarray | None = None,
+) -> tuple[Column, ...]:
+    """One column each, from all rows; `weights` [n] count a row that many times."""
+    wanted = _wanted(table, kinds)
+    if table.rows == 0:
+        raise SchemaError("the table has no row; expected at least one")
+    array = table.numeric
+    if array is None:
+        return tuple(_column(table, j, wanted[j], weights) for j in range(len(table.names)))
+    plain = _plain_columns(table, array, wanted, weights)
+    return tuple(plain.get(j) or _column(table, j, wanted[j], weights) for j in range(len(table.names)))
+
+
+def _wanted(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
+    """The rule for each column, from any of the forms `kinds` may take."""
+    names = table.names
+    if isinstance(kinds, str):
+        wanted = [kinds] * len(names)
+    elif isinstance(kinds, Mapping):
+        unknown = [key for key in kinds if key not in names and not _position(key, names)]
+        if unknown:
+            raise SchemaError(f"kinds names {unknown[0]!r}; expected one of {', '.join(names[:20])}")
+        wanted = [kinds.get(name, kinds.get(j, "auto")) for j, name in enumerate(names)]
+    else:
+        wanted = list(kinds)
+        if len(wanted) != len(names):
+            raise SchemaError(f"kinds holds {len(wanted)} entries; the table has {len(names)} columns")
+    for name, rule in zip(names, wanted, strict=True):
+        if rule not in KINDS:
+            raise SchemaError(f"the kind of {name!r} is {rule!r}; expected one of {', '.join(KINDS)}")
+    return wanted
+
+
+def _position(key: Any, names: tuple[str, ...]) -> bool:
+    return isinstance(key, int | np.integer) and not isinstance(key, bool) and bool(0 <= key < len(names))
+
+
+def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Column:
+    """The column as `rule` says."""
+    name = table.names[j]
+    values = table.column(j)
+    present = ~missing_of(values)
+    kind = _kind(values, present, rule, name, declared=table.declared(j) is not None)
+    if kind == "continuous" and not (rule == "paper" and values.dtype.kind == "O"):
+        column = Column(name, kind, count=0.0)
+        return _measured(column, column.numbers(values), weights)
+    declared = table.declared(j)
+    categories = tuple(declared) if declared is not None else distinct(values[present], name)
+    count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
+    column = Column(name, kind, categories, count=count)
+    if kind == "discrete":
+        return column
+    return _measured(column, column.numbers(values), weights)
+
+
+def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> Kind:
+    if rule in ("continuous", "discrete"):
+        return rule  # type: ignore[return-value]
+    if rule == "paper":
+        return "discrete" if len(distinct(values[present], name)) <= PAPER_DISCRETE else "continuous"
+    if declared or values.dtype.kind == "b":
+        return "discrete"
+    if values.dtype.kind != "O" or not present.any():
+        return "continuous"
+    types = {_type(value) for value in set(map(type, values[present]))}
+    if len(types) > 1:
+        raise SchemaError(
+            f"column {name!r} mixes {' and '.join(sorted(types))}; expected one of them. Clean the column, or "
+            f"say that every distinct value is a category: kinds={{{name!r}: 'discrete'}}"
+        )
+    return "continuous" if types == {"numbers"} else "discrete"
+
+
+def _type(kind: type) -> str:
+    if issubclass(kind, bool | np.bool_):
+        return "booleans"
+    if issubclass(kind, str):
+        return "text"
+    if issubclass(kind, int | float | np.number) or hasattr(kind, "__float__"):
+        return "numbers"
+    raise TypeError(
+        f"a column holds a {kind.__name__}; every argument must be a string or a number (or a boolean)"
+    )
+
+
+def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
+    """The distinct values, in order."""
+    import pandas as pd
+
+    return ordered({scalar(value, f"column {name!r}") for value in pd.unique(values)})
+
+
+# --- location and scale ------------------------------------------------------------------------------------
+
+
+def _measured(column: Column, values: np.ndarray, weights: np.ndarray | None) -> Column:
+    """Location and scale of one column's present values [n]."""
+    moments = column_moments(values[:, None], weights)
+    return _with_moments(column, *(float(moment[0]) for moment in moments))
+
+
+def _plain_columns(
+    table: Table, array: np.ndarray, wanted: list[str], weights: np.ndarray | None
+) -> dict[int, Column]:
+    """The columns of a numeric array that can be described together: continuous ones, and small integers."""
+    names = table.names
+    plain: dict[int, Column] = {}
+    continuous = [j for j, rule in enumerate(wanted) if rule in ("auto", "continuous")]
+    if continuous:
+        moments = column_moments(array, weights, continuous)
+        for k, j in enumerate(continuous):
+            numbers = (float(moment[k]) for moment in moments)
+            plain[j] = _with_moments(Column(names[j], "continuous", count=0.0), *numbers)
+    discrete = [j for j, rule in enumerate(wanted) if rule == "discrete" and array.dtype.kind in "iu"]
+    categories = distinct_integers(array, discrete) if discrete else None
+    if categories is not None:
+        count = float(table.rows) if weights is None else float(weights.sum())
+        for j, known in zip(discrete, categories, strict=True):
+            plain[j] = Column(names[j], "discrete", known, count=count)
+    return plain
+
+
+def _with_moments(
+    column: Column, count: float, mean: float, variance: float, low: float, high: float
+) -> Column:
+    if count == 0:
+        return column
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise SchemaError(
+            f"column {column.name!r} holds infinity (inf); expected finite numbers, or nothing for a missing value"
+        )
+    if not (math.isfinite(mean) and math.isfinite(variance)):
+        raise SchemaError(
+            f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}: their squares "
+            "overflow. Divide the column by a constant"
+        )
+    deviation = math.sqrt(variance)
+    constant = low == high or deviation == 0
+    return replace(
+        column,
+        location=low if constant else mean,
+        scale=1.0 if constant else deviation,
+        count=count,
+        constant=constant,
+    )
+
+
+# --- labels ------------------------------------------------------------------------------------------------
+
+
+def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
+    """The distinct labels in order, and each row's index among them: [n] -> classes, [n]."""
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise ValueError(f"y has shape {labels.shape}; expected one label per row")
+    if labels.size == 0:
+        raise ValueError("y has no label; expected one per row")
+    if labels.dtype.kind in "iu":
+        low, high = int(labels.min()), int(labels.max())
+        if high - low < SMALL_RANGE:
+            shifted = labels if low == 0 else labels - low
+            seen = np.bincount(shifted, minlength=high - low + 1) > 0
+            place = (np.cumsum(seen) - 1).astype(np.int32)
+            return tuple((np.flatnonzero(seen) + low).tolist()), place[shifted]
+    import pandas as pd
+
+    if missing_of(labels).any():
+        raise ValueError(
+            "y holds missing labels (NaN or None); expected a label per row: leave those rows out"
+        )
+    codes, uniques = pd.factorize(labels)
+    values = [scalar(value, "y") for value in uniques]
+    classes = ordered(values)
+    place = np.array([classes.index(value) for value in values], dtype=np.int32)
+    return classes, place[codes]

@@ -1,0 +1,94 @@
+"""Reading a model: why it decides as it does, what its parameters are, and rows drawn from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from peerbayes.families.base import Family, Rows
+from peerbayes.families.naive_bayes import NaiveBayes
+from peerbayes.schema import Schema
+from peerbayes.tables import Table
+
+BASELINE = "(baseline)"
+PRIOR = "(prior)"
+
+
+def explain(
+    schema: Schema,
+    family: Family,
+    stats: np.ndarray,
+    classes: np.ndarray,
+    table: Table,
+    rows: Rows,
+    of: Any = None,
+    against: Any = None,
+) -> Any:
+    """Each column's part of log p(of|x) − log p(against|x): a DataFrame, a row per row of the table and column."""
+    import pandas as pd
+
+    baseline, terms = family.contributions(stats, rows)
+    ranking = np.argsort(-(baseline + terms.sum(axis=-1)), axis=1, kind="stable")
+    columns = [*schema.continuous, *schema.discrete]
+    records = []
+    for i in range(len(terms)):
+        ahead = _class_index(classes, of, int(ranking[i, 0]))
+        behind = _class_index(classes, against, next(int(c) for c in ranking[i] if c != ahead))
+        sides = {"row": i, "of": classes[ahead], "against": classes[behind]}
+        bias = baseline[ahead] - baseline[behind]
+        records.append({**sides, "feature": BASELINE, "value": None, "log_odds": bias})
+        odds = terms[i, ahead] - terms[i, behind]
+        for k in np.argsort(-np.abs(odds), kind="stable"):
+            value = table.column(columns[k])[i]
+            records.append(
+                {**sides, "feature": schema.names[columns[k]], "value": value, "log_odds": odds[k]}
+            )
+    return pd.DataFrame.from_records(records)
+
+
+def describe(schema: Schema, family: Family, stats: np.ndarray, classes: np.ndarray) -> Any:
+    """The parameters in the units of the table: a DataFrame, a row per class and column or category."""
+    import pandas as pd
+
+    parameters = family.parameters(stats)
+    deviation = np.sqrt(_variances(family, parameters)) * schema.scale
+    mean = parameters.mean * schema.scale + schema.location
+    records = []
+    for c, label in enumerate(classes):
+        records.append({"class": label, "feature": PRIOR, "probability": np.exp(parameters.log_prior[c])})
+        for k, j in enumerate(schema.continuous):
+            moments = {"mean": mean[c, k], "deviation": deviation[c, k]}
+            records.append({"class": label, "feature": schema.names[j], **moments})
+        for k, j in enumerate(schema.discrete):
+            for level, category in enumerate(schema.columns[j].categories):
+                probability = np.exp(parameters.log_cells[c, family.offsets[k] + level])
+                cell = {"class": label, "feature": schema.names[j], "category": category}
+                records.append({**cell, "probability": probability})
+    order = ["class", "feature", "category", "mean", "deviation", "probability"]
+    return pd.DataFrame.from_records(records, columns=order)
+
+
+def sample(
+    schema: Schema, family: Family, stats: np.ndarray, count: int, rng: np.random.Generator
+) -> tuple[Any, np.ndarray]:
+    """Synthetic rows in the original columns, as a DataFrame, and their class indices."""
+    prior = np.exp(family.parameters(stats).log_prior)
+    labels = rng.choice(len(prior), size=count, p=prior / prior.sum())
+    return schema.decode(family.sample(stats, labels, rng)), labels
+
+
+def _variances(family: Family, parameters: Any) -> np.ndarray:
+    if isinstance(family, NaiveBayes):
+        return parameters.variance
+    diagonal = np.diagonal(parameters.covariance, axis1=-2, axis2=-1)
+    return np.broadcast_to(diagonal, parameters.mean.shape)
+
+
+def _class_index(classes: np.ndarray, wanted: Any, otherwise: int) -> int:
+    if wanted is None:
+        return otherwise
+    found = np.flatnonzero(classes == wanted)
+    if not found.size:
+        raise ValueError(f"{wanted!r} is not a class of this model; expected one of {list(classes)}")
+    return int(found[0])

@@ -1,0 +1,136 @@
+"""Sufficient statistics that know what they are statistics of, so that they can be added.
+
+    S = Σ_rows y φ(x)ᵀ      so S(A ∪ B) = S(A) + S(B)
+
+Two parties that each fitted a model can add their statistics and have the model of all their rows, even where
+their categories, classes, column order, location or scale differ: S is first expressed in the merged schema,
+which is exact because φ in other units is linear in φ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from peerbayes.errors import StatisticsMismatch
+from peerbayes.families.base import Family
+from peerbayes.families.naive_bayes import NaiveBayes
+from peerbayes.schema import Schema
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """S [C, K] under a schema and a family. `s1 + s2` pools rows, `s * 0.5` makes them count half."""
+
+    values: np.ndarray
+    schema: Schema
+    family: Family
+    calibrated: bool = False
+    """Whether calibration made them: they then describe a model, and no longer a set of rows."""
+
+    def __post_init__(self) -> None:
+        values = np.array(self.values, dtype=np.float64)  # a copy: nobody else can change it
+        expected = (len(self.schema.classes), self.family.size)
+        if values.shape != expected:
+            raise StatisticsMismatch(
+                f"statistics of shape {values.shape} do not fit the schema and the {self.family.name} family, "
+                f"which need {expected[0]} classes x {expected[1]} features"
+            )
+        if not np.isfinite(values).all():
+            raise StatisticsMismatch("the statistics hold NaN or infinity; expected finite numbers")
+        values.setflags(write=False)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def rows(self) -> float:
+        """How many rows they stand for: Σ_c S_c0."""
+        return float(self.values[:, 0].sum())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype=dtype, copy=copy)
+
+    def __mul__(self, factor: float) -> Statistics:
+        return replace(self, values=self.values * float(factor))
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> Statistics:
+        if isinstance(other, int | float) and other == 0:  # so that sum() works
+            return self
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        if self.family.name != other.family.name:
+            raise StatisticsMismatch(
+                f"statistics of {self.family.name} and of {other.family.name} cannot be added; "
+                "fit both with the same estimator"
+            )
+        if self.calibrated != other.calibrated:
+            raise StatisticsMismatch(
+                "calibrated statistics describe a model, others a set of rows: they cannot be added. "
+                "Fit both with the same value of calibrate"
+            )
+        merged = self.schema.merge(other.schema)
+        mine, theirs = self.expressed(merged), other.expressed(merged)
+        missing = any(isinstance(s.family, NaiveBayes) and s.family.missing for s in (mine, theirs))
+        if missing:
+            mine, theirs = mine.with_missing(), theirs.with_missing()
+        return replace(mine, values=mine.values + theirs.values)
+
+    __radd__ = __add__
+
+    def with_missing(self) -> Statistics:
+        """The same in the layout that holds missing values; only naive Bayes has one."""
+        if not isinstance(self.family, NaiveBayes):
+            return self
+        return replace(self, values=self.family.spread(self.values), family=self.family.with_missing())
+
+    def expressed(self, schema: Schema) -> Statistics:
+        """The same statistics in another schema, which must know every category and class that they hold."""
+        if schema == self.schema:
+            return self
+        mine = self.schema
+        family = replace(self.family, continuous=len(schema.continuous), cardinalities=schema.cardinalities)
+        values = np.zeros((len(schema.classes), family.size))
+        classes = [_place(schema.classes, value, "class") for value in mine.classes]
+        values[classes, : family.dense_size] = self._dense_in(schema)
+        for source, target in self._cells_in(schema, family):
+            values[classes, target] = self.values[:, source]
+        return replace(self, values=values, schema=schema, family=family)
+
+    def _dense_in(self, schema: Schema) -> np.ndarray:
+        """The statistics of the continuous columns, in the order and the units of `schema`: [C, dense']."""
+        mine = self.schema
+        at = {mine.names[j]: k for k, j in enumerate(mine.continuous)}
+        order = np.array([at.get(schema.names[j], -1) for j in schema.continuous], dtype=np.int64)
+        known = order >= 0
+        location, scale = np.zeros(order.size), np.ones(order.size)
+        location[known], scale[known] = mine.location[order[known]], mine.scale[order[known]]
+        shift, ratio = (schema.location - location) / scale, scale / schema.scale
+        return self.family.transformed(self.values[:, : self.family.dense_size], order, shift, ratio)
+
+    def _cells_in(self, schema: Schema, family: Family) -> list[tuple[int, int]]:
+        """For each cell: where it is here, and where it goes."""
+        mine = self.schema
+        starts = {schema.names[j]: int(family.offsets[k]) for k, j in enumerate(schema.discrete)}
+        columns = {column.name: column for column in schema.columns}
+        pairs = []
+        for k, j in enumerate(mine.discrete):
+            column = mine.columns[j]
+            for level, category in enumerate(column.categories):
+                place = _place(columns[column.name].categories, category, f"category of {column.name!r}")
+                source = self.family.dense_size + int(self.family.offsets[k]) + level
+                pairs.append((source, family.dense_size + starts[column.name] + place))
+        return pairs
+
+
+def _place(known: tuple[Any, ...], value: Any, what: str) -> int:
+    try:
+        return known.index(value)
+    except ValueError:
+        raise StatisticsMismatch(f"the {what} {value!r} is not in the schema that was asked for") from None

@@ -1,0 +1,153 @@
+"""A user's X, read column by column: a pandas DataFrame or a two-dimensional array.
+
+A column is read as one of two things, never copied wholesale:
+
+    numbers   a float, integer or boolean array; NaN is missing
+    objects   an object array of text, numbers or booleans; None and NaN are missing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from peerbayes.errors import SchemaError
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns over a DataFrame (`frame`) or an array (`array`); the other one is None."""
+
+    names: tuple[str, ...]
+    rows: int
+    frame: Any = None
+    array: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, X: Any) -> Table:
+        """Read X without copying it; duplicated names and other shapes than two-dimensional are refused."""
+        if isinstance(X, Table):
+            return X
+        if hasattr(X, "iloc") and hasattr(X, "columns"):
+            return cls._of_frame(X)
+        if hasattr(X, "to_pandas"):
+            return cls._of_frame(X.to_pandas())
+        array = np.asarray(X)
+        if array.ndim != 2:
+            raise SchemaError(
+                f"X has shape {array.shape}; expected a table of rows and columns. "
+                "Reshape one column with X.reshape(-1, 1), one row with X.reshape(1, -1)"
+            )
+        if array.dtype.kind == "c":
+            raise SchemaError(f"Complex data not supported: X has dtype {array.dtype}")
+        if array.dtype.kind not in "fiubOU":
+            raise SchemaError(f"X has dtype {array.dtype}; expected numbers, booleans or text")
+        return cls(tuple(f"x{j}" for j in range(array.shape[1])), array.shape[0], array=array)
+
+    @classmethod
+    def _of_frame(cls, frame: Any) -> Table:
+        labels = list(frame.columns)
+        named = all(isinstance(label, str) for label in labels)
+        names = tuple(labels) if named else tuple(f"x{j}" for j in range(len(labels)))
+        repeated = sorted({str(label) for label in labels if labels.count(label) > 1})
+        if repeated:
+            raise SchemaError(
+                f"the table has several columns named {', '.join(repeated)}; rename all but one"
+            )
+        return cls(names, len(frame), frame=frame)
+
+    @property
+    def numeric(self) -> np.ndarray | None:
+        """The whole table as one array of numbers, if it is one."""
+        if self.array is not None and self.array.dtype.kind in "fiu":
+            return self.array
+        return None
+
+    @property
+    def all_numbers(self) -> bool:
+        """Whether every column holds numbers, so that reading it again costs little."""
+        if self.frame is None:
+            return self.numeric is not None
+        return all(isinstance(dtype, np.dtype) and dtype.kind in "fiub" for dtype in self.frame.dtypes)
+
+    def part(self, start: int, stop: int) -> Table:
+        """Rows start to stop, as a view."""
+        rows = max(0, min(stop, self.rows) - start)
+        if self.array is not None:
+            return Table(self.names, rows, array=self.array[start:stop])
+        return Table(self.names, rows, frame=self.frame.iloc[start:stop])
+
+    def take(self, rows: np.ndarray) -> Table:
+        """The rows where `rows` is true, copied."""
+        count = int(np.count_nonzero(rows))
+        if self.array is not None:
+            return Table(self.names, count, array=self.array[rows])
+        return Table(self.names, count, frame=self.frame.loc[rows])
+
+    def declared(self, column: int) -> list[Any] | None:
+        """The categories that a pandas categorical column declares, seen or not; None for any other column."""
+        if self.frame is None:
+            return None
+        dtype = self.frame.dtypes.iloc[column]
+        return list(dtype.categories) if getattr(dtype, "name", "") == "category" else None
+
+    def column(self, column: int) -> np.ndarray:
+        """One column: an array of numbers, or an object array whose missing values are None or NaN."""
+        if self.array is not None:
+            values = self.array[:, column]
+            return values.astype(object) if values.dtype.kind == "U" else values
+        series = self.frame.iloc[:, column]
+        dtype = series.dtype
+        if getattr(dtype, "name", "") == "category":
+            return np.asarray(series.astype(object), dtype=object)
+        if isinstance(dtype, np.dtype) and dtype.kind in "fiub":
+            return np.asarray(series)
+        if getattr(dtype, "kind", "O") in "fiu":  # pandas' nullable numbers
+            return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+        if getattr(dtype, "kind", "O") in "mM" or getattr(dtype, "name", "").startswith("period"):
+            raise SchemaError(
+                f"column {self.names[column]!r} holds dates or times ({dtype}); turn them into numbers "
+                "(for instance days since a date) or text"
+            )
+        if getattr(dtype, "kind", "O") == "c":
+            raise SchemaError(f"Complex data not supported: column {self.names[column]!r} has dtype {dtype}")
+        return np.asarray(series.astype(object), dtype=object)
+
+
+def missing_of(values: np.ndarray) -> np.ndarray:
+    """Where a column's value is missing: [n] -> [n] booleans."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, dtype=bool)
+    import pandas as pd
+
+    return np.asarray(pd.isna(values))
+
+
+def numbers_of(values: np.ndarray, name: str) -> np.ndarray:
+    """A continuous column as float64, NaN where missing; text that is no number is refused by name."""
+    if values.dtype.kind != "O":
+        return np.asarray(values, dtype=np.float64)
+    missing = missing_of(values)
+    numbers = np.full(values.shape, np.nan)
+    try:
+        numbers[~missing] = values[~missing].astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise SchemaError(
+            f"column {name!r} is continuous, but holds {_first_text(values)!r}, which is not a number; "
+            "correct the value, leave it empty, or make the column discrete with kinds={...: 'discrete'}"
+        ) from error
+    return numbers
+
+
+def _first_text(values: np.ndarray) -> Any:
+    """The first value that is no number."""
+    for value in values:
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return value
+    return None

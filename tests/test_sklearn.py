@@ -1,0 +1,16 @@
+"""scikit-learn's own checks, for every estimator."""
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import peerbayes as pb
+
+ESTIMATORS = [
+    estimator(calibrate=calibrate)
+    for estimator in (pb.MixedNB, pb.QDA, pb.LDA)
+    for calibrate in (False, True)
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+def test_estimator_check(estimator, check):
+    check(estimator)
