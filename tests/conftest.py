@@ -1,0 +1,65 @@
+"""What the tests share: the list of families and estimators that every law is tried on, and Hypothesis' settings."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from peerbayes.families import Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+
+settings.register_profile(
+    "peerbayes",
+    deadline=None,  # machines are noisy: no test is timed
+    max_examples=60,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("peerbayes")
+
+CARDINALITIES = (2, 4)
+
+# Every law of test_laws.py holds for each of these; a new family is one more line.
+FAMILIES: dict[str, Family] = {
+    "naive-bayes": NaiveBayes(continuous=3, cardinalities=CARDINALITIES),
+    "naive-bayes, missing": NaiveBayes(continuous=3, cardinalities=CARDINALITIES, missing=True),
+    "naive-bayes, calibrated": NaiveBayes(
+        continuous=3, cardinalities=CARDINALITIES, variance_floor=0.05, count_floor=1e-4
+    ),
+    "naive-bayes, discrete": NaiveBayes(cardinalities=(3, 1, 5)),
+    "qda": SeparateGaussian(continuous=3, cardinalities=CARDINALITIES),
+    "qda, calibrated": SeparateGaussian(
+        continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4, shrinkage=0.02
+    ),
+    "qda, continuous": SeparateGaussian(continuous=4),
+    "lda": SharedGaussian(continuous=3, cardinalities=CARDINALITIES),
+    "lda, calibrated": SharedGaussian(
+        continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4
+    ),
+}
+
+
+@pytest.fixture(scope="session", params=FAMILIES.values(), ids=FAMILIES.keys())
+def family(request: pytest.FixtureRequest) -> Family:
+    return request.param
+
+
+def draw_rows(family: Family, rng: np.random.Generator, *shape: int) -> Rows:
+    """Random encoded rows [..., n, D]; with values missing where the family takes them."""
+    values = rng.normal(size=(*shape, family.continuous))
+    codes = [rng.integers(0, size, shape) for size in family.cardinalities]
+    stacked = np.stack(codes, axis=-1) if codes else np.zeros((*shape, 0), dtype=np.int64)
+    if getattr(family, "missing", False):
+        values[rng.random(values.shape) < 0.2] = np.nan
+    stacked[rng.random(stacked.shape) < 0.1] = -1
+    return Rows(values, stacked)
+
+
+@pytest.fixture(scope="session")
+def paper_data() -> Path:
+    """The folder of the paper's datasets, named by PEERBAYES_DATA; tests that need it are skipped without it."""
+    folder = Path(os.environ.get("PEERBAYES_DATA", "../shared/datasets"))
+    if not (folder / "letter_recognition.parquet").exists():
+        pytest.skip("the paper's datasets are not here; PEERBAYES_DATA names their folder")
+    return folder

@@ -1,0 +1,77 @@
+"""What users may rely on, and how the tree is built."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import peerbayes
+
+SOURCE = Path(peerbayes.__file__).parent
+
+# Imports go downwards only: a module may import those before it.
+LAYERS = [
+    "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
+    "scans", "tables", "columns", "inference", "schema", "statistics", "passes", "calibration", "files", "reading",
+    "classifier", "estimators", "__init__",
+]  # fmt: skip
+
+
+def test_public_names_are_pinned():
+    assert sorted(peerbayes.__all__) == [
+        "Column", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PeerbayesError",
+        "QDA", "Schema", "SchemaError", "SchemaMismatch", "Statistics", "StatisticsMismatch", "load",
+    ]  # fmt: skip
+    assert all(hasattr(peerbayes, name) for name in peerbayes.__all__)
+
+
+def test_imports_go_downwards_only():
+    modules = {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in SOURCE.rglob("*.py")
+    }
+    assert sorted(modules) == sorted(LAYERS), "a new module needs its place in LAYERS"
+    for name, path in modules.items():
+        for imported in imports(path):
+            if imported in LAYERS:
+                assert LAYERS.index(imported) < LAYERS.index(name), f"{name} imports {imported}"
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("peerbayes"):
+            inside = node.module.removeprefix("peerbayes").removeprefix(".")
+            if inside:
+                yield inside
+            else:
+                yield from (alias.name for alias in node.names if alias.name != "__version__")
+
+
+def loaded_by(statement):
+    code = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_is_light():
+    """Heavy parts wait until they are needed; scikit-learn itself may load pandas."""
+    own = loaded_by("import peerbayes") - loaded_by("import sklearn.base")
+    assert not own & {"numba", "pandas", "torch", "ray", "plotly", "starlette", "grpc"}
+
+
+def test_small_tables_never_wait_for_the_compiler():
+    assert "numba" not in loaded_by(
+        "import peerbayes as pb; from sklearn.datasets import load_wine; X, y = load_wine(return_X_y=True); "
+        "pb.MixedNB(calibrate=True).fit(X, y).predict(X)"
+    )
+
+
+def test_nothing_is_unpickled():
+    for path in SOURCE.rglob("*.py"):
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        assert not names & {"pickle", "joblib", "dill", "cloudpickle", "marshal", "shelve"}, path

@@ -1,0 +1,151 @@
+"""Statistics add: over splits of a table, over parties, and over differences between their schemas."""
+
+import functools
+import operator
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_wine
+
+import peerbayes as pb
+
+ESTIMATORS = [pb.MixedNB, pb.QDA, pb.LDA]
+
+
+def table(seed, rows=120, missing=False):
+    """Three classes, three continuous columns in very different units, two text columns."""
+    rng = np.random.default_rng(seed)
+    y = np.array(["red", "green", "blue"])[np.arange(rows) % 3]
+    shift = np.arange(rows) % 3
+    X = pd.DataFrame(
+        {
+            "height": 170 + 10 * rng.normal(size=rows) + shift,
+            "kind": rng.choice(list("abc"), rows),
+            "mass": 1e6 + 1e-2 * (rng.normal(size=rows) + shift),
+            "site": rng.choice(["north", "south"], rows),
+            "rate": 1e-5 * rng.normal(size=rows) ** 3,
+        }
+    )
+    if missing:
+        X = X.mask(rng.random(X.shape) < 0.1)
+        X["height"] = X["height"].fillna(170)  # no row is left without any value
+    return X, y
+
+
+def close(ours, expected, X):
+    """The same model: the same joint densities, to rounding."""
+    joint = expected.predict_joint_log_proba(X)
+    np.testing.assert_allclose(ours.predict_joint_log_proba(X), joint, rtol=1e-9, atol=1e-9)
+    assert ours.statistics_.rows == pytest.approx(expected.statistics_.rows)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(0, 120), max_size=6), shuffle=st.booleans())
+def test_partial_fit_over_any_split_equals_fit(estimator, seed, cuts, shuffle):
+    X, y = table(seed)
+    order = np.random.default_rng(seed).permutation(120) if shuffle else np.arange(120)
+    model = estimator(clip=None)
+    for part in np.split(order, sorted(cuts)):
+        if part.size:
+            model.partial_fit(X.iloc[part], y[part], classes=["red", "green", "blue"])
+    whole = estimator(clip=None).fit(X, y)
+    assert model.schema_.names == whole.schema_.names
+    assert model.schema_.classes == whole.schema_.classes
+    np.testing.assert_allclose(model.schema_.location, whole.schema_.location, rtol=1e-12, atol=1e-18)
+    np.testing.assert_allclose(model.schema_.scale, whole.schema_.scale, rtol=1e-9)
+    close(model, whole, X)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@given(seed=st.integers(0, 2**31), cuts=st.lists(st.integers(1, 119), max_size=5))
+def test_with_a_schema_partial_fit_equals_fit_to_twelve_digits(estimator, seed, cuts):
+    """Clipping included: the schema says where."""
+    X, y = table(seed)
+    schema = pb.Schema.infer(X, y, clip=1.5)
+    whole = estimator(schema=schema).fit(X, y)
+    model = estimator(schema=schema)
+    for part in np.split(np.random.default_rng(seed).permutation(120), sorted(cuts)):
+        if part.size:
+            model.partial_fit(X.iloc[part], y[part])
+    expected = np.asarray(whole.statistics_)
+    np.testing.assert_allclose(
+        np.asarray(model.statistics_), expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max()
+    )
+
+
+@given(seed=st.integers(0, 2**31), cut=st.integers(5, 115))
+def test_missing_values_add_too(seed, cut):
+    X, y = table(seed, missing=True)
+    parts = [
+        pb.MixedNB(clip=None).partial_fit(X.iloc[rows], y[rows], classes=np.unique(y)).statistics_
+        for rows in (slice(0, cut), slice(cut, 120))
+    ]
+    close(pb.MixedNB.from_statistics(parts[0] + parts[1]), pb.MixedNB(clip=None).fit(X, y), X)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_two_parties_with_other_categories_classes_units_and_order_add_up(estimator):
+    X, y = table(0)
+    first = np.isin(y, ["red", "green"]) & X["kind"].isin(["a", "b"])
+    second = ~first
+    mine = estimator(clip=None).fit(X[first], y[first])
+    theirs = estimator(clip=None).fit(X.loc[second, sorted(X.columns)], y[second])
+    assert mine.statistics_.schema != theirs.statistics_.schema
+    whole = estimator(clip=None).fit(X[sorted(X.columns)], y)
+    for total in (mine.statistics_ + theirs.statistics_, theirs.statistics_ + mine.statistics_):
+        close(estimator.from_statistics(total), whole, X[sorted(X.columns)])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_addition_is_associative_and_sum_works(estimator):
+    X, y = load_wine(return_X_y=True)
+    X = X[:, :5]
+    parts = [estimator(clip=None).fit(X[k::4], y[k::4]).statistics_ for k in range(4)]
+    left, right = functools.reduce(operator.add, parts), parts[0] + (parts[1] + (parts[2] + parts[3]))
+    np.testing.assert_allclose(np.asarray(left), np.asarray(right), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.asarray(sum(parts)), np.asarray(left), rtol=1e-12)
+    close(estimator.from_statistics(left), estimator(clip=None).fit(X, y), X)
+
+
+def test_a_column_without_values_on_one_side_takes_the_other_sides_kind():
+    X, y = table(1)
+    empty = X.assign(kind=None, mass=np.nan)
+    known, unknown = pb.MixedNB(clip=None).fit(X, y), pb.MixedNB(clip=None).fit(empty, y)
+    total = known.statistics_ + unknown.statistics_
+    assert total.schema.kinds["kind"] == "discrete"
+    both = pd.concat([X, empty.astype({"kind": object})])
+    close(pb.MixedNB.from_statistics(total), pb.MixedNB(clip=None).fit(both, np.concatenate([y, y])), X)
+
+
+def test_statistics_scale():
+    X, y = table(2)
+    model = pb.MixedNB().fit(X, y)
+    doubled = pb.MixedNB().fit(X, y, sample_weight=np.full(120, 2.0)).statistics_
+    np.testing.assert_allclose(np.asarray(2 * model.statistics_), np.asarray(doubled), rtol=1e-12)
+    assert (model.statistics_ * 0.5).rows == 60
+
+
+def test_statistics_cannot_be_changed_from_outside():
+    X, y = table(3)
+    model = pb.MixedNB().fit(X, y)
+    with pytest.raises(ValueError, match="read-only"):
+        model.statistics_.values[0, 0] = 1
+    np.asarray(model.statistics_)
+    array = np.array(model.statistics_)
+    array[:] = 0
+    assert model.statistics_.rows == 120
+
+
+def test_a_prior_is_a_statistic():
+    """MAP with n pseudo-rows is maximum likelihood with n more rows."""
+    X, y = table(4)
+    expert = pb.MixedNB(clip=None).fit(X[::2], y[::2]).statistics_
+    schema = pb.Schema.infer(X, y, clip=None)
+    believed = pb.MixedNB(schema=schema, prior=expert).fit(X, y)
+    both = pb.MixedNB(schema=schema).fit(pd.concat([X, X[::2]]), np.concatenate([y, y[::2]]))
+    np.testing.assert_allclose(
+        believed.predict_joint_log_proba(X), both.predict_joint_log_proba(X), rtol=1e-9, atol=1e-9
+    )
