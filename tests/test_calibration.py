@@ -63,7 +63,11 @@ def test_on_separated_classes_every_iteration_lowers_the_soft_error(start, seed)
 
 def test_best_is_the_iterate_with_the_lowest_soft_error_and_last_the_last():
     X, y = load_wine(return_X_y=True)
-    settings = dict(calibrate=True, lr=2.0, max_iter=30)  # far too large a step: the soft error jumps about
+    settings = {
+        "calibrate": True,
+        "lr": 2.0,
+        "max_iter": 30,
+    }  # far too large a step: the soft error jumps about
     best, last = pb.MixedNB(**settings).fit(X, y), pb.MixedNB(**settings, keep="last").fit(X, y)
     soft = best.history_["soft_error"]
     np.testing.assert_array_equal(soft, last.history_["soft_error"])
@@ -130,7 +134,7 @@ def test_starts():
 def test_a_users_own_start():
     X, y = load_iris(return_X_y=True)
     expert = pb.MixedNB().fit(X[::3], y[::3]).statistics_
-    free = dict(variance_floor=1e-9, count_floor=1e-30)  # floors are in each table's own units
+    free = {"variance_floor": 1e-9, "count_floor": 1e-30}  # floors are in each table's own units
     model = pb.MixedNB(calibrate=True, start=expert, max_iter=0, **free).fit(X, y)
     assert model.statistics_.rows == pytest.approx(150)
     np.testing.assert_allclose(

@@ -175,8 +175,7 @@ def test_clipping_tames_an_outlier(estimator):
     X = X.copy()
     X[0, 0] = 1e6
     assert estimator(clip=5.0).fit(X, y).schema_.clip == 5.0
-    far = X[1:2] + [[1e9, 0, 0, 0]]
-    farther = X[1:2] + [[1e12, 0, 0, 0]]
+    far, farther = (X[1:2] + np.array([[distance, 0, 0, 0]]) for distance in (1e9, 1e12))
     model = estimator(clip=5.0).fit(X[1:], y[1:])
     np.testing.assert_array_equal(model.predict_proba(far), model.predict_proba(farther))
 

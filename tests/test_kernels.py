@@ -127,7 +127,7 @@ def test_a_family_without_kernels_takes_the_general_way(always_large):
         def dense(self, values):
             return np.concatenate([np.ones((len(values), 1)), values], axis=1)
 
-        parameters = weights = floored = _uniform_moments = transformed = contributions = sample = None
+        weights = uniform_moments = None
 
     family = Own(continuous=2)
     rng = np.random.default_rng(6)

@@ -12,7 +12,7 @@ SOURCE = Path(peerbayes.__file__).parent
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
     "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
-    "scans", "tables", "columns", "inference", "schema", "statistics", "passes", "calibration", "files", "reading",
+    "scans", "tables", "columns", "inference", "schema", "statistics", "priors", "passes", "calibration", "files", "reading",
     "classifier", "estimators", "__init__",
 ]  # fmt: skip
 
@@ -20,7 +20,7 @@ LAYERS = [
 def test_public_names_are_pinned():
     assert sorted(peerbayes.__all__) == [
         "Column", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PeerbayesError",
-        "QDA", "Schema", "SchemaError", "SchemaMismatch", "Statistics", "StatisticsMismatch", "load",
+        "QDA", "Schema", "SchemaError", "SchemaMismatch", "Statistics", "StatisticsMismatch", "load", "prior_knowledge",
     ]  # fmt: skip
     assert all(hasattr(peerbayes, name) for name in peerbayes.__all__)
 

@@ -11,6 +11,7 @@ from peerbayes.errors import (
     StatisticsMismatch,
 )
 from peerbayes.estimators import LDA, QDA, MixedNB, load
+from peerbayes.priors import prior_knowledge
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
@@ -31,4 +32,5 @@ __all__ = [
     "Statistics",
     "StatisticsMismatch",
     "load",
+    "prior_knowledge",
 ]

@@ -45,9 +45,9 @@ def _learns_by_adding(estimator: GenerativeClassifier) -> bool:
 class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     """What every estimator shares. Use `MixedNB`, `QDA` or `LDA`."""
 
-    _family_type: ClassVar[type[Family]]
-    _calibrated_floor: ClassVar[float]
-    _calibrated_shrinkage: ClassVar[float] = 0.0
+    family_type: ClassVar[type[Family]]
+    calibrated_floor: ClassVar[float]
+    calibrated_shrinkage: ClassVar[float] = 0.0
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         source = passes.source_of(schema, table, again=self.calibrate)
         inferred = self.schema is None and weights is None
         missing = self._any_missing(source, schema, training=True, inferred=inferred)
-        family = self._family(schema, missing, self._mass(table, weights))
+        family = self._family(schema, missing or self._layout_of_prior(), self._mass(table, weights))
         data = passes.labelled(family, source, labels, len(classes), weights)
         if not self.calibrate:
             self.__dict__.pop("history_", None)
@@ -142,7 +142,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         source = passes.source_of(reading, table, again=False)
         inferred = self.schema is None and weights is None
         missing = self._any_missing(source, schema, training=True, inferred=inferred)
-        family = self._family(schema, missing, self._mass(table, weights))
+        family = self._family(schema, missing or self._layout_of_prior(), self._mass(table, weights))
         stats = passes.labelled(family, source, labels, len(known), weights).statistics()
         added = Statistics(stats, schema, family)
         return self._adopt(added if first else self.statistics_ + added)
@@ -154,9 +154,9 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             raise TypeError(
                 f"from_statistics takes the statistics_ of a fitted {cls.__name__}, not {type(statistics).__name__}"
             )
-        if statistics.family.name != cls._family_type.name:
+        if statistics.family.name != cls.family_type.name:
             raise StatisticsMismatch(
-                f"these are statistics of {statistics.family.name}; {cls.__name__} needs {cls._family_type.name}"
+                f"these are statistics of {statistics.family.name}; {cls.__name__} needs {cls.family_type.name}"
             )
         estimator = cls(**{"calibrate": statistics.calibrated, "clip": statistics.schema.clip, **parameters})
         guarded = estimator._guarded(statistics.family, statistics.rows)
@@ -265,13 +265,13 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def _loaded(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         schema = Schema.from_json(header["schema"])
         described = dict(header["family"])
-        if described.pop("name") != cls._family_type.name:
+        if described.pop("name") != cls.family_type.name:
             raise ModelFileDamaged(f"a {cls.__name__} file holds the family {header['family']['name']}")
         described["cardinalities"] = tuple(described["cardinalities"])
         estimator = cls(**{name: header["parameters"][name] for name in _SAVED}, costs=header["costs"])
         estimator._name_features(schema, named=bool(header["named"]))
         stats = Statistics(
-            arrays["statistics"], schema, cls._family_type(**described), bool(header["calibrated"])
+            arrays["statistics"], schema, cls.family_type(**described), bool(header["calibrated"])
         )
         return estimator._adopt(stats, prior=arrays["prior"])
 
@@ -368,7 +368,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     def _any_missing(self, source: passes.Source, schema: Schema, **how: bool) -> bool:
         missing = passes.check_rows(source, **how)
-        if missing and not self._family_type.takes_missing:
+        if missing and not self.family_type.takes_missing:
             raise SchemaError(
                 f"column {_first_missing(source, schema)!r} has missing values (NaN); {type(self).__name__} needs "
                 "every continuous value. Use MixedNB, which handles missing values exactly, or fill them in first, "
@@ -376,19 +376,25 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             )
         return missing
 
+    def _layout_of_prior(self) -> bool:
+        """Whether knowledge given beforehand speaks of some columns only, as if the others were missing."""
+        given = (self.prior, self.start if self.calibrate else None)
+        families = [item.family for item in given if isinstance(item, Statistics)]
+        return any(isinstance(family, NaiveBayes) and family.missing for family in families)
+
     def _mass(self, table: Table, weights: np.ndarray | None) -> float:
         return float(table.rows if weights is None else weights.sum())
 
     def _family(self, schema: Schema, missing: bool, rows: float) -> Family:
-        layout: dict[str, Any] = {"missing": missing} if self._family_type.takes_missing else {}
-        family = self._family_type(
+        layout: dict[str, Any] = {"missing": missing} if self.family_type.takes_missing else {}
+        family = self.family_type(
             continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout
         )
         return self._guarded(family, rows)
 
     def _guarded(self, family: Family, rows: float) -> Family:
         """The family with this estimator's floors: tiny for ML, larger for calibration, or as set."""
-        floor, count = (self._calibrated_floor, 1e-4) if self.calibrate else (1e-9, 1e-30)
+        floor, count = (self.calibrated_floor, 1e-4) if self.calibrate else (1e-9, 1e-30)
         guards: dict[str, Any] = {
             "variance_floor": floor if self.variance_floor is None else self.variance_floor,
             "count_floor": count if self.count_floor is None else self.count_floor,
@@ -396,7 +402,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         if hasattr(family, "shrinkage"):
             shrinkage = getattr(self, "shrinkage", None)
             if shrinkage is None:
-                shrinkage = self._calibrated_shrinkage if self.calibrate else 0.0
+                shrinkage = self.calibrated_shrinkage if self.calibrate else 0.0
             guards["shrinkage"] = shrinkage / rows if rows > 0 else 0.0
         return replace(family, **guards)
 
@@ -488,7 +494,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self._family_type.takes_missing
+        tags.input_tags.allow_nan = self.family_type.takes_missing
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags

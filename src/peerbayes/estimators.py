@@ -31,14 +31,14 @@ class MixedNB(GenerativeClassifier):
     callback, verbose : called with (iteration, soft error, error) while calibrating; print them.
     """
 
-    _family_type = NaiveBayes
-    _calibrated_floor = 0.05
+    family_type = NaiveBayes
+    calibrated_floor = 0.05
 
 
 class _FullGaussian(GenerativeClassifier):
     """What QDA and LDA share: covariances, and so a start that knows them."""
 
-    _calibrated_floor = 0.01
+    calibrated_floor = 0.01
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class QDA(_FullGaussian):
     `variance_floor` is the least eigenvalue; None: 1e-9 for maximum likelihood, 0.01 for calibration.
     """
 
-    _family_type = SeparateGaussian
-    _calibrated_shrinkage = 10.0
+    family_type = SeparateGaussian
+    calibrated_shrinkage = 10.0
 
 
 class LDA(_FullGaussian):
@@ -106,7 +106,7 @@ class LDA(_FullGaussian):
     Calibration conserves the total second moment, so the start decides the covariance: "ml" or "marginal".
     """
 
-    _family_type = SharedGaussian
+    family_type = SharedGaussian
 
 
 ESTIMATORS: dict[str, type[GenerativeClassifier]] = {

@@ -93,7 +93,7 @@ class Family(ABC):
         if not self.cardinalities:
             return dense
         xp = array_namespace(dense)
-        column, level = (_like(rows.codes, index) for index in self._cells)
+        column, level = (beside(rows.codes, index) for index in self._cells)
         cells = xp.take(rows.codes, column, axis=-1) == level
         return xp.concat([dense, xp.astype(cells, dense.dtype)], axis=-1)
 
@@ -112,27 +112,23 @@ class Family(ABC):
     # --- θ ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def parameters(self, stats: Array) -> Any:
-        """The readable parameters behind θ(S): prior, means, variances or covariances, cell probabilities."""
-
-    @abstractmethod
     def weights(self, stats: Array) -> Array:
         """W = θ(S): [..., C, K] -> [..., C, K]."""
 
-    @abstractmethod
     def floored(self, stats: Array) -> Array:
         """How many parameters of θ(S) a guard had to hold: [..., C, K] -> [...]."""
+        return self.floored_counts(self.counts(stats))
 
     # --- priors and units ------------------------------------------------------------------------------
 
     @abstractmethod
-    def _uniform_moments(self) -> np.ndarray:
+    def uniform_moments(self) -> np.ndarray:
         """Dense features of one row of a class whose columns are standard normal: [dense_size]."""
 
     def uniform(self, classes: int, mass: float = 1.0) -> np.ndarray:
         """The paper's start: equal classes, equal cells, mean 0 and variance 1; `mass` rows in all. [C, K]."""
         cells = [np.full(size, 1.0 / size) for size in self.cardinalities]
-        row = np.concatenate([self._uniform_moments(), *cells])
+        row = np.concatenate([self.uniform_moments(), *cells])
         return np.tile(row * (mass / classes), (classes, 1))
 
     def smoothing(self, classes: int, alpha: float) -> np.ndarray:
@@ -141,7 +137,6 @@ class Family(ABC):
         prior[:, self.dense_size :] = alpha
         return prior
 
-    @abstractmethod
     def transformed(
         self, dense: np.ndarray, order: np.ndarray, shift: np.ndarray, ratio: np.ndarray
     ) -> np.ndarray:
@@ -150,20 +145,25 @@ class Family(ABC):
         [C, dense] -> [C, dense']. Exact, since φ(z') is linear in φ(z). An order of −1 is a column of which nothing
         is known.
         """
+        raise NotImplementedError(f"{self.name} cannot be expressed in other units: agree on a schema first")
 
     # --- reading a model -------------------------------------------------------------------------------
 
-    @abstractmethod
+    def parameters(self, stats: Array) -> Any:
+        """The readable parameters behind θ(S): prior, means, variances or covariances, cell probabilities."""
+        raise NotImplementedError(f"{self.name} has no readable parameters")
+
     def contributions(self, stats: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """log p(x, c) taken apart: a baseline [C] and a term per column [n, C, Dc + Dd]; they add up to it."""
+        raise NotImplementedError(f"{self.name} cannot be taken apart by columns")
 
-    @abstractmethod
     def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
         """One synthetic row for each class index in `labels`."""
+        raise NotImplementedError(f"{self.name} cannot draw rows")
 
     # --- shared pieces ---------------------------------------------------------------------------------
 
-    def _counts(self, stats: Array) -> Counts:
+    def counts(self, stats: Array) -> Counts:
         """Normalise S and guard the class counts. N = Σ_c max(S_c0, 0) is conserved by calibration."""
         xp = array_namespace(stats)
         if stats.shape[-1] != self.size:
@@ -182,23 +182,23 @@ class Family(ABC):
     def _membership(self, like: Array) -> Array:
         """1 where a cell belongs to a discrete column: [cells, Dd]."""
         column, _ = self._cells
-        return _like(like, np.equal.outer(column, np.arange(len(self.cardinalities))), like.dtype)
+        return beside(like, np.equal.outer(column, np.arange(len(self.cardinalities))), like.dtype)
 
     def _cell_floor(self, counts: Counts) -> Array:
         """The least a cell may hold: its column's even share of a class at the count floor. [..., 1, cells]."""
         xp = array_namespace(counts.stats)
         column, _ = self._cells
-        sizes = _like(counts.stats, np.asarray(self.cardinalities, dtype=float)[column], counts.stats.dtype)
+        sizes = beside(counts.stats, np.asarray(self.cardinalities, dtype=float)[column], counts.stats.dtype)
         return xp.clip(counts.floor[..., None] / sizes, TINY, None)
 
-    def _log_cells(self, counts: Counts) -> Array:
+    def log_cells(self, counts: Counts) -> Array:
         """log p(x_j = k | c), normalised within each discrete column: [..., C, cells]."""
         xp = array_namespace(counts.stats)
         cells = xp.maximum(counts.stats[..., self.dense_size :], self._cell_floor(counts))
         member = self._membership(cells)
         return xp.log(cells) - xp.log(cells @ member) @ member.mT
 
-    def _floored_counts(self, counts: Counts) -> Array:
+    def floored_counts(self, counts: Counts) -> Array:
         """How many class counts and cells are at their floor: [...]."""
         xp = array_namespace(counts.stats)
         classes = xp.sum(xp.astype(counts.stats[..., 0] < counts.floor, xp.int64), axis=-1)
@@ -224,7 +224,7 @@ class Family(ABC):
         return codes
 
 
-def _like(array: Array, values: np.ndarray, dtype: Any = None) -> Array:
+def beside(array: Array, values: np.ndarray, dtype: Any = None) -> Array:
     """`values` as an array of the library and on the device of `array`."""
     xp = array_namespace(array)
     return xp.asarray(values if dtype is None else values.astype(float), dtype=dtype, device=device(array))

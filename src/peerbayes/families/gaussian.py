@@ -17,7 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from peerbayes.core import Array
-from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, Rows, _like
+from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, Rows, beside
 
 # A batch of this many covariances is no longer halved in search of the one that needs its eigenvalues.
 FEW_MATRICES = 4
@@ -67,37 +67,37 @@ class Gaussian(Family):
 
     def dense(self, values: Array) -> Array:
         xp = array_namespace(values)
-        upper, right = (_like(values, index) for index in self._triangle)
+        upper, right = (beside(values, index) for index in self._triangle)
         one = xp.ones((*values.shape[:-1], 1), dtype=values.dtype, device=device(values))
         products = xp.take(values, upper, axis=-1) * xp.take(values, right, axis=-1)
         return xp.concat([one, values, products], axis=-1)
 
     def parameters(self, stats: Array) -> GaussianParameters:
         xp = array_namespace(stats)
-        counts = self._counts(stats)
+        counts = self.counts(stats)
         mean, precision = self._moments(counts)
         covariance = xp.linalg.inv(precision.matrix)
-        return GaussianParameters(counts.log_prior, mean, covariance, self._log_cells(counts))
+        return GaussianParameters(counts.log_prior, mean, covariance, self.log_cells(counts))
 
     def weights(self, stats: Array) -> Array:
         xp = array_namespace(stats)
-        counts = self._counts(stats)
+        counts = self.counts(stats)
         mean, precision = self._moments(counts)
         linear = (precision.matrix @ mean[..., None])[..., 0]
         bias = self._baseline(counts, precision) - 0.5 * xp.sum(linear * mean, axis=-1)
         upper, right = self._triangle
         flat = xp.reshape(precision.matrix, (*precision.matrix.shape[:-2], self.continuous**2))
-        products = xp.take(flat, _like(stats, upper * self.continuous + right), axis=-1)
-        products = products * _like(stats, np.where(upper == right, -0.5, -1.0), stats.dtype)
+        products = xp.take(flat, beside(stats, upper * self.continuous + right), axis=-1)
+        products = products * beside(stats, np.where(upper == right, -0.5, -1.0), stats.dtype)
         products = xp.broadcast_to(products, (*stats.shape[:-1], upper.size))
-        return xp.concat([bias[..., None], linear, products, self._log_cells(counts)], axis=-1)
+        return xp.concat([bias[..., None], linear, products, self.log_cells(counts)], axis=-1)
 
     def floored(self, stats: Array) -> Array:
         xp = array_namespace(stats)
-        counts = self._counts(stats)
+        counts = self.counts(stats)
         mean, precision = self._moments(counts)
         at_limit = xp.sum(xp.astype(xp.abs(mean) >= MEAN_LIMIT, xp.int64), axis=(-2, -1))
-        return self._floored_counts(counts) + at_limit + xp.sum(precision.held, axis=-1)
+        return self.floored_counts(counts) + at_limit + xp.sum(precision.held, axis=-1)
 
     def _baseline(self, counts: Counts, precision: Precision) -> Array:
         """log p(c) − ½ (d log 2π + log |Σ_c|): [..., C]."""
@@ -121,14 +121,14 @@ class Gaussian(Family):
         """Σ xxᵀ per class: [..., C, d, d]."""
         xp = array_namespace(stats)
         products = stats[..., 1 + self.continuous : self.dense_size]
-        square = xp.take(products, _like(stats, self._unpack), axis=-1)
+        square = xp.take(products, beside(stats, self._unpack), axis=-1)
         return xp.reshape(square, (*stats.shape[:-1], self.continuous, self.continuous))
 
     def _identity(self, like: Array) -> Array:
         xp = array_namespace(like)
         return xp.eye(self.continuous, dtype=like.dtype, device=device(like))
 
-    def _uniform_moments(self) -> np.ndarray:
+    def uniform_moments(self) -> np.ndarray:
         upper, right = self._triangle
         return np.concatenate([np.ones(1), np.zeros(self.continuous), (upper == right).astype(float)])
 
@@ -147,15 +147,15 @@ class Gaussian(Family):
 
     def contributions(self, stats: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Column j of the Gaussian block: −½ δ_j (Σ⁻¹δ)_j, δ = x − μ_c; the determinant is in the baseline."""
-        counts = self._counts(stats)
+        counts = self.counts(stats)
         mean, precision = self._moments(counts)
         offset = rows.values[:, None, :] - mean
         whitened = (precision.matrix @ offset[..., None])[..., 0]
-        cells = self._cell_contributions(self._log_cells(counts), rows.codes)
+        cells = self._cell_contributions(self.log_cells(counts), rows.codes)
         return self._baseline(counts, precision), np.concatenate([-0.5 * offset * whitened, cells], axis=-1)
 
     def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
-        counts = self._counts(stats)
+        counts = self.counts(stats)
         mean, precision = self._moments(counts)
         values, vectors = np.linalg.eigh(precision.matrix)
         root = vectors / np.sqrt(values)[..., None, :]  # Σ = root rootᵀ
@@ -165,7 +165,7 @@ class Gaussian(Family):
         for label in np.unique(labels):
             rows = labels == label
             drawn[rows] += normal[rows] @ root[label].T
-        return Rows(drawn, self._sample_codes(self._log_cells(counts), labels, rng))
+        return Rows(drawn, self._sample_codes(self.log_cells(counts), labels, rng))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,11 +52,11 @@ class NaiveBayes(Family):
         return xp.concat([one, xp.astype(present, values.dtype), known, known * known], axis=-1)
 
     def parameters(self, stats: Array) -> NaiveBayesParameters:
-        return self._parameters(self._counts(stats))
+        return self._parameters(self.counts(stats))
 
     def weights(self, stats: Array) -> Array:
         xp = array_namespace(stats)
-        counts = self._counts(stats)
+        counts = self.counts(stats)
         log_prior, mean, variance, log_cells = self._parameters(counts)
         constant = -0.5 * (LOG_2PI + xp.log(variance) + mean * mean / variance)
         moments = [mean / variance, -0.5 / variance]
@@ -67,18 +67,18 @@ class NaiveBayes(Family):
 
     def floored(self, stats: Array) -> Array:
         xp = array_namespace(stats)
-        counts = self._counts(stats)
+        counts = self.counts(stats)
         count, mean, variance = self._gaussians(counts)
         low = (count < counts.floor[..., None]) | (variance < self.variance_floor)
         held = low | (xp.abs(mean) > MEAN_LIMIT)
-        return self._floored_counts(counts) + xp.sum(xp.astype(held, xp.int64), axis=(-2, -1))
+        return self.floored_counts(counts) + xp.sum(xp.astype(held, xp.int64), axis=(-2, -1))
 
     def _parameters(self, counts: Counts) -> NaiveBayesParameters:
         xp = array_namespace(counts.stats)
         _, mean, variance = self._gaussians(counts)
         mean = xp.clip(mean, -MEAN_LIMIT, MEAN_LIMIT)
         variance = xp.clip(variance, self.variance_floor, None)
-        return NaiveBayesParameters(counts.log_prior, mean, variance, self._log_cells(counts))
+        return NaiveBayesParameters(counts.log_prior, mean, variance, self.log_cells(counts))
 
     def _gaussians(self, counts: Counts) -> tuple[Array, Array, Array]:
         """Count, mean and variance before their guards: three [..., C, Dc].
@@ -101,7 +101,7 @@ class NaiveBayes(Family):
         count = xp.broadcast_to(stats[..., :1], (*stats.shape[:-1], d))
         return count, stats[..., 1 : 1 + d], stats[..., 1 + d : 1 + 2 * d]
 
-    def _uniform_moments(self) -> np.ndarray:
+    def uniform_moments(self) -> np.ndarray:
         d = self.continuous
         return np.concatenate([np.ones(1 + d * self.missing), np.zeros(d), np.ones(d)])
 
