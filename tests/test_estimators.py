@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -215,3 +216,92 @@ def test_more_columns_than_rows(estimator):
         model = estimator(calibrate=calibrate).fit(X, y)
         assert np.isfinite(model.predict_joint_log_proba(X)).all()
         assert model.score(X, y) == 1
+
+
+def test_explanations_show_each_columns_own_value():
+    """Also where the schema lists the columns in another order than the table."""
+    X, y = patients()
+    schema = pb.Schema.infer(X[["pressure", "ward", "age", "smoker"]], y)
+    model = pb.MixedNB(schema=schema).fit(X, y)
+    for told in (model.explain(X.iloc[[4]]), model.explain(X.iloc[4]), model.explain(dict(X.iloc[4]))):
+        shown = told.set_index("feature")["value"]
+        assert all(shown[name] == X[name][4] for name in X.columns)
+
+
+def test_explaining_one_row_of_an_array_or_of_unnamed_columns():
+    X, y = load_iris(return_X_y=True)
+    expected = pb.MixedNB().fit(X, y).explain(X[:1])["log_odds"]
+    assert (expected[1:] != 0).all()
+    for table in (X, pd.DataFrame(X)):
+        model = pb.MixedNB().fit(table, y)
+        for row in (X[0], list(X[0]), pd.Series(X[0])):
+            np.testing.assert_allclose(model.explain(row)["log_odds"], expected)
+
+
+def test_a_row_with_a_misspelt_column_is_refused_and_one_left_out_is_missing():
+    X, y = patients()
+    model = pb.MixedNB().fit(X, y)
+    with pytest.raises(pb.SchemaMismatch, match="x names 'Age'"):
+        model.explain({"Age": 50, "smoker": True, "ward": "a", "pressure": 120})
+    told = model.explain({"smoker": True, "ward": "a", "pressure": 120}).set_index("feature")
+    assert told.loc["age", "log_odds"] == 0
+
+
+def test_against_the_predicted_class_speaks_the_runner_up():
+    X, y = patients()
+    model = pb.MixedNB().fit(X, y)
+    told = model.explain(X[:1], against=model.predict(X[:1])[0])
+    assert told["of"].iloc[0] != told["against"].iloc[0]
+    assert told["log_odds"].astype(float).sum() < 0
+
+
+def test_columns_named_by_numbers_are_found_by_them():
+    X, y = load_wine(return_X_y=True)
+    frame = pd.DataFrame(X[:, :3] * [1, 10, 100], columns=[10, 5, 0])
+    frame[5] = frame[5].round(-1)
+    model = pb.MixedNB(kinds={5: "discrete"}).fit(frame, y)
+    assert model.schema_.kinds == {"10": "continuous", "5": "discrete", "0": "continuous"}
+    np.testing.assert_array_equal(model.predict_proba(frame[[0, 10, 5]]), model.predict_proba(frame))
+
+
+def test_a_party_with_one_class_learns_under_an_agreed_schema(estimator):
+    X, y = load_wine(return_X_y=True)
+    schema = pb.Schema.infer(X, y)
+    own = y == 1
+    for calibrate in (False, True):
+        model = estimator(schema=schema, calibrate=calibrate).fit(X[own], y[own])
+        assert list(model.classes_) == [0, 1, 2]
+        assert (model.predict(X[own]) == 1).all()
+
+
+@pytest.mark.parametrize("dtype", ["f2", ">f8", ">i2", "g", "u8", "i1"])
+def test_every_type_of_number_is_read(dtype):
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    X = np.stack([rng.integers(0, 4, 90) + y, 10 * y + rng.integers(0, 9, 90)], axis=1)
+    for kinds in ("continuous", "discrete"):
+        expected = pb.MixedNB(kinds=kinds).fit(X, y).predict_proba(X)
+        np.testing.assert_allclose(
+            pb.MixedNB(kinds=kinds).fit(X.astype(dtype), y).predict_proba(X.astype(dtype)), expected
+        )
+
+
+def test_models_of_noisy_statistics_can_still_be_read(estimator):
+    """Calibration and privacy noise make covariances indefinite: nothing that reads a model may break."""
+    X, y = load_wine(return_X_y=True)
+    stats = estimator().fit(X[:, :6], y).statistics_
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        noisy = replace(stats, values=stats.values + rng.normal(0, 30, stats.shape))
+        model = estimator.from_statistics(noisy)
+        assert np.isfinite(model.predict_joint_log_proba(X[:, :6])).all()
+        assert np.isfinite(model.describe()["deviation"].dropna()).all()
+        assert np.isfinite(model.sample(50, random_state=0)[0].astype(float)).all()
+        assert np.isfinite(model.explain(X[:3, :6])["log_odds"]).all()
+
+
+def test_sampling_takes_any_source_of_randomness():
+    X, y = load_iris(return_X_y=True)
+    model = pb.MixedNB().fit(X, y)
+    for source in (lambda: 3, lambda: np.random.default_rng(3), lambda: np.random.RandomState(3)):
+        np.testing.assert_array_equal(model.sample(4, source())[0], model.sample(4, source())[0])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from peerbayes import core
-from peerbayes.families import Rows
+from peerbayes.families import Rows, SharedGaussian
 
 CLASSES = 3
 seeds = st.integers(0, 2**32 - 1)
@@ -221,3 +221,19 @@ def test_discrete_columns_may_be_missing_in_every_family(family):
     for cell in np.ndindex(*family.cardinalities):
         total = total + np.exp(core.log_joint(family.features(Rows(values, np.array([cell]))), weights))
     np.testing.assert_allclose(np.exp(core.log_joint(family.features(absent), weights)), total, rtol=1e-12)
+
+
+def test_a_singular_covariance_in_float32_is_floored():
+    stats = np.array(
+        [[1, 0, -1, -1, 1, 0, 0, 1, 0, 1], [0, 0, 0, -1, 1, 0, 1, 0, 1, 1], [0, 1, -1, 1, 1, 1, 0, 1, 1, 0]]
+    )
+    weights = SharedGaussian(continuous=3).weights(stats.astype(np.float32))
+    assert np.isfinite(weights).all()
+
+
+def test_a_peer_without_rows_has_no_error():
+    labels = np.zeros((2, 5, CLASSES))
+    labels[1, :, 0] = 1
+    posterior = np.full((2, 5, CLASSES), 1 / CLASSES)
+    np.testing.assert_allclose(core.soft_error(labels, posterior), [0, 2 / 3])
+    np.testing.assert_array_equal(core.error(labels, posterior), [0, 0])

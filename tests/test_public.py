@@ -12,8 +12,8 @@ SOURCE = Path(peerbayes.__file__).parent
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
     "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
-    "scans", "tables", "columns", "inference", "schema", "statistics", "priors", "passes", "calibration", "files", "reading",
-    "classifier", "estimators", "__init__",
+    "scans", "tables", "columns", "inference", "schema", "files", "statistics", "priors", "passes",
+    "calibration", "settings", "reading", "classifier", "estimators", "__init__",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_wine
 
 import peerbayes as pb
+from peerbayes.families import NaiveBayes
 
 ESTIMATORS = [pb.MixedNB, pb.QDA, pb.LDA]
 
@@ -149,3 +150,91 @@ def test_a_prior_is_a_statistic():
     np.testing.assert_allclose(
         believed.predict_joint_log_proba(X), both.predict_joint_log_proba(X), rtol=1e-9, atol=1e-9
     )
+
+
+@pytest.mark.parametrize("estimator", [pb.QDA, pb.LDA])
+def test_pseudo_rows_weigh_the_same_over_any_split(estimator):
+    X, y = table(5)
+    whole = estimator(shrinkage=10, clip=None).fit(X, y)
+    parts = estimator(shrinkage=10, clip=None).partial_fit(X[:20], y[:20], classes=np.unique(y))
+    close(parts.partial_fit(X[20:], y[20:]), whole, X)
+
+
+def test_an_agreed_schema_keeps_its_fingerprint_whatever_is_added():
+    for seed in range(20):
+        X, y = table(seed)
+        schema = pb.Schema.infer(X, y)
+        model = pb.MixedNB(schema=schema)
+        for rows in np.split(np.arange(120), [7, 8, 50]):
+            model.partial_fit(X.iloc[rows], y[rows])
+        assert model.schema_.fingerprint == schema.fingerprint
+
+
+def test_statistics_travel_as_bytes():
+    X, y = table(6, missing=True)
+    for sent in (pb.MixedNB().fit(X, y).statistics_, pb.MixedNB(calibrate=True).fit(X, y).statistics_):
+        got = pb.Statistics.from_bytes(sent.to_bytes())
+        assert (got.schema, got.family, got.calibrated) == (sent.schema, sent.family, sent.calibrated)
+        np.testing.assert_array_equal(got.values, sent.values)
+    content = bytearray(sent.to_bytes())
+    content[200] ^= 1
+    with pytest.raises(pb.ModelFileDamaged, match="truncated or altered"):
+        pb.Statistics.from_bytes(bytes(content))
+    with pytest.raises(pb.ModelFileDamaged):
+        pb.Statistics.from_bytes(b"PEERBAYES\n")
+
+
+def test_rows_can_be_taken_out_again():
+    X, y = table(7)
+    schema = pb.Schema.infer(X, y)
+    everyone, some = (
+        pb.MixedNB(schema=schema).fit(X[rows], y[rows]).statistics_ for rows in (slice(120), slice(40))
+    )
+    rest = pb.MixedNB(schema=schema).fit(X[40:], y[40:])
+    close(pb.MixedNB.from_statistics(everyone - some), rest, X)
+
+
+def test_statistics_that_do_not_fit_their_schema_are_refused():
+    X, y = table(8)
+    stats = pb.MixedNB().fit(X[["height", "mass", "rate"]], y).statistics_
+    other = NaiveBayes(continuous=1, cardinalities=(3, 1))  # as many features, in other places
+    assert other.size == stats.family.size
+    with pytest.raises(pb.StatisticsMismatch, match="laid out for"):
+        pb.Statistics(stats.values, stats.schema, other)
+
+
+def test_a_merged_model_finds_a_frames_columns_by_name():
+    X, y = table(9)
+    turned = X[X.columns[::-1]]
+    both = pb.MixedNB.from_statistics(
+        pb.MixedNB().fit(X, y).statistics_ + pb.MixedNB().fit(turned, y).statistics_
+    )
+    np.testing.assert_array_equal(both.predict_proba(X), both.predict_proba(turned))
+    assert both.score(X, y) > 0.5
+
+
+def test_an_empty_column_adds_to_any_kind():
+    """Also where the rule of the paper calls an empty column discrete."""
+    X, y = table(10)
+    known, unknown = (pb.MixedNB(kinds="paper").fit(frame, y) for frame in (X, X.assign(mass=np.nan)))
+    for total in (known.statistics_ + unknown.statistics_, unknown.statistics_ + known.statistics_):
+        assert total.schema.kinds["mass"] == "continuous"
+        assert total.rows == 240
+
+
+def test_heavy_tails_are_not_clipped_by_partial_fit_and_it_says_so():
+    X, y = table(11)
+    X.loc[5, "height"] = 1e6
+    with pytest.warns(UserWarning, match="column 'height' holds values beyond 5.0 standard deviations"):
+        pb.MixedNB().partial_fit(X, y, classes=np.unique(y))
+    pb.MixedNB(schema=pb.Schema.infer(X, y)).partial_fit(X, y)
+    pb.MixedNB(clip=None).partial_fit(X, y, classes=np.unique(y))
+
+
+def test_a_prior_may_know_more_categories_than_the_rows():
+    X, y = table(12)
+    expert = pb.MixedNB(clip=None).fit(X, y).statistics_
+    few = X[X["kind"] != "c"]
+    model = pb.MixedNB(prior=expert).fit(few, y[few.index])
+    assert model.schema_.columns[1].categories == ("a", "b", "c")
+    assert model.predict_proba(X).shape == (120, 3)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -23,9 +24,9 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from peerbayes import files, passes, reading
+from peerbayes import files, passes, reading, settings
 from peerbayes.calibration import Calibrated, calibrate, start_statistics
-from peerbayes.errors import ModelFileDamaged, SchemaError, StatisticsMismatch
+from peerbayes.errors import SchemaError, SchemaMismatch, StatisticsMismatch
 from peerbayes.families import Family, NaiveBayes
 from peerbayes.inference import infer_classes
 from peerbayes.schema import Schema
@@ -43,11 +44,13 @@ def _learns_by_adding(estimator: GenerativeClassifier) -> bool:
 
 
 class GenerativeClassifier(ClassifierMixin, BaseEstimator):
-    """What every estimator shares. Use `MixedNB`, `QDA` or `LDA`."""
+    """What every estimator shares. Use `MixedNB`, `QDA` or `LDA`; subclass it for a family of your own."""
 
     family_type: ClassVar[type[Family]]
     calibrated_floor: ClassVar[float]
+    """The variance floor while calibrating, unless `variance_floor` says otherwise."""
     calibrated_shrinkage: ClassVar[float] = 0.0
+    """Rows of an identity covariance while calibrating, unless `shrinkage` says otherwise."""
 
     def __init__(
         self,
@@ -96,56 +99,61 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             return self._fit(X, y, sample_weight)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        table, labels, classes, weights = self._training(X, y, sample_weight, reset=True)
-        if len(classes) < 2:
+        table, labels, seen, weights = self._training(X, y, sample_weight, reset=True)
+        schema = self._schema_for(table, seen, weights, kinds=self.kinds)
+        if len(schema.classes) < 2:
             raise ValueError(
-                f"y holds one class ({classes[0]!r}, n_samples={table.rows}); a classifier needs at least two classes. "
-                "To add rows of one class to a model, use partial_fit with classes=..."
+                f"y holds one class ({seen[0]!r}, n_samples={table.rows}); a classifier needs at least two classes. "
+                "Name the others in a schema, or add rows of one class to a model by partial_fit with classes=..."
             )
-        schema = self._schema_for(table, classes, weights, kinds=self.kinds)
-        if self.schema is not None:
-            labels, classes = self._relabelled(labels, classes, schema), schema.classes
+        labels = schema.encode_labels(np.asarray(seen, dtype=object))[labels]
         source = passes.source_of(schema, table, again=self.calibrate)
-        inferred = self.schema is None and weights is None
-        missing = self._any_missing(source, schema, training=True, inferred=inferred)
-        family = self._family(schema, missing or self._layout_of_prior(), self._mass(table, weights))
-        data = passes.labelled(family, source, labels, len(classes), weights)
+        layout = self._layout(schema, self._missing(source, table, inferred=weights is None))
+        family = self._guarded(layout, float(table.rows if weights is None else weights.sum()))
+        data = passes.labelled(family, source, labels, len(schema.classes), weights)
+        for name in ("history_", "n_iter_", "best_iter_", "_finds_columns"):
+            self.__dict__.pop(name, None)
         if not self.calibrate:
-            self.__dict__.pop("history_", None)
-            self.n_iter_ = self.best_iter_ = 1  # a single pass over the rows
-            return self._adopt(Statistics(data.statistics(), schema, family))
+            self.n_iter_ = 1  # a single pass over the rows
+            return self._adopt(Statistics(data.statistics(), schema, layout))
         calibrated = self._calibrated(family, data, schema)
-        self._adopt(Statistics(calibrated.stats, schema, family, calibrated=True))
         self.history_ = _history(calibrated)
-        self.n_iter_ = calibrated.soft_error.size - 1
-        self.best_iter_ = calibrated.kept
-        return self
+        self.n_iter_, self.best_iter_ = calibrated.soft_error.size - 1, calibrated.kept
+        return self._adopt(Statistics(calibrated.stats, schema, layout, calibrated=True))
 
     @available_if(_learns_by_adding)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows to the model; over any split of a table it ends where `fit` does.
 
         The first call must name all `classes`. Without a `schema` the location and scale of all rows are known
-        only at the end: training values are then not clipped. Rows may bring new categories, not new classes.
+        only at the end: training values are then not clipped, and a warning says when that matters. Rows may
+        bring new categories, not new classes.
         """
         with self._whole_or_nothing():
             return self._partial_fit(X, y, classes, sample_weight)
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         first = not hasattr(self, "statistics_")
+        if self.schema is None and _counts_values(self.kinds):
+            raise ValueError(
+                "kinds='paper' counts the distinct values of all rows, and partial_fit sees only some of them; "
+                "give a schema, for instance schema=Schema.infer(X, y, kinds='paper')"
+            )
         table, labels, seen, weights = self._training(X, y, sample_weight, reset=first)
         known = self._known_classes(classes, first)
-        labels = self._relabelled(labels, seen, Schema((), known))
         kinds = self.kinds if first else _kinds_so_far(self.schema_)
-        schema = self._schema_for(table, known, weights, kinds=kinds)
-        reading = schema if self.schema is not None else replace(schema, clip=None)
-        source = passes.source_of(reading, table, again=False)
-        inferred = self.schema is None and weights is None
-        missing = self._any_missing(source, schema, training=True, inferred=inferred)
-        family = self._family(schema, missing or self._layout_of_prior(), self._mass(table, weights))
-        stats = passes.labelled(family, source, labels, len(known), weights).statistics()
-        added = Statistics(stats, schema, family)
-        return self._adopt(added if first else self.statistics_ + added)
+        schema = replace(self._schema_for(table, known, weights, kinds=kinds), classes=known)
+        labels = schema.encode_labels(np.asarray(seen, dtype=object))[labels]
+        unclipped = schema if self.schema is not None else replace(schema, clip=None)
+        source = passes.source_of(unclipped, table, again=False)
+        layout = self._layout(schema, self._missing(source, table, inferred=weights is None))
+        stats = passes.labelled(layout, source, labels, len(known), weights).statistics()
+        added = Statistics(stats, schema, layout)
+        total = added if first else self.statistics_ + added
+        if self.schema is None:
+            _warn_of_tails(table, total.schema)
+        self.n_iter_ = 1
+        return self._adopt(total)
 
     @classmethod
     def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
@@ -159,18 +167,17 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
                 f"these are statistics of {statistics.family.name}; {cls.__name__} needs {cls.family_type.name}"
             )
         estimator = cls(**{"calibrate": statistics.calibrated, "clip": statistics.schema.clip, **parameters})
-        guarded = estimator._guarded(statistics.family, statistics.rows)
+        settings.check(estimator.get_params(deep=False))
         names = statistics.schema.names
-        estimator._name_features(statistics.schema, named=names != tuple(f"x{j}" for j in range(len(names))))
-        return estimator._adopt(replace(statistics, family=guarded))
+        named = not all(re.fullmatch(r"x?\d+", name) for name in names)
+        return estimator._adopt(statistics)._without_a_table(named)
 
     # --- predicting ------------------------------------------------------------------------------------
 
     def predict_joint_log_proba(self, X: Any) -> np.ndarray:
         """log p(x, c) in the units of the table: [n, C]."""
         source, weights, family = self._reading(X)
-        joint = passes.log_joint(family, weights, source)
-        return joint - self._log_units(source, family)
+        return passes.log_joint(family, weights, source) - self._log_units(source, family)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(c | x): [n, C]."""
@@ -194,14 +201,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def decide(self, X: Any, costs: Any) -> np.ndarray:
         """The class with the lowest expected cost: [n]. costs[i][j] is what saying classes_[j] costs when it is i."""
         check_is_fitted(self)
-        table = np.asarray(costs, dtype=np.float64)
-        size = len(self.classes_)
-        if table.shape != (size, size) or not np.isfinite(table).all():
-            raise ValueError(
-                f"costs have shape {table.shape}; expected {size} x {size} finite numbers: a row per true class, "
-                f"a column per decision, in the order {list(self.classes_)}"
-            )
-        return self.classes_[(self.predict_proba(X) @ table).argmin(axis=1)]
+        return self.classes_[(self.predict_proba(X) @ _cost_table(costs, self.classes_)).argmin(axis=1)]
 
     # --- reading a model -------------------------------------------------------------------------------
 
@@ -210,10 +210,11 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
         One row of it per row of x and column, the strongest first, after a "(baseline)" with what does not depend
         on x (the class prior, and for QDA the determinants). They add up to the log-odds. By default `of` is the
-        predicted class and `against` the runner-up.
+        predicted class and `against` the runner-up. x is a table, or one row as an array, a Series or a mapping;
+        what a mapping does not name is missing.
         """
         check_is_fitted(self)
-        table = Table.of(self._table(_as_rows(x, self.schema_), reset=False))
+        table = self._table(self._as_rows(x), reset=False)
         source, _, family = self._reading(table)
         stats, rows = self._stats_with_prior(family), passes.all_rows(source)
         return reading.explain(self.schema_, family, stats, self.classes_, table, rows, of, against)
@@ -221,16 +222,17 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def describe(self) -> Any:
         """The model's parameters in the units of the table, as a DataFrame."""
         check_is_fitted(self)
-        return reading.describe(
-            self.schema_, self.family_, self._stats_with_prior(self.family_), self.classes_
-        )
+        stats = self._stats_with_prior(self.family_)
+        return reading.describe(self.schema_, self.family_, stats, self.classes_)
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> tuple[Any, np.ndarray]:
         """Synthetic rows in the original columns and their labels; a DataFrame where one was fitted, else an array."""
         check_is_fitted(self)
         if n_samples < 1:
             raise ValueError(f"n_samples is {n_samples}; expected 1 or more")
-        rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+        rng = random_state
+        if not isinstance(rng, np.random.Generator):
+            rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
         stats = self._stats_with_prior(self.family_)
         drawn, labels = reading.sample(self.schema_, self.family_, stats, n_samples, rng)
         return (drawn if hasattr(self, "feature_names_in_") else drawn.to_numpy()), self.classes_[labels]
@@ -248,43 +250,41 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         from peerbayes import __version__
 
         check_is_fitted(self)
-        guards = {field.name: getattr(self.family_, field.name) for field in fields(self.family_)}
+        parameters, arrays = settings.portable(self.get_params(deep=False))
         header = {
+            "kind": "model",
             "peerbayes": __version__,
             "estimator": type(self).__name__,
-            "parameters": {name: getattr(self, name) for name in _SAVED},
-            "costs": None if self.costs is None else np.asarray(self.costs, dtype=float).tolist(),
-            "family": {"name": self.family_.name, **guards},
-            "schema": self.schema_.to_json(),
+            "parameters": parameters,
             "named": hasattr(self, "feature_names_in_"),
-            "calibrated": self.statistics_.calibrated,
+            **self.statistics_.described(),
         }
-        files.write(path, header, {"statistics": self.statistics_.values, "prior": self.prior_})
+        files.write(path, files.pack(header, {"statistics": self.statistics_.values, **arrays}))
 
     @classmethod
     def _loaded(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        schema = Schema.from_json(header["schema"])
-        described = dict(header["family"])
-        if described.pop("name") != cls.family_type.name:
-            raise ModelFileDamaged(f"a {cls.__name__} file holds the family {header['family']['name']}")
-        described["cardinalities"] = tuple(described["cardinalities"])
-        estimator = cls(**{name: header["parameters"][name] for name in _SAVED}, costs=header["costs"])
-        estimator._name_features(schema, named=bool(header["named"]))
-        stats = Statistics(
-            arrays["statistics"], schema, cls.family_type(**described), bool(header["calibrated"])
-        )
-        return estimator._adopt(stats, prior=arrays["prior"])
+        statistics = Statistics.restored(header, arrays["statistics"])
+        parameters = settings.restored(header["parameters"], arrays)
+        estimator = cls.from_statistics(statistics, **parameters)
+        if parameters["costs"] is not None:
+            _cost_table(parameters["costs"], estimator.classes_)
+        return estimator._without_a_table(header["named"] is True)
 
     # --- inside ----------------------------------------------------------------------------------------
 
     def _training(
         self, X: Any, y: Any, sample_weight: Any, reset: bool
     ) -> tuple[Table, np.ndarray, tuple[Any, ...], np.ndarray | None]:
-        """Checked rows, class indices, classes in order, and weights; rows of weight 0 are left out."""
-        self._check_parameters()
+        """Checked rows, class indices, the classes seen in order, and weights; rows of weight 0 are left out."""
+        settings.check(self.get_params(deep=False))
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         table = self._table(X, reset)
+        if self.schema is not None and set(table.names) - set(self.schema.names) and table.frame is not None:
+            extra = sorted(set(table.names) - set(self.schema.names))
+            raise SchemaMismatch(
+                f"the schema has no column {', '.join(extra[:5])}; leave it out of the table"
+            )
         labels = column_or_1d(y, warn=True)
         check_consistent_length(range(table.rows), labels)
         classes, codes = infer_classes(labels)
@@ -296,122 +296,103 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             sample_weight, np.empty((table.rows, 0)), dtype=np.float64, ensure_non_negative=True
         )
         counted = weights > 0
+        if not counted.any():
+            raise ValueError("every sample_weight is 0; expected at least one row that counts")
         if not counted.all():
-            if not counted.any():
-                raise ValueError("every sample_weight is 0; expected at least one row that counts")
-            table, codes, weights = table.take(counted), codes[counted], weights[counted]
-            present, codes = np.unique(codes, return_inverse=True)
+            table, weights = table.take(counted), weights[counted]
+            present, codes = np.unique(codes[counted], return_inverse=True)
             classes = tuple(classes[index] for index in present)
-        return table, codes.astype(np.int32), classes, weights
+        return table, codes, classes, weights
 
     def _table(self, X: Any, reset: bool) -> Table:
         """X as a table, with scikit-learn's checks of its shape and of its column names."""
         if isinstance(X, Table):
             return X
-        if hasattr(X, "iloc") and hasattr(X, "columns"):
-            table = Table.of(X)
-            if table.rows == 0 or not table.names:
-                raise ValueError(
-                    f"Found array with {table.rows} sample(s) and {len(table.names)} feature(s) "
-                    "(shape={X.shape}) while a minimum of 1 is required."
-                )
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            return table
-        X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
-        return Table.of(X)
-
-    def _check_parameters(self) -> None:
-        for name in ("alpha", "tol"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a number of 0 or more")
-        for name in ("variance_floor", "count_floor", "shrinkage"):
-            value = getattr(self, name, None)
-            if value is not None and not 0 <= value < np.inf:
-                raise ValueError(
-                    f"{name} is {value!r}; expected a number of 0 or more, or None for the default"
-                )
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience is {self.patience}; expected 1 or more, or None for no early stop")
+        if not hasattr(X, "iloc") and hasattr(X, "to_pandas"):
+            X = X.to_pandas()
+        if not (hasattr(X, "iloc") and hasattr(X, "columns")):
+            X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
+            return Table.of(X)
+        if not reset and getattr(self, "_finds_columns", False) and set(self.schema_.names) <= set(X.columns):
+            X = X[list(self.schema_.names)]
+        table = Table.of(X)
+        if table.rows == 0 or not table.names:
+            raise ValueError(
+                f"Found array with {table.rows} sample(s) and {len(table.names)} feature(s) "
+                f"(shape={X.shape}) while a minimum of 1 is required."
+            )
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return table
 
     def _schema_for(
         self, table: Table, classes: tuple[Any, ...], weights: np.ndarray | None, kinds: Any
     ) -> Schema:
+        """The schema given, or that of the rows; with the categories that prior knowledge speaks of."""
         if self.schema is not None:
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
         schema = Schema.infer(table, kinds=kinds, clip=self.clip, sample_weight=weights)
+        for knowledge in self._knowledge():
+            schema = schema.knowing(knowledge.schema)
         return replace(schema, classes=classes)
 
-    def _relabelled(self, labels: np.ndarray, seen: tuple[Any, ...], schema: Schema) -> np.ndarray:
-        """Class indices among the schema's classes instead of the seen ones."""
-        return schema.encode_labels(np.asarray(seen, dtype=object))[labels]
+    def _knowledge(self) -> list[Statistics]:
+        given = (self.start if self.calibrate else None, self.prior)
+        return [item for item in given if isinstance(item, Statistics)]
 
     def _known_classes(self, classes: Any, first: bool) -> tuple[Any, ...]:
-        if first and classes is None and not (self.schema is not None and self.schema.classes):
+        agreed = self.schema.classes if self.schema is not None else ()
+        known: tuple[Any, ...] = agreed if first else tuple(self.schema_.classes)
+        if classes is None and not known:
             raise ValueError(
                 "classes must be passed on the first call to partial_fit: every label that can occur"
             )
-        if not first:
-            known = tuple(self.schema_.classes)
-            if classes is not None and infer_classes(classes)[0] != known:
-                raise ValueError(
-                    f"classes={list(classes)} is not the same as on the last call to partial_fit, "
-                    f"which was {list(known)}"
-                )
-            return known
-        if classes is None:
-            assert self.schema is not None
-            return self.schema.classes
-        known = infer_classes(classes)[0]
-        if len(known) < 2:
-            raise ValueError(f"classes names {list(known)}; a classifier needs at least two classes")
-        return known
+        named = known if classes is None else infer_classes(classes)[0]
+        if known and set(named) != set(known):
+            raise ValueError(
+                f"classes={list(named)} is not the same as on the last call to partial_fit, or in the schema: "
+                f"{list(known)}"
+            )
+        if len(named) < 2:
+            raise ValueError(f"classes names {list(named)}; a classifier needs at least two classes")
+        return known or named
 
-    def _any_missing(self, source: passes.Source, schema: Schema, **how: bool) -> bool:
-        missing = passes.check_rows(source, **how)
+    def _missing(self, source: passes.Source, table: Table, inferred: bool) -> bool:
+        """Whether training values are missing, or prior knowledge speaks of some columns only."""
+        own = inferred and self.schema is None
+        missing = self._allowed(passes.check_rows(source, table, training=True, inferred=own), source)
+        layouts = [item.family for item in self._knowledge()]
+        return missing or any(isinstance(family, NaiveBayes) and family.missing for family in layouts)
+
+    def _allowed(self, missing: bool, source: passes.Source) -> bool:
         if missing and not self.family_type.takes_missing:
             raise SchemaError(
-                f"column {_first_missing(source, schema)!r} has missing values (NaN); {type(self).__name__} needs "
+                f"column {passes.first_missing(source)!r} has missing values (NaN); {type(self).__name__} needs "
                 "every continuous value. Use MixedNB, which handles missing values exactly, or fill them in first, "
                 "for instance with sklearn.impute.SimpleImputer"
             )
         return missing
 
-    def _layout_of_prior(self) -> bool:
-        """Whether knowledge given beforehand speaks of some columns only, as if the others were missing."""
-        given = (self.prior, self.start if self.calibrate else None)
-        families = [item.family for item in given if isinstance(item, Statistics)]
-        return any(isinstance(family, NaiveBayes) and family.missing for family in families)
-
-    def _mass(self, table: Table, weights: np.ndarray | None) -> float:
-        return float(table.rows if weights is None else weights.sum())
-
-    def _family(self, schema: Schema, missing: bool, rows: float) -> Family:
+    def _layout(self, schema: Schema, missing: bool) -> Family:
         layout: dict[str, Any] = {"missing": missing} if self.family_type.takes_missing else {}
-        family = self.family_type(
+        return self.family_type(
             continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout
         )
-        return self._guarded(family, rows)
 
-    def _guarded(self, family: Family, rows: float) -> Family:
+    def _guarded(self, layout: Family, rows: float) -> Family:
         """The family with this estimator's floors: tiny for ML, larger for calibration, or as set."""
         floor, count = (self.calibrated_floor, 1e-4) if self.calibrate else (1e-9, 1e-30)
         guards: dict[str, Any] = {
-            "variance_floor": floor if self.variance_floor is None else self.variance_floor,
-            "count_floor": count if self.count_floor is None else self.count_floor,
+            "variance_floor": floor if self.variance_floor is None else float(self.variance_floor),
+            "count_floor": count if self.count_floor is None else float(self.count_floor),
         }
-        if hasattr(family, "shrinkage"):
-            shrinkage = getattr(self, "shrinkage", None)
-            if shrinkage is None:
-                shrinkage = self.calibrated_shrinkage if self.calibrate else 0.0
-            guards["shrinkage"] = shrinkage / rows if rows > 0 else 0.0
-        return replace(family, **guards)
+        if hasattr(layout, "shrinkage"):
+            given = getattr(self, "shrinkage", None)
+            default = self.calibrated_shrinkage if self.calibrate else 0.0
+            guards["shrinkage"] = (default if given is None else float(given)) / rows if rows > 0 else 0.0
+        return replace(layout, **guards)
 
     def _calibrated(self, family: Family, data: passes.Data, schema: Schema) -> Calibrated:
-        start = self.start
-        if isinstance(start, Statistics):
-            start = _fitting(start, schema, family)
-        elif not isinstance(start, str):
-            start = np.asarray(start, dtype=np.float64)
+        start = _fitting(self.start, schema, family) if isinstance(self.start, Statistics) else self.start
         ml = data.statistics() if isinstance(start, str) and start != "uniform" else None
         begin = start_statistics(start, family, len(schema.classes), data.mass, ml)
         return calibrate(
@@ -426,20 +407,24 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             callback=self.callback if not self.verbose else _Progress(self.max_iter, self.callback),
         )
 
-    def _adopt(self, statistics: Statistics, prior: np.ndarray | None = None) -> Self:
+    def _adopt(self, statistics: Statistics) -> Self:
         """Become the model of these statistics."""
-        if prior is None:
-            prior = self._prior_for(statistics)
-        self._weights = statistics.family.weights(statistics.values + prior)
+        family = self._guarded(statistics.family, statistics.rows)
+        prior = self._prior_for(statistics)
+        self._weights = family.weights(statistics.values + prior)
         self.statistics_, self.prior_ = statistics, prior
-        self.schema_, self.family_ = statistics.schema, statistics.family
+        self.schema_, self.family_ = statistics.schema, family
         self.classes_ = np.array(statistics.schema.classes)
         self.n_features_in_ = len(statistics.schema.columns)
         return self
 
-    def _name_features(self, schema: Schema, named: bool) -> None:
+    def _without_a_table(self, named: bool) -> Self:
+        """Mark a model that was not fitted to a table here: a DataFrame's columns are then found by name."""
+        self.__dict__.pop("feature_names_in_", None)
         if named:
-            self.feature_names_in_ = np.array(schema.names, dtype=object)
+            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
+        self._finds_columns = named
+        return self
 
     @contextmanager
     def _whole_or_nothing(self) -> Iterator[None]:
@@ -472,8 +457,9 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def _reading(self, X: Any) -> tuple[passes.Source, np.ndarray, Family]:
         """Rows to predict, and the weights and the family to do it with: the layout follows what is missing."""
         check_is_fitted(self)
-        source = passes.source_of(self.schema_, self._table(X, reset=False), again=False)
-        missing = self._any_missing(source, self.schema_, training=False)
+        table = self._table(X, reset=False)
+        source = passes.source_of(self.schema_, table, again=False)
+        missing = self._allowed(passes.check_rows(source, table, training=False), source)
         if not missing or not isinstance(self.family_, NaiveBayes) or self.family_.missing:
             return source, self._weights, self.family_
         family = self.family_.with_missing()
@@ -489,6 +475,24 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             units[start : start + len(block.values), 0] = ~np.isnan(block.values) @ log_scale
         return units
 
+    def _as_rows(self, x: Any) -> Any:
+        """One row (array, list, Series or mapping) or several, as a table."""
+        import pandas as pd
+
+        names = list(self.schema_.names)
+        if isinstance(x, pd.Series) and not hasattr(self, "feature_names_in_"):
+            return np.asarray(x).reshape(1, -1)
+        if isinstance(x, pd.Series | dict):
+            unknown = [key for key in dict(x) if key not in names]
+            if unknown:
+                raise SchemaMismatch(f"x names {unknown[0]!r}; expected columns of {', '.join(names[:20])}")
+            order = list(getattr(self, "feature_names_in_", names))
+            return pd.DataFrame([[dict(x).get(name) for name in order]], columns=order)
+        if hasattr(x, "iloc"):
+            return x
+        array = np.asarray(x)
+        return array.reshape(1, -1) if array.ndim == 1 else array
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "statistics_")
 
@@ -498,13 +502,6 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
-
-
-# Parameters that a model file carries; the others are code (callback) or already part of the model.
-_SAVED = (
-    *("calibrate", "lr", "max_iter", "keep", "clip", "alpha"),
-    *("variance_floor", "count_floor", "patience", "tol"),
-)
 
 
 class _Progress:
@@ -528,41 +525,57 @@ def _history(calibrated: Calibrated) -> Any:
     )
 
 
+def _counts_values(kinds: Any) -> bool:
+    """Whether a column's kind depends on how many values it has."""
+    rules = [kinds] if isinstance(kinds, str) else kinds.values() if isinstance(kinds, dict) else kinds
+    return "paper" in rules
+
+
 def _kinds_so_far(schema: Schema) -> dict[str, str]:
     return {column.name: column.kind for column in schema.columns if not column.empty}
 
 
+def _warn_of_tails(table: Table, schema: Schema) -> None:
+    """Say so where clipping would have changed a training value that nobody could know to clip."""
+    if schema.clip is None:
+        return
+    for _, block in passes.Raw(replace(schema, clip=None), table).blocks(passes.FRAME_ROWS):
+        far = np.abs(block.rows().values) > schema.clip
+        if far.any():
+            name = schema.names[schema.continuous[int(np.argmax(far.any(axis=0)))]]
+            warnings.warn(
+                f"column {name!r} holds values beyond {schema.clip} standard deviations, which fit would have clipped "
+                "and partial_fit cannot; give a schema (schema=Schema.infer(sample, y)) or clip=None",
+                stacklevel=4,
+            )
+            return
+
+
 def _fitting(statistics: Statistics, schema: Schema, family: Family) -> np.ndarray:
     """A user's statistics as an array in this model's schema and layout."""
-    if not isinstance(statistics, Statistics) or statistics.family.name != family.name:
-        raise StatisticsMismatch(f"expected Statistics of {family.name}, got {statistics!r:.80}")
+    if statistics.family.name != family.name:
+        raise StatisticsMismatch(
+            f"expected statistics of {family.name}, got those of {statistics.family.name}"
+        )
     expressed = statistics.expressed(schema)
     if isinstance(family, NaiveBayes) and family.missing:
         expressed = expressed.with_missing()
     if expressed.family.size != family.size:
         raise StatisticsMismatch(
-            "the statistics given hold missing values, the rows do not; this needs rows with a missing value too"
+            f"the statistics given have {expressed.family.size} features per class, the model has {family.size}"
         )
     return expressed.values
 
 
-def _first_missing(source: passes.Source, schema: Schema) -> str:
-    for _, block in source.blocks(passes.FRAME_ROWS):
-        absent = np.isnan(block.values).any(axis=0)
-        if absent.any():
-            return schema.names[schema.continuous[int(np.argmax(absent))]]
-    raise NotFittedError("no missing value was found")
-
-
-def _as_rows(x: Any, schema: Schema) -> Any:
-    """One row (array, list, Series or mapping) or several, as a table."""
-    import pandas as pd
-
-    if isinstance(x, pd.Series):
-        return pd.DataFrame([x], columns=list(schema.names)).infer_objects()
-    if isinstance(x, dict):
-        return pd.DataFrame([x], columns=list(schema.names))
-    if hasattr(x, "iloc"):
-        return x
-    array = np.asarray(x)
-    return array.reshape(1, -1) if array.ndim == 1 else array
+def _cost_table(costs: Any, classes: np.ndarray) -> np.ndarray:
+    size = len(classes)
+    try:
+        table = np.asarray(costs, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"costs are {costs!r:.80}; expected {size} x {size} finite numbers") from error
+    if table.shape != (size, size) or not np.isfinite(table).all():
+        raise ValueError(
+            f"costs have shape {table.shape}; expected {size} x {size} finite numbers: a row per true class, "
+            f"a column per decision, in the order {list(classes)}"
+        )
+    return table

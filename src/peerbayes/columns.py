@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from peerbayes.errors import SchemaError
-from peerbayes.tables import numbers_of
+from peerbayes.errors import SchemaError, SchemaMismatch
+from peerbayes.tables import missing_of, numbers_of
 
 Kind = Literal["continuous", "discrete"]
 Scalar = str | bool | int | float
 
+LARGEST = sys.float_info.max
+
 
 @dataclass(frozen=True)
 class Column:
-    """One column. A continuous column with categories is label-encoded text: its value is the category's index."""
+    """One column. A continuous one with categories is label-encoded text: its value is the category's index."""
 
     name: str
     kind: Kind
     categories: tuple[Scalar, ...] = ()
     location: float = 0.0
     scale: float = 1.0
-    count: float = 1.0
-    """Rows behind location and scale (weights added up), so that two schemas are pooled exactly; 0: no value."""
+    count: float | None = None
+    """Rows behind location and scale (weights added up), so that two schemas are pooled exactly; 0: no value was
+    seen; None: somebody gave location and scale, and they are not to be changed by pooling."""
     constant: bool = False
     """Every value was the location; the scale of 1 is a convention."""
 
@@ -34,14 +38,19 @@ class Column:
             raise SchemaError(f"a column is named {self.name!r}; expected text")
         if self.kind not in ("continuous", "discrete"):
             raise SchemaError(f"column {self.name!r} is {self.kind!r}; expected 'continuous' or 'discrete'")
-        if not (math.isfinite(self.location) and math.isfinite(self.scale) and self.scale > 0):
+        where = f"column {self.name!r}"
+        object.__setattr__(self, "location", number(self.location, f"the location of {where}"))
+        object.__setattr__(self, "scale", number(self.scale, f"the scale of {where}"))
+        if self.count is not None:
+            object.__setattr__(self, "count", number(self.count, f"the count of {where}"))
+        if self.scale <= 0 or (self.count or 0.0) < 0 or not isinstance(self.constant, bool):
             raise SchemaError(
-                f"column {self.name!r} has location {self.location} and scale {self.scale}; "
-                "expected finite numbers and a positive scale"
+                f"{where} has scale {self.scale}, count {self.count} and constant {self.constant!r}; "
+                "expected a positive scale, a count of 0 or more, and true or false"
             )
-        object.__setattr__(self, "categories", tuple(scalar(value, self.name) for value in self.categories))
-        if len(set(self.categories)) < len(self.categories):
-            raise SchemaError(f"column {self.name!r} names a category twice: {list(self.categories)}")
+        object.__setattr__(self, "categories", scalars(self.categories, where))
+        if self.kind == "discrete" and not self.categories and self.count != 0:
+            raise SchemaError(f"{where} is discrete and has no category; name them all")
 
     @property
     def empty(self) -> bool:
@@ -49,21 +58,32 @@ class Column:
         return not self.categories and self.count == 0
 
     def codes(self, values: np.ndarray) -> np.ndarray:
-        """The index of each value's category, -1 where it is missing or unknown: [n] -> [n]."""
+        """The index of each value's category, -1 where it is missing or unknown: [n] -> [n].
+
+        Text where the categories are numbers, or the other way round, is a mistake and not an unknown category.
+        """
         if not self.categories:
             return np.full(values.shape, -1, dtype=np.int32)
-        if values.dtype.kind in "fiub" and not any(isinstance(value, str) for value in self.categories):
+        if values.dtype.kind in "fiub" and not any(map(_needs_hashing, self.categories)):
             known = np.asarray(self.categories, dtype=np.float64)
             order = np.argsort(known)
             place = np.minimum(np.searchsorted(known[order], values), known.size - 1)
             return np.where(known[order][place] == values, order[place], -1).astype(np.int32)
         import pandas as pd
 
-        return (
-            pd.Index(self.categories, dtype=object)
-            .get_indexer(pd.Index(values, dtype=object))
-            .astype(np.int32)
-        )
+        codes = pd.Index(self.categories, dtype=object).get_indexer(pd.Index(values, dtype=object))
+        strange = (codes < 0) & ~missing_of(values)
+        if strange.any():
+            self._refuse_other_type(values[np.argmax(strange)])
+        return codes.astype(np.int32)
+
+    def _refuse_other_type(self, value: Any) -> None:
+        text = [isinstance(category, str) for category in self.categories]
+        if isinstance(value, str) != any(text) and any(text) == all(text):
+            raise SchemaMismatch(
+                f"column {self.name!r} holds {value!r}; its categories are {'text' if any(text) else 'numbers'}, "
+                f"like {self.categories[0]!r}. Read the column as the same type everywhere"
+            )
 
     def numbers(self, values: np.ndarray) -> np.ndarray:
         """A continuous column as float64 in its own units, NaN where missing."""
@@ -71,6 +91,32 @@ class Column:
             codes = self.codes(values)
             return np.where(codes < 0, np.nan, codes)
         return numbers_of(values, self.name)
+
+
+def _needs_hashing(category: Scalar) -> bool:
+    """Whether a category is no number that float64 holds exactly."""
+    return isinstance(category, str) or abs(category) > 2**53
+
+
+def number(value: Any, what: str) -> float:
+    """A finite number as a plain float; booleans and text are refused."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SchemaError(f"{what} is {value!r}; expected a number")
+    if not abs(value) <= LARGEST:
+        raise SchemaError(f"{what} is {value!r:.40}; expected a finite number")
+    return float(value) + 0.0  # -0.0 and 0.0 are one number
+
+
+def scalars(values: Any, where: str) -> tuple[Scalar, ...]:
+    """Categories or classes as plain values, each once."""
+    if isinstance(values, str) or not isinstance(values, tuple | list):
+        raise SchemaError(f"{where} has the categories {values!r}; expected a list of them")
+    plain = tuple(scalar(value, where) for value in values)
+    if len(set(plain)) < len(plain):
+        raise SchemaError(f"{where} names a category twice: {list(plain)[:20]}")
+    return plain
 
 
 def scalar(value: Any, where: str) -> Scalar:
@@ -95,21 +141,36 @@ def ordered(values: Any) -> tuple[Scalar, ...]:
 
 
 def union(first: tuple[Scalar, ...], second: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    """All values of both; an order that both share is kept."""
+    """All values of both, in order; an order that both share is kept. Where True meets 1, it becomes 1."""
+    numbers = {value for value in (*first, *second) if not isinstance(value, bool)}
+    first, second = (
+        tuple(int(v) if isinstance(v, bool) and v in numbers else v for v in s) for s in (first, second)
+    )
     return first if first == second else ordered(set(first) | set(second))
 
 
 def merge_columns(mine: Column, theirs: Column) -> Column:
+    """One column for both tables: union of categories, pooled location and scale."""
+    if mine.empty and theirs.empty:
+        return min(mine, theirs, key=lambda column: column.kind)  # the same from either side
     if mine.empty or theirs.empty:
         return theirs if mine.empty else mine
     categories = union(mine.categories, theirs.categories)
-    if mine.kind == "discrete":
-        return replace(mine, categories=categories, count=mine.count + theirs.count)
+    if mine.count is None or theirs.count is None:  # given by somebody: kept as it is
+        return replace(mine if mine.count is None else theirs, categories=categories)
     count = mine.count + theirs.count
+    if _units(mine) == _units(theirs):  # nothing to pool, and no rounding that would change the fingerprint
+        return replace(mine, categories=categories, count=count)
     share = theirs.count / count
     gap = theirs.location - mine.location
     within = (1 - share) * _variance(mine) + share * _variance(theirs)
-    deviation = math.sqrt(within + share * (1 - share) * gap**2)
+    variance = within + share * (1 - share) * gap * gap
+    if not math.isfinite(variance):
+        raise SchemaError(
+            f"column {mine.name!r} lies at {mine.location:.3g} in the first and at {theirs.location:.3g} in the "
+            "second: too far apart to be pooled. Divide the column by a constant"
+        )
+    deviation = math.sqrt(variance)
     return replace(
         mine,
         categories=categories,
@@ -120,30 +181,39 @@ def merge_columns(mine: Column, theirs: Column) -> Column:
     )
 
 
+def _units(column: Column) -> tuple[float, float, bool]:
+    return column.location, column.scale, column.constant
+
+
 def _variance(column: Column) -> float:
     return 0.0 if column.constant else column.scale**2
 
 
 def column_differences(mine: Column, theirs: Column) -> list[str]:
+    """What differs between two columns of one name, a line each; "! " keeps them from being merged."""
     name = mine.name
     if mine.empty or theirs.empty:
         return [] if mine == theirs else [f"column {name!r} has no value on one side"]
     if mine.kind != theirs.kind:
         return [f"! column {name!r} is {mine.kind} in the first, {theirs.kind} in the second"]
-    if mine.kind == "continuous" and bool(mine.categories) != bool(theirs.categories):
+    if bool(mine.categories) != bool(theirs.categories):
         return [f"! column {name!r} is label-encoded text on one side only"]
     lines = set_differences(f"column {name!r}: category", mine.categories, theirs.categories)
     if mine.kind == "continuous" and lines:
         return [f"! {line}, and the column is label-encoded: the codes differ" for line in lines]
+    if lines and all_text(mine.categories) != all_text(theirs.categories):
+        lines = [f"! column {name!r} holds text on one side, numbers on the other: {lines[0]}"]
     if mine.location != theirs.location or mine.scale != theirs.scale:
+        fixed = mine.count is None and theirs.count is None
         lines.append(
-            f"column {name!r}: location {mine.location:.6g} and scale {mine.scale:.6g} in the first, "
-            f"{theirs.location:.6g} and {theirs.scale:.6g} in the second"
+            f"{'! ' if fixed else ''}column {name!r}: location {mine.location:.6g} and scale {mine.scale:.6g} "
+            f"in the first, {theirs.location:.6g} and {theirs.scale:.6g} in the second"
         )
     return lines
 
 
 def set_differences(what: str, mine: tuple[Scalar, ...], theirs: tuple[Scalar, ...]) -> list[str]:
+    """Which categories or classes only one side has, or that their order differs."""
     lines = [f"{what} {value!r} only in the first" for value in mine if value not in theirs]
     lines += [f"{what} {value!r} only in the second" for value in theirs if value not in mine]
     if not lines and mine != theirs:
@@ -151,5 +221,5 @@ def set_differences(what: str, mine: tuple[Scalar, ...], theirs: tuple[Scalar, .
     return lines
 
 
-def mixed(values: tuple[Scalar, ...]) -> bool:
-    return len({isinstance(value, str) for value in values}) > 1
+def all_text(values: tuple[Scalar, ...]) -> bool:
+    return all(isinstance(value, str) for value in values)

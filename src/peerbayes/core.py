@@ -48,23 +48,34 @@ def residual(features: Array, labels: Array, weights: Array) -> Array:
 
     Σ_c R_c = 0, so calibration never moves Σ_c S_c.
     """
+    return evaluate(features, labels, weights)[0]
+
+
+def evaluate(features: Array, labels: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """R, and the soft and 0-1 error of W on the same rows, from one posterior: [..., C, K], [...], [...]."""
     xp = array_namespace(features)
+    posteriors = posterior(features, weights)
     row_weights = xp.sum(labels, axis=-1, keepdims=True)
-    return statistics(features, labels - row_weights * posterior(features, weights))
+    change = statistics(features, labels - row_weights * posteriors)
+    return change, soft_error(labels, posteriors), error(labels, posteriors)
 
 
 def soft_error(labels: Array, posteriors: Array) -> Array:
-    """Mean of the soft 0-1 loss 1 − p(y|x) over the rows: [..., n, C], [..., n, C] -> [...]."""
-    xp = array_namespace(labels)
-    right = xp.sum(labels * posteriors, axis=(-2, -1))
-    return 1.0 - right / xp.sum(labels, axis=(-2, -1))
+    """Mean of the soft 0-1 loss 1 − p(y|x) over the rows, 0 without rows: [..., n, C], [..., n, C] -> [...]."""
+    return _share_lost(labels, posteriors)
 
 
 def error(labels: Array, scores: Array) -> Array:
-    """Share of rows whose highest score is not their label's: [..., n, C], [..., n, C] -> [...]."""
+    """Share of rows whose highest score is not their label's, 0 without rows: [..., n, C], [..., n, C] -> [...]."""
     xp = array_namespace(labels)
-    chosen = one_hot(xp.argmax(scores, axis=-1), scores.shape[-1], labels.dtype)
-    return 1.0 - xp.sum(labels * chosen, axis=(-2, -1)) / xp.sum(labels, axis=(-2, -1))
+    return _share_lost(labels, one_hot(xp.argmax(scores, axis=-1), scores.shape[-1], labels.dtype))
+
+
+def _share_lost(labels: Array, credit: Array) -> Array:
+    """The share of the rows' weight that gets no credit: Σ Y∘(1 − credit) / Σ Y."""
+    xp = array_namespace(labels)
+    total = xp.sum(labels, axis=(-2, -1))
+    return xp.sum(labels * (1.0 - credit), axis=(-2, -1)) / xp.where(total > 0, total, xp.ones_like(total))
 
 
 def _on(array: Array) -> dict[str, Any]:

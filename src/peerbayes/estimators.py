@@ -7,7 +7,7 @@ from typing import Any
 
 from peerbayes import files
 from peerbayes.classifier import GenerativeClassifier
-from peerbayes.errors import ModelFileDamaged, SchemaError, StatisticsMismatch
+from peerbayes.errors import ModelFileDamaged
 from peerbayes.families import NaiveBayes, SeparateGaussian, SharedGaussian
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
@@ -116,9 +116,8 @@ ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
 
 def load(path: str | Path) -> GenerativeClassifier:
     """Read a model that `save` wrote: a fitted estimator."""
-    header, arrays = files.read(path)
+    header, arrays = files.unpack(Path(path).read_bytes(), path)
     try:
-        estimator = ESTIMATORS[header["estimator"]]
-        return estimator._loaded(header, arrays)
-    except (KeyError, TypeError, AttributeError, SchemaError, StatisticsMismatch) as error:
+        return ESTIMATORS[header["estimator"]]._loaded(header, arrays)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ModelFileDamaged(f"{path} does not describe a model: {error!r}") from error

@@ -1,4 +1,6 @@
-"""Model files: a header, raw arrays and a digest. Nothing is unpickled; nothing is used before it is checked.
+"""Models and statistics as bytes: a header, raw arrays and a digest.
+
+Nothing is unpickled; nothing is used before it is checked.
 
     "PEERBAYES\\n" · format version (u16) · header length (u32) · header (JSON, UTF-8) · arrays · sha256 of all that
 
@@ -12,8 +14,8 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,51 +29,64 @@ PREFIX = struct.Struct("<HI")
 DIGEST = 32
 
 
-def write(path: str | Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Write a model file whole or not at all: a new file takes the old one's place at the end."""
+def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+    """A header of plain values and arrays of numbers as bytes, with their digest."""
     shapes = {name: list(array.shape) for name, array in arrays.items()}
-    text = json.dumps({**header, "arrays": shapes}, sort_keys=True, allow_nan=False).encode()
+    text = json.dumps({**header, "arrays": shapes}, sort_keys=True, allow_nan=False, default=_plain).encode()
     parts = [MAGIC, PREFIX.pack(FORMAT, len(text)), text]
     parts += [np.ascontiguousarray(arrays[name], dtype="<f8").tobytes() for name in sorted(arrays)]
     content = b"".join(parts)
-    target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content + hashlib.sha256(content).digest())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    return content + hashlib.sha256(content).digest()
 
 
-def read(path: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read a model file: its header and its arrays, once the digest is right and the version is known."""
-    content = Path(path).read_bytes()
+def unpack(content: bytes, where: object) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `pack` packed, once the digest is right and the version is known; `where` names it in errors."""
     start = len(MAGIC) + PREFIX.size
     if content[: len(MAGIC)] != MAGIC:
         raise ModelFileDamaged(
-            f"{path} is not a peerbayes model: it starts with {content[: len(MAGIC)]!r}, expected {MAGIC!r}"
+            f"{where} is not from peerbayes: it starts with {content[: len(MAGIC)]!r}, expected {MAGIC!r}"
         )
     if len(content) < start + DIGEST or hashlib.sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:
         raise ModelFileDamaged(
-            f"{path} is truncated or altered: its {len(content)} bytes do not match their digest. "
-            "Copy it again from its origin, or save the model again"
+            f"{where} is truncated or altered: its {len(content)} bytes do not match their digest. "
+            "Copy it again from its origin, or save it again"
         )
     version, length = PREFIX.unpack(content[len(MAGIC) : start])
+    if version < 1:
+        raise ModelFileDamaged(f"{where} has format {version}; formats start at 1")
     if version > FORMAT:
         raise ModelFileTooNew(
-            f"{path} has format {version}; this peerbayes reads up to {FORMAT}. Update with "
+            f"{where} has format {version}; this peerbayes reads up to {FORMAT}. Update with "
             "`pip install --upgrade peerbayes`"
         )
     try:
         header = json.loads(content[start : start + length])
         arrays = _arrays(content[start + length : -DIGEST], header.pop("arrays"))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelFileDamaged(f"{path} has a header that cannot be read: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ModelFileDamaged(f"{where} has a header that cannot be read: {error}") from error
     return header, arrays
+
+
+def write(path: str | Path, content: bytes) -> None:
+    """Write a file whole or not at all: a new file takes the old one's place at the end."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written to a file")
 
 
 def _arrays(content: bytes, shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:

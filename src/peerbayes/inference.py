@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.columns import Column, Kind, Scalar, ordered, scalar
+from peerbayes.columns import Column, Kind, Scalar, ordered, scalar, scalars
 from peerbayes.errors import SchemaError
 from peerbayes.scans import SMALL_RANGE, column_moments, distinct_integers
 from peerbayes.tables import Table, missing_of
@@ -27,6 +27,8 @@ def infer_columns(
 ) -> tuple[Column, ...]:
     """One column each, from all rows; `weights` [n] count a row that many times."""
     wanted = _wanted(table, kinds)
+    if weights is not None and not (weights > 0).all():
+        table, weights = table.take(weights > 0), weights[weights > 0]
     if table.rows == 0:
         raise SchemaError("the table has no row; expected at least one")
     array = table.numeric
@@ -39,13 +41,18 @@ def infer_columns(
 def _wanted(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
     """The rule for each column, from any of the forms `kinds` may take."""
     names = table.names
+    if not isinstance(kinds, str | Mapping | Sequence):
+        raise SchemaError(f"kinds is {kinds!r:.80}; expected one of {', '.join(KINDS)}, a list or a mapping")
     if isinstance(kinds, str):
         wanted = [kinds] * len(names)
     elif isinstance(kinds, Mapping):
-        unknown = [key for key in kinds if key not in names and not _position(key, names)]
+        places = {key: _place(key, table) for key in kinds}
+        unknown = [key for key, place in places.items() if place is None]
         if unknown:
             raise SchemaError(f"kinds names {unknown[0]!r}; expected one of {', '.join(names[:20])}")
-        wanted = [kinds.get(name, kinds.get(j, "auto")) for j, name in enumerate(names)]
+        wanted = ["auto"] * len(names)
+        for key, place in places.items():
+            wanted[place or 0] = kinds[key]
     else:
         wanted = list(kinds)
         if len(wanted) != len(names):
@@ -56,8 +63,15 @@ def _wanted(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> lis
     return wanted
 
 
-def _position(key: Any, names: tuple[str, ...]) -> bool:
-    return isinstance(key, int | np.integer) and not isinstance(key, bool) and bool(0 <= key < len(names))
+def _place(key: Any, table: Table) -> int | None:
+    """Where the column that `key` names is: by its label, else by its name, else by its position."""
+    for known in (table.labels, table.names):
+        if key in known:
+            return known.index(key)
+    positional = (
+        table.labels == table.names and isinstance(key, int | np.integer) and not isinstance(key, bool)
+    )
+    return int(key) if positional and 0 <= key < len(table.names) else None
 
 
 def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Column:
@@ -72,7 +86,7 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Colu
     declared = table.declared(j)
     categories = tuple(declared) if declared is not None else distinct(values[present], name)
     count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
-    column = Column(name, kind, categories, count=count)
+    column = Column(name, kind, scalars(categories, f"column {name!r}"), count=count)
     if kind == "discrete":
         return column
     return _measured(column, column.numbers(values), weights)
@@ -87,7 +101,7 @@ def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declare
         return "discrete"
     if values.dtype.kind != "O" or not present.any():
         return "continuous"
-    types = {_type(value) for value in set(map(type, values[present]))}
+    types = {_type(value, name) for value in set(map(type, values[present]))}
     if len(types) > 1:
         raise SchemaError(
             f"column {name!r} mixes {' and '.join(sorted(types))}; expected one of them. Clean the column, or "
@@ -96,15 +110,15 @@ def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declare
     return "continuous" if types == {"numbers"} else "discrete"
 
 
-def _type(kind: type) -> str:
+def _type(kind: type, name: str) -> str:
     if issubclass(kind, bool | np.bool_):
         return "booleans"
     if issubclass(kind, str):
         return "text"
-    if issubclass(kind, int | float | np.number) or hasattr(kind, "__float__"):
+    if hasattr(kind, "__float__") and not issubclass(kind, np.complexfloating | np.ndarray):
         return "numbers"
     raise TypeError(
-        f"a column holds a {kind.__name__}; every argument must be a string or a number (or a boolean)"
+        f"column {name!r} holds a {kind.__name__}; every argument must be a string or a number (or a boolean)"
     )
 
 
@@ -156,8 +170,8 @@ def _with_moments(
         )
     if not (math.isfinite(mean) and math.isfinite(variance)):
         raise SchemaError(
-            f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}: their squares "
-            "overflow. Divide the column by a constant"
+            f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}, or the weights are "
+            "as large: their squares overflow. Divide by a constant"
         )
     deviation = math.sqrt(variance)
     constant = low == high or deviation == 0
@@ -182,8 +196,8 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
         raise ValueError("y has no label; expected one per row")
     if labels.dtype.kind in "iu":
         low, high = int(labels.min()), int(labels.max())
-        if high - low < SMALL_RANGE:
-            shifted = labels if low == 0 else labels - low
+        if high - low < SMALL_RANGE and abs(low) < 2**62:
+            shifted = labels if low == 0 else labels.astype(np.int64) - low
             seen = np.bincount(shifted, minlength=high - low + 1) > 0
             place = (np.cumsum(seen) - 1).astype(np.int32)
             return tuple((np.flatnonzero(seen) + low).tolist()), place[shifted]
@@ -195,6 +209,8 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
         )
     codes, uniques = pd.factorize(labels)
     values = [scalar(value, "y") for value in uniques]
+    if len({isinstance(value, str) for value in values}) > 1:
+        raise ValueError(f"y mixes text and numbers: {values[:5]}; expected labels of one type")
     classes = ordered(values)
     place = np.array([classes.index(value) for value in values], dtype=np.int32)
     return classes, place[codes]

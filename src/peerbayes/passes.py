@@ -57,6 +57,7 @@ class Block(NamedTuple):
 class Encoded:
     """Rows already encoded."""
 
+    schema: Schema
     data: Rows
 
     @property
@@ -89,13 +90,13 @@ class Raw:
         if array is None or tables is None:
             for start in range(0, self.rows, FRAME_ROWS):
                 rows = schema.encode(self.table.part(start, start + FRAME_ROWS))
-                for inner, block in Encoded(rows).blocks(size):
+                for inner, block in Encoded(schema, rows).blocks(size):
                     yield start + inner, block
             return
         from peerbayes import kernels
 
         continuous, discrete = np.array(schema.continuous, int), np.array(schema.discrete, int)
-        units = schema.location, 1.0 / schema.scale, np.inf if schema.clip is None else schema.clip
+        units = schema.location, 1.0 / schema.scale, schema.limit
         for start in range(0, self.rows, size):
             part = array[start : start + size]
             values = part[:, continuous] if discrete.size else part
@@ -114,10 +115,10 @@ def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
     `again` says that they will be asked for many times; only an array of numbers is then encoded every time.
     """
     streams = table.numeric is not None or (not again and table.all_numbers)
-    return Raw(schema, table) if streams else Encoded(schema.encode(table))
+    return Raw(schema, table) if streams else Encoded(schema, schema.encode(table))
 
 
-def check_rows(source: Source, *, training: bool, inferred: bool = False) -> bool:
+def check_rows(source: Source, table: Table, *, training: bool, inferred: bool = False) -> bool:
     """Whether a continuous value is missing; infinities, and training rows without any value, are refused.
 
     `inferred` says that the schema was measured on these very rows, each counted once.
@@ -132,9 +133,10 @@ def check_rows(source: Source, *, training: bool, inferred: bool = False) -> boo
     if isinstance(source, Raw) and source.table.numeric is not None:
         array = source.table.numeric
         with np.errstate(over="ignore", invalid="ignore"):
-            if array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64)):
-                return False
-        _refuse_infinity(array, source.schema)
+            whole = array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64))
+        if whole and (source.schema.continuous or not training):
+            return False
+        _refuse_infinity(array, source.schema, table)
     missing = False
     for start, block in source.blocks(FRAME_ROWS):
         absent = np.isnan(block.values)
@@ -142,10 +144,20 @@ def check_rows(source: Source, *, training: bool, inferred: bool = False) -> boo
         empty = absent.all(axis=1) & (block.codes < 0).all(axis=1)
         if training and empty.any():
             raise SchemaError(
-                f"row {start + int(np.argmax(empty))} has no value in any column, only a label; "
+                f"row {table.number(start + int(np.argmax(empty)))} has no value in any column, only a label; "
                 "leave such rows out"
             )
     return missing
+
+
+def first_missing(source: Source) -> str:
+    """The name of a continuous column that has a missing value."""
+    schema = source.schema
+    for _, block in source.blocks(FRAME_ROWS):
+        absent = np.isnan(block.values).any(axis=0)
+        if absent.any():
+            return schema.names[schema.continuous[int(np.argmax(absent))]]
+    raise ValueError("no value is missing")
 
 
 def _complete(schema: Schema, rows: int) -> bool:
@@ -153,12 +165,12 @@ def _complete(schema: Schema, rows: int) -> bool:
     return all(schema.columns[j].count == rows for j in schema.continuous)
 
 
-def _refuse_infinity(array: np.ndarray, schema: Schema) -> None:
+def _refuse_infinity(array: np.ndarray, schema: Schema, table: Table) -> None:
     for start in range(0, array.shape[0], FRAME_ROWS):
         infinite = np.isinf(array[start : start + FRAME_ROWS])
         for j in schema.continuous:
             if infinite[:, j].any():
-                raise infinity_in(schema.names[j], start + int(np.argmax(infinite[:, j])))
+                raise infinity_in(schema.names[j], table.number(start + int(np.argmax(infinite[:, j]))))
 
 
 def _lookup_tables(schema: Schema) -> tuple[np.ndarray, ...] | None:
@@ -211,10 +223,7 @@ class Held:
 
     def evaluate(self, weights: np.ndarray) -> Evaluation:
         """R = (Y − P)ᵀΦ and the errors of the model W."""
-        posterior = core.posterior(self.features, weights)
-        of_rows = self.labels.sum(axis=-1, keepdims=True)
-        residual = core.statistics(self.features, self.labels - of_rows * posterior)
-        soft, hard = core.soft_error(self.labels, posterior), core.error(self.labels, posterior)
+        residual, soft, hard = core.evaluate(self.features, self.labels, weights)
         return Evaluation(residual, float(soft), float(hard))
 
 

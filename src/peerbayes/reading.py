@@ -30,20 +30,21 @@ def explain(
 
     baseline, terms = family.contributions(stats, rows)
     ranking = np.argsort(-(baseline + terms.sum(axis=-1)), axis=1, kind="stable")
-    columns = [*schema.continuous, *schema.discrete]
+    columns, places = [*schema.continuous, *schema.discrete], schema.places(table)
+    names, values = [schema.names[j] for j in columns], [table.column(places[j]) for j in columns]
+    apart = _class_index(classes, against)
     records = []
     for i in range(len(terms)):
-        ahead = _class_index(classes, of, int(ranking[i, 0]))
+        ahead = _class_index(classes, of, next(int(c) for c in ranking[i] if c != apart))
         behind = _class_index(classes, against, next(int(c) for c in ranking[i] if c != ahead))
         sides = {"row": i, "of": classes[ahead], "against": classes[behind]}
         bias = baseline[ahead] - baseline[behind]
         records.append({**sides, "feature": BASELINE, "value": None, "log_odds": bias})
         odds = terms[i, ahead] - terms[i, behind]
-        for k in np.argsort(-np.abs(odds), kind="stable"):
-            value = table.column(columns[k])[i]
-            records.append(
-                {**sides, "feature": schema.names[columns[k]], "value": value, "log_odds": odds[k]}
-            )
+        records += [
+            {**sides, "feature": names[k], "value": values[k][i], "log_odds": odds[k]}
+            for k in np.argsort(-np.abs(odds), kind="stable")
+        ]
     return pd.DataFrame.from_records(records)
 
 
@@ -52,7 +53,7 @@ def describe(schema: Schema, family: Family, stats: np.ndarray, classes: np.ndar
     import pandas as pd
 
     parameters = family.parameters(stats)
-    deviation = np.sqrt(_variances(family, parameters)) * schema.scale
+    deviation = np.sqrt(np.maximum(_variances(family, parameters), 0.0)) * schema.scale
     mean = parameters.mean * schema.scale + schema.location
     records = []
     for c, label in enumerate(classes):
@@ -85,7 +86,7 @@ def _variances(family: Family, parameters: Any) -> np.ndarray:
     return np.broadcast_to(diagonal, parameters.mean.shape)
 
 
-def _class_index(classes: np.ndarray, wanted: Any, otherwise: int) -> int:
+def _class_index(classes: np.ndarray, wanted: Any, otherwise: int = -1) -> int:
     if wanted is None:
         return otherwise
     found = np.flatnonzero(classes == wanted)

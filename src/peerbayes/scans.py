@@ -65,10 +65,11 @@ def _add_moments(block: np.ndarray, weights: np.ndarray, state: np.ndarray) -> N
 def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[int, ...]] | None:
     """The distinct values of integer columns, in two passes; None where a column's range is too wide."""
     chosen = np.asarray(columns, dtype=np.int64)
-    low, high = array.min(axis=0)[chosen].astype(np.int64), array.max(axis=0)[chosen].astype(np.int64)
-    sizes = high - low + 1
-    if sizes.max() > SMALL_RANGE:
+    lows, highs = ([int(value) for value in bound(axis=0)[chosen]] for bound in (array.min, array.max))
+    spans = [high - low + 1 for low, high in zip(lows, highs, strict=True)]
+    if max(spans) > SMALL_RANGE or max(map(abs, lows)) > 2**62:
         return None
+    low, sizes = np.array(lows, dtype=np.int64), np.array(spans, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
     seen = np.zeros(int(sizes.sum()), dtype=bool)
     if array.size > LARGE:
@@ -76,6 +77,8 @@ def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[i
 
         kernels.mark(array, chosen, low, starts, seen)
     else:
-        seen[array[:, chosen] - low + starts] = True
-    spans = zip(starts, sizes, low, strict=True)
-    return [tuple((np.flatnonzero(seen[a : a + size]) + bottom).tolist()) for a, size, bottom in spans]
+        seen[array[:, chosen].astype(np.int64) - low + starts] = True
+    return [
+        tuple((np.flatnonzero(seen[start : start + size]) + bottom).tolist())
+        for start, size, bottom in zip(starts, sizes, low, strict=True)
+    ]

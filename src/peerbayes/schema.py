@@ -29,10 +29,11 @@ import numpy as np
 from peerbayes.columns import (
     Column,
     Scalar,
+    all_text,
     column_differences,
     merge_columns,
-    mixed,
-    scalar,
+    number,
+    scalars,
     set_differences,
     union,
 )
@@ -42,6 +43,9 @@ from peerbayes.inference import infer_classes, infer_columns
 from peerbayes.tables import Table
 
 FORMAT = 1  # of the JSON text
+
+# Standardised values never exceed this, so that φ stays finite.
+FARTHEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,13 @@ class Schema:
             raise SchemaError(
                 f"the schema has several columns named {', '.join(repeated)}; names must differ"
             )
-        object.__setattr__(self, "classes", tuple(scalar(value, "the label") for value in self.classes))
-        if len(set(self.classes)) < len(self.classes):
-            raise SchemaError(f"the schema names a class twice: {list(self.classes)}")
-        if self.clip is not None and not self.clip > 0:
-            raise SchemaError(f"clip is {self.clip}; expected a positive number, or None for no clipping")
+        object.__setattr__(self, "classes", scalars(self.classes, "the label"))
+        if self.classes and any(isinstance(value, str) for value in self.classes) != all_text(self.classes):
+            raise SchemaError(f"the classes mix text and numbers: {list(self.classes)}; expected one of them")
+        if self.clip is not None:
+            object.__setattr__(self, "clip", number(self.clip, "clip"))
+            if self.clip <= 0:
+                raise SchemaError(f"clip is {self.clip}; expected a positive number, or None for no clipping")
 
     @classmethod
     def infer(
@@ -75,7 +81,7 @@ class Schema:
         *,
         kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
         clip: float | None = 5.0,
-        sample_weight: np.ndarray | None = None,
+        sample_weight: Any = None,
     ) -> Schema:
         """The schema of a table, and of its labels if given.
 
@@ -83,8 +89,12 @@ class Schema:
         text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, one kind per
         column, or a mapping from names (or positions) to kinds, the others "auto".
         """
-        columns = infer_columns(Table.of(X), kinds, sample_weight)
-        return cls(columns, () if y is None else infer_classes(y)[0], clip)
+        table = Table.of(X)
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        for name, given in (("y", y), ("sample_weight", weights)):
+            if given is not None and len(given) != table.rows:
+                raise SchemaError(f"{name} has {len(given)} entries, the table {table.rows} rows")
+        return cls(infer_columns(table, kinds, weights), () if y is None else infer_classes(y)[0], clip)
 
     # --- layout ----------------------------------------------------------------------------------------
 
@@ -127,13 +137,13 @@ class Schema:
         A DataFrame's columns are found by name, an array's by position.
         """
         table = Table.of(X)
-        places = self._places(table)
+        places = self.places(table)
         values = np.empty((table.rows, len(self.continuous)))
         for k, j in enumerate(self.continuous):
             values[:, k] = self.columns[j].numbers(table.column(places[j]))
             infinite = np.isinf(values[:, k])
             if infinite.any():
-                raise infinity_in(self.names[j], int(np.argmax(infinite)))
+                raise infinity_in(self.names[j], table.number(int(np.argmax(infinite))))
         codes = np.empty((table.rows, len(self.discrete)), dtype=np.int32)
         for k, j in enumerate(self.discrete):
             codes[:, k] = self.columns[j].codes(table.column(places[j]))
@@ -141,8 +151,14 @@ class Schema:
 
     def standardise(self, values: np.ndarray) -> np.ndarray:
         """(x − location)/scale, clipped: [n, Dc] -> [n, Dc]."""
-        standard = (values - self.location) * (1.0 / self.scale)
-        return standard if self.clip is None else np.clip(standard, -self.clip, self.clip)
+        with np.errstate(over="ignore"):  # what overflows is clipped
+            standard = (values - self.location) * (1.0 / self.scale)
+        return np.clip(standard, -self.limit, self.limit)
+
+    @property
+    def limit(self) -> float:
+        """Where standardised values end: at the clip, or where their squares would overflow."""
+        return FARTHEST if self.clip is None else self.clip
 
     def decode(self, rows: Rows) -> Any:
         """Encoded rows as a DataFrame in the original columns and units."""
@@ -174,7 +190,7 @@ class Schema:
             )
         return np.array([place[value] for value in seen], dtype=np.int32)[codes]
 
-    def _places(self, table: Table) -> list[int]:
+    def places(self, table: Table) -> list[int]:
         """Where the table holds each column."""
         if table.frame is not None and table.names != self.names:
             at = {name: place for place, name in enumerate(table.names)}
@@ -190,6 +206,17 @@ class Schema:
         return list(range(len(self.columns)))
 
     # --- agreement -------------------------------------------------------------------------------------
+
+    def knowing(self, other: Schema) -> Schema:
+        """This schema with the other's categories besides its own; nothing else of it changes."""
+        theirs = {column.name: column for column in other.columns}
+        columns = [
+            replace(column, categories=union(column.categories, theirs[column.name].categories))
+            if column.kind == "discrete" and column.name in theirs
+            else column
+            for column in self.columns
+        ]
+        return replace(self, columns=tuple(columns))
 
     def merge(self, other: Schema) -> Schema:
         """The schema of both tables together: union of categories and classes, pooled location and scale.
@@ -220,7 +247,7 @@ class Schema:
                 f"the order of the columns: {', '.join(self.names)} against {', '.join(other.names)}"
             )
         lines += set_differences("class", self.classes, other.classes)
-        if self.classes and other.classes and mixed(self.classes + other.classes):
+        if self.classes and other.classes and all_text(self.classes) != all_text(other.classes):
             lines.append(f"! the classes are text on one side: {self.classes} against {other.classes}")
         if self.clip != other.clip:
             lines.append(f"! clip: {self.clip} against {other.clip}")
@@ -232,6 +259,8 @@ class Schema:
         described = self._described()
         for column in described["columns"]:
             del column["count"], column["constant"]
+            column["categories"] = _without_booleans(column["categories"])
+        described["classes"] = _without_booleans(described["classes"])
         del described["label"]
         return hashlib.sha256(_canonical(described).encode()).hexdigest()
 
@@ -249,7 +278,9 @@ class Schema:
                 raise SchemaError("the schema was written in another format; update peerbayes")
             columns = tuple(Column(**column) for column in described.pop("columns"))
             return cls(columns, **described)
-        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, SchemaError):
+                raise
             raise SchemaError(f"this is not the JSON text of a schema: {error}") from error
 
     def save(self, path: str | Path) -> None:
@@ -276,8 +307,13 @@ def infinity_in(column: str, row: int) -> SchemaError:
     )
 
 
+def _without_booleans(values: Sequence[Scalar]) -> list[Scalar]:
+    """True and 1 are the same category."""
+    return [int(value) if isinstance(value, bool) else value for value in values]
+
+
 def _pick(categories: tuple[Scalar, ...], codes: np.ndarray) -> list[Scalar | None]:
-    return [categories[code] if code >= 0 else None for code in codes]
+    return [categories[code] if 0 <= code < len(categories) else None for code in codes]
 
 
 def _canonical(described: Any) -> str:

@@ -4,7 +4,8 @@
 
 Two parties that each fitted a model can add their statistics and have the model of all their rows, even where
 their categories, classes, column order, location or scale differ: S is first expressed in the merged schema,
-which is exact because φ in other units is linear in φ.
+which is exact because φ in other units is linear in φ. Only clipping is not linear: values that each side clipped
+at its own limits stay clipped there. Agree on a schema first where tails are heavy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.errors import StatisticsMismatch
+from peerbayes import files
+from peerbayes.errors import ModelFileDamaged, StatisticsMismatch
+from peerbayes.families import FAMILIES
 from peerbayes.families.base import Family
 from peerbayes.families.naive_bayes import NaiveBayes
 from peerbayes.schema import Schema
@@ -22,7 +25,9 @@ from peerbayes.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """S [C, K] under a schema and a family. `s1 + s2` pools rows, `s * 0.5` makes them count half."""
+    """S [C, K] under a schema and a family's layout. `s1 + s2` pools rows, `s1 - s2` takes them out again,
+    `s * 0.5` makes them count half.
+    """
 
     values: np.ndarray
     schema: Schema
@@ -31,6 +36,14 @@ class Statistics:
     """Whether calibration made them: they then describe a model, and no longer a set of rows."""
 
     def __post_init__(self) -> None:
+        layout = len(self.schema.continuous), self.schema.cardinalities
+        if not self.schema.classes or layout != (self.family.continuous, self.family.cardinalities):
+            raise StatisticsMismatch(
+                f"the schema has {len(self.schema.classes)} classes, {layout[0]} continuous columns and categories "
+                f"{layout[1]}; the family is laid out for {self.family.continuous} and {self.family.cardinalities}"
+            )
+        if not isinstance(self.calibrated, bool):
+            raise StatisticsMismatch(f"calibrated is {self.calibrated!r}; expected true or false")
         values = np.array(self.values, dtype=np.float64)  # a copy: nobody else can change it
         expected = (len(self.schema.classes), self.family.size)
         if values.shape != expected:
@@ -52,6 +65,10 @@ class Statistics:
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.values.setflags(write=False)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.values, dtype=dtype, copy=copy)
 
@@ -59,6 +76,9 @@ class Statistics:
         return replace(self, values=self.values * float(factor))
 
     __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> Statistics:
+        return self + -1.0 * other if isinstance(other, Statistics) else NotImplemented
 
     def __add__(self, other: Any) -> Statistics:
         if isinstance(other, int | float) and other == 0:  # so that sum() works
@@ -93,7 +113,17 @@ class Statistics:
     def expressed(self, schema: Schema) -> Statistics:
         """The same statistics in another schema, which must know every category and class that they hold."""
         if schema == self.schema:
-            return self
+            return replace(self, schema=schema)
+        if schema.continuous and self._unknown_in(schema):
+            return self.with_missing()._expressed(schema)
+        return self._expressed(schema)
+
+    def _unknown_in(self, schema: Schema) -> bool:
+        """Whether a continuous column of `schema` had no value here."""
+        mine = {self.schema.names[j] for j in self.schema.continuous}
+        return any(schema.names[j] not in mine for j in schema.continuous)
+
+    def _expressed(self, schema: Schema) -> Statistics:
         mine = self.schema
         family = replace(self.family, continuous=len(schema.continuous), cardinalities=schema.cardinalities)
         values = np.zeros((len(schema.classes), family.size))
@@ -102,6 +132,45 @@ class Statistics:
         for source, target in self._cells_in(schema, family):
             values[classes, target] = self.values[:, source]
         return replace(self, values=values, schema=schema, family=family)
+
+    # --- bytes -----------------------------------------------------------------------------------------
+
+    def described(self) -> dict[str, Any]:
+        """All but the numbers, as plain values."""
+        family = {"name": self.family.name, **self.family.layout()}
+        return {"schema": self.schema.to_json(), "family": family, "calibrated": self.calibrated}
+
+    @classmethod
+    def restored(cls, described: dict[str, Any], values: np.ndarray) -> Statistics:
+        """The statistics that `described` and their numbers tell; a family that is not known here is refused."""
+        schema, family = Schema.from_json(described["schema"]), described["family"]
+        if family["name"] not in FAMILIES:
+            raise StatisticsMismatch(
+                f"the family is {family['name']!r}; expected one of {', '.join(FAMILIES)}"
+            )
+        layout: dict[str, Any] = {"missing": True} if family.get("missing") is True else {}
+        layout |= {"continuous": len(schema.continuous), "cardinalities": schema.cardinalities}
+        built = FAMILIES[family["name"]](**layout)
+        if {"name": built.name, **built.layout()} != family:
+            raise StatisticsMismatch(
+                f"the family {family} does not fit the schema, which needs {built.layout()}"
+            )
+        return cls(values, schema, built, described["calibrated"])
+
+    def to_bytes(self) -> bytes:
+        """These statistics for another party: schema, family, numbers and a digest; no row."""
+        return files.pack({"kind": "statistics", **self.described()}, {"statistics": self.values})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Statistics:
+        """What `to_bytes` wrote, once all of it is checked."""
+        header, arrays = files.unpack(content, "the statistics")
+        try:
+            return cls.restored(header, arrays["statistics"])
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ModelFileDamaged(f"these bytes hold no statistics: {error}") from error
+
+    # --- inside ----------------------------------------------------------------------------------------
 
     def _dense_in(self, schema: Schema) -> np.ndarray:
         """The statistics of the continuous columns, in the order and the units of `schema`: [C, dense']."""

@@ -8,7 +8,7 @@ A column is read as one of two things, never copied wholesale:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,10 @@ class Table:
     rows: int
     frame: Any = None
     array: np.ndarray | None = None
+    labels: tuple[Any, ...] = ()
+    """What the DataFrame itself calls its columns; names are these as text."""
+    numbers: np.ndarray | None = None
+    """Which rows of the user's table these are, where some were left out."""
 
     @classmethod
     def of(cls, X: Any) -> Table:
@@ -44,19 +48,19 @@ class Table:
             raise SchemaError(f"Complex data not supported: X has dtype {array.dtype}")
         if array.dtype.kind not in "fiubOU":
             raise SchemaError(f"X has dtype {array.dtype}; expected numbers, booleans or text")
-        return cls(tuple(f"x{j}" for j in range(array.shape[1])), array.shape[0], array=array)
+        names = tuple(f"x{j}" for j in range(array.shape[1]))
+        return cls(names, array.shape[0], array=_plain(array), labels=names)
 
     @classmethod
     def _of_frame(cls, frame: Any) -> Table:
-        labels = list(frame.columns)
-        named = all(isinstance(label, str) for label in labels)
-        names = tuple(labels) if named else tuple(f"x{j}" for j in range(len(labels)))
-        repeated = sorted({str(label) for label in labels if labels.count(label) > 1})
+        labels = tuple(frame.columns)
+        names = tuple(map(str, labels))
+        repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise SchemaError(
                 f"the table has several columns named {', '.join(repeated)}; rename all but one"
             )
-        return cls(names, len(frame), frame=frame)
+        return cls(names, len(frame), frame=frame, labels=labels)
 
     @property
     def numeric(self) -> np.ndarray | None:
@@ -74,17 +78,22 @@ class Table:
 
     def part(self, start: int, stop: int) -> Table:
         """Rows start to stop, as a view."""
-        rows = max(0, min(stop, self.rows) - start)
+        stop = max(start, min(stop, self.rows))
+        numbers = np.arange(start, stop) if self.numbers is None else self.numbers[start:stop]
         if self.array is not None:
-            return Table(self.names, rows, array=self.array[start:stop])
-        return Table(self.names, rows, frame=self.frame.iloc[start:stop])
+            return replace(self, rows=stop - start, array=self.array[start:stop], numbers=numbers)
+        return replace(self, rows=stop - start, frame=self.frame.iloc[start:stop], numbers=numbers)
 
     def take(self, rows: np.ndarray) -> Table:
         """The rows where `rows` is true, copied."""
-        count = int(np.count_nonzero(rows))
+        numbers = np.flatnonzero(rows)
         if self.array is not None:
-            return Table(self.names, count, array=self.array[rows])
-        return Table(self.names, count, frame=self.frame.loc[rows])
+            return replace(self, rows=numbers.size, array=self.array[rows], numbers=numbers)
+        return replace(self, rows=numbers.size, frame=self.frame.loc[rows], numbers=numbers)
+
+    def number(self, row: int) -> int:
+        """What the user counts this row as."""
+        return row if self.numbers is None else int(self.numbers[row])
 
     def declared(self, column: int) -> list[Any] | None:
         """The categories that a pandas categorical column declares, seen or not; None for any other column."""
@@ -114,6 +123,13 @@ class Table:
         if getattr(dtype, "kind", "O") == "c":
             raise SchemaError(f"Complex data not supported: column {self.names[column]!r} has dtype {dtype}")
         return np.asarray(series.astype(object), dtype=object)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Numbers of a type and byte order that every part of the project reads."""
+    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
+        return array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def missing_of(values: np.ndarray) -> np.ndarray:

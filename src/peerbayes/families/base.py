@@ -82,6 +82,10 @@ class Family(ABC):
     def dense(self, values: Array) -> Array:
         """The features of the continuous columns with their leading 1: [..., n, Dc] -> [..., n, dense_size]."""
 
+    def layout(self) -> dict[str, Any]:
+        """What decides the places of the features, as plain values."""
+        return {"continuous": self.continuous, "cardinalities": list(self.cardinalities)}
+
     @property
     def size(self) -> int:
         """K."""
@@ -179,10 +183,17 @@ class Family(ABC):
         classes = xp.maximum(count, floor)
         return Counts(unit, floor, classes, xp.log(classes / xp.sum(classes, axis=-1, keepdims=True)))
 
-    def _membership(self, like: Array) -> Array:
-        """1 where a cell belongs to a discrete column: [cells, Dd]."""
+    @cached_property
+    def _groups(self) -> tuple[list[tuple[int, np.ndarray]], np.ndarray]:
+        """Cells by the size of their column, so that columns of one size are normalised together.
+
+        (size, its cells in order) for each size, and where each cell is when the groups are put side by side.
+        """
         column, _ = self._cells
-        return beside(like, np.equal.outer(column, np.arange(len(self.cardinalities))), like.dtype)
+        sizes = np.asarray(self.cardinalities, dtype=np.int64)
+        groups = [(int(size), np.flatnonzero(sizes[column] == size)) for size in np.unique(sizes)]
+        together = np.concatenate([cells for _, cells in groups]) if groups else np.zeros(0, np.int64)
+        return groups, np.argsort(together)
 
     def _cell_floor(self, counts: Counts) -> Array:
         """The least a cell may hold: its column's even share of a class at the count floor. [..., 1, cells]."""
@@ -195,8 +206,16 @@ class Family(ABC):
         """log p(x_j = k | c), normalised within each discrete column: [..., C, cells]."""
         xp = array_namespace(counts.stats)
         cells = xp.maximum(counts.stats[..., self.dense_size :], self._cell_floor(counts))
-        member = self._membership(cells)
-        return xp.log(cells) - xp.log(cells @ member) @ member.mT
+        groups, places = self._groups
+        parts = []
+        for size, group in groups:
+            shape = (*cells.shape[:-1], group.size // size, size)
+            block = xp.reshape(xp.take(cells, beside(cells, group), axis=-1), shape)
+            block = xp.log(block) - xp.log(xp.sum(block, axis=-1, keepdims=True))
+            parts.append(xp.reshape(block, (*cells.shape[:-1], group.size)))
+        if not parts:
+            return cells
+        return xp.take(xp.concat(parts, axis=-1), beside(cells, places), axis=-1)
 
     def floored_counts(self, counts: Counts) -> Array:
         """How many class counts and cells are at their floor: [...]."""

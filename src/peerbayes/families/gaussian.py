@@ -19,7 +19,7 @@ from array_api_compat import array_namespace, device
 from peerbayes.core import Array
 from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, Rows, beside
 
-# A batch of this many covariances is no longer halved in search of the one that needs its eigenvalues.
+# Up to this many covariances it is not worth finding out which of them need their eigenvalues.
 FEW_MATRICES = 4
 
 
@@ -36,6 +36,7 @@ class Precision(NamedTuple):
     """Guarded covariances, inverted, and how many eigenvalues a floor had to hold."""
 
     matrix: Array  # [..., d, d] Σ⁻¹
+    covariance: Array  # [..., d, d] Σ
     logdet: Array  # [...] log |Σ|
     held: Array  # [...] int
 
@@ -76,7 +77,7 @@ class Gaussian(Family):
         xp = array_namespace(stats)
         counts = self.counts(stats)
         mean, precision = self._moments(counts)
-        covariance = xp.linalg.inv(precision.matrix)
+        covariance = xp.broadcast_to(precision.covariance, (*mean.shape, self.continuous))
         return GaussianParameters(counts.log_prior, mean, covariance, self.log_cells(counts))
 
     def weights(self, stats: Array) -> Array:
@@ -157,8 +158,8 @@ class Gaussian(Family):
     def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
         counts = self.counts(stats)
         mean, precision = self._moments(counts)
-        values, vectors = np.linalg.eigh(precision.matrix)
-        root = vectors / np.sqrt(values)[..., None, :]  # Σ = root rootᵀ
+        values, vectors = np.linalg.eigh(precision.covariance)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]  # Σ = root rootᵀ
         root = np.broadcast_to(root, (mean.shape[0], *root.shape[-2:]))
         normal = rng.standard_normal((labels.size, self.continuous))
         drawn = mean[labels]
@@ -207,40 +208,75 @@ class SharedGaussian(Gaussian):
 def floored_precision(covariance: Array, floor: float) -> Precision:
     """(U max(Λ, floor) Uᵀ)⁻¹ of symmetric matrices UΛUᵀ: [..., d, d].
 
-    Cholesky of Σ − floor·I succeeds where no eigenvalue is below the floor, for a tenth of the price of the
-    eigenvalues. One failure spoils a whole batch, so a batch that fails is halved, down to a few matrices.
+    Cholesky of Σ − floor·I succeeds where no eigenvalue is below the floor, for a fraction of the price of the
+    eigenvalues; only where it fails are these computed. The floor is at least what rounding leaves of a zero.
     """
     xp = array_namespace(covariance)
     *batch, d, _ = covariance.shape
-    bounded = xp.clip(covariance, -1.0 / TINY, 1.0 / TINY)
-    matrix, logdet, held = _invert(xp.reshape(bounded, (math.prod(batch), d, d)), floor)
+    flat = xp.reshape(xp.clip(covariance, -1.0 / TINY, 1.0 / TINY), (math.prod(batch), d, d))
+    size = xp.max(xp.abs(flat), axis=(-2, -1)) if d else xp.ones(flat.shape[:1], dtype=flat.dtype)
+    rounding = 16 * d * float(xp.finfo(flat.dtype).eps)
+    floors = xp.clip(size * rounding, max(floor, TINY), None)
+    try:
+        parts = _invert(flat, floors)
+    except Exception as error:
+        if not _is_linear_algebra(error):
+            raise
+        parts = _invert_some(flat, floors)
+    matrix, sigma, logdet, held = parts
     shape = tuple(batch)
-    return Precision(xp.reshape(matrix, (*shape, d, d)), xp.reshape(logdet, shape), xp.reshape(held, shape))
+    matrix, sigma = xp.reshape(matrix, (*shape, d, d)), xp.reshape(sigma, (*shape, d, d))
+    return Precision(matrix, sigma, xp.reshape(logdet, shape), xp.reshape(held, shape))
 
 
-def _invert(covariance: Array, floor: float) -> Precision:
+def _is_linear_algebra(error: Exception) -> bool:
+    """Whether a library says that a matrix is not positive definite or singular; PyTorch has its own type."""
+    return type(error).__name__ in ("LinAlgError", "_LinAlgError")
+
+
+def _invert(covariance: Array, floors: Array) -> Precision:
+    """All matrices by Cholesky; one that is not positive definite above its floor fails them all."""
     xp = array_namespace(covariance)
     count, d, _ = covariance.shape
     identity = xp.eye(d, dtype=covariance.dtype, device=device(covariance))
-    try:
-        xp.linalg.cholesky(covariance - floor * identity)
-        root = xp.linalg.cholesky(covariance)
-    except (np.linalg.LinAlgError, RuntimeError):  # PyTorch's LinAlgError is a RuntimeError
-        if count <= FEW_MATRICES:
-            return _invert_by_eigenvalues(covariance, floor)
-        halves = (
-            _invert(covariance[: count // 2, ...], floor),
-            _invert(covariance[count // 2 :, ...], floor),
-        )
-        return Precision(*(xp.concat(parts, axis=0) for parts in zip(*halves, strict=True)))
+    xp.linalg.cholesky(covariance - floors[:, None, None] * identity)
+    root = xp.linalg.cholesky(covariance)
     logdet = 2.0 * xp.sum(xp.log(xp.linalg.diagonal(root)), axis=-1)
     held = xp.zeros((count,), dtype=xp.int64, device=device(covariance))
-    return Precision(xp.linalg.inv(covariance), logdet, held)
+    return Precision(xp.linalg.inv(covariance), covariance, logdet, held)
 
 
-def _invert_by_eigenvalues(covariance: Array, floor: float) -> Precision:
+def _invert_some(covariance: Array, floors: Array) -> Precision:
+    """Those by Cholesky that can be, the others by eigenvalues; all by eigenvalues on a device or if they are few."""
+    if not isinstance(covariance, np.ndarray) or len(covariance) <= FEW_MATRICES:
+        return _invert_by_eigenvalues(covariance, floors)
+    identity = np.eye(covariance.shape[-1], dtype=covariance.dtype)
+    good = np.array([_positive(matrix) for matrix in covariance - floors[:, None, None] * identity])
+    parts = _invert_by_eigenvalues(covariance[~good], floors[~good])
+    if not good.any():
+        return parts
+    merged = []
+    for bad, fine in zip(parts, _invert(covariance[good], floors[good]), strict=True):
+        whole = np.empty((good.size, *bad.shape[1:]), dtype=bad.dtype)
+        whole[good], whole[~good] = fine, bad
+        merged.append(whole)
+    return Precision(*merged)
+
+
+def _positive(matrix: np.ndarray) -> bool:
+    try:
+        np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def _invert_by_eigenvalues(covariance: Array, floors: Array) -> Precision:
     xp = array_namespace(covariance)
     values, vectors = xp.linalg.eigh(covariance)
-    held = xp.sum(xp.astype(values < floor, xp.int64), axis=-1)
-    values = xp.clip(values, floor, None)
-    return Precision((vectors / values[..., None, :]) @ vectors.mT, xp.sum(xp.log(values), axis=-1), held)
+    held = xp.sum(xp.astype(values < floors[:, None], xp.int64), axis=-1)
+    values = xp.maximum(values, floors[:, None])
+    matrix = (vectors / values[..., None, :]) @ vectors.mT
+    return Precision(
+        matrix, (vectors * values[..., None, :]) @ vectors.mT, xp.sum(xp.log(values), axis=-1), held
+    )

@@ -10,13 +10,13 @@ for every o.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from peerbayes.core import Array
-from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, Counts, Family, Rows
+from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, Rows
 
 
 class NaiveBayesParameters(NamedTuple):
@@ -37,6 +37,9 @@ class NaiveBayes(Family):
 
     missing: bool = False
     """Whether the layout holds o_j, so that continuous values may be missing."""
+
+    def layout(self) -> dict[str, Any]:
+        return {**super().layout(), "missing": self.missing}
 
     @property
     def dense_size(self) -> int:
@@ -77,7 +80,7 @@ class NaiveBayes(Family):
         xp = array_namespace(counts.stats)
         _, mean, variance = self._gaussians(counts)
         mean = xp.clip(mean, -MEAN_LIMIT, MEAN_LIMIT)
-        variance = xp.clip(variance, self.variance_floor, None)
+        variance = xp.clip(variance, max(self.variance_floor, TINY), None)
         return NaiveBayesParameters(counts.log_prior, mean, variance, self.log_cells(counts))
 
     def _gaussians(self, counts: Counts) -> tuple[Array, Array, Array]:

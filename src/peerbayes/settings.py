@@ -1,0 +1,119 @@
+"""An estimator's parameters: checked before any work, and written to and read from files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from peerbayes.calibration import STARTS
+from peerbayes.schema import Schema
+from peerbayes.statistics import Statistics
+
+# Code is not written to files.
+UNSAVED = ("callback",)
+
+
+def check(parameters: Mapping[str, Any]) -> None:
+    """Refuse values that make no sense, by name; which of them are used does not matter."""
+    for name in ("alpha", "tol"):
+        _number(parameters, name, least=0.0)
+    _number(parameters, "lr", above=0.0, advice=" (the paper's is 0.05)")
+    if parameters["clip"] is not None:
+        _number(parameters, "clip", above=0.0, advice=", or None for no clipping")
+    if parameters["variance_floor"] is not None:
+        _number(parameters, "variance_floor", above=0.0, advice=", or None for the default")
+    for name in ("count_floor", "shrinkage"):
+        if parameters.get(name) is not None:
+            _number(parameters, name, least=0.0, advice=", or None for the default")
+    _whole(parameters, "max_iter", 0)
+    if parameters["patience"] is not None:
+        _whole(parameters, "patience", 1, advice=", or None for no early stop")
+    if parameters["keep"] not in ("best", "last"):
+        raise ValueError(f"keep is {parameters['keep']!r}; expected 'best' or 'last'")
+    _check_types(parameters)
+
+
+def _check_types(parameters: Mapping[str, Any]) -> None:
+    kinds, schema, prior, start = (parameters[name] for name in ("kinds", "schema", "prior", "start"))
+    if not isinstance(kinds, str | Mapping | list | tuple):
+        raise TypeError(f"kinds is {kinds!r:.80}; expected a rule, one kind per column, or a mapping")
+    if not isinstance(schema, Schema | None):
+        raise TypeError(f"schema is {schema!r:.80}; expected a Schema, for instance Schema.load(path)")
+    if not isinstance(prior, Statistics | None):
+        raise TypeError(
+            f"prior is {prior!r:.80}; expected Statistics, for instance from prior_knowledge(...)"
+        )
+    if prior is not None and parameters["calibrate"]:
+        raise ValueError(
+            "prior is for calibrate=False; calibration takes knowledge as its start: start=prior"
+        )
+    if not isinstance(start, str | Statistics | np.ndarray) or (
+        isinstance(start, str) and start not in STARTS
+    ):
+        raise ValueError(
+            f"start is {start!r:.80}; expected one of {', '.join(STARTS)}, Statistics, or an array of them"
+        )
+
+
+def _number(
+    parameters: Mapping[str, Any],
+    name: str,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    advice: str = "",
+) -> None:
+    value = parameters[name]
+    if type(value) is not bool and isinstance(value, Real):
+        plain = float(value)
+        if least <= plain < math.inf and plain > above:
+            return
+    bound = "a positive number" if above == 0 else "a number of 0 or more"
+    raise ValueError(f"{name} is {value!r}; expected {bound}{advice}")
+
+
+def _whole(parameters: Mapping[str, Any], name: str, least: int, advice: str = "") -> None:
+    value = parameters[name]
+    if type(value) is bool or not isinstance(value, Integral) or int(value) < least:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of {least} or more{advice}")
+
+
+def portable(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Parameters as plain values and arrays, for a file."""
+    plain: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in parameters.items():
+        if name in UNSAVED:
+            continue
+        if isinstance(value, Statistics):
+            plain[name] = {"statistics": value.described()}
+            arrays[f"parameter {name}"] = value.values
+        elif isinstance(value, Schema):
+            plain[name] = {"schema": value.to_json()}
+        elif isinstance(value, Mapping):
+            plain[name] = {"pairs": [[key, kind] for key, kind in value.items()]}
+        elif isinstance(value, np.ndarray | list | tuple):
+            plain[name] = {"list": np.asarray(value).tolist()}
+        else:
+            plain[name] = value
+    return plain, arrays
+
+
+def restored(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What `portable` made portable."""
+    parameters: dict[str, Any] = {}
+    for name, value in plain.items():
+        if not isinstance(value, dict):
+            parameters[name] = value
+        elif "statistics" in value:
+            parameters[name] = Statistics.restored(value["statistics"], arrays[f"parameter {name}"])
+        elif "schema" in value:
+            parameters[name] = Schema.from_json(value["schema"])
+        elif "pairs" in value:
+            parameters[name] = dict(value["pairs"])
+        else:
+            parameters[name] = np.asarray(value["list"]) if name == "start" else value["list"]
+    return parameters
