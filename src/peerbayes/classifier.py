@@ -106,7 +106,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
                 f"y holds one class ({seen[0]!r}, n_samples={table.rows}); a classifier needs at least two classes. "
                 "Name the others in a schema, or add rows of one class to a model by partial_fit with classes=..."
             )
-        labels = schema.encode_labels(np.asarray(seen, dtype=object))[labels]
+        labels = _relabelled(labels, seen, schema)
         source = passes.source_of(schema, table, again=self.calibrate)
         layout = self._layout(schema, self._missing(source, table, inferred=weights is None))
         family = self._guarded(layout, float(table.rows if weights is None else weights.sum()))
@@ -143,7 +143,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         known = self._known_classes(classes, first)
         kinds = self.kinds if first else _kinds_so_far(self.schema_)
         schema = replace(self._schema_for(table, known, weights, kinds=kinds), classes=known)
-        labels = schema.encode_labels(np.asarray(seen, dtype=object))[labels]
+        labels = _relabelled(labels, seen, schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
         source = passes.source_of(unclipped, table, again=False)
         layout = self._layout(schema, self._missing(source, table, inferred=weights is None))
@@ -514,6 +514,13 @@ class _Progress:
         line = f"iteration {iteration:>4}/{self.iterations}  soft error {soft_error:.4f}  error {error:.4f}"
         print(line, file=sys.stderr)
         return None if self.callback is None else self.callback(iteration, soft_error, error)
+
+
+def _relabelled(labels: np.ndarray, seen: tuple[Any, ...], schema: Schema) -> np.ndarray:
+    """Indices among the classes seen as indices among all of the schema's: [n] -> [n]."""
+    if seen == schema.classes:
+        return labels
+    return schema.encode_labels(np.asarray(seen, dtype=object))[labels]
 
 
 def _history(calibrated: Calibrated) -> Any:
