@@ -10,7 +10,7 @@ from peerbayes.families import NaiveBayes, SeparateGaussian, SharedGaussian
 from peerbayes.families.base import Family
 from peerbayes.tables import Table
 
-ROWS = 2500  # two and a half blocks
+ROWS = 5000  # two and a half blocks
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ SHAPES = [(NaiveBayes, False), (NaiveBayes, True), (SeparateGaussian, False), (S
 
 @pytest.mark.parametrize(("kind", "missing"), SHAPES)
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("rows", [1, 1024, ROWS, 8193])
+@pytest.mark.parametrize("rows", [1, 2048, ROWS, 8193])
 def test_blocks_equal_the_whole(kind, missing, weighted, rows, always_large):
     rng = np.random.default_rng(0)
     X, kinds = mixed_table(rng, rows, missing)

@@ -242,11 +242,12 @@ def exponential(x):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def softmax(logits, best):
-    """P = softmax over classes, in place: [C, b]; `best` [b] is the index of the highest logit."""
+def exponentials(logits, best, total):
+    """exp(logit − highest) in place: [C, b]; `best` [b] is the class of the highest, `total` [b] the sum."""
     classes, rows = logits.shape
-    top, total = logits[0].copy(), np.zeros(rows)
+    top = logits[0].copy()
     best[:] = 0
+    total[:] = 0.0
     for c in range(1, classes):
         row = logits[c]
         for i in range(rows):
@@ -259,25 +260,35 @@ def softmax(logits, best):
             value = exponential(row[i] - top[i])
             row[i] = value
             total[i] += value
-    for c in range(classes):
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def scale_rows(logits, factors):
+    """Multiply every row's [C] by its factor, in place: [C, b], [b]."""
+    for c in range(logits.shape[0]):
         row = logits[c]
-        for i in range(rows):
-            row[i] /= total[i]
+        for i in range(logits.shape[1]):
+            row[i] *= factors[i]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def softmax(logits, best):
+    """P = softmax over classes, in place: [C, b]; `best` [b] is the index of the highest logit."""
+    total = np.empty(logits.shape[1])
+    exponentials(logits, best, total)
+    scale_rows(logits, 1.0 / total)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def residuals(logits, best, labels, weights):
     """(Y − P) times the rows' weights, in place: [C, b]; and the weight of what is wrong, softly and hard."""
-    classes, rows = logits.shape
+    rows = logits.shape[1]
     soft, wrong = 0.0, 0.0
-    softmax(logits, best)
-    for c in range(classes):
-        row = logits[c]
-        for i in range(rows):
-            row[i] *= -weights[i]
+    total = np.empty(rows)
+    exponentials(logits, best, total)
+    scale_rows(logits, -weights / total)
     for i in range(rows):
-        row = logits[labels[i]]
-        row[i] += weights[i]
-        soft += row[i]
+        logits[labels[i], i] += weights[i]
+        soft += logits[labels[i], i]
         wrong += weights[i] if best[i] != labels[i] else 0.0
     return soft, wrong

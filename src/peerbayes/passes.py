@@ -22,7 +22,7 @@ from peerbayes.schema import Schema, infinity_in
 from peerbayes.tables import Table
 
 # A block of Φ: it fits the second-level cache, and calls stay rare.
-BLOCK_ENTRIES, BLOCK_ROWS = 1 << 16, 1024
+BLOCK_ENTRIES, BLOCK_ROWS = 1 << 17, 2048
 
 # Rows of a DataFrame that are encoded at a time: large enough for its per-column cost not to matter.
 FRAME_ROWS = 1 << 15
@@ -123,12 +123,7 @@ def check_rows(source: Source, table: Table, *, training: bool, inferred: bool =
 
     `inferred` says that the schema was measured on these very rows, each counted once.
     """
-    if (
-        inferred
-        and isinstance(source, Raw)
-        and source.schema.continuous
-        and _complete(source.schema, source.rows)
-    ):
+    if inferred and isinstance(source, Raw) and _complete(source):
         return False
     if isinstance(source, Raw) and source.table.numeric is not None:
         array = source.table.numeric
@@ -160,9 +155,12 @@ def first_missing(source: Source) -> str:
     raise ValueError("no value is missing")
 
 
-def _complete(schema: Schema, rows: int) -> bool:
-    """Whether every continuous column was measured on that many values: none can be missing or infinite."""
-    return all(schema.columns[j].count == rows for j in schema.continuous)
+def _complete(source: Raw) -> bool:
+    """Whether a schema measured on these rows says that none of their values is missing or infinite."""
+    if source.table.numeric is not None and source.table.numeric.dtype.kind in "iu":
+        return True
+    continuous = [source.schema.columns[j] for j in source.schema.continuous]
+    return bool(continuous) and all(column.count == source.rows for column in continuous)
 
 
 def _refuse_infinity(array: np.ndarray, schema: Schema, table: Table) -> None:
