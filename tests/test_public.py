@@ -13,14 +13,18 @@ SOURCE = Path(peerbayes.__file__).parent
 LAYERS = [
     "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
     "scans", "tables", "columns", "inference", "schema", "files", "statistics", "priors", "passes",
-    "calibration", "settings", "reading", "classifier", "estimators", "__init__",
+    "calibration", "settings", "reading", "classifier", "estimators",
+    "topologies", "partitions", "strategies", "relay", "places", "rounds", "metrics", "gossip", "runs",
+    "checkpoints", "simulate",
+    "__init__", "config", "cli", "__main__",
 ]  # fmt: skip
 
 
 def test_public_names_are_pinned():
     assert sorted(peerbayes.__all__) == [
-        "Column", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PeerbayesError",
-        "QDA", "Schema", "SchemaError", "SchemaMismatch", "Statistics", "StatisticsMismatch", "load", "prior_knowledge",
+        "Column", "ConfigurationError", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
+        "PartitionError", "PeerbayesError", "QDA", "Run", "Schema", "SchemaError", "SchemaMismatch", "Statistics",
+        "StatisticsMismatch", "TopologyError", "load", "prior_knowledge", "simulate",
     ]  # fmt: skip
     assert all(hasattr(peerbayes, name) for name in peerbayes.__all__)
 

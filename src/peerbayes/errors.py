@@ -3,6 +3,9 @@
     PeerbayesError
     ├── SchemaError            (also a ValueError)  a table that cannot be described or encoded
     │   └── SchemaMismatch     two schemas, or a schema and a table, that do not fit
+    ├── ConfigurationError     (also a ValueError)  a settings file that cannot be read or makes no sense
+    ├── TopologyError          (also a ValueError)  a network that cannot be built or used
+    ├── PartitionError         (also a ValueError)  rows that cannot be dealt out to peers like that
     ├── StatisticsMismatch     (also a ValueError)  statistics that cannot be added or used here
     └── ModelFileError         (also a ValueError)  a model file that cannot be trusted
         ├── ModelFileDamaged   truncated, flipped, or not a model file at all
@@ -23,6 +26,18 @@ class SchemaError(PeerbayesError, ValueError):
 
 class SchemaMismatch(SchemaError):
     """Two schemas, or a schema and a table, that do not fit together."""
+
+
+class ConfigurationError(PeerbayesError, ValueError):
+    """A settings file that cannot be read, or makes no sense."""
+
+
+class TopologyError(PeerbayesError, ValueError):
+    """A network that cannot be built or used."""
+
+
+class PartitionError(PeerbayesError, ValueError):
+    """Rows that cannot be dealt out to peers like that."""
 
 
 class StatisticsMismatch(PeerbayesError, ValueError):

@@ -82,14 +82,14 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Colu
     kind = _kind(values, present, rule, name, declared=table.declared(j) is not None)
     if kind == "continuous" and not (rule == "paper" and values.dtype.kind == "O"):
         column = Column(name, kind, count=0.0)
-        return _measured(column, column.numbers(values), weights)
+        return measured(column, column.numbers(values), weights)
     declared = table.declared(j)
     categories = tuple(declared) if declared is not None else distinct(values[present], name)
     count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
     column = Column(name, kind, scalars(categories, f"column {name!r}"), count=count)
     if kind == "discrete":
         return column
-    return _measured(column, column.numbers(values), weights)
+    return measured(column, column.numbers(values), weights)
 
 
 def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> Kind:
@@ -132,7 +132,7 @@ def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
 # --- location and scale ------------------------------------------------------------------------------------
 
 
-def _measured(column: Column, values: np.ndarray, weights: np.ndarray | None) -> Column:
+def measured(column: Column, values: np.ndarray, weights: np.ndarray | None = None) -> Column:
     """Location and scale of one column's present values [n]."""
     moments = column_moments(values[:, None], weights)
     return _with_moments(column, *(float(moment[0]) for moment in moments))

@@ -39,7 +39,7 @@ from peerbayes.columns import (
 )
 from peerbayes.errors import SchemaError, SchemaMismatch
 from peerbayes.families.base import Rows
-from peerbayes.inference import infer_classes, infer_columns
+from peerbayes.inference import infer_classes, infer_columns, measured
 from peerbayes.tables import Table
 
 FORMAT = 1  # of the JSON text
@@ -206,6 +206,18 @@ class Schema:
         return list(range(len(self.columns)))
 
     # --- agreement -------------------------------------------------------------------------------------
+
+    def measured_on(self, X: Any) -> Schema:
+        """This schema with the location and scale of other rows; kinds, categories and classes stay."""
+        table = Table.of(X)
+        places = self.places(table)
+        columns = [
+            measured(replace(column, count=0.0), column.numbers(table.column(places[j])))
+            if column.kind == "continuous"
+            else column
+            for j, column in enumerate(self.columns)
+        ]
+        return replace(self, columns=tuple(columns))
 
     def knowing(self, other: Schema) -> Schema:
         """This schema with the other's categories besides its own; nothing else of it changes."""

@@ -1,0 +1,89 @@
+"""A long simulation's state on disk, so that a killed one goes on where it was and ends with the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_array_api_obj
+
+from peerbayes import files
+from peerbayes.errors import ConfigurationError
+from peerbayes.places import fetch
+
+# Seconds between two writes: writing a large network's state takes a moment.
+PAUSE = 1.0
+
+
+@dataclass
+class Checkpoint:
+    """One file that is replaced whole. `key` says which simulation it belongs to."""
+
+    path: Path
+    key: str
+    written: float = field(default=-PAUSE)
+
+    @classmethod
+    def of(cls, path: str | Path, configuration: dict[str, Any], *arrays: Any) -> Checkpoint:
+        """The checkpoint of a configuration and its data."""
+        digest = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
+        for array in _arrays(arrays):
+            digest.update(np.ascontiguousarray(fetch(array)).tobytes())
+        return cls(Path(path), digest.hexdigest())
+
+    def resume(self, state: Any, sent: np.ndarray) -> tuple[int, Any, np.ndarray, list[np.ndarray]]:
+        """Rounds done, the state after them, bytes sent and the history; `state` is what a new run starts with."""
+        if not self.path.exists():
+            return 0, state, sent, []
+        header, arrays = files.unpack(self.path.read_bytes(), self.path)
+        if header.get("key") != self.key:
+            raise ConfigurationError(
+                f"{self.path} is the checkpoint of another simulation (other settings or other rows); "
+                "delete it, or name another file"
+            )
+        parts = [_like(arrays[f"state {place}"], part) for place, part in enumerate(_parts(state))]
+        again = type(state)(*parts) if isinstance(state, tuple) else parts[0]
+        return (
+            int(header["turn"]),
+            again,
+            arrays["sent"],
+            [arrays["records"]] if arrays["records"].size else [],
+        )
+
+    def keep(self, turn: int, state: Any, sent: np.ndarray, records: list[np.ndarray]) -> None:
+        """Write the state after a round, unless the last write was a moment ago."""
+        if time.monotonic() - self.written < PAUSE:
+            return
+        arrays = {f"state {place}": fetch(part) for place, part in enumerate(_parts(state))}
+        arrays |= {"sent": sent, "records": np.concatenate(records) if records else np.zeros((0, 8))}
+        files.write(self.path, files.pack({"kind": "checkpoint", "key": self.key, "turn": turn}, arrays))
+        self.written = time.monotonic()
+
+    def remove(self) -> None:
+        """The simulation is done."""
+        self.path.unlink(missing_ok=True)
+
+
+def _like(array: np.ndarray, part: Any) -> Any:
+    """Numbers from a file as an array of the library, precision and device of `part`."""
+    xp = array_namespace(part)
+    return xp.asarray(array, dtype=part.dtype, device=device(part))
+
+
+def _parts(state: Any) -> tuple[np.ndarray, ...]:
+    return tuple(state) if isinstance(state, tuple) else (state,)
+
+
+def _arrays(values: Any) -> list[np.ndarray]:
+    """All arrays inside tuples and dataclasses."""
+    if is_array_api_obj(values):
+        return [values]
+    if values is None:
+        return []
+    inside = values if isinstance(values, tuple) else tuple(vars(values).values())
+    return [array for value in inside for array in _arrays(value)]

@@ -1,0 +1,158 @@
+"""A simulation as a TOML file: read, checked at once, and refused by line.
+
+[data]
+name = "digits"          # bundled with scikit-learn: iris, wine, breast-cancer, digits
+# file = "rows.parquet"  # or your own .csv or .parquet, and
+# label = "outcome"      # the column to predict
+
+[simulation]             # any argument of peerbayes.simulate
+nodes = 50
+strategy = "exact"
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes.errors import ConfigurationError
+from peerbayes.simulate import simulate
+
+BUNDLED = ("iris", "wine", "breast-cancer", "digits")
+DATA = {"name": str, "file": str, "label": str}
+
+# What a setting may be, by the name of the argument of `simulate`; callables and tables cannot be written in TOML.
+SETTINGS: dict[str, tuple[type, ...]] = {
+    "family": (str,),
+    "kinds": (str, list, dict),
+    "nodes": (int,),
+    "rows_per_node": (int, list),
+    "topology": (str,),
+    "partition": (str,),
+    "strategy": (str,),
+    "start": (str,),
+    "rounds": (int,),
+    "lr": (float, int),
+    "local_steps": (int,),
+    "change_every": (int,),
+    "objective": (str,),
+    "evaluate_every": (int,),
+    "seed": (int,),
+    "clip": (float, int),
+    "message_loss": (float, int),
+    "peers_down": (float, int),
+    "start_rounds": (int,),
+    "device": (str,),
+    "dtype": (str,),
+}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What to simulate, and on what."""
+
+    data: dict[str, str]
+    settings: dict[str, Any]
+
+    def load(self) -> tuple[Any, np.ndarray]:
+        """The table and its labels."""
+        return load_data(self.data)
+
+
+def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
+    """Read a TOML file and apply `key=value` changes to its simulation."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    _known(content, ("data", "simulation"), path, text, "section")
+    data, settings = content.get("data", {}), content.get("simulation", {})
+    _known(data, tuple(DATA), path, text, "entry of [data]")
+    _known(settings, tuple(SETTINGS), path, text, "setting")
+    for name, value in data.items():
+        _typed(name, value, (str,), f"{path}{_line(text, name)}")
+    for name, value in settings.items():
+        _typed(name, value, SETTINGS[name], f"{path}{_line(text, name)}")
+    return Configuration(data or {"name": "digits"}, {**settings, **parse_changes(changes)})
+
+
+def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
+    """`key=value` pairs, the value written as in TOML; plain words need no quotes."""
+    settings = {}
+    for change in changes:
+        name, given, value = change.partition("=")
+        if not given or name not in SETTINGS:
+            raise ConfigurationError(f"--set {change}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value
+        _typed(name, parsed, SETTINGS[name], f"--set {change}")
+        settings[name] = parsed
+    return settings
+
+
+def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
+    """A bundled dataset, or a file and the name of its label."""
+    if "file" in data:
+        import pandas as pd
+
+        path = Path(data["file"])
+        if path.suffix not in (".csv", ".parquet"):
+            raise ConfigurationError(f"the file of [data] is {path}; expected a .csv or a .parquet")
+        if not path.exists():
+            raise ConfigurationError(f"the file of [data] is {path}, which does not exist")
+        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        label = data.get("label", str(frame.columns[-1]))
+        if label not in frame.columns:
+            raise ConfigurationError(
+                f"{path} has no column {label!r}; it has {', '.join(map(str, frame.columns))}"
+            )
+        return frame.drop(columns=label), frame[label].to_numpy()
+    name = data.get("name", "digits")
+    if name not in BUNDLED:
+        raise ConfigurationError(f"the dataset of [data] is {name!r}; expected one of {', '.join(BUNDLED)}")
+    from sklearn import datasets
+
+    bunch = getattr(datasets, f"load_{name.replace('-', '_')}")(as_frame=True)
+    return bunch.data, bunch.target_names[bunch.target.to_numpy()]
+
+
+def _known(given: Any, known: tuple[str, ...], path: Path, text: str, what: str) -> None:
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{path}: expected a section, got {given!r}")
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(
+                f"{path}{_line(text, name)}: {name!r} is no {what}; expected one of {', '.join(known)}"
+            )
+
+
+def _typed(name: str, value: Any, types: tuple[type, ...], where: str) -> None:
+    if not isinstance(value, types) or isinstance(value, bool):
+        expected = " or ".join(kind.__name__ for kind in types)
+        raise ConfigurationError(f"{where}: {name} is {value!r}; expected {expected}")
+
+
+def _line(text: str, name: str) -> str:
+    """ ", line N" of the first line that sets `name`."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.match(rf"\s*\[?\"?{re.escape(name)}\"?\s*[=\].]", line):
+            return f", line {number}"
+    return ""
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting and its default, as `simulate` has them."""
+    parameters = inspect.signature(simulate).parameters
+    return {name: parameters[name].default for name in SETTINGS}

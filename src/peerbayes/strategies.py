@@ -1,0 +1,226 @@
+"""How peers learn together: a strategy is a value with four pure functions, the same for a simulation and a real peer.
+
+    state   = strategy.begin(start, residual)        before the first round
+    message = strategy.message(state)                what goes to every neighbour
+    mixed   = Σ_u a_vu message_u                     the driver combines what arrived; `mixing` names the weights a
+    state   = strategy.step(state, mixed, residual)
+    stats   = strategy.read(state)                   the statistics of the peer's model
+
+`residual(S)` is R_v(S), from the peer's own rows: [..., C, K] -> [..., C, K]; a leading axis is all peers at once.
+Weight of a neighbour that was not heard goes to the peer itself. Class sums of S are conserved by all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from array_api_compat import array_namespace, device
+
+from peerbayes.core import Array
+
+Residual = Callable[[Array], Array]
+
+
+class Strategy(Protocol):
+    """What a driver asks of a strategy."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mixing(self) -> str:
+        """The weights of `topologies` that messages are combined with, or "none": nothing is sent."""
+
+    @property
+    def matrices(self) -> int:
+        """How many [C, K] matrices a message holds."""
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether it learns natural weights W (and `read` gives them) instead of statistics S."""
+
+    def begin(self, start: Array, residual: Residual) -> Any: ...
+    def message(self, state: Any) -> Array: ...
+    def step(self, state: Any, mixed: Array, residual: Residual) -> Any: ...
+    def read(self, state: Any) -> Array: ...
+
+
+@dataclass(frozen=True)
+class _Simple:
+    """One matrix of statistics, sent as it is."""
+
+    name: ClassVar[str]
+    mixing: ClassVar[str]
+    matrices: ClassVar[int] = 1
+    of_weights: ClassVar[bool] = False
+
+    def begin(self, start: Array, residual: Residual) -> Array:
+        return start
+
+    def message(self, state: Array) -> Array:
+        return state
+
+    def read(self, state: Array) -> Array:
+        return state
+
+
+@dataclass(frozen=True)
+class CRC(_Simple):
+    """The paper's Algorithms 2 and 3: S̄_v = mean of the neighbours' S, self excluded; S_v = S̄_v + R_v(S̄_v)."""
+
+    name: ClassVar[str] = "crc"
+
+    with_self: bool = False
+    """Whether a peer counts among its own neighbours: Theorem 1 needs it, Algorithm 2 does not have it."""
+
+    @property
+    def mixing(self) -> str:  # type: ignore[override]
+        return "closed_mean" if self.with_self else "neighbour_mean"
+
+    def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
+        return mixed + residual(mixed)
+
+
+@dataclass(frozen=True)
+class Local(_Simple):
+    """No collaboration: each peer calibrates alone."""
+
+    name: ClassVar[str] = "local"
+    mixing: ClassVar[str] = "none"
+    matrices: ClassVar[int] = 0
+
+    def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
+        return state + residual(state)
+
+
+@dataclass(frozen=True)
+class ConsensusML(_Simple):
+    """Agree on the maximum likelihood statistics: the start is each peer's own YᵀΦ, and rounds only average."""
+
+    name: ClassVar[str] = "consensus-ml"
+    mixing: ClassVar[str] = "metropolis"
+
+    def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
+        return mixed
+
+
+@dataclass(frozen=True)
+class DSGD(_Simple):
+    """Decentralised softmax regression: W_v ← Σ_u a_vu W_u + step·R_v(W_v), the same residual, added to W."""
+
+    name: ClassVar[str] = "dsgd"
+    mixing: ClassVar[str] = "metropolis"
+    of_weights: ClassVar[bool] = True
+
+    rate: float = 1.0
+    """What R is multiplied by: 1 / (rows of a peer · half the mean of ‖φ‖²) is always stable."""
+
+    def begin(self, start: Array, residual: Residual) -> Array:
+        return array_namespace(start).zeros_like(start)
+
+    def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
+        return mixed + self.rate * residual(mixed)
+
+
+class ExactState(NamedTuple):
+    """What `Exact` remembers."""
+
+    adapted: Array  # [..., C, K] ψ of the last round
+    sent: Array  # [..., C, K] φ, the message of the coming round
+    recent: Array  # [..., window, C, K] S of the last rounds, the newest first
+    heard: Array  # [...] rounds taken so far, at most `window`
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Bias-corrected diffusion (exact diffusion, D²) on statistics, one matrix per neighbour per round.
+
+        ψ_v = S_v + b·R_v(S_v)          φ_v = ψ_v + ρ·(S_v − ψ_v of the last round)          S_v = Σ_u a_vu φ_u
+
+    The model is θ of the mean of S over the last `window` rounds; b = T/(T − (window − 1)/2) makes up for its lag.
+    A mode with eigenvalue λ of the mixing matrix obeys r² − 2λr + λ = 0, so it is stable for λ > −1/3: the weights
+    `stable` see to that for any network. ρ below 1 damps what lost messages leave behind.
+    """
+
+    name: ClassVar[str] = "exact"
+    mixing: ClassVar[str] = "stable"
+    matrices: ClassVar[int] = 1
+    of_weights: ClassVar[bool] = False
+
+    rounds: int = 64
+    memory: float = 1.0
+    """ρ: 1 on reliable links, 0.97 where messages get lost."""
+
+    @property
+    def window(self) -> int:
+        """Rounds that the read-out averages: six, fewer for short runs."""
+        return max(1, min(6, self.rounds // 8))
+
+    @property
+    def boost(self) -> float:
+        """b."""
+        return self.rounds / (self.rounds - (self.window - 1) / 2)
+
+    def begin(self, start: Array, residual: Residual) -> ExactState:
+        xp = array_namespace(start)
+        adapted = start + self.boost * residual(start)
+        recent = xp.stack([start] * self.window, axis=-3)
+        return ExactState(adapted, adapted, recent, xp.zeros_like(start[..., 0, 0]))
+
+    def message(self, state: ExactState) -> Array:
+        return state.sent
+
+    def step(self, state: ExactState, mixed: Array, residual: Residual) -> ExactState:
+        xp = array_namespace(mixed)
+        adapted = mixed + self.boost * residual(mixed)
+        sent = adapted + self.memory * (mixed - state.adapted)
+        recent = xp.concat([mixed[..., None, :, :], state.recent[..., : self.window - 1, :, :]], axis=-3)
+        heard = xp.clip(state.heard + 1.0, None, float(self.window))
+        return ExactState(adapted, sent, recent, heard)
+
+    def read(self, state: ExactState) -> Array:
+        xp = array_namespace(state.recent)
+        count = xp.clip(state.heard, 1.0, None)[..., None]
+        order = xp.arange(self.window, dtype=state.recent.dtype, device=device(state.recent))
+        share = xp.astype(order < count, state.recent.dtype) / count  # [..., window]
+        return xp.sum(state.recent * share[..., None, None], axis=-3)
+
+
+class TrackingState(NamedTuple):
+    """What `Tracking` remembers."""
+
+    stats: Array  # [..., C, K] S
+    track: Array  # [..., C, K] the peer's estimate of the network's mean residual
+    residual: Array  # [..., C, K] R_v at S
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Gradient tracking: two matrices per neighbour. S_v = Σ a (S + G)_u; G_v = Σ a G_u + R_v(S_v) − R_v(before)."""
+
+    name: ClassVar[str] = "tracking"
+    mixing: ClassVar[str] = "metropolis"
+    matrices: ClassVar[int] = 2
+    of_weights: ClassVar[bool] = False
+
+    def begin(self, start: Array, residual: Residual) -> TrackingState:
+        first = residual(start)
+        return TrackingState(start, first, first)
+
+    def message(self, state: TrackingState) -> Array:
+        xp = array_namespace(state.stats)
+        return xp.stack([state.stats + state.track, state.track], axis=-3)
+
+    def step(self, state: TrackingState, mixed: Array, residual: Residual) -> TrackingState:
+        stats = mixed[..., 0, :, :]
+        change = residual(stats)
+        return TrackingState(stats, mixed[..., 1, :, :] + change - state.residual, change)
+
+    def read(self, state: TrackingState) -> Array:
+        return state.stats
+
+
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    strategy.name: strategy for strategy in (CRC, Exact, Tracking, Local, ConsensusML, DSGD)
+}

@@ -1,0 +1,108 @@
+"""The command line, run as a user runs it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+CONFIGURATION = """
+[data]
+name = "wine"
+
+[simulation]
+nodes = 6
+rows_per_node = 15
+rounds = 5
+"""
+
+
+def peerbayes(*arguments, cwd, code=0):
+    command = [sys.executable, "-m", "peerbayes", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIGURATION)
+    return path
+
+
+def test_help_and_version(tmp_path):
+    help_text = peerbayes("--help", cwd=tmp_path).stdout
+    assert "demo" in help_text
+    assert "simulate" in help_text
+    assert peerbayes("--version", cwd=tmp_path).stdout.strip() == "0.1.0"
+
+
+def test_the_demo_shows_the_network_learn(tmp_path):
+    shown = peerbayes("demo", "--rounds", 16, "--nodes", 20, cwd=tmp_path).stdout
+    for line in ("each peer alone", "together, crc", "together, exact", "rows pooled, ML", "rows pooled, RC"):
+        assert line in shown
+    assert (tmp_path / "peerbayes-demo" / "exact" / "run.peerbayes").exists()
+
+
+def test_the_demo_speaks_json(tmp_path):
+    told = json.loads(
+        peerbayes("demo", "--rounds", 8, "--nodes", 20, "--format", "json", cwd=tmp_path).stdout
+    )
+    assert set(told) == {"local", "crc", "exact"}
+    assert told["exact"]["test_error"] < told["local"]["test_error"]
+
+
+def test_simulate_a_file(tmp_path, file):
+    shown = peerbayes("simulate", file, "--out", "kept", cwd=tmp_path).stdout
+    assert "peers, exact" in shown
+    told = json.loads((tmp_path / "kept" / "summary.json").read_text())
+    changed = peerbayes(
+        "simulate", file, "--set", "strategy=crc", "--set", "seed=3", "--format", "json", cwd=tmp_path
+    )
+    again = json.loads(changed.stdout)
+    assert again["configuration"]["strategy"] == "crc"
+    assert again["configuration"]["seed"] == 3
+    assert set(again["summary"]) == set(told)
+
+
+def test_simulate_a_table_of_ones_own(tmp_path, file):
+    (tmp_path / "rows.csv").write_text(
+        "a,b,out\n" + "".join(f"{i % 7},{'xy'[i % 2]},{i % 2}\n" for i in range(200))
+    )
+    file.write_text(CONFIGURATION.replace('name = "wine"', 'file = "rows.csv"\nlabel = "out"'))
+    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path).stdout)
+    assert told["summary"]["test_error"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("nodes = 6", "nodse = 6"), "run.toml, line 6: 'nodse' is no setting; expected one of family"),
+        (("nodes = 6", 'nodes = "six"'), "run.toml, line 6: nodes is 'six'; expected int"),
+        (("nodes = 6", "nodes = true"), "line 6: nodes is True; expected int"),
+        (("nodes = 6", "nodes = ["), "run.toml:"),
+        (("rounds = 5", 'strategy = "magic"'), "strategy is 'magic'; expected one of crc"),
+        (("rounds = 5", 'topology = "web"'), "web"),
+        (('name = "wine"', 'name = "beer"'), "the dataset of [data] is 'beer'; expected one of iris"),
+        (('name = "wine"', 'file = "none.csv"'), "none.csv, which does not exist"),
+        (("[simulation]", "[simulations]"), "'simulations' is no section"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_line(tmp_path, file, change, message):
+    file.write_text(CONFIGURATION.replace(*change))
+    refused = peerbayes("simulate", file, cwd=tmp_path, code=2)
+    assert message in " ".join(refused.stderr.split())
+
+
+def test_bad_changes_and_formats_are_refused(tmp_path, file):
+    for arguments, message in (
+        (("--set", "nodes"), "expected KEY=VALUE"),
+        (("--set", "colour=red"), "KEY one of family"),
+        (("--set", "nodes=many"), "nodes is 'many'; expected int"),
+        (("--format", "xml"), "--format is 'xml'; expected one of table, json"),
+    ):
+        assert message in " ".join(
+            peerbayes("simulate", file, *arguments, cwd=tmp_path, code=2).stderr.split()
+        )
+    assert "cannot be read" in peerbayes("simulate", "nowhere.toml", cwd=tmp_path, code=2).stderr

@@ -1,0 +1,234 @@
+"""The simulator: what it reports, what it refuses, and that it is reproducible."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, load_wine
+
+import peerbayes as pb
+from peerbayes.runs import COLUMNS
+from peerbayes.strategies import STRATEGIES, Exact
+
+X, Y = load_wine(return_X_y=True, as_frame=True)
+ORDER = np.random.default_rng(0).permutation(len(Y))
+WINE = X.iloc[ORDER].reset_index(drop=True), Y.to_numpy()[ORDER]
+QUICK = {"nodes": 8, "rows_per_node": 12, "rounds": 10}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits(return_X_y=True)
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "relay", "auto"])
+@pytest.mark.parametrize("family", ["naive-bayes", "qda", "lda"])
+def test_every_strategy_runs_with_every_family(strategy, family):
+    X, y = WINE
+    run = pb.simulate(X.iloc[:, :5], y, family=family, strategy=strategy, **QUICK)
+    assert list(run.history.columns) == list(COLUMNS)
+    assert len(run.history) == 10 * 8
+    assert np.isfinite(run.stats).all()
+    assert np.isfinite(list(run.summary().values())).all()
+
+
+def test_the_same_seed_gives_the_same_bits():
+    runs = [
+        pb.simulate(*WINE, partition="dirichlet-0.3", topology="tree+3", seed=5, message_loss=0.2, **QUICK)
+        for _ in range(2)
+    ]
+    assert runs[0].stats.tobytes() == runs[1].stats.tobytes()
+    assert runs[0].records.tobytes() == runs[1].records.tobytes()
+    other = pb.simulate(
+        *WINE, partition="dirichlet-0.3", topology="tree+3", seed=6, message_loss=0.2, **QUICK
+    )
+    assert other.stats.tobytes() != runs[0].stats.tobytes()
+
+
+def test_a_network_of_one_class_per_peer_learns_all_classes(digits):
+    """Alone a peer knows one digit; with `exact` every peer comes close to calibration on all rows."""
+    settings = {
+        "nodes": 20,
+        "rows_per_node": 40,
+        "partition": "drift-y",
+        "evaluate_every": 0,
+        "topology": "tree+10",
+    }
+    alone = pb.simulate(*digits, strategy="local", **settings).summary()
+    crc = pb.simulate(*digits, strategy="crc", **settings).summary()
+    exact = pb.simulate(*digits, strategy="exact", **settings).summary()
+    assert alone["test_error"] > 0.8
+    assert exact["test_gap_rc"] < 0.03
+    assert exact["test_error"] < crc["test_error"] < alone["test_error"]
+
+
+@pytest.mark.parametrize("start", ["marginal", "ml"])
+def test_peers_agree_on_a_start_by_gossip(start):
+    run = pb.simulate(
+        *WINE, start=start, topology="ring", rounds=20, nodes=8, rows_per_node=12, start_rounds=64
+    )
+    assert run.summary()["test_gap_rc"] < 0.05
+    plain = pb.simulate(*WINE, topology="ring", rounds=20, nodes=8, rows_per_node=12)
+    assert run.summary()["bytes_per_peer"] > plain.summary()["bytes_per_peer"]
+
+
+def test_bytes_are_messages_times_neighbours():
+    run = pb.simulate(*WINE, topology="ring", **QUICK)
+    last = run.history.query("round == 10")
+    assert (last["bytes"] == 10 * 2 * run.stats[0].nbytes).all()
+    twice = pb.simulate(*WINE, topology="ring", strategy="tracking", **QUICK).history.query("round == 10")
+    assert (twice["bytes"] == 2 * last["bytes"].to_numpy()).all()
+    assert (pb.simulate(*WINE, strategy="local", **QUICK).history["bytes"] == 0).all()
+
+
+def test_the_two_objectives_agree_where_peers_are_equal_and_differ_where_not():
+    for sizes, same in ((12, True), ([5, 30, 5, 20, 5, 10, 15, 10], False)):
+        settings = {**QUICK, "rows_per_node": sizes}
+        rows, peers = (
+            pb.simulate(*WINE, objective=objective, **settings).stats for objective in ("rows", "peers")
+        )
+        assert np.allclose(rows, peers) == same
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_lost_messages_and_absent_peers_leave_everything_finite(strategy):
+    for faults in ({"message_loss": 0.2}, {"peers_down": 0.1}, {"message_loss": 0.3, "peers_down": 0.2}):
+        run = pb.simulate(*WINE, strategy=strategy, **QUICK, **faults)
+        assert np.isfinite(run.stats).all()
+
+
+def test_a_changing_network():
+    static, changing = (pb.simulate(*WINE, change_every=every, **QUICK) for every in (None, 2))
+    assert static.stats.tobytes() != changing.stats.tobytes()
+
+
+def test_evaluation_does_not_change_the_run():
+    often, seldom = (pb.simulate(*WINE, evaluate_every=every, **QUICK) for every in (1, 0))
+    np.testing.assert_array_equal(often.stats, seldom.stats)
+    assert sorted(set(seldom.history["round"])) == [10]
+
+
+def test_a_peers_classifier_is_what_was_evaluated():
+    X, y = WINE
+    test = X[100:], y[100:]
+    run = pb.simulate(X[:100], y[:100], test=test, nodes=4, rows_per_node=25, rounds=12)
+    last = run.history.query("round == 12")
+    for node in range(4):
+        model = run.classifier(node)
+        assert 1 - model.score(*test) == pytest.approx(last["test_error"].to_numpy()[node])
+    with pytest.raises(ValueError, match="node is 9; expected 0 to 3"):
+        run.classifier(9)
+
+
+def test_references_are_calibration_and_likelihood_on_the_pooled_rows():
+    X, y = WINE
+    run = pb.simulate(X, y, nodes=4, rows_per_node=44, partition=np.array_split(np.arange(178), 4), rounds=30)
+    calibrated = pb.MixedNB(calibrate=True, max_iter=30, keep="last").fit(X, y)
+    assert run.references["train_rc"] == pytest.approx(1 - calibrated.score(X, y))
+    assert run.references["train_ml"] == pytest.approx(1 - pb.MixedNB().fit(X, y).score(X, y))
+
+
+def test_one_peer_is_the_centralised_method():
+    X, y = WINE
+    run = pb.simulate(X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=20)
+    alone = pb.MixedNB(calibrate=True, max_iter=20, keep="last").fit(X, y)
+    np.testing.assert_allclose(run.classifier(0).predict_proba(X), alone.predict_proba(X), atol=1e-9)
+
+
+def test_local_steps_follow_the_papers_algorithm_three():
+    X, y = WINE
+    one = pb.simulate(X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=6)
+    three = pb.simulate(
+        X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=2, local_steps=3
+    )
+    np.testing.assert_allclose(three.stats, one.stats, rtol=1e-9, atol=1e-9)
+
+
+def test_a_strategy_may_be_a_value():
+    by_name = pb.simulate(*WINE, strategy="exact", **QUICK)
+    by_value = pb.simulate(*WINE, strategy=Exact(rounds=10), **QUICK)
+    np.testing.assert_array_equal(by_name.stats, by_value.stats)
+
+
+def test_a_run_survives_its_folder(tmp_path):
+    run = pb.simulate(*WINE, **QUICK)
+    run.save(tmp_path / "run")
+    again = pb.Run.load(tmp_path / "run")
+    assert again.summary() == run.summary()
+    np.testing.assert_array_equal(again.stats, run.stats)
+    np.testing.assert_array_equal(again.classifier(2).predict(WINE[0]), run.classifier(2).predict(WINE[0]))
+    content = bytearray((tmp_path / "run" / "run.peerbayes").read_bytes())
+    content[100] ^= 1
+    (tmp_path / "run" / "run.peerbayes").write_bytes(content)
+    with pytest.raises(pb.ModelFileDamaged):
+        pb.Run.load(tmp_path / "run")
+
+
+def test_progress_is_told():
+    heard = []
+    pb.simulate(*WINE, **QUICK, progress=lambda done, of: heard.append((done, of)))
+    assert heard == [(turn, 10) for turn in range(1, 11)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"family": "forest"}, "family is 'forest'; expected one of naive-bayes"),
+        ({"strategy": "magic"}, "strategy is 'magic'; expected one of crc"),
+        ({"start": "warm"}, "start is 'warm'; expected one of uniform"),
+        ({"topology": "web"}, "web"),
+        ({"partition": "none"}, "none"),
+        ({"objective": "fame"}, "objective is 'fame'"),
+        ({"rounds": 0}, "rounds is 0; expected 1 or more"),
+        ({"lr": -1.0}, "lr is -1.0"),
+        ({"message_loss": 1.5}, "message_loss is 1.5; expected a probability"),
+        ({"peers_down": -0.1}, "peers_down is -0.1"),
+        ({"nodes": 1000}, "nodes is 1000; expected 1 to 178"),
+        ({"local_steps": 0}, "local_steps is 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        pb.simulate(*WINE, **{**QUICK, **settings})
+
+
+def test_dsgd_has_no_generative_classifier():
+    run = pb.simulate(*WINE, strategy="dsgd", **QUICK)
+    with pytest.raises(ValueError, match="learns weights, not statistics"):
+        run.classifier(0)
+
+
+def torch_devices():
+    try:
+        import torch
+    except ImportError:
+        skip = pytest.mark.skip(reason="PyTorch is not installed: pip install peerbayes[torch]")
+        return [pytest.param("cpu", marks=skip)]
+    return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", torch_devices())
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("family", ["naive-bayes", "qda", "lda"])
+def test_pytorch_gives_numpys_numbers(device, strategy, family):
+    settings = {**QUICK, "strategy": strategy, "family": family, "peers_down": 0.1, "message_loss": 0.1}
+    table = WINE[0].iloc[:, :6], WINE[1]
+    plain, there = (pb.simulate(*table, **settings, device=place) for place in (None, device))
+    scale = np.abs(plain.stats).max()
+    np.testing.assert_allclose(there.stats, plain.stats, rtol=1e-7, atol=1e-7 * scale)
+    np.testing.assert_allclose(there.records, plain.records, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", [None, *torch_devices()])
+def test_float32_gives_float64s_numbers_to_its_precision(device):
+    exact, rough = (
+        pb.simulate(*WINE, **QUICK, dtype=dtype, device=device) for dtype in ("float64", "float32")
+    )
+    np.testing.assert_allclose(rough.stats, exact.stats, rtol=1e-3, atol=1e-3 * np.abs(exact.stats).max())
+    assert rough.summary()["test_error"] == pytest.approx(exact.summary()["test_error"], abs=0.02)
+    assert rough.summary()["bytes_per_peer"] == exact.summary()["bytes_per_peer"] / 2
+
+
+def test_devices_and_types_that_are_not_there_are_refused():
+    with pytest.raises(ValueError, match="dtype is 'float16'; expected one of float64, float32"):
+        pb.simulate(*WINE, **QUICK, dtype="float16")
+    with pytest.raises(ValueError, match=r"device(=| is )'warp'"):
+        pb.simulate(*WINE, **QUICK, device="warp")
