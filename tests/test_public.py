@@ -11,7 +11,7 @@ SOURCE = Path(peerbayes.__file__).parent
 
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
-    "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
+    "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels", "fused",
     "scans", "tables", "columns", "inference", "schema", "files", "statistics", "priors", "passes",
     "calibration", "settings", "reading", "classifier", "estimators",
     "topologies", "partitions", "strategies", "relay", "places", "rounds", "metrics", "gossip", "runs",

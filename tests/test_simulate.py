@@ -1,5 +1,7 @@
 """The simulator: what it reports, what it refuses, and that it is reproducible."""
 
+import sys
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_wine
@@ -232,3 +234,20 @@ def test_devices_and_types_that_are_not_there_are_refused():
         pb.simulate(*WINE, **QUICK, dtype="float16")
     with pytest.raises(ValueError, match=r"device(=| is )'warp'"):
         pb.simulate(*WINE, **QUICK, device="warp")
+
+
+@pytest.mark.parametrize("strategy", ["crc", "exact", "tracking"])
+@pytest.mark.parametrize("holes", [False, True])
+def test_the_fused_kernel_gives_the_same_run(strategy, holes, monkeypatch):
+    table = WINE[0].mask(np.random.default_rng(0).random(WINE[0].shape) < 0.1 * holes)
+    settings = {
+        **QUICK,
+        "strategy": strategy,
+        "rows_per_node": [5, 30, 5, 20, 5, 10, 15, 10],
+        "objective": "peers",
+    }
+    plain = pb.simulate(table, WINE[1], **settings)
+    monkeypatch.setattr(sys.modules["peerbayes.simulate"], "FUSED_WORK", 0)
+    fused = pb.simulate(table, WINE[1], **settings)
+    np.testing.assert_allclose(fused.stats, plain.stats, rtol=1e-8, atol=1e-8 * np.abs(plain.stats).max())
+    assert pb.simulate(*WINE, **QUICK, family="qda").stats.shape == (8, 3, 105)

@@ -13,7 +13,7 @@ from peerbayes import core, metrics, topologies
 from peerbayes.calibration import STARTS, start_statistics
 from peerbayes.checkpoints import Checkpoint
 from peerbayes.core import Array
-from peerbayes.families import FAMILIES, Family
+from peerbayes.families import FAMILIES, Family, NaiveBayes, Rows
 from peerbayes.gossip import agree
 from peerbayes.inference import infer_classes
 from peerbayes.partitions import partition as part_rows
@@ -24,6 +24,9 @@ from peerbayes.runs import ESTIMATOR_OF, Run
 from peerbayes.schema import Schema
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
+
+# Entries of Φ times rounds above which the fused kernel pays for being loaded (and, once on a machine, compiled).
+FUSED_WORK = 1 << 31
 
 # ρ of `exact` where messages get lost or peers are away.
 LOSSY_MEMORY = 0.97
@@ -37,11 +40,15 @@ class Peers:
 
     features: Array
     labels: Array
+    fused: Any = None
+    """The same rows for the fused kernel (`peerbayes.fused.FusedPeers`), where there is enough work for it."""
 
     def residual(self, family: Family, steps: int, of_weights: bool) -> Callable[[Array], Array]:
         """R_v(S) of every peer; `steps` local iterations count as one step: S after them minus S before."""
 
         def once(stats: Array) -> Array:
+            if self.fused is not None and not of_weights:
+                return self.fused.residual(stats)
             weights = stats if of_weights else family.weights(stats)
             return core.residual(self.features, self.labels, weights)
 
@@ -134,6 +141,8 @@ def simulate(
 
     per_row = np.ones(nodes) if objective == "rows" else sizes.sum() / (nodes * sizes)
     peers = _peers(guarded.features(rows), codes[held], sizes, per_row, len(classes))
+    if device is None and peers.features.size * rounds > FUSED_WORK:
+        peers = replace(peers, fused=_fused(guarded, rows, codes[held], sizes, per_row, len(classes)))
     mass = float(sizes.sum()) / (lr * nodes)
     begin, start_bytes = _start(start, guarded, peers, lr, mass, network, start_rounds, strategy)
     faults = Faults(message_loss, seed)
@@ -230,7 +239,7 @@ def _rounds(
         learner = Relay(spanning_tree(network.at(1)), rounds)
         return OverTree(learner, peers.residual(family, steps, False), faults)
     chosen = _strategy(strategy, rounds, lossy, peers)
-    there = Peers(place.put(peers.features), place.put(peers.labels))
+    there = Peers(place.put(peers.features), place.put(peers.labels), peers.fused)
     return Broadcast(chosen, network, there.residual(family, steps, chosen.of_weights), faults, place)
 
 
@@ -257,6 +266,18 @@ def _peers(
     labels = np.zeros((sizes.size, int(sizes.max()), classes))
     labels[node, place, codes] = per_row[node]
     return Peers(laid, labels)
+
+
+def _fused(
+    family: Family, rows: Rows, codes: np.ndarray, sizes: np.ndarray, per_row: np.ndarray, classes: int
+) -> Any:
+    """The rows for the fused kernel, or None where it does not know the family."""
+    from peerbayes import fused
+
+    if not isinstance(family, NaiveBayes) or not fused.supports(family):
+        return None
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return fused.FusedPeers(family, rows, codes, np.repeat(per_row, sizes), offsets, classes)
 
 
 def _start(

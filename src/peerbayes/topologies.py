@@ -28,8 +28,8 @@ from peerbayes.errors import TopologyError
 # A random network that may fall apart is drawn again this often, before its parameters are held to be hopeless.
 TRIES = 100
 
-# Exact diffusion is stable on a mode of eigenvalue λ > −1/3. `stable` keeps λ ≥ 1 − 1.303 = −0.303: a mode just
-# inside the edge would take hundreds of rounds to fade.
+# Exact diffusion is stable on modes with λ > −1/3. `stable` keeps λ ≥ 1 − 1.303 = −0.303, where a mode fades by 7 % a
+# round; just inside the edge it would take hundreds of rounds.
 LARGEST_LINK_SUM = 1.303
 
 # All eigenvalues of a matrix this small take a fraction of a second; of a larger one, Lanczos iterations find one, in
@@ -37,7 +37,7 @@ LARGEST_LINK_SUM = 1.303
 DENSE_NODES, KRYLOV = 500, 100
 
 # Up to so many links a node (a tree, a ring, and a few more) elimination hardly fills in: then a shift and inversion
-# separates eigenvalues that Lanczos cannot, a thousand times faster. The shift stays off ±1, where they may lie.
+# separates eigenvalues that Lanczos hardly can. The shift stays off the ends of the spectrum, where they may lie.
 THIN, OFF = 1.05, 1e-9
 
 DISTANCES_AT_ONCE = 2**22  # 32 MB of float64
@@ -94,14 +94,19 @@ def _linked(first: np.ndarray, second: np.ndarray, nodes: int) -> csr_array:
     return matrix
 
 
+def _listed(neighbours: np.ndarray) -> csr_array:
+    """A from the neighbours of each node [N,k], all having as many: sorts 40 million links in their rows only."""
+    nodes, degree = neighbours.shape
+    columns = np.sort(neighbours.astype(np.int32), axis=1).ravel()
+    ends = np.arange(nodes + 1) * degree
+    ends = ends.astype(np.int32) if len(columns) < 2**31 else ends
+    return csr_array((np.ones(len(columns)), columns, ends), shape=(nodes, nodes))
+
+
 def _circulant(nodes: int, steps: np.ndarray) -> csr_array:
-    """Node v linked to v ± s mod N for every s of steps; written as CSR at once, since there may be 40 million."""
+    """Node v linked to v ± s mod N for every s of steps."""
     both = np.unique(np.concatenate([steps, -steps]) % nodes)
-    columns = (np.arange(nodes, dtype=np.int32)[:, None] + both[both > 0].astype(np.int32)) % nodes
-    columns.sort(axis=1)
-    ends = np.arange(nodes + 1) * columns.shape[1]
-    ends = ends.astype(np.int32) if columns.size < 2**31 else ends
-    return csr_array((np.ones(columns.size), columns.ravel(), ends), shape=(nodes, nodes))
+    return _listed((np.arange(nodes, dtype=np.int32)[:, None] + both.astype(np.int32)) % nodes)
 
 
 def _rectangle(nodes: int) -> np.ndarray:
@@ -132,9 +137,7 @@ def _hypercube(nodes: int) -> csr_array:
     if nodes & (nodes - 1):
         below = 1 << (nodes.bit_length() - 1)
         raise TopologyError(f"a hypercube has 2, 4, 8, … nodes, not {nodes}; take {below} or {2 * below}")
-    dimensions = nodes.bit_length() - 1
-    first = np.tile(np.arange(nodes), dimensions)
-    return _linked(first, first ^ np.repeat(1 << np.arange(dimensions), nodes), nodes)
+    return _listed(np.arange(nodes)[:, None] ^ (1 << np.arange(nodes.bit_length() - 1)))
 
 
 def _bipartite(nodes: int) -> csr_array:
@@ -215,11 +218,10 @@ def _paired(nodes: int, degree: int, rng: np.random.Generator) -> csr_array:
     while len(ends):
         rng.shuffle(ends)
         pairs = np.sort(ends.reshape(-1, 2), axis=1)
-        links = pairs[:, 0] * nodes + pairs[:, 1]
-        fits = np.zeros(len(links), dtype=bool)
-        fits[np.unique(links, return_index=True)[1]] = True
-        fits &= (pairs[:, 0] != pairs[:, 1]) & ~np.isin(links, placed)
-        placed, ends = np.concatenate([placed, links[fits]]), pairs[~fits].ravel()
+        links, first = np.unique(pairs[:, 0] * nodes + pairs[:, 1], return_index=True)
+        fits = np.zeros(len(pairs), dtype=bool)
+        fits[first] = (links % nodes != links // nodes) & ~np.isin(links, placed, assume_unique=True)
+        placed, ends = np.append(placed, links[fits[first]]), pairs[~fits].ravel()
         if not fits.any() and len(placed):
             undone = int(rng.integers(len(placed)))
             ends = np.append(ends, np.divmod(placed[undone], nodes))
@@ -350,7 +352,7 @@ def _checked(given: Any, nodes: int | None = None, connected: bool = True) -> cs
         raise TopologyError(
             f"the network has {size} nodes; expected {nodes or 'some'}: change one of the two"
         )
-    matrix = csr_array(given).astype(np.float64)
+    matrix = csr_array(given, dtype=np.float64, copy=True)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     for wrong, why in (
@@ -641,7 +643,8 @@ def _eigenvalues(mixing: csr_array, which: Literal["LM", "SR"], deflate: float) 
     start = np.random.default_rng(0).normal(size=nodes)  # any will do, but always the same
     options: dict[str, Any] = {"k": 1, "v0": start, "return_eigenvectors": False}
     if symmetric and mixing.nnz <= (1 + 2 * THIN) * nodes:
-        shifts = (-1 - OFF,) if which == "SR" else (-1 - OFF, 1 + OFF)
+        least = 2.0 * mixing.diagonal().min() - 1.0  # Gershgorin: no eigenvalue is smaller
+        shifts = [least - OFF] if which == "SR" else [least - OFF, 1.0 + OFF]
         return np.concatenate([eigsh(mixing, sigma=s, OPinv=_inverse(mixing, s), **options) for s in shifts])
     deflated = LinearOperator(mixing.shape, lambda x: mixing @ x - deflate * x.mean(), dtype=np.float64)
     if symmetric:
