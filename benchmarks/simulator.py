@@ -3,21 +3,13 @@
     python benchmarks/simulator.py            up to 50,000 peers
     python benchmarks/simulator.py --quick    up to 5,000 peers
 
-Each pair is timed in turns and the lowest time of each side is kept, because machines are noisy. The first call,
-which compiles the kernel, is not counted.
+`measuring` says how.
 """
 
-import os
-
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[variable] = "1"
+from measuring import peak_extra, report, side_by_side, verdict  # isort: skip  # before numpy: it limits the threads
 
 import argparse
-import gc
 import sys
-import time
-import tracemalloc
-from collections.abc import Callable
 
 import numpy as np
 
@@ -27,26 +19,6 @@ from peerbayes.fused import FusedPeers
 
 ROWS = 50  # of each peer
 FEW = 500  # peers
-failures: list[str] = []
-
-
-def side_by_side(*calls: Callable[[], object], turns: int = 30) -> list[float]:
-    """The lowest time of each, taken in turns."""
-    times: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call()
-    for _ in range(turns):
-        for kept, call in zip(times, calls, strict=True):
-            began = time.perf_counter()
-            call()
-            kept.append(time.perf_counter() - began)
-    return [min(kept) for kept in times]
-
-
-def report(what: str, ratio: float, limit: str, met: bool) -> None:
-    print(f"{what:<66} {ratio:8.2f}   {limit:>7}   {'ok' if met else 'MISSED'}", flush=True)
-    if not met:
-        failures.append(what)
 
 
 def network(nodes: int, columns: int, classes: int, kind: type) -> tuple[FusedPeers, np.ndarray]:
@@ -85,7 +57,7 @@ def wide() -> None:
         np.matmul(labels.mT, features)
 
     own, half, bare = side_by_side(
-        lambda: double.residual(stats), lambda: single.residual(single_stats), products
+        lambda: double.residual(stats), lambda: single.residual(single_stats), products, turns=30
     )
     where = "50 peers, 512 columns, 10 classes"
     report(f"residual / two bare products, {where}", own / bare, "<= 1.5", own / bare <= 1.5)
@@ -135,19 +107,6 @@ def large(many: int) -> None:
     report("peak extra memory of a call, its result included / S", share, "<= 1.1", share <= 1.1)
 
 
-def peak_extra(call: Callable[[], object]) -> int:
-    """The most memory that Python and NumPy hold at a time during a call, beyond what they held before, in bytes.
-
-    The kernel's scratch is not seen: it does not grow with the peers or their rows, and is below 1 MB here.
-    """
-    gc.collect()
-    tracemalloc.start()
-    call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return peak
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -158,8 +117,7 @@ def main() -> int:
     wide()
     narrow()
     large(many)
-    print("all limits met" if not failures else f"missed: {', '.join(failures)}")
-    return 1 if failures else 0
+    return verdict()
 
 
 if __name__ == "__main__":

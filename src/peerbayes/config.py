@@ -12,7 +12,6 @@ strategy = "exact"
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from peerbayes.errors import ConfigurationError
-from peerbayes.simulate import simulate
 
 BUNDLED = ("iris", "wine", "breast-cancer", "digits")
 DATA = {"name": str, "file": str, "label": str}
@@ -150,9 +148,3 @@ def _line(text: str, name: str) -> str:
         if re.match(rf"\s*\[?\"?{re.escape(name)}\"?\s*[=\].]", line):
             return f", line {number}"
     return ""
-
-
-def defaults() -> dict[str, Any]:
-    """Every setting and its default, as `simulate` has them."""
-    parameters = inspect.signature(simulate).parameters
-    return {name: parameters[name].default for name in SETTINGS}

@@ -140,7 +140,8 @@ def simulate(
     guarded = estimator._guarded(layout, float(sizes.sum()))
 
     per_row = np.ones(nodes) if objective == "rows" else sizes.sum() / (nodes * sizes)
-    peers = _peers(guarded.features(rows), codes[held], sizes, per_row, len(classes))
+    features = guarded.features(rows)
+    peers = _peers(features, codes[held], sizes, per_row, len(classes))
     if device is None and peers.features.size * rounds > FUSED_WORK:
         peers = replace(peers, fused=_fused(guarded, rows, codes[held], sizes, per_row, len(classes)))
     mass = float(sizes.sum()) / (lr * nodes)
@@ -150,7 +151,7 @@ def simulate(
     configuration["strategy"] = rounds_of.strategy.name
     of_weights = rounds_of.strategy.of_weights
 
-    train = place.put(guarded.features(rows)), place.put(core.one_hot(codes[held], len(classes)))
+    train = place.put(features), place.put(core.one_hot(codes[held], len(classes)))
     away = test if test is not None else _rest(table, codes, held, classes)
     tested = _test_rows(away, schema, guarded, classes, place)
     saved = None if checkpoint is None else Checkpoint.of(checkpoint, configuration, peers, tested)

@@ -33,10 +33,6 @@ class Strategy(Protocol):
         """The weights of `topologies` that messages are combined with, or "none": nothing is sent."""
 
     @property
-    def matrices(self) -> int:
-        """How many [C, K] matrices a message holds."""
-
-    @property
     def of_weights(self) -> bool:
         """Whether it learns natural weights W (and `read` gives them) instead of statistics S."""
 
@@ -52,7 +48,6 @@ class _Simple:
 
     name: ClassVar[str]
     mixing: ClassVar[str]
-    matrices: ClassVar[int] = 1
     of_weights: ClassVar[bool] = False
 
     def begin(self, start: Array, residual: Residual) -> Array:
@@ -88,7 +83,6 @@ class Local(_Simple):
 
     name: ClassVar[str] = "local"
     mixing: ClassVar[str] = "none"
-    matrices: ClassVar[int] = 0
 
     def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
         return state + residual(state)
@@ -145,7 +139,6 @@ class Exact:
 
     name: ClassVar[str] = "exact"
     mixing: ClassVar[str] = "stable"
-    matrices: ClassVar[int] = 1
     of_weights: ClassVar[bool] = False
 
     rounds: int = 64
@@ -201,7 +194,6 @@ class Tracking:
 
     name: ClassVar[str] = "tracking"
     mixing: ClassVar[str] = "metropolis"
-    matrices: ClassVar[int] = 2
     of_weights: ClassVar[bool] = False
 
     def begin(self, start: Array, residual: Residual) -> TrackingState:
