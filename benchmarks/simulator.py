@@ -10,6 +10,7 @@ from measuring import peak_extra, report, side_by_side, verdict  # isort: skip  
 
 import argparse
 import sys
+from dataclasses import replace
 
 import numpy as np
 
@@ -49,6 +50,7 @@ def wide() -> None:
     """One residual beside the two bare products over a stored Φ: 50 peers, 512 columns, 10 classes."""
     double, stats = network(50, 512, 10, np.float64)
     single, single_stats = network(50, 512, 10, np.float32)
+    double, single = replace(double, threads=1), replace(single, threads=1)
     features, labels = laid_out(double)
     weights = double.family.weights(stats)
 
@@ -68,6 +70,7 @@ def narrow() -> None:
     """Beside NumPy, peer by peer and vectorised: 500 peers, 16 columns, 26 classes."""
     peers, stats = network(FEW, 16, 26, np.float64)
     single, single_stats = network(FEW, 16, 26, np.float32)
+    peers, single = replace(peers, threads=1), replace(single, threads=1)
     family = peers.family
     features, labels = laid_out(peers)
 

@@ -84,7 +84,7 @@ def test_simulate_a_table_of_ones_own(tmp_path, file):
         (("nodes = 6", "nodes = ["), "run.toml:"),
         (("rounds = 5", 'strategy = "magic"'), "strategy is 'magic'; expected one of crc"),
         (("rounds = 5", 'topology = "web"'), "web"),
-        (('name = "wine"', 'name = "beer"'), "the dataset of [data] is 'beer'; expected one of iris"),
+        (('name = "wine"', 'name = "beer"'), "line 3: no dataset is called 'beer'"),
         (('name = "wine"', 'file = "none.csv"'), "none.csv, which does not exist"),
         (("[simulation]", "[simulations]"), "'simulations' is no section"),
     ],

@@ -1,11 +1,15 @@
 """The fused kernel gives the numbers of φ, θ and the residual of `core`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from numba import njit
 
-from peerbayes import core
+from peerbayes import core, fused
 from peerbayes.families import NaiveBayes, Rows, SharedGaussian
-from peerbayes.fused import FusedPeers, exponential_single, logarithm, supports
+from peerbayes.fused import FusedPeers, logarithm, supports
+from peerbayes.kernels import exponential
 
 FLOORS = {"variance_floor": 0.05, "count_floor": 1e-4}
 TOLERANCE = {np.float64: 1e-9, np.float32: 1e-3}
@@ -274,10 +278,76 @@ def test_statistics_of_another_shape_are_refused():
         peers.residual(np.zeros((1, 3, 14)))
 
 
-def test_exponential_and_logarithm_are_the_librarys():
+@njit
+def exponentials(x):
+    return np.array([exponential(entry) for entry in x])
+
+
+@pytest.mark.parametrize(("kind", "lowest", "tolerance"), [(np.float64, 690, 2e-16), (np.float32, 80, 1e-7)])
+def test_the_exponential_is_the_librarys(kind, lowest, tolerance):
     rng = np.random.default_rng(13)
-    small = -rng.exponential(15, 2000).clip(0, 80).astype(np.float32)
-    found = [exponential_single(x) for x in small]
-    np.testing.assert_allclose(found, np.exp(small.astype(float)), rtol=2e-7)
+    small = -np.concatenate([rng.exponential(15, 2000), rng.uniform(0, 1, 2000), [0.0, lowest]]).astype(kind)
+    small = small[small >= -lowest]
+    expected = np.exp(small.astype(np.longdouble))
+    np.testing.assert_allclose(exponentials(small).astype(np.longdouble), expected, rtol=tolerance)
+    edges = np.array([-lowest - 1, -np.inf, np.nan], dtype=kind)
+    np.testing.assert_array_equal(exponentials(edges), [0, 0, np.nan])
+
+
+def test_the_logarithm_is_the_librarys():
+    rng = np.random.default_rng(13)
     positive = np.concatenate([np.exp(rng.normal(0, 100, 2000)), 1 + rng.normal(0, 1e-6, 2000), [1.0]])
     np.testing.assert_allclose([logarithm(x) for x in positive], np.log(positive), rtol=1e-15, atol=1e-30)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize("name", ["continuous", "mixed, missing"])
+@pytest.mark.parametrize("sizes", [*SIZES.values(), [0, 0], []], ids=[*SIZES, "no rows", "no peers"])
+def test_threads_give_the_same_bits(name, sizes, kind, monkeypatch):
+    monkeypatch.setattr(fused, "WORTH_A_THREAD", 1)
+    rng = np.random.default_rng(14)
+    peers = draw(FAMILIES[name], sizes, 3, rng, kind)
+    stats = near_uniform(peers, rng, kind)
+    alone = replace(peers, threads=1).residual(stats)
+    for threads in (2, 3, 50, None):
+        np.testing.assert_array_equal(replace(peers, threads=threads).residual(stats), alone)
+
+
+def test_peers_are_cut_to_about_equal_work(monkeypatch):
+    monkeypatch.setattr(fused, "WORTH_A_THREAD", 1)
+    peers = draw(FAMILIES["continuous"], [10] * 90 + [100] * 9, 3, np.random.default_rng(15))
+    edges = replace(peers, threads=2)._edges()
+    assert (edges[0], edges[-1]) == (0, 99)
+    assert abs(peers.offsets[edges[1]] + 16 * edges[1] - (1800 + 16 * 99) / 2) <= 116
+
+
+def test_little_work_stays_on_one_thread():
+    peers = draw(FAMILIES["continuous"], [10] * 90, 3, np.random.default_rng(16))
+    np.testing.assert_array_equal(replace(peers, threads=8)._edges(), [0, 90])
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+@pytest.mark.parametrize("name", ["continuous", "many columns", "mixed, missing"])
+def test_a_peer_does_not_depend_on_those_before(name, kind):
+    rng = np.random.default_rng(17)
+    peers = draw(FAMILIES[name], SIZES["ragged"], 3, rng, kind)
+    stats = near_uniform(peers, rng, kind)
+    together = peers.residual(stats)
+    for v in range(len(stats)):
+        alone = replace(peers, offsets=peers.offsets[v : v + 2])
+        np.testing.assert_array_equal(alone.residual(stats[v : v + 1])[0], together[v])
+
+
+def test_fewer_than_one_thread_is_refused():
+    with pytest.raises(ValueError, match="threads is 0; expected 1 or more"):
+        replace(draw(FAMILIES["continuous"], [3], 2, np.random.default_rng(18)), threads=0)
+
+
+@pytest.mark.parametrize("columns", range(1, 36))
+def test_any_number_of_columns_and_rows(columns):
+    rng = np.random.default_rng(19)
+    family = NaiveBayes(continuous=columns, missing=columns % 3 == 0, **FLOORS)
+    for kind in (np.float64, np.float32):
+        peers = draw(family, [columns, 2 * columns, 64], 2 + columns % 5, rng, kind)
+        stats = near_uniform(peers, rng, kind)
+        assert_same(peers.residual(stats), plain(peers, stats), TOLERANCE[kind])

@@ -11,12 +11,17 @@ SOURCE = Path(peerbayes.__file__).parent
 
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
-    "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels", "fused",
-    "scans", "tables", "columns", "inference", "schema", "files", "statistics", "priors", "passes",
-    "calibration", "settings", "reading", "classifier", "estimators",
-    "topologies", "partitions", "strategies", "relay", "places", "rounds", "metrics", "gossip", "runs",
+    "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels", "vectors",
+    "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema", "files", "statistics", "priors",
+    "passes", "calibration", "settings", "reading", "classifier", "estimators",
+    "topologies.links", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach",
+    "topologies", "partitions", "places", "strategies", "relay", "rounds", "holdings", "metrics", "gossip", "runs",
     "checkpoints", "simulate",
-    "__init__", "config", "cli", "__main__",
+    "datasets.errors", "datasets.expected", "datasets.origins", "datasets.registry", "datasets.downloads",
+    "datasets.cache", "datasets.formats", "datasets.tabular", "datasets.images", "datasets.bundled",
+    "datasets.catalogue", "datasets.sources", "datasets",
+    "__init__", "config", "commands", "commands.shared",
+    "commands.simulation", "commands.datasets", "cli", "__main__",
 ]  # fmt: skip
 
 

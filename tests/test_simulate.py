@@ -7,8 +7,12 @@ import pytest
 from sklearn.datasets import load_digits, load_wine
 
 import peerbayes as pb
+from peerbayes import holdings, metrics, topologies
+from peerbayes.families import NaiveBayes, Rows
+from peerbayes.places import HERE
+from peerbayes.rounds import Broadcast, Faults, Late
 from peerbayes.runs import COLUMNS
-from peerbayes.strategies import STRATEGIES, Exact
+from peerbayes.strategies import STRATEGIES, ConsensusML, Exact
 
 X, Y = load_wine(return_X_y=True, as_frame=True)
 ORDER = np.random.default_rng(0).permutation(len(Y))
@@ -92,7 +96,12 @@ def test_the_two_objectives_agree_where_peers_are_equal_and_differ_where_not():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_lost_messages_and_absent_peers_leave_everything_finite(strategy):
-    for faults in ({"message_loss": 0.2}, {"peers_down": 0.1}, {"message_loss": 0.3, "peers_down": 0.2}):
+    for faults in (
+        {"message_loss": 0.2},
+        {"peers_down": 0.1},
+        {"message_delay": 0.3},
+        {"message_loss": 0.3, "peers_down": 0.2, "message_delay": 0.2},
+    ):
         run = pb.simulate(*WINE, strategy=strategy, **QUICK, **faults)
         assert np.isfinite(run.stats).all()
 
@@ -185,6 +194,7 @@ def test_progress_is_told():
         ({"peers_down": -0.1}, "peers_down is -0.1"),
         ({"nodes": 1000}, "nodes is 1000; expected 1 to 178"),
         ({"local_steps": 0}, "local_steps is 0"),
+        ({"evaluate_rows": 0}, "evaluate_rows is 0; expected 1 or more"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
@@ -247,7 +257,90 @@ def test_the_fused_kernel_gives_the_same_run(strategy, holes, monkeypatch):
         "objective": "peers",
     }
     plain = pb.simulate(table, WINE[1], **settings)
-    monkeypatch.setattr(sys.modules["peerbayes.simulate"], "FUSED_WORK", 0)
+    monkeypatch.setattr(holdings, "FUSED_WORK", 0)
     fused = pb.simulate(table, WINE[1], **settings)
     np.testing.assert_allclose(fused.stats, plain.stats, rtol=1e-8, atol=1e-8 * np.abs(plain.stats).max())
     assert pb.simulate(*WINE, **QUICK, family="qda").stats.shape == (8, 3, 105)
+
+
+@pytest.mark.parametrize("strategy", ["crc", "dsgd"])
+@pytest.mark.parametrize("family", ["naive-bayes", "qda"])
+def test_blocks_of_peers_give_the_same_run(strategy, family, monkeypatch):
+    """Networks whose features do not fit are taken a few peers at a time, and judged a few rows at a time."""
+    table = WINE[0].iloc[:, :6], WINE[1]
+    settings = {
+        **QUICK,
+        "strategy": strategy,
+        "family": family,
+        "rows_per_node": [5, 30, 5, 20, 5, 10, 15, 10],
+    }
+    whole = pb.simulate(*table, **settings)
+    monkeypatch.setattr(holdings, "FEATURES_HELD", 2000)
+    monkeypatch.setattr(metrics, "FEATURES_KEPT", 0)
+    monkeypatch.setattr(metrics, "LOGITS_HELD", 500)
+    blocks = pb.simulate(*table, **settings)
+    np.testing.assert_allclose(blocks.stats, whole.stats, rtol=1e-9, atol=1e-9 * np.abs(whole.stats).max())
+    np.testing.assert_allclose(blocks.records, whole.records, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_the_judging_kernel_counts_as_arrays_do(classes, monkeypatch):
+    """Also where models cannot decide: of equal scores the first counts."""
+    rng = np.random.default_rng(classes)
+    family = NaiveBayes(continuous=3)
+    rows = Rows(rng.normal(size=(300, 3)), np.zeros((300, 0), dtype=np.int64))
+    weights = np.concatenate(
+        [rng.normal(size=(9, classes, family.size)), np.zeros((2, classes, family.size))]
+    )
+    sample = metrics.Sample(family, rows, rng.integers(0, classes, 300))
+    plain = sample.errors(weights, soft=True)
+    monkeypatch.setattr(metrics, "LARGE", 0)
+    monkeypatch.setattr(metrics, "IN_CACHE", 1000)
+    for soft in (True, False):
+        wrong, lost = sample.errors(weights, soft=soft)
+        np.testing.assert_allclose(wrong, plain[0], atol=1e-12)
+        np.testing.assert_allclose(lost, plain[1] if soft else 0.0, atol=1e-12)
+
+
+def test_a_link_that_lags_brings_the_message_of_the_round_before():
+    links = topologies.adjacency("ring", 5, np.random.default_rng(0))
+    message, before = np.random.default_rng(1).normal(size=(2, 5, 2, 3))
+    network, faults = topologies.Static(links), Faults(0.2, seed=3, late=0.4)
+    driver = Broadcast(ConsensusML(), network, lambda stats: stats * 0, faults, HERE)
+    after, _ = driver.advance(Late(message, before), 2)
+    weights = topologies.metropolis(links)
+    in_time, late = faults.fates(2, weights.nnz)
+    assert in_time.any() and late.any() and not (in_time & late).any()
+    expected = np.zeros_like(message)
+    for v, u, weight, now, then in zip(*weights.tocoo().coords, weights.data, in_time, late, strict=True):
+        own = v == u or not (now or then)
+        expected[v] += weight * (message[v] if own else message[u] if now else before[u])
+    np.testing.assert_allclose(after.state, expected, atol=1e-12)
+    np.testing.assert_array_equal(after.message, message)
+
+
+def test_time_is_accounted_for():
+    run = pb.simulate(*WINE, **QUICK)
+    assert set(run.seconds) == {"rounds", "evaluation", "references"}
+    assert all(seconds > 0 for seconds in run.seconds.values())
+
+
+@pytest.mark.parametrize("device", torch_devices())
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_relay_on_a_device(device, dtype):
+    settings = {**QUICK, "strategy": "relay", "message_loss": 0.1}
+    plain, there = (
+        pb.simulate(*WINE, **settings, **place) for place in ({}, {"device": device, "dtype": dtype})
+    )
+    rough = 1e-7 if dtype == "float64" else 1e-3
+    np.testing.assert_allclose(there.stats, plain.stats, rtol=rough, atol=rough * np.abs(plain.stats).max())
+
+
+def test_large_networks_are_judged_on_some_rows(monkeypatch):
+    every, some = (pb.simulate(*WINE, **QUICK, evaluate_rows=rows) for rows in (None, 40))
+    np.testing.assert_array_equal(every.stats, some.stats)
+    assert np.allclose((some.history["test_error"] * 40) % 1, 0)
+    assert some.summary()["train_error"] == pytest.approx(every.summary()["train_error"], abs=0.1)
+    monkeypatch.setattr(sys.modules["peerbayes.simulate"], "JUDGEMENTS", 8 * 40)
+    monkeypatch.setattr(sys.modules["peerbayes.simulate"], "FEWEST_JUDGED", 1)
+    np.testing.assert_array_equal(pb.simulate(*WINE, **QUICK).records, some.records)

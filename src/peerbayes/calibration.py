@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from peerbayes.families.base import Family
-from peerbayes.passes import Data
+from peerbayes.passes import Data, repeated
 
 Keep = Literal["best", "last"]
 STARTS = ("uniform", "marginal", "ml")
@@ -90,6 +90,7 @@ def calibrate(
         raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
     if max_iter < 0:
         raise ValueError(f"max_iter is {max_iter}; expected 0 or more")
+    data = repeated(data, max_iter + 1)
     stats = kept = start
     kept_at, lowest, waited = 0, np.inf, 0
     soft_errors: list[float] = []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj
+from array_api_compat import array_namespace, device
 
 from peerbayes import files
 from peerbayes.errors import ConfigurationError
@@ -32,8 +33,8 @@ class Checkpoint:
     def of(cls, path: str | Path, configuration: dict[str, Any], *arrays: Any) -> Checkpoint:
         """The checkpoint of a configuration and its data."""
         digest = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
-        for array in _arrays(arrays):
-            digest.update(np.ascontiguousarray(fetch(array)).tobytes())
+        for array in _parts(arrays):
+            digest.update(np.ascontiguousarray(array).data)
         return cls(Path(path), digest.hexdigest())
 
     def resume(self, state: Any, sent: np.ndarray) -> tuple[int, Any, np.ndarray, list[np.ndarray]]:
@@ -47,10 +48,9 @@ class Checkpoint:
                 "delete it, or name another file"
             )
         parts = [_like(arrays[f"state {place}"], part) for place, part in enumerate(_parts(state))]
-        again = type(state)(*parts) if isinstance(state, tuple) else parts[0]
         return (
             int(header["turn"]),
-            again,
+            _restored(state, iter(parts)),
             arrays["sent"],
             [arrays["records"]] if arrays["records"].size else [],
         )
@@ -75,15 +75,14 @@ def _like(array: np.ndarray, part: Any) -> Any:
     return xp.asarray(array, dtype=part.dtype, device=device(part))
 
 
-def _parts(state: Any) -> tuple[np.ndarray, ...]:
-    return tuple(state) if isinstance(state, tuple) else (state,)
+def _parts(state: Any) -> list[Any]:
+    """The arrays of a state, tuples in it one after the other."""
+    return [part for inner in state for part in _parts(inner)] if isinstance(state, tuple) else [state]
 
 
-def _arrays(values: Any) -> list[np.ndarray]:
-    """All arrays inside tuples and dataclasses."""
-    if is_array_api_obj(values):
-        return [values]
-    if values is None:
-        return []
-    inside = values if isinstance(values, tuple) else tuple(vars(values).values())
-    return [array for value in inside for array in _arrays(value)]
+def _restored(state: Any, parts: Iterator[Any]) -> Any:
+    """A state of the same shape, with these arrays."""
+    if not isinstance(state, tuple):
+        return next(parts)
+    inside = [_restored(inner, parts) for inner in state]
+    return type(state)(*inside) if hasattr(state, "_fields") else tuple(inside)

@@ -372,6 +372,10 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             )
         return missing
 
+    def family_for(self, schema: Schema, missing: bool, rows: float) -> Family:
+        """The family this estimator fits to so many rows of a schema: its layout and its guards."""
+        return self._guarded(self._layout(schema, missing), rows)
+
     def _layout(self, schema: Schema, missing: bool) -> Family:
         layout: dict[str, Any] = {"missing": missing} if self.family_type.takes_missing else {}
         return self.family_type(

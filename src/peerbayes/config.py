@@ -1,7 +1,7 @@
 """A simulation as a TOML file: read, checked at once, and refused by line.
 
 [data]
-name = "digits"          # bundled with scikit-learn: iris, wine, breast-cancer, digits
+name = "digits"          # see `peerbayes datasets list`
 # file = "rows.parquet"  # or your own .csv or .parquet, and
 # label = "outcome"      # the column to predict
 
@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.datasets import UnknownDataset, load
+from peerbayes.datasets.catalogue import ENTRIES
+from peerbayes.datasets.registry import find
 from peerbayes.errors import ConfigurationError
 
-BUNDLED = ("iris", "wine", "breast-cancer", "digits")
 DATA = {"name": str, "file": str, "label": str}
 
 # What a setting may be, by the name of the argument of `simulate`; callables and tables cannot be written in TOML.
@@ -41,9 +43,11 @@ SETTINGS: dict[str, tuple[type, ...]] = {
     "change_every": (int,),
     "objective": (str,),
     "evaluate_every": (int,),
+    "evaluate_rows": (int,),
     "seed": (int,),
     "clip": (float, int),
     "message_loss": (float, int),
+    "message_delay": (float, int),
     "peers_down": (float, int),
     "start_rounds": (int,),
     "device": (str,),
@@ -79,6 +83,11 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     _known(settings, tuple(SETTINGS), path, text, "setting")
     for name, value in data.items():
         _typed(name, value, (str,), f"{path}{_line(text, name)}")
+    if "name" in data:
+        try:
+            find(data["name"], ENTRIES)
+        except UnknownDataset as error:
+            raise ConfigurationError(f"{path}{_line(text, 'name')}: {error}") from error
     for name, value in settings.items():
         _typed(name, value, SETTINGS[name], f"{path}{_line(text, name)}")
     return Configuration(data or {"name": "digits"}, {**settings, **parse_changes(changes)})
@@ -101,7 +110,7 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
-    """A bundled dataset, or a file and the name of its label."""
+    """A dataset of the registry, or a file and the name of its label."""
     if "file" in data:
         import pandas as pd
 
@@ -117,13 +126,8 @@ def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
                 f"{path} has no column {label!r}; it has {', '.join(map(str, frame.columns))}"
             )
         return frame.drop(columns=label), frame[label].to_numpy()
-    name = data.get("name", "digits")
-    if name not in BUNDLED:
-        raise ConfigurationError(f"the dataset of [data] is {name!r}; expected one of {', '.join(BUNDLED)}")
-    from sklearn import datasets
-
-    bunch = getattr(datasets, f"load_{name.replace('-', '_')}")(as_frame=True)
-    return bunch.data, bunch.target_names[bunch.target.to_numpy()]
+    found = load(data.get("name", "digits"))
+    return found.frame, found.labels.to_numpy()
 
 
 def _known(given: Any, known: tuple[str, ...], path: Path, text: str, what: str) -> None:

@@ -3,30 +3,46 @@
     R_v = (Y_v − P_v)ᵀΦ_v     P_v = softmax(Φ_v θ(S_v)ᵀ)
 
 The rows x are held, not Φ, and peers follow one another, so that one peer's θ, logits and residuals stay in
-cache. A peer's rows are taken TILE at a time and their columns COLUMNS at a time, into scratch of constant
-strides and padded by zeros to whole LANES: every inner loop is then a whole number of vectors long, which the
-compiler unrolls, and needs one check, not twenty, that its arrays are apart. Products are written out, because
-a peer's matrices are too small for BLAS.
+cache. A peer's rows are taken TILE at a time and their columns COLUMNS at a time, into scratch padded by zeros to
+whole `vectors`. Sums stay in registers, four classes at a time.
 
 This module imports numba: import it only where it is needed.
 """
 
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False, check-untyped-defs=False
-
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, types
-from numba.extending import overload
+from numba import njit
 
-from peerbayes import kernels
 from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Family, Rows
 from peerbayes.families.naive_bayes import NaiveBayes
-from peerbayes.kernels import FAST
+from peerbayes.kernels import FAST, exponential
+from peerbayes.vectors import (
+    add_part,
+    exponent,
+    filled,
+    first_of,
+    fraction,
+    higher,
+    highest,
+    lanes_of,
+    load,
+    load_part,
+    lower,
+    product,
+    scratch,
+    spread,
+    store,
+    total,
+    up,
+    where_known,
+)
 
-LANES = 8  # two vectors of four float64, one of eight float32
+LOG_2 = float(np.log(2.0))
 TILE = 64  # rows at a time
 COLUMNS = 64  # columns at a time: a block of 64 × 64 float64 is two thirds of a first-level cache
 
@@ -34,47 +50,13 @@ COLUMNS = 64  # columns at a time: a block of 64 × 64 float64 is two thirds of 
 # two: the inverse of the largest entry is then neither 0 nor infinite.
 EXTREME = {np.float64: 2.0**500, np.float32: 2.0**60}
 
-# One, two and three rows further in a block [COLUMNS, TILE] or [TILE, COLUMNS]. Unsigned, because an index that may
-# be negative counts from the end, and asking costs more than the sum itself.
-NEXT, SECOND, THIRD = np.uintp(TILE), np.uintp(2 * TILE), np.uintp(3 * TILE)
+# A peer's θ takes about as long as this many of its rows. A thread, which takes a tenth of a millisecond to begin,
+# is given no less than this many products of rows, classes and features: more than half a millisecond's.
+THETA_ROWS = 16
+WORTH_A_THREAD = 2**22
 
 
-@njit(inline="always")
-def up(count):
-    """The next multiple of LANES."""
-    return (count + LANES - 1) // LANES * LANES
-
-
-# --- exp and log, inlined -------------------------------------------------------------------------------
-
-
-@njit(inline="always", error_model="numpy")
-def exponential_single(x):
-    """exp(x) for x ≤ 0 in float32: as `kernels.exponential`, with the terms float32 needs."""
-    x = max(x, np.float32(-87.0))
-    k = np.floor(x * np.float32(1.4426950408889634) + np.float32(0.5))
-    r = (x - k * np.float32(0.693359375)) + k * np.float32(2.12194440e-4)
-    p = np.float32(1.0 / 5040.0)
-    p = p * r + np.float32(1.0 / 720.0)
-    p = p * r + np.float32(1.0 / 120.0)
-    p = p * r + np.float32(1.0 / 24.0)
-    p = p * r + np.float32(1.0 / 6.0)
-    p = p * r + np.float32(0.5)
-    p = p * r + np.float32(1.0)
-    p = p * r + np.float32(1.0)
-    return p * np.int32((np.int32(k) + np.int32(127)) << np.int32(23)).view(np.float32)
-
-
-def exponential(x):
-    """exp(x) for x ≤ 0, in the type of x."""
-    raise NotImplementedError
-
-
-@overload(exponential, inline="always")
-def _exponential(x):
-    if x == types.float32:
-        return lambda x: exponential_single(x)
-    return lambda x: kernels.exponential(x)
+# --- θ of one peer --------------------------------------------------------------------------------------
 
 
 @njit(inline="always", error_model="numpy")
@@ -99,87 +81,83 @@ def logarithm(x):
     return k * 6.93147180369123816490e-01 + (p * s + k * 1.90821492927058770002e-10)
 
 
-# --- θ of one peer --------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def finite(stats):
-    """Whether no entry is infinite or NaN: these, and only these, times 0 are not 0."""
-    trouble = stats.dtype.type(0.0)
-    for c in range(stats.shape[0]):
-        row = stats[c]
-        for k in range(row.size):
-            trouble += row[k] * stats.dtype.type(0.0)
-    return trouble == trouble
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def largest(stats, peaks):
-    """max|S|: the highest at every place of a stretch of TILE entries, in `peaks`, then of these; so it vectorises."""
-    flat = stats.ravel()
-    peaks[:] = 0.0
-    for start in range(0, flat.size, TILE):
-        part = flat[start : start + TILE]
-        for i in range(part.size):
-            size = abs(part[i])
-            peaks[i] = size if size > peaks[i] else peaks[i]
-    return peaks.max()
+@njit(cache=True, nogil=True)
+def largest(stats):
+    """max|S|, or NaN where an entry is infinite or NaN: these, and only these, times 0 are not 0."""
+    zero = filled(stats.dtype.type(0.0))
+    trouble, peak = zero, zero
+    lanes = lanes_of(stats)
+    for k in range(0, stats.size, lanes):
+        x = load_part(stats, k, stats.size - k, stats)
+        trouble = trouble + x * zero
+        peak = higher(peak, higher(x, zero - x))
+    return highest(peak) + total(trouble)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def class_counts(stats, scale, floor_share, tiny, bias):
-    """log p(c) of the guarded class counts into `bias`; the count floor is returned."""
-    classes = stats.shape[0]
-    total, held = stats.dtype.type(0.0), stats.dtype.type(0.0)
+def class_counts(stats, scale, floor_share, tiny, bias, each, lacking):
+    """log p(c) of the guarded class counts into `bias`, their inverses, and what fills up the counts; the floor."""
+    classes, zero = stats.shape[0], stats.dtype.type(0.0)
+    sum_of_all, held = zero, zero
     for c in range(classes):
-        total += max(stats[c, 0] * scale, stats.dtype.type(0.0))
-    floor = max(total * floor_share, tiny)
+        bias[c] = stats[c, 0] * scale
+        sum_of_all += max(bias[c], zero)
+    floor = max(sum_of_all * floor_share, tiny)
     for c in range(classes):
-        bias[c] = max(stats[c, 0] * scale, floor)
+        lacking[c] = max(floor - max(bias[c], zero), zero)
+        bias[c] = max(bias[c], floor)
         held += bias[c]
     for c in range(classes):
+        each[c] = stats.dtype.type(1.0) / bias[c]
         bias[c] = logarithm(bias[c] / held)
     return floor
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def gaussians(row, d, missing, scale, floor, least, limit, linear, square, constant):
-    """One class's natural weights of x and x², and of o (`missing`), else the sum of what o would weigh."""
-    real = row.dtype.type
-    zero, one, half = real(0.0), real(1.0), real(0.5)
-    first = row[1 + d :] if missing else row[1:]
-    second = first[d:]
-    if missing:
-        for j in range(d):
-            count = row[1 + j] * scale
-            each = one / max(count, floor)
-            lacking = max(floor - max(count, zero), zero)
-            mean = min(max(first[j] * scale * each, -limit), limit)
-            variance = max((second[j] * scale + lacking) * each - mean * mean, least)
-            inverse = one / variance
-            linear[j] = mean * inverse
-            square[j] = -half * inverse
-            constant[j] = -half * (real(LOG_2PI + logarithm(variance)) + mean * mean * inverse)
-        return zero
-    count = row[0] * scale
-    each = one / max(count, floor)
-    lacking = max(floor - max(count, zero), zero)
-    distance = zero
-    for j in range(d):
-        mean = min(max(first[j] * scale * each, -limit), limit)
-        variance = max((second[j] * scale + lacking) * each - mean * mean, least)
-        inverse = one / variance
-        linear[j] = mean * inverse
-        square[j] = -half * inverse
-        constant[j] = variance
-        distance += mean * mean * inverse
-    # One logarithm for four variances, each of which is between 1e-30 and 1e30. Beyond d they are 1.
-    part = up(d) // 4
-    v0, v1, v2, v3 = constant[:part], constant[part:], constant[2 * part :], constant[3 * part :]
-    total = 0.0
-    for j in range(part):
-        total += logarithm(np.float64(v0[j]) * np.float64(v1[j]) * (np.float64(v2[j]) * np.float64(v3[j])))
-    return -half * (real(d * LOG_2PI + total) + distance)
+@njit(cache=True, nogil=True, error_model="numpy")
+def gaussians(stats, d, missing, scale, floor, least, limit, each, lacking, linear, square, constant, bias):
+    """Every class's natural weights of x and x², and of o (`missing`), else the sum of what o would weigh into `bias`.
+
+    Without `missing`, `each` is overwritten by the product of the variances' fractions: one logarithm for a class.
+    """
+    real = stats.dtype.type
+    classes, size = stats.shape
+    lanes, width = lanes_of(stats), linear.shape[1]
+    half, zeros, ones = real(0.5), filled(real(0.0)), filled(real(1.0))
+    minus_half, log_2 = filled(-half), filled(real(LOG_2))
+    by, floors, lowest = filled(scale), filled(floor), filled(least)
+    for c in range(classes):
+        at, to = c * size + (1 + d if missing else 1), c * width
+        inverse_count, lack = spread(each, c), spread(lacking, c)
+        logs, fractions = zeros, ones
+        for j in range(0, d, lanes):
+            if missing:
+                count = load_part(stats, c * size + 1 + j, d - j, stats) * by
+                inverse_count = ones / higher(count, floors)
+                lack = higher(floors - higher(count, zeros), zeros)
+            mean = load_part(stats, at + j, d - j, stats) * by * inverse_count
+            mean = lower(higher(mean, filled(-limit)), filled(limit))
+            variance = (load_part(stats, at + d + j, d - j, stats) * by + lack) * inverse_count - mean * mean
+            variance = higher(variance, lowest)
+            inverse = ones / variance
+            store(linear, to + j, mean * inverse)
+            store(square, to + j, minus_half * inverse)
+            if missing:
+                store(constant, to + j, variance)
+            else:
+                variance = first_of(variance, d - j, ones)
+                logs = logs + mean * mean * inverse + log_2 * exponent(variance)
+                fractions = fractions * fraction(variance)
+        if not missing:
+            bias[c] -= half * (real(d * LOG_2PI) + total(logs))
+            each[c] = product(fractions)
+    if not missing:
+        for c in range(classes):
+            bias[c] -= half * real(logarithm(each[c]))
+    else:
+        for c in range(classes):
+            line, weight = constant[c], linear[c]
+            for j in range(d):
+                line[j] = -half * (real(LOG_2PI + logarithm(line[j])) + weight[j] * weight[j] * line[j])
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
@@ -208,142 +186,154 @@ def cell_logs(stats, first, starts, scale, floor, tiny, logs, sums):
 # --- blocks of rows -------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def load(values, column, columns, missing, block, present):
-    """Columns of values [rows, d] into `block` [TILE, COLUMNS], NaN as 0, and 1 where there is one into `present`."""
+@njit(cache=True, nogil=True)
+def load_rows(values, row, rows, column, columns, missing, block, present):
+    """Rows and columns of values into `block` [TILE, COLUMNS], NaN as 0, and 1 where there is one into `present`."""
     real = block.dtype.type
-    rows = values.shape[0]
+    zeros, ones = filled(real(0.0)), filled(real(1.0))
+    d, width = values.shape[1], block.shape[1]
     for i in range(rows):
-        line, to = values[i, column : column + columns], block[i]
-        if missing:
-            there = present[i]
-            for j in range(columns):
-                x = real(line[j])
-                known = x == x
-                to[j] = x if known else real(0.0)
-                there[j] = real(1.0) if known else real(0.0)
-        else:
-            for j in range(columns):
-                to[j] = real(line[j])
-    pad(block, rows, columns)
-    if missing:
-        pad(present, rows, columns)
-
-
-@njit(cache=True, nogil=True, fastmath=FAST)
-def load_turned(values, column, columns, missing, block, present):
-    """As `load`, transposed: into [COLUMNS, TILE]."""
-    real = block.dtype.type
-    rows = values.shape[0]
-    for i in range(rows):
-        line = values[i, column : column + columns]
-        if missing:
-            for j in range(columns):
-                x = real(line[j])
-                known = x == x
-                block[j, i] = x if known else real(0.0)
-                present[j, i] = real(1.0) if known else real(0.0)
-        else:
-            for j in range(columns):
-                block[j, i] = real(line[j])
-    pad(block, columns, rows)
-    if missing:
-        pad(present, columns, rows)
+        for j in range(0, columns, lanes_of(block)):
+            x = load_part(values, (row + i) * d + column + j, columns - j, block)
+            if missing:
+                store(present, i * width + j, where_known(x, ones, zeros))
+                x = where_known(x, x, zeros)
+            store(block, i * width + j, x)
 
 
 @njit(cache=True, nogil=True)
-def pad(block, rows, columns):
-    """Zeros from [rows, columns] to whole lanes."""
-    padded, width = up(rows), up(columns)
-    for i in range(padded):
-        for j in range(0 if i >= rows else columns, width):
-            block[i, j] = 0.0
+def turn(block, rows, columns, turned):
+    """A block [TILE, COLUMNS] transposed, as far as it is filled."""
+    for j in range(np.uintp(columns)):
+        for i in range(np.uintp(rows)):
+            turned[j, i] = block[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def add_polynomials(x, rows, columns, linear, square, logits):
-    """logits_ci += Σ_j x_ij (linear_cj + square_cj x_ij), two classes and four columns at a time."""
-    for c in range(0, logits.size // TILE, 2):
-        one = np.uintp(c * TILE)
-        two = one + NEXT
-        for j in range(0, columns, 4):
-            a0, a1, a2, a3 = linear[c, j], linear[c, j + 1], linear[c, j + 2], linear[c, j + 3]
-            b0, b1, b2, b3 = square[c, j], square[c, j + 1], square[c, j + 2], square[c, j + 3]
-            e0, e1, e2, e3 = (
-                linear[c + 1, j],
-                linear[c + 1, j + 1],
-                linear[c + 1, j + 2],
-                linear[c + 1, j + 3],
-            )
-            f0, f1, f2, f3 = (
-                square[c + 1, j],
-                square[c + 1, j + 1],
-                square[c + 1, j + 2],
-                square[c + 1, j + 3],
-            )
-            at = np.uintp(j * TILE)
-            for i in range(np.uintp(rows)):
-                x0, x1, x2, x3 = x[at + i], x[at + i + NEXT], x[at + i + SECOND], x[at + i + THIRD]
-                logits[one + i] += (
-                    (a0 + b0 * x0) * x0 + (a1 + b1 * x1) * x1 + (a2 + b2 * x2) * x2 + (a3 + b3 * x3) * x3
-                )
-                logits[two + i] += (
-                    (e0 + f0 * x0) * x0 + (e1 + f1 * x1) * x1 + (e2 + f2 * x2) * x2 + (e3 + f3 * x3) * x3
-                )
+@njit(cache=True, nogil=True)
+def add_polynomials(x, rows, columns, linear, square, column, logits):
+    """logits_ci += Σ_j x_ij (linear_cj + square_cj x_ij) of transposed rows: two classes, four vectors of rows.
+
+    Eight sums at a time keep the processor busy. What lies beyond `rows` is not used; a last vector goes alone.
+    """
+    classes, width = linear.shape
+    lanes = lanes_of(x)
+    for c in range(0, classes, 2):
+        one, two = c * width + column, (c + 1) * width + column
+        for i in range(0, rows - lanes, 4 * lanes):
+            at = c * TILE + i
+            s0, s1 = load(logits, at, x), load(logits, at + lanes, x)
+            s2, s3 = load(logits, at + 2 * lanes, x), load(logits, at + 3 * lanes, x)
+            to = at + TILE
+            t0, t1 = load(logits, to, x), load(logits, to + lanes, x)
+            t2, t3 = load(logits, to + 2 * lanes, x), load(logits, to + 3 * lanes, x)
+            for j in range(columns):
+                k = j * TILE + i
+                v0, v1 = load(x, k, x), load(x, k + lanes, x)
+                v2, v3 = load(x, k + 2 * lanes, x), load(x, k + 3 * lanes, x)
+                a, b = spread(linear, one + j), spread(square, one + j)
+                s0, s1 = s0 + v0 * (a + b * v0), s1 + v1 * (a + b * v1)
+                s2, s3 = s2 + v2 * (a + b * v2), s3 + v3 * (a + b * v3)
+                a, b = spread(linear, two + j), spread(square, two + j)
+                t0, t1 = t0 + v0 * (a + b * v0), t1 + v1 * (a + b * v1)
+                t2, t3 = t2 + v2 * (a + b * v2), t3 + v3 * (a + b * v3)
+            store(logits, at, s0)
+            store(logits, at + lanes, s1)
+            store(logits, at + 2 * lanes, s2)
+            store(logits, at + 3 * lanes, s3)
+            store(logits, to, t0)
+            store(logits, to + lanes, t1)
+            store(logits, to + 2 * lanes, t2)
+            store(logits, to + 3 * lanes, t3)
+        if (rows - 1) % (4 * lanes) < lanes:
+            i = (rows - 1) // lanes * lanes
+            at = c * TILE + i
+            s0, t0 = load(logits, at, x), load(logits, at + TILE, x)
+            s1 = t1 = filled(x.dtype.type(0.0))
+            for j in range(0, columns, 2):
+                v0, v1 = load(x, j * TILE + i, x), load(x, (j + 1) * TILE + i, x)
+                s0 = s0 + v0 * (spread(linear, one + j) + spread(square, one + j) * v0)
+                t0 = t0 + v0 * (spread(linear, two + j) + spread(square, two + j) * v0)
+                s1 = s1 + v1 * (spread(linear, one + j + 1) + spread(square, one + j + 1) * v1)
+                t1 = t1 + v1 * (spread(linear, two + j + 1) + spread(square, two + j + 1) * v1)
+            store(logits, at, s0 + s1)
+            store(logits, at + TILE, t0 + t1)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def add_products(x, rows, columns, weights, logits):
-    """logits_ci += Σ_j weights_cj x_ij, four columns at a time."""
-    for c in range(logits.size // TILE):
-        one = np.uintp(c * TILE)
-        for j in range(0, columns, 4):
-            a0, a1, a2, a3 = weights[c, j], weights[c, j + 1], weights[c, j + 2], weights[c, j + 3]
-            at = np.uintp(j * TILE)
-            for i in range(np.uintp(rows)):
-                logits[one + i] += (
-                    a0 * x[at + i] + a1 * x[at + i + NEXT] + a2 * x[at + i + SECOND] + a3 * x[at + i + THIRD]
-                )
+@njit(cache=True, nogil=True)
+def add_products(x, rows, columns, weights, column, logits):
+    """logits_ci += Σ_j weights_cj x_ij of transposed rows, two classes and two columns at a time."""
+    classes, width = weights.shape
+    for i in range(0, rows, lanes_of(x)):
+        for c in range(0, classes, 2):
+            at = c * TILE + i
+            s0, s1 = load(logits, at, x), load(logits, at + TILE, x)
+            s2 = s3 = filled(x.dtype.type(0.0))
+            k = c * width + column
+            for j in range(0, columns, 2):
+                v, w = load(x, j * TILE + i, x), load(x, (j + 1) * TILE + i, x)
+                s0 = s0 + v * spread(weights, k + j)
+                s1 = s1 + v * spread(weights, k + width + j)
+                s2 = s2 + w * spread(weights, k + j + 1)
+                s3 = s3 + w * spread(weights, k + width + j + 1)
+            store(logits, at, s0 + s2)
+            store(logits, at + TILE, s1 + s3)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def moments(x, rows, columns, change, sums, squares):
-    """sums_cj = Σ_i change_ci x_ij, and squares with x_ij²; two classes and four rows at a time."""
-    for c in range(0, change.size // TILE, 2):
-        one = np.uintp(c * COLUMNS)
-        two = one + NEXT
-        for j in range(np.uintp(columns)):
-            sums[one + j] = sums[two + j] = squares[one + j] = squares[two + j] = 0.0
-        for i in range(0, rows, 4):
-            k = c * TILE + i
-            a0, a1, a2, a3 = change[k], change[k + 1], change[k + 2], change[k + 3]
-            k += TILE
-            b0, b1, b2, b3 = change[k], change[k + 1], change[k + 2], change[k + 3]
-            at = np.uintp(i * COLUMNS)
-            for j in range(np.uintp(columns)):
-                x0, x1, x2, x3 = x[at + j], x[at + j + NEXT], x[at + j + SECOND], x[at + j + THIRD]
-                y0, y1, y2, y3 = x0 * x0, x1 * x1, x2 * x2, x3 * x3
-                sums[one + j] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-                squares[one + j] += a0 * y0 + a1 * y1 + a2 * y2 + a3 * y3
-                sums[two + j] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-                squares[two + j] += b0 * y0 + b1 * y1 + b2 * y2 + b3 * y3
+@njit(cache=True, nogil=True)
+def add_moments(x, rows, columns, change, out, first, second):
+    """Σ_i change_ci x_ij to R from its column `first` on, and with x_ij² from `second` on; classes as above."""
+    classes, size = out.shape
+    fours, width = classes // 4 * 4, x.shape[1]
+    zero = filled(x.dtype.type(0.0))
+    for j in range(0, columns, lanes_of(x)):
+        count = columns - j
+        for c in range(0, fours, 4):
+            s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = zero
+            for i in range(rows):
+                v = load(x, i * width + j, x)
+                square, at = v * v, c * TILE + i
+                w0, w1 = spread(change, at), spread(change, at + TILE)
+                w2, w3 = spread(change, at + 2 * TILE), spread(change, at + 3 * TILE)
+                s0, t0 = s0 + w0 * v, t0 + w0 * square
+                s1, t1 = s1 + w1 * v, t1 + w1 * square
+                s2, t2 = s2 + w2 * v, t2 + w2 * square
+                s3, t3 = s3 + w3 * v, t3 + w3 * square
+            at, to = c * size + first + j, c * size + second + j
+            add_part(out, at, count, s0)
+            add_part(out, to, count, t0)
+            add_part(out, at + size, count, s1)
+            add_part(out, to + size, count, t1)
+            add_part(out, at + 2 * size, count, s2)
+            add_part(out, to + 2 * size, count, t2)
+            add_part(out, at + 3 * size, count, s3)
+            add_part(out, to + 3 * size, count, t3)
+        for c in range(fours, classes, 2):
+            s0 = s1 = t0 = t1 = zero
+            for i in range(rows):
+                v = load(x, i * width + j, x)
+                square, at = v * v, c * TILE + i
+                w0, w1 = spread(change, at), spread(change, at + TILE)
+                s0, t0 = s0 + w0 * v, t0 + w0 * square
+                s1, t1 = s1 + w1 * v, t1 + w1 * square
+            at, to = c * size + first + j, c * size + second + j
+            add_part(out, at, count, s0)
+            add_part(out, to, count, t0)
+            if c + 1 < classes:
+                add_part(out, at + size, count, s1)
+                add_part(out, to + size, count, t1)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def presences(x, rows, columns, change, sums):
-    """sums_cj = Σ_i change_ci x_ij, four rows at a time."""
-    for c in range(change.size // TILE):
-        one = np.uintp(c * COLUMNS)
-        for j in range(np.uintp(columns)):
-            sums[one + j] = 0.0
-        for i in range(0, rows, 4):
-            k = c * TILE + i
-            a0, a1, a2, a3 = change[k], change[k + 1], change[k + 2], change[k + 3]
-            at = np.uintp(i * COLUMNS)
-            for j in range(np.uintp(columns)):
-                sums[one + j] += (
-                    a0 * x[at + j] + a1 * x[at + j + NEXT] + a2 * x[at + j + SECOND] + a3 * x[at + j + THIRD]
-                )
+@njit(cache=True, nogil=True)
+def add_presences(x, rows, columns, change, out, first):
+    """Σ_i change_ci x_ij to R from its column `first` on, one class at a time."""
+    classes, size = out.shape
+    width = x.shape[1]
+    for j in range(0, columns, lanes_of(x)):
+        for c in range(classes):
+            s = filled(x.dtype.type(0.0))
+            for i in range(rows):
+                s = s + spread(change, c * TILE + i) * load(x, i * width + j, x)
+            add_part(out, c * size + first + j, columns - j, s)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -373,117 +363,115 @@ def scatter_cells(codes, starts, change, line, cells):
                     row[c] += line[c]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"}, error_model="numpy")
-def residuals(logits, classes, rows, labels, weights, top, total):
-    """(Y − P) times the rows' weights, in place: [C, TILE]; 0 beyond `rows` and where there is no label."""
+@njit(cache=True, nogil=True, error_model="numpy")
+def residuals(logits, rows, labels, weights, top, sums):
+    """(Y − P) times the rows' weights, in place: [C, TILE]; 0 beyond `rows` and where there is no label.
+
+    Every step goes over all rows before the next begins, so that no vector waits for its own sums.
+    """
     real = logits.dtype.type
-    padded = up(rows)
-    top[:padded] = logits[0, :padded]
-    total[:padded] = real(0.0)
-    for c in range(1, classes):
-        row = logits[c]
-        for i in range(padded):
-            top[i] = row[i] if row[i] > top[i] else top[i]
-    for c in range(classes):
-        row = logits[c]
-        for i in range(padded):
-            value = exponential(row[i] - top[i])
-            row[i] = value
-            total[i] += value
+    lanes, padded, count = lanes_of(logits), up(rows, logits), logits.size
+    for i in range(0, padded, lanes):
+        highest_even, highest_odd = load(logits, i, logits), load(logits, i + TILE, logits)
+        for at in range(i + 2 * TILE, count, 2 * TILE):
+            highest_even = higher(load(logits, at, logits), highest_even)
+            highest_odd = higher(load(logits, at + TILE, logits), highest_odd)
+        store(top, i, higher(highest_odd, highest_even))
+    for i in range(0, padded, lanes):
+        highest_logit, summed = load(top, i, logits), filled(real(0.0))
+        for at in range(i, count, TILE):
+            value = exponential(load(logits, at, logits) - highest_logit)
+            store(logits, at, value)
+            summed = summed + value
+        store(sums, i, summed)
     for i in range(rows):
-        total[i] = -real(weights[i]) / total[i] if labels[i] >= 0 else real(0.0)
-    total[rows:padded] = real(0.0)
-    for c in range(classes):
-        row = logits[c]
-        for i in range(padded):
-            row[i] *= total[i]
+        sums[i] = -real(weights[i]) / sums[i] if labels[i] >= 0 else real(0.0)
+    sums[rows:padded] = real(0.0)
+    for i in range(0, padded, lanes):
+        factor = load(sums, i, logits)
+        for at in range(i, count, TILE):
+            store(logits, at, load(logits, at, logits) * factor)
     for i in range(rows):
         if labels[i] >= 0:
             logits[labels[i], i] += real(weights[i])
 
 
+@njit(cache=True, nogil=True)
+def add_masses(change, rows, out):
+    """Σ_i change_ci to R's first column."""
+    for c in range(out.shape[0]):
+        mass = load(change, c * TILE, change)
+        for i in range(lanes_of(change), rows, lanes_of(change)):
+            mass = mass + load(change, c * TILE + i, change)
+        out[c, 0] += total(mass)
+
+
 # --- all peers ------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def all_residuals(values, codes, labels, row_weights, offsets, starts, missing, guards, stats, out):
     """R of every peer: [N, C, K] -> [N, C, K]."""
     nodes, classes, _ = stats.shape
     d, cells = values.shape[1], starts[-1]
     dense = 1 + d * (3 if missing else 2)
     floor_share, least, limit, tiny, extreme = guards
-    even, wide, lanes = (classes + 1) // 2 * 2, (d + COLUMNS - 1) // COLUMNS * COLUMNS, up(classes)
-    kind, zero, one = stats.dtype, stats.dtype.type(0.0), stats.dtype.type(1.0)
-    bias, linear, square = np.zeros(even, kind), np.zeros((even, wide), kind), np.zeros((even, wide), kind)
-    constant = np.ones((even, wide), kind)
-    logs, cell_sums, line = (
-        np.ones((cells, lanes), kind),
-        np.zeros((cells, lanes), kind),
-        np.zeros(lanes, kind),
-    )
-    logits, top, total = np.zeros((even, TILE), kind), np.zeros(TILE, kind), np.zeros(TILE, kind)
-    block, present = np.zeros((TILE, COLUMNS), kind), np.zeros((TILE, COLUMNS), kind)
-    sums, squares = np.zeros((even, COLUMNS), kind), np.zeros((even, COLUMNS), kind)
+    even, wide, lanes = (classes + 1) // 2 * 2, up(d, stats), up(classes, stats)
+    broad = min(wide, COLUMNS)
+    zero, one = stats.dtype.type(0.0), stats.dtype.type(1.0)
+    bias, each = scratch(1, even, -np.inf, stats)[0], scratch(1, even, one, stats)[0]
+    lacking = scratch(1, even, zero, stats)[0]
+    linear, square = scratch(even, wide, zero, stats), scratch(even, wide, zero, stats)
+    constant = scratch(even, wide, zero, stats)
+    logs, cell_sums = scratch(cells, lanes, one, stats), scratch(cells, lanes, zero, stats)
+    line = scratch(1, lanes, zero, stats)[0]
+    top, sums = scratch(1, TILE, zero, stats)[0], scratch(1, TILE, zero, stats)[0]
+    logits = scratch(even, TILE, zero, stats)
+    block, present = scratch(TILE, broad, zero, stats), scratch(TILE, broad, zero, stats)
+    turned = scratch(broad, TILE, zero, stats)
     for v in range(nodes):
         S, R = stats[v], out[v]
-        if not finite(S):
+        highest = largest(S)
+        if highest != highest:
             R[:] = np.nan
             continue
-        highest = largest(S, top)
         if highest > extreme or one / extreme > highest > zero:
             S = S * (extreme if highest < one else one / extreme)
-            highest = largest(S, top)
+            highest = largest(S)
         scale = one / highest if highest > zero else one
-        floor = class_counts(S, scale, floor_share, tiny, bias)
-        for c in range(classes):
-            bias[c] += gaussians(
-                S[c, :dense], d, missing, scale, floor, least, limit, linear[c], square[c], constant[c]
-            )
+        floor = class_counts(S, scale, floor_share, tiny, bias, each, lacking)
+        gaussians(S, d, missing, scale, floor, least, limit, each, lacking, linear, square, constant, bias)
         cell_logs(S, dense, starts, scale, floor, tiny, logs, line)
         R[:] = zero
         cell_sums[:] = zero
         for first in range(offsets[v], offsets[v + 1], TILE):
             rows = min(TILE, offsets[v + 1] - first)
-            end, padded = first + rows, up(rows)
+            end, padded = first + rows, up(rows, stats)
             for c in range(even):
-                row = logits[c]
-                for i in range(padded):
-                    row[i] = bias[c]
+                for i in range(0, TILE, lanes_of(stats)):
+                    store(logits, c * TILE + i, spread(bias, c))
             for column in range(0, d, COLUMNS):
                 columns = min(COLUMNS, d - column)
-                width = up(columns)
-                load_turned(values[first:end], column, columns, missing, block, present)
-                add_polynomials(
-                    block.ravel(), padded, width, linear[:, column:], square[:, column:], logits.ravel()
-                )
+                width = up(columns, stats)
+                load_rows(values, first, rows, column, columns, missing, block, present)
+                turn(block, rows, width, turned)
+                add_polynomials(turned, padded, width, linear, square, column, logits)
                 if missing:
-                    add_products(present.ravel(), padded, width, constant[:, column:], logits.ravel())
+                    turn(present, rows, width, turned)
+                    add_products(turned, padded, width, constant, column, logits)
             if cells:
                 add_cells(codes[first:end], starts, logs, line, logits[:classes])
-            residuals(logits, classes, rows, labels[first:end], row_weights[first:end], top, total)
+            residuals(logits, rows, labels[first:end], row_weights[first:end], top, sums)
             if cells:
                 scatter_cells(codes[first:end], starts, logits[:classes], line, cell_sums)
-            for c in range(classes):
-                row, mass = logits[c], zero
-                for i in range(padded):
-                    mass += row[i]
-                R[c, 0] += mass
+            add_masses(logits, padded, R)
             for column in range(0, d, COLUMNS):
                 columns = min(COLUMNS, d - column)
-                width = up(columns)
-                load(values[first:end], column, columns, missing, block, present)
-                moments(block.ravel(), padded, width, logits.ravel(), sums.ravel(), squares.ravel())
-                for c in range(classes):
-                    x, y = R[c, dense - 2 * d + column :], R[c, dense - d + column :]
-                    for j in range(columns):
-                        x[j] += sums[c, j]
-                        y[j] += squares[c, j]
+                if d > COLUMNS:
+                    load_rows(values, first, rows, column, columns, missing, block, present)
+                add_moments(block, rows, columns, logits, R, dense - 2 * d + column, dense - d + column)
                 if missing:
-                    presences(present.ravel(), padded, width, logits.ravel(), sums.ravel())
-                    for c in range(classes):
-                        x = R[c, 1 + column :]
-                        for j in range(columns):
-                            x[j] += sums[c, j]
+                    add_presences(present, rows, columns, logits, R, 1 + column)
         for c in range(classes):
             for k in range(cells):
                 R[c, dense + k] = cell_sums[k, c]
@@ -497,6 +485,11 @@ def supports(family: Family) -> bool:
     return type(family) is NaiveBayes
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class FusedPeers:
     """All peers' rows, one peer's after the other's: `offsets` [N + 1] says where each begins and the last ends."""
@@ -507,8 +500,11 @@ class FusedPeers:
     row_weights: np.ndarray  # [rows]
     offsets: np.ndarray  # [N + 1]
     classes: int
+    threads: int | None = None  # at most; None: as many as there are processors for this process
 
     def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads is {self.threads}; expected 1 or more, or None for one each processor")
         if not supports(self.family):
             raise ValueError(
                 f"no fused kernel for {type(self.family).__name__}; use core.residual over its features"
@@ -566,16 +562,28 @@ class FusedPeers:
         kind = np.float32 if stats.dtype == np.float32 else np.float64
         stats = np.ascontiguousarray(stats, dtype=kind)
         out = np.empty_like(stats)
-        guards = (
-            self.family.count_floor / self.classes,
-            max(self.family.variance_floor, TINY),
-            MEAN_LIMIT,
-            TINY,
-            EXTREME[kind],
-        )
+        guards = [self.family.count_floor / self.classes, max(self.family.variance_floor, TINY)]
+        typed = tuple(kind(guard) for guard in (*guards, MEAN_LIMIT, TINY, EXTREME[kind]))
         starts = np.append(self.family.offsets, sum(self.family.cardinalities))
-        all_residuals(
-            *self.rows, self.labels, self.row_weights, self.offsets, starts, self.family.missing,
-            tuple(kind(guard) for guard in guards), stats, out,
-        )  # fmt: skip
+
+        def part(begin: int, end: int) -> None:
+            all_residuals(
+                *self.rows, self.labels, self.row_weights, self.offsets[begin : end + 1], starts,
+                self.family.missing, typed, stats[begin:end], out[begin:end],
+            )  # fmt: skip
+
+        edges = self._edges()
+        if edges.size == 2:
+            part(*edges)
+        else:
+            with ThreadPoolExecutor(edges.size - 1) as pool:
+                list(pool.map(part, edges[:-1], edges[1:]))
         return out
+
+    def _edges(self) -> np.ndarray:
+        """Where each thread's peers begin, and the last one's end: [threads + 1]. Peers are cut to about equal work."""
+        nodes = self.offsets.size - 1
+        work = self.offsets - self.offsets[0] + THETA_ROWS * np.arange(nodes + 1)
+        pays = int(work[-1]) * self.classes * self.family.size // WORTH_A_THREAD
+        count = max(min(self.threads or processors(), pays, nodes), 1)
+        return np.append(np.searchsorted(work, np.arange(count) * work[-1] / count), nodes)

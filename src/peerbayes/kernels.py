@@ -6,7 +6,9 @@ that the two matrix products of a pass are left to BLAS.
 """
 
 import numpy as np
+from llvmlite import ir
 from numba import njit
+from numba.extending import intrinsic
 
 # Sums may be reordered and multiplications fused with additions. NaN stays NaN: it marks a missing value.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
@@ -215,30 +217,57 @@ def scatter_cells(codes, offsets, residuals, stats):
                     cell[c] += row[c]
 
 
-@njit(inline="always")
-def exponential(x):
-    """exp(x) for x ≤ 0 to the last bit or two: 2^k · e^r with |r| ≤ ln 2 / 2 and a Taylor polynomial for e^r.
+# Of each number type: below which x exp(x) is 0, early enough that no product with it is subnormal, which is slow; ln 2
+# as a sum of two, the first of few digits; the bits of the fraction; and the terms of p in e^r = 1 + r + r²·p(r),
+# fitted for the least relative error where |r| ≤ ln 2 / 2: 4e-18 and 3e-9.
+EXPONENTIAL = {
+    "double": (
+        -690.0, 6.93147180369123816490e-01, 1.90821492927058770002e-10, 52,
+        (2.5000067566868052e-08, 2.763024936975921e-07, 2.75575863601904e-06, 2.480149309595094e-05,
+         0.00019841269506585833, 0.0013888888943633158, 0.008333333333494465, 0.04166666666653015,
+         0.16666666666666413, 0.5000000000000011),
+    ),
+    "float": (
+        -80.0, 0.693359375, -2.12194440e-4, 23,
+        (0.0013814596382327373, 0.008368717090860914, 0.04166838809269527, 0.1666652062943919, 0.49999993447560215),
+    ),
+}  # fmt: skip
 
-    Unlike the library's, it is inlined and vectorised.
+
+@intrinsic
+def exponential(typingctx, x):
+    """exp(x) for x ≤ 0 to the last bit or two, of float64 or float32 or a vector of them: 2^k·e^r with |r| ≤ ln 2 / 2.
+
+    Unlike the library's, it is inlined and vectorised. Adding 1.5·2^52 rounds to a whole number, and leaves k in the
+    lowest bits.
     """
-    x = max(x, -708.0)
-    k = np.floor(x * 1.4426950408889634 + 0.5)
-    r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10
-    p = 1.0 / 6227020800.0
-    p = p * r + 1.0 / 479001600.0
-    p = p * r + 1.0 / 39916800.0
-    p = p * r + 1.0 / 3628800.0
-    p = p * r + 1.0 / 362880.0
-    p = p * r + 1.0 / 40320.0
-    p = p * r + 1.0 / 5040.0
-    p = p * r + 1.0 / 720.0
-    p = p * r + 1.0 / 120.0
-    p = p * r + 1.0 / 24.0
-    p = p * r + 1.0 / 6.0
-    p = p * r + 0.5
-    p = p * r + 1.0
-    p = p * r + 1.0
-    return p * np.int64((np.int64(k) + 1023) << 52).view(np.float64)
+
+    def emit(context, builder, signature, arguments):
+        (x,) = arguments
+        kind, count = getattr(x.type, "element", x.type), getattr(x.type, "count", 0)
+        least, high, low, digits, terms = EXPONENTIAL[str(kind)]
+        whole = ir.IntType(64 if digits == 52 else 32)
+        whole = ir.VectorType(whole, count) if count else whole
+
+        def number(value, of=x.type):
+            return ir.Constant(of, [value] * count if count else value)
+
+        def fused(a, b, c):
+            return builder.fadd(builder.fmul(a, b, flags=["contract"]), c, flags=["contract"])
+
+        shift = number(1.5 * 2.0**digits)
+        shifted = fused(x, number(1.4426950408889634), shift)
+        k = builder.fsub(shifted, shift)
+        r = fused(k, number(-low), fused(k, number(-high), x))
+        p = number(terms[0])
+        for term in terms[1:]:
+            p = fused(p, r, number(term))
+        p = builder.fadd(fused(builder.fmul(r, r), p, r), number(1.0))
+        exponent = builder.shl(builder.bitcast(shifted, whole), number(digits, whole))
+        p = builder.bitcast(builder.add(builder.bitcast(p, whole), exponent), x.type)
+        return builder.select(builder.fcmp_ordered("<", x, number(least)), number(0.0), p)
+
+    return x(x), emit
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
@@ -292,3 +321,30 @@ def residuals(logits, best, labels, weights):
         soft += logits[labels[i], i]
         wrong += weights[i] if best[i] != labels[i] else 0.0
     return soft, wrong
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def judge(logits, labels, soft, wrong, lost):
+    """Add what models got wrong: logits [N, C, b] -> counts `wrong` [N], and 1 − p(y|x) in `lost` [N] if `soft`.
+
+    The logits are used up. Of equal ones the first counts.
+    """
+    models, classes, rows = logits.shape
+    top, total, best = np.empty(rows), np.empty(rows), np.empty(rows, np.int64)
+    for v in range(models):
+        of_model = logits[v]
+        if soft:
+            exponentials(of_model, best, total)
+            for i in range(rows):
+                lost[v] += 1.0 - of_model[labels[i], i] / total[i]
+        else:
+            top[:] = of_model[0]
+            best[:] = 0
+            for c in range(1, classes):
+                row = of_model[c]
+                for i in range(rows):
+                    if row[i] > top[i]:
+                        top[i] = row[i]
+                        best[i] = c
+        for i in range(rows):
+            wrong[v] += 1.0 if best[i] != labels[i] else 0.0

@@ -2,38 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from peerbayes import core
 from peerbayes.core import Array
+from peerbayes.families import Family, Rows
+from peerbayes.places import HERE, Place, fetch
 
-# Logits held at a time while many models are evaluated; beyond it they are taken in turns.
+# Logits held at a time while many models are judged: 64 MB of float64.
 LOGITS_HELD = 1 << 23
 
+# Logits above which the kernel is used, and how many it takes at a time: they stay in cache.
+LARGE, IN_CACHE = 1 << 22, 1 << 14
 
-def errors(features: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
-    """0-1 and soft error of N models on common rows: Φ [n, K], Y [n, C], W [N, C, K] -> two [N].
-
-    One matrix product for as many models as fit.
-    """
-    xp = array_namespace(weights)
-    models, classes, size = weights.shape
-    held = max(1, LOGITS_HELD // max(1, labels.shape[0] * classes))
-    found: list[tuple[Any, Any]] = []
-    for first in range(0, models, held):
-        block = weights[first : first + held, ...]
-        logits = xp.reshape(features @ xp.reshape(block, (-1, size)).mT, (labels.shape[0], -1, classes))
-        logits = xp.permute_dims(logits, (1, 0, 2))
-        soft = core.soft_error(labels[None, ...], core.softmax(logits))
-        found.append((core.error(labels[None, ...], logits), soft))
-    return xp.concat([hard for hard, _ in found]), xp.concat([soft for _, soft in found])
+# Entries of Φ up to which it is kept between rounds.
+FEATURES_KEPT = 1 << 24
 
 
-def disagreement(stats: Array) -> Array:
-    """‖S_v − S̄‖ / ‖S̄‖, S̄ the mean over peers: [N, C, K] -> [N]."""
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Labelled rows that models are judged on, all of them on all of these."""
+
+    family: Family
+    rows: Rows  # [m, Dc], [m, Dd]
+    labels: np.ndarray  # [m] class index
+    place: Place = HERE
+
+    def errors(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
+        """0-1 error and, if `soft`, soft error of each model: W [N, C, K] -> two [N]."""
+        models, classes, _ = weights.shape
+        wrong, lost = np.zeros(models), np.zeros(models)
+        if self.place.device is None and models * classes * self.labels.size > LARGE:
+            self._by_kernel(np.asarray(weights, dtype=np.float64), soft, wrong, lost)
+        else:
+            self._by_array(weights, soft, wrong, lost)
+        count = max(self.labels.size, 1)
+        return wrong / count, lost / count
+
+    def _by_kernel(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, lost: np.ndarray) -> None:
+        from peerbayes.kernels import judge
+
+        models, classes, size = weights.shape
+        together = max(1, min(models, IN_CACHE // (128 * classes)))
+        for begin, features in self._blocks(max(64, IN_CACHE // (together * classes))):
+            turned = np.ascontiguousarray(fetch(features).T, dtype=np.float64)  # [K, b]
+            labels = self.labels[begin : begin + turned.shape[1]]
+            for first in range(0, models, together):
+                some = slice(first, min(first + together, models))
+                logits = weights[some].reshape(-1, size) @ turned
+                judge(logits.reshape(-1, classes, labels.size), labels, soft, wrong[some], lost[some])
+
+    def _by_array(self, weights: Array, soft: bool, wrong: np.ndarray, lost: np.ndarray) -> None:
+        xp = array_namespace(weights)
+        models, classes, size = weights.shape
+        for begin, features in self._blocks(max(1, LOGITS_HELD // classes)):
+            labels = self.labels[begin : begin + len(features)]
+            one_hot = self.place.put(core.one_hot(labels, classes))[:, None, :]  # [b, 1, C]
+            together = max(1, LOGITS_HELD // (labels.size * classes))
+            for first in range(0, models, together):
+                some = slice(first, min(first + together, models))
+                logits = features @ xp.reshape(weights[some, ...], (-1, size)).mT
+                logits = xp.reshape(logits, (labels.size, -1, classes))  # [b, models, C]
+                best = core.one_hot(xp.argmax(logits, axis=-1), classes, logits.dtype)
+                wrong[some] += fetch(xp.sum(one_hot * (1.0 - best), axis=(0, 2)))
+                if soft:
+                    lost[some] += fetch(xp.sum(one_hot * (1.0 - core.softmax(logits)), axis=(0, 2)))
+
+    def _blocks(self, at_once: int) -> Iterator[tuple[int, Array]]:
+        """Φ of so many rows at a time, and where they begin."""
+        for begin in range(0, self.labels.size, at_once):
+            some = slice(begin, begin + at_once)
+            if self.labels.size * self.family.size <= FEATURES_KEPT:
+                yield begin, self._features[some]
+            else:
+                part = Rows(self.rows.values[some], self.rows.codes[some])
+                yield begin, self.place.put(self.family.features(part))
+
+    @cached_property
+    def _features(self) -> Array:
+        return self.place.put(self.family.features(self.rows))
+
+
+def disagreement(stats: Array, mean: Array) -> Array:
+    """‖S_v − S̄‖ / ‖S̄‖, S̄ the mean over peers: [N, C, K], [C, K] -> [N]."""
     xp = array_namespace(stats)
-    mean = xp.mean(stats, axis=0, keepdims=True)
     apart = xp.sqrt(xp.sum((stats - mean) ** 2, axis=(-2, -1)))
     return apart / xp.sqrt(xp.sum(mean**2))

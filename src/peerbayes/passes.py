@@ -1,13 +1,17 @@
 """One pass over the rows of a table: statistics, residual, log joint, posterior.
 
-Small tables hold Φ and use `core`; large ones are encoded, expanded and thrown away block by block by the
-`kernels`, so that a pass costs two matrix products and no memory. Both give the same numbers to rounding.
+Rows of one block are held as Φ. More are encoded, expanded and thrown away block by block, so that a pass costs two
+matrix products and no memory: by the `kernels` where there is much to do, by their twins in NumPy where loading them
+would take longer. All give the same numbers to rounding, and which way is taken depends on the call alone: not on what
+the process did before.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +27,13 @@ from peerbayes.tables import Table
 
 # A block of Φ: it fits the second-level cache, and calls stay rare.
 BLOCK_ENTRIES, BLOCK_ROWS = 1 << 17, 2048
+
+# Entries of Φ that are held where they are needed again and again: four megabytes.
+HELD_ENTRIES = 1 << 19
+
+# Features above which one pass is work for the kernels (naive Bayes has two for a continuous column), and entries of Φ
+# times passes above which many are: three to ten such fits make up for loading the kernels.
+LARGE_PASS, LARGE_PASSES = 2 * LARGE, 64 * HELD_ENTRIES
 
 # Rows of a DataFrame that are encoded at a time: large enough for its per-column cost not to matter.
 FRAME_ROWS = 1 << 15
@@ -46,8 +57,17 @@ class Block(NamedTuple):
     clip: float
 
     def rows(self) -> Rows:
-        standard = (self.values - self.location) * self.inverse
-        return Rows(np.clip(standard, -self.clip, self.clip), self.codes)
+        return Rows(self.standard().T, self.codes)
+
+    def standard(self) -> np.ndarray:
+        """z, transposed so that inner loops run over rows: [Dc, b]."""
+        standard = np.ascontiguousarray(self.values.T)
+        if self.clip == np.inf:  # already encoded
+            return standard
+        with np.errstate(over="ignore"):  # what overflows is clipped
+            standard = standard - self.location[:, None]
+            standard *= self.inverse[:, None]
+        return np.clip(standard, -self.clip, self.clip, out=standard)
 
 
 # --- where rows come from ----------------------------------------------------------------------------------
@@ -64,7 +84,7 @@ class Encoded:
     def rows(self) -> int:
         return int(self.data.values.shape[0])
 
-    def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
+    def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
         columns = self.data.values.shape[1]
         units = np.zeros(columns), np.ones(columns), np.inf
         for start in range(0, self.rows, size):
@@ -83,18 +103,25 @@ class Raw:
     def rows(self) -> int:
         return self.table.rows
 
-    def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
-        array, schema = self.table.numeric, self.schema
-        fast = array is not None and array.size > LARGE
-        tables = _lookup_tables(schema) if fast else None
+    @cached_property
+    def tables(self) -> tuple[np.ndarray, ...] | None:
+        """What category indices are looked up in, where the table is an array of numbers and that is possible."""
+        return None if self.table.numeric is None else _lookup_tables(self.schema)
+
+    def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
+        """Blocks of `size` rows, each with its first row's number; `fast` says that the kernels are loaded anyway."""
+        array, schema, tables = self.table.numeric, self.schema, self.tables
         if array is None or tables is None:
             for start in range(0, self.rows, FRAME_ROWS):
                 rows = schema.encode(self.table.part(start, start + FRAME_ROWS))
                 for inner, block in Encoded(schema, rows).blocks(size):
                     yield start + inner, block
             return
-        from peerbayes import kernels
+        look_up: Callable[..., None] = _look_up
+        if schema.discrete and (fast or array.size > LARGE):
+            from peerbayes import kernels
 
+            look_up = kernels.look_up
         continuous, discrete = np.array(schema.continuous, int), np.array(schema.discrete, int)
         units = schema.location, 1.0 / schema.scale, schema.limit
         for start in range(0, self.rows, size):
@@ -102,7 +129,7 @@ class Raw:
             values = part[:, continuous] if discrete.size else part
             codes = np.empty((part.shape[0], discrete.size), dtype=np.int32)
             if discrete.size:
-                kernels.look_up(np.ascontiguousarray(part), discrete, *tables, codes)
+                look_up(np.ascontiguousarray(part), discrete, *tables, codes)
             yield start, Block(np.ascontiguousarray(values, dtype=np.float64), codes, *units)
 
 
@@ -114,8 +141,10 @@ def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
 
     `again` says that they will be asked for many times; only an array of numbers is then encoded every time.
     """
-    streams = table.numeric is not None or (not again and table.all_numbers)
-    return Raw(schema, table) if streams else Encoded(schema, schema.encode(table))
+    schema.places(table)  # a table of other columns is refused
+    raw = Raw(schema, table)
+    streams = raw.tables is not None or (not again and table.all_numbers)
+    return raw if streams else Encoded(schema, schema.encode(table))
 
 
 def check_rows(source: Source, table: Table, *, training: bool, inferred: bool = False) -> bool:
@@ -180,7 +209,7 @@ def _lookup_tables(schema: Schema) -> tuple[np.ndarray, ...] | None:
             return None
         known = np.array(categories, dtype=object)
         low, high = min(categories), max(categories)
-        if int(high) - int(low) >= SMALL_RANGE:
+        if int(high) - int(low) >= SMALL_RANGE or abs(int(low)) > 2**62:
             return None
         table = np.full(int(high) - int(low) + 1, -1, dtype=np.int32)
         table[(known - low).astype(np.int64)] = np.arange(known.size)
@@ -192,41 +221,69 @@ def _lookup_tables(schema: Schema) -> tuple[np.ndarray, ...] | None:
     return np.array(lows, dtype=np.int64), starts, sizes, whole
 
 
+def _look_up(
+    part: np.ndarray,
+    columns: np.ndarray,
+    low: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    table: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """The kernel `look_up`, for tables too small to load it."""
+    values = part if columns.size == part.shape[1] else part[:, columns]
+    with np.errstate(invalid="ignore"):  # NaN and what is too large become the lowest integer
+        place = values.astype(np.int64) - low
+    known = place.view(np.uint64) < sizes.astype(np.uint64)  # negative ones are very large here
+    if values.dtype.kind != "i":
+        known &= place + low == values
+    every = known.all()
+    out[:] = table[(place if every else np.where(known, place, 0)) + starts]
+    if not every:
+        out[~known] = -1
+
+
 # --- labelled rows -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Held:
-    """Labelled rows as Φ [n, K] and Y [n, C], for tables that fit."""
+    """Labelled rows as Φ [n, K] and Y [n, C]: a few, or some that will pass by many times."""
 
     features: np.ndarray
     labels: np.ndarray
 
+    @cached_property
+    def classes(self) -> np.ndarray:
+        return self.labels.argmax(axis=-1)
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        return self.labels.sum(axis=-1)
+
     @property
     def mass(self) -> float:
-        return float(self.labels.sum())
+        return float(self.weights.sum())
 
     def statistics(self) -> np.ndarray:
-        """S = YᵀΦ: [C, K], summed in any order almost without rounding errors.
-
-        Variances are small differences of these sums. A row of Φ times its weight is H + L, where H is its part on a
-        grid of 2⁻²⁶ of the column's largest entry: sums of H are exact, and L is too small for its errors to matter.
-        """
-        weighted = self.features * self.labels.sum(axis=-1, keepdims=True)
-        largest = np.abs(weighted).max(axis=0, initial=0.0)
-        grid = 1.5 * 2.0**26 * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))
-        upper = (weighted + grid) - grid
-        of_class = (self.labels > 0).astype(np.float64)
-        return core.statistics(upper, of_class) + core.statistics(weighted - upper, of_class)
+        """S = YᵀΦ: [C, K], summed almost without rounding errors."""
+        upper, lower = _split_sums((self.features * self.weights[:, None]).T, self.labels > 0)
+        return upper + lower
 
     def evaluate(self, weights: np.ndarray) -> Evaluation:
         """R = (Y − P)ᵀΦ and the errors of the model W."""
-        residual, soft, hard = core.evaluate(self.features, self.labels, weights)
-        return Evaluation(residual, float(soft), float(hard))
+        residual, soft, wrong = np.zeros(weights.shape), 0.0, 0.0
+        rows, size = self.features.shape[0], block_rows(self.features.shape[1])
+        for part in (slice(start, start + size) for start in range(0, rows, size)):
+            logits = weights @ self.features[part].T
+            lost = _residuals(logits, self.classes[part], self.weights[part])
+            soft, wrong = soft + lost[0], wrong + lost[1]
+            residual += logits @ self.features[part]
+        return Evaluation(residual, soft / self.mass, wrong / self.mass)
 
 
 @dataclass(frozen=True)
-class Streamed:
+class Labelled:
     """Labelled rows that pass by block by block."""
 
     family: Family
@@ -239,16 +296,72 @@ class Streamed:
     def mass(self) -> float:
         return float(self.labels.size if self.weights is None else self.weights.sum())
 
+    def _blocks(self, size: int, fast: bool) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+        ones = np.ones(min(size, self.source.rows))
+        for start, block in self.source.blocks(size, fast):
+            stop = start + block.values.shape[0]
+            weights = ones[: stop - start] if self.weights is None else self.weights[start:stop]
+            yield block, self.labels[start:stop], weights
+
+
+class Plain(Labelled):
+    """Labelled rows that pass by in NumPy, which needs no compiler."""
+
+    def held(self) -> Held:
+        """The same rows, expanded once and for all."""
+        features = np.empty((self.family.size, self.source.rows))
+        for start, block in self.source.blocks(block_rows(self.family.size)):
+            features[:, start : start + block.values.shape[0]] = _features(self.family, block)
+        one_hot = core.one_hot(self.labels, self.classes)
+        return Held(features.T, one_hot if self.weights is None else one_hot * self.weights[:, None])
+
+    def statistics(self) -> np.ndarray:
+        """S = YᵀΦ: [C, K], summed almost without rounding errors.
+
+        What is lost when the sums of two blocks are added is kept, and added last.
+        """
+        family = self.family
+        total, lost = np.zeros((2, self.classes, family.dense_size))
+        cells = np.zeros((self.classes, sum(family.cardinalities)))
+        for block, labels, of_rows in self._blocks(block_rows(family.dense_size), fast=False):
+            weights = None if self.weights is None else of_rows
+            features = _dense(family, block)
+            if weights is not None:
+                features *= weights
+            upper, lower = _split_sums(features, core.one_hot(labels, self.classes))
+            before, total = total, total + upper
+            added = total - before
+            lost += (before - (total - added)) + (upper - added) + lower
+            if family.cardinalities:
+                _cell_statistics(block.codes, family.offsets, labels, weights, cells)
+        return np.concatenate([total + lost, cells], axis=1)
+
+    def evaluate(self, weights: np.ndarray) -> Evaluation:
+        """R = (Y − P)ᵀΦ and the errors of the model W."""
+        residual = np.zeros(weights.shape)
+        soft = wrong = 0.0
+        for block, labels, row_weights in self._blocks(block_rows(self.family.size), fast=False):
+            features = _features(self.family, block)
+            logits = weights @ features
+            lost = _residuals(logits, labels, row_weights)
+            soft, wrong = soft + lost[0], wrong + lost[1]
+            residual += logits @ features.T
+        return Evaluation(residual, soft / self.mass, wrong / self.mass)
+
+
+class Streamed(Labelled):
+    """Labelled rows that pass by in the kernels."""
+
     def statistics(self) -> np.ndarray:
         """S = YᵀΦ: [C, K]."""
         from peerbayes import kernels
 
         family, shortcut = self.family, _FAST_STATISTICS.get(_shape(self.family), "")
-        size = LONG_BLOCK_ROWS if shortcut else block_rows(family)
+        size = LONG_BLOCK_ROWS if shortcut else block_rows(family.dense_size)
         stats = np.zeros((self.classes, family.size))
         dense, cells = np.zeros((self.classes, family.dense_size)), stats[:, family.dense_size :]
         expand = None if shortcut else _expander(family, size)
-        for block, labels, weights in self._blocks(size):
+        for block, labels, weights in self._blocks(size, fast=True):
             if expand is None:
                 values, _, *units = block
                 getattr(kernels, shortcut)(values, *units, _missing(family), labels, weights, dense)
@@ -263,14 +376,14 @@ class Streamed:
         """R = (Y − P)ᵀΦ and the errors of the model W."""
         from peerbayes import kernels
 
-        family, size = self.family, block_rows(self.family)
+        family, size = self.family, block_rows(self.family.dense_size)
         logits_of = _logits(family, weights, size)
         residual = np.zeros((self.classes, family.dense_size))
         cells = np.zeros((sum(family.cardinalities), self.classes))
         part = np.empty_like(residual)
         best = np.empty(size, dtype=np.int64)
         soft = wrong = 0.0
-        for block, labels, row_weights in self._blocks(size):
+        for block, labels, row_weights in self._blocks(size, fast=True):
             features, logits = logits_of(block)
             lost = kernels.residuals(logits, best[: labels.size], labels, row_weights)
             soft, wrong = soft + lost[0], wrong + lost[1]
@@ -280,15 +393,8 @@ class Streamed:
         mass = self.mass
         return Evaluation(np.concatenate([residual, cells.T], axis=1), soft / mass, wrong / mass)
 
-    def _blocks(self, size: int) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
-        ones = np.ones(size)
-        for start, block in self.source.blocks(size):
-            stop = start + block.values.shape[0]
-            weights = ones[: stop - start] if self.weights is None else self.weights[start:stop]
-            yield block, self.labels[start:stop], weights
 
-
-Data = Held | Streamed
+Data = Held | Plain | Streamed
 
 
 def labelled(
@@ -298,13 +404,21 @@ def labelled(
     classes: int,
     weights: np.ndarray | None = None,
 ) -> Data:
-    """Labelled rows in the form that suits their number."""
+    """Labelled rows in the form that suits one pass over them."""
     if is_large(family, source.rows):
         return Streamed(family, source, labels, classes, weights)
-    one_hot = core.one_hot(labels, classes)
-    if weights is not None:
-        one_hot = one_hot * weights[:, None]
-    return Held(family.features(all_rows(source)), one_hot)
+    plain = Plain(family, source, labels, classes, weights)
+    return plain.held() if source.rows <= block_rows(family.size) else plain
+
+
+def repeated(data: Data, passes: int) -> Data:
+    """The same rows in the form that suits so many passes."""
+    if not isinstance(data, Plain):
+        return data
+    family, rows = data.family, data.source.rows
+    if rows * family.size * passes > LARGE_PASSES:
+        return Streamed(family, data.source, data.labels, data.classes, data.weights)
+    return data.held() if rows * family.size <= HELD_ENTRIES else data
 
 
 # --- prediction --------------------------------------------------------------------------------------------
@@ -318,10 +432,10 @@ def log_joint(family: Family, weights: np.ndarray, source: Source) -> np.ndarray
 def posterior(family: Family, weights: np.ndarray, source: Source) -> np.ndarray:
     """p(c | x) of every row: [n, C]."""
     if not is_large(family, source.rows):
-        return np.asarray(core.softmax(_predicted(family, weights, source, np.asarray)))
+        return _predicted(family, weights, source, _softmax)
     from peerbayes import kernels
 
-    best = np.empty(block_rows(family), dtype=np.int64)
+    best = np.empty(block_rows(family.dense_size), dtype=np.int64)
 
     def normalise(logits: np.ndarray) -> np.ndarray:
         kernels.softmax(logits, best[: logits.shape[1]])
@@ -333,14 +447,30 @@ def posterior(family: Family, weights: np.ndarray, source: Source) -> np.ndarray
 def _predicted(
     family: Family, weights: np.ndarray, source: Source, finish: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    if not is_large(family, source.rows):
-        return np.asarray(core.log_joint(family.features(all_rows(source)), weights))
-    logits_of = _logits(family, weights, block_rows(family))
+    large = is_large(family, source.rows)
+    size = block_rows(family.dense_size)
+    logits_of = _logits(family, weights, size) if large else _plain_logits(family, weights)
     out = np.empty((source.rows, weights.shape[0]))
-    for start, block in source.blocks(block_rows(family)):
+    for start, block in source.blocks(size, large):
         _, logits = logits_of(block)
         out[start : start + logits.shape[1]] = finish(logits).T
     return out
+
+
+def _plain_logits(family: Family, weights: np.ndarray) -> Callable[[Block], tuple[np.ndarray, np.ndarray]]:
+    """`_logits` in NumPy. One-hots are not written out: a column may have very many categories."""
+    dense = weights[:, : family.dense_size]
+    cells = np.pad(weights[:, family.dense_size :], ((0, 0), (0, 1)))  # the last one is for missing values
+
+    def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
+        features = _dense(family, block)
+        logits = dense @ features
+        place = np.where(block.codes < 0, cells.shape[1] - 1, block.codes + family.offsets)
+        for column in place.T:
+            logits += np.take(cells, column, axis=1)
+        return features, logits
+
+    return logits_of
 
 
 def _logits(
@@ -352,12 +482,11 @@ def _logits(
     dense = np.ascontiguousarray(weights[:, : family.dense_size])
     cells = np.ascontiguousarray(weights[:, family.dense_size :].T)
     expand = _expander(family, size)
-    buffer = np.empty((weights.shape[0], size))
+    buffer = np.empty(weights.shape[0] * size)
 
     def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
         features = expand(block)
-        count = features.shape[1]
-        logits = buffer if count == size else np.empty((weights.shape[0], count))
+        logits = _start_of(buffer, weights.shape[0], features.shape[1])
         np.dot(dense, features, out=logits)
         if family.cardinalities:
             kernels.add_cells(block.codes, family.offsets, cells, logits)
@@ -392,25 +521,117 @@ def _expander(family: Family, size: int) -> Callable[[Block], np.ndarray]:
     if fast is None:
         return lambda block: np.ascontiguousarray(np.asarray(family.dense(block.rows().values)).T)
     kernel, missing = getattr(kernels, fast), _missing(family)
-    buffer = np.empty((family.dense_size, size))
+    buffer = np.empty(family.dense_size * size)
 
     def expand(block: Block) -> np.ndarray:
         values, _, *units = block
-        count = values.shape[0]
-        features = buffer if count == size else np.empty((family.dense_size, count))
+        features = _start_of(buffer, family.dense_size, values.shape[0])
         kernel(values, *units, missing, features)
         return features
 
     return expand
 
 
+def _start_of(buffer: np.ndarray, *shape: int) -> np.ndarray:
+    """The start of a buffer, in a given shape."""
+    return buffer[: math.prod(shape)].reshape(shape)
+
+
 def is_large(family: Family, rows: int) -> bool:
-    return rows * family.size > LARGE
+    """Whether a pass over so many rows is work for the kernels; one-hots are not written out in a single pass."""
+    return rows * (family.dense_size + 2 * len(family.cardinalities)) > LARGE_PASS
 
 
-def block_rows(family: Family) -> int:
-    return max(64, min(BLOCK_ROWS, BLOCK_ENTRIES // family.dense_size))
+def block_rows(features: int) -> int:
+    """Rows of a block with so many features a row."""
+    return max(64, min(BLOCK_ROWS, BLOCK_ENTRIES // features))
 
 
 def all_rows(source: Source) -> Rows:
     return source.data if isinstance(source, Encoded) else source.schema.encode(source.table)
+
+
+# --- the kernels' twins in NumPy ---------------------------------------------------------------------------
+
+
+def _dense(family: Family, block: Block) -> np.ndarray:
+    """The dense features of a block, transposed: [dense, b]."""
+    values, d = block.standard(), family.continuous
+    if _shape(family) not in _FAST_EXPANSION:
+        return np.ascontiguousarray(np.asarray(family.dense(values.T)).T)
+    features = np.empty((family.dense_size, values.shape[1]))
+    features[0] = 1.0
+    k = 1
+    if _missing(family):
+        present = np.equal(values, values, out=features[1 : 1 + d])
+        values, k = np.where(present, values, 0.0), 1 + d
+    features[k : k + d] = values
+    k += d
+    if isinstance(family, NaiveBayes):
+        np.square(values, out=features[k:])
+        return features
+    for j in range(d):
+        np.multiply(values[j], values[j:], out=features[k : k + d - j])
+        k += d - j
+    return features
+
+
+def _features(family: Family, block: Block) -> np.ndarray:
+    """Φᵀ of a block: [K, b]."""
+    dense = _dense(family, block)
+    if not family.cardinalities:
+        return dense
+    rows = dense.shape[1]
+    features = np.zeros((family.size + 1, rows))  # the last one is where missing values go
+    features[: family.dense_size] = dense
+    place = np.where(block.codes < 0, family.size, block.codes + (family.dense_size + family.offsets))
+    features.reshape(-1)[place * rows + np.arange(rows)[:, None]] = 1.0
+    return features[:-1]
+
+
+def _split_sums(features: np.ndarray, of_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of features [K, b] over the rows of each class [b, C], as two parts [C, K].
+
+    Variances are small differences of these sums. A feature is H + L, where H is its part on a grid of 2⁻²⁶ of its
+    largest value: sums of H are exact in any order, and L is too small for its errors to matter.
+    """
+    largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
+    grid = 1.5 * 2.0**26 * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
+    upper = features + grid
+    upper -= grid
+    exact = of_class.T @ upper.T
+    return exact, of_class.T @ np.subtract(features, upper, out=upper).T
+
+
+def _cell_statistics(
+    codes: np.ndarray, offsets: np.ndarray, labels: np.ndarray, weights: np.ndarray | None, stats: np.ndarray
+) -> None:
+    """S of the discrete columns: add a block of category indices [b, Dd] to [C, cells]."""
+    place = codes + (offsets + labels[:, None].astype(np.int64) * stats.shape[1])
+    of_values = None if weights is None else np.broadcast_to(weights[:, None], codes.shape)
+    if codes.min() < 0:
+        known = codes >= 0
+        place, of_values = place[known], None if of_values is None else of_values[known]
+    if stats.size > place.size:  # many categories: most cells are not touched
+        np.add.at(stats.reshape(-1), place, 1.0 if of_values is None else of_values)
+        return
+    of_values = None if of_values is None else of_values.ravel()
+    stats += np.bincount(place.ravel(), of_values, minlength=stats.size).reshape(stats.shape)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    """P = softmax over classes, in place: [C, b]."""
+    logits -= logits.max(axis=0)
+    np.exp(logits, out=logits)
+    logits /= logits.sum(axis=0)
+    return logits
+
+
+def _residuals(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """(Y − P) times the rows' weights, in place: [C, b]; and the weight of what is wrong, softly and hard."""
+    wrong = float(weights[logits.argmax(axis=0) != labels].sum())
+    _softmax(logits)
+    logits *= -weights
+    own = labels, np.arange(labels.size)
+    logits[own] += weights
+    return float(logits[own].sum()), wrong

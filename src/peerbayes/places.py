@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,12 @@ class Place:
         except (RuntimeError, AssertionError) as error:
             raise ValueError(f"device is {self.device!r}, which PyTorch cannot use here: {error}") from error
 
+    @property
+    def fuses(self) -> bool:
+        """Whether the fused kernels for GPUs run there: CUDA, float32, and Triton, which comes with PyTorch."""
+        on_gpu = self.device is not None and self.device.startswith("cuda")
+        return on_gpu and self.precision == "float32" and find_spec("triton") is not None
+
     def put(self, array: np.ndarray) -> Array:
         """An array of numbers, brought there."""
         if self.device is None:
@@ -48,14 +56,23 @@ class Place:
         """A sparse matrix, brought there; `@` multiplies it with arrays that are there."""
         if self.device is None:
             return matrix.astype(self.precision)
+        if self.fuses:
+            from peerbayes.fused_gpu import Mixing
+
+            return Mixing.of(matrix, self.device)
         import torch
 
         # Compressed rows are still beta in PyTorch and say so; coordinates are not.
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         indices = torch.as_tensor(np.stack([rows, matrix.indices]), dtype=torch.int64, device=self.device)
-        return torch.sparse_coo_tensor(
-            indices, self.put(matrix.data), matrix.shape, is_coalesced=True, check_invariants=False
-        )
+        with warnings.catch_warnings():  # some releases warn that nothing is checked, whatever is asked for
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.sparse_coo_tensor(
+                indices, self.put(matrix.data), matrix.shape, is_coalesced=True, check_invariants=True
+            )
+
+
+HERE = Place()
 
 
 def fetch(array: Array) -> np.ndarray:

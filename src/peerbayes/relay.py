@@ -17,11 +17,16 @@ network. And the guard raises κ_v where the network's residual grows again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace
 from scipy.sparse import csgraph, csr_array
 
+from peerbayes import core
+from peerbayes.core import Array
+from peerbayes.places import HERE, Place
 from peerbayes.strategies import Residual
 
 # How fast r̄ follows, how the guard's average of ‖R̂‖ forgets, when it acts, and how far κ goes.
@@ -32,6 +37,10 @@ LARGEST_BOOST = 1.2
 
 # Above this ratio of differences between neighbours to differences within peers, peers' data differ: `relay` fits.
 DIFFERENT = 1.5
+
+
+# Distances between all pairs are held: 0.8 GB of float64.
+LARGEST_NETWORK = 10_000
 
 
 class Tree(NamedTuple):
@@ -51,6 +60,11 @@ class Tree(NamedTuple):
 def spanning_tree(adjacency: csr_array) -> Tree:
     """The breadth-first tree from node 0: [N, N] -> 2(N − 1) directed links."""
     nodes = adjacency.shape[0]
+    if nodes > LARGEST_NETWORK:
+        raise ValueError(
+            f"relay knows the distances between all peers, and so takes up to {LARGEST_NETWORK:,} of them; here are "
+            f"{nodes:,}. Use strategy='exact'"
+        )
     branches = csgraph.breadth_first_tree(adjacency, 0, directed=False).tocoo()
     parent, child = branches.row, branches.col
     sender, receiver = np.concatenate([parent, child]), np.concatenate([child, parent])
@@ -66,19 +80,19 @@ def spanning_tree(adjacency: csr_array) -> Tree:
 class RelayState(NamedTuple):
     """What `Relay` remembers, for all peers."""
 
-    start: np.ndarray  # [N, C, K] S⁰
-    own: np.ndarray  # [N, C, K] A
-    inbox: np.ndarray  # [E, C, K] the last matrix on each link
-    total: np.ndarray  # [N, C, K] G
-    lasting: np.ndarray  # [N, C, K] r̄
-    recent: np.ndarray  # [N, D, C, K] R − r̄ of the last rounds, the newest first
-    share: np.ndarray  # [N] κ
-    motion: np.ndarray  # [N] running average of ‖R̂‖
-    least: np.ndarray  # [N] its minimum so far
-    turn: np.ndarray  # [] rounds done
+    start: Array  # [N, C, K] S⁰
+    own: Array  # [N, C, K] A
+    inbox: Array  # [E, C, K] the last matrix on each link
+    total: Array  # [N, C, K] G
+    lasting: Array  # [N, C, K] r̄
+    recent: tuple[Array, ...]  # D × [N, C, K] R − r̄ of the last rounds, the newest first
+    share: Array  # [N] κ
+    motion: Array  # [N] running average of ‖R̂‖
+    least: Array  # [N] its minimum so far
+    turn: Array  # [] rounds done
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Relay:
     """Exact delayed sums over a spanning tree of a fixed network."""
 
@@ -87,84 +101,106 @@ class Relay:
 
     tree: Tree
     rounds: int = 64
+    place: Place = HERE
 
     @property
     def boost(self) -> float:
         """b: all peers the same."""
         return min(LARGEST_BOOST, self.rounds / max(1.0, self.rounds - self.tree.mean_distance))
 
-    def begin(self, start: np.ndarray) -> RelayState:
-        zero = np.zeros_like(start)
+    def begin(self, start: Array) -> RelayState:
+        xp = array_namespace(start)
         links, depth = len(self.tree.sender), self.tree.beyond.shape[1]
-        peers = np.zeros(len(start))
+        peers = xp.zeros_like(start[:, 0, 0])
         return RelayState(
-            start,
-            zero,
-            np.zeros((links, *start.shape[1:])),
-            zero,
-            zero,
-            np.zeros((len(start), depth, *start.shape[1:])),
-            peers + FIRST_SHARE,
-            peers,
-            peers + np.inf,
-            np.zeros(()),
+            start=start,
+            own=xp.zeros_like(start),
+            inbox=self.place.put(np.zeros((links, *start.shape[1:]))),
+            total=xp.zeros_like(start),
+            lasting=xp.zeros_like(start),
+            recent=(xp.zeros_like(start),) * depth,
+            share=peers + FIRST_SHARE,
+            motion=peers,
+            least=peers + np.inf,
+            turn=self.place.put(np.zeros(())),
         )
 
     def adapt(self, state: RelayState, residual: Residual) -> RelayState:
         """A += b·R(S + κP): what a peer does before it sends."""
-        reflex = (state.recent * self.tree.beyond[:, :, None, None]).sum(axis=1)
+        beyond, reflex = self._beyond, 0.0
+        for age, change in enumerate(state.recent):
+            reflex = reflex + change * beyond[:, age, None, None]
         change = self.boost * residual(self.read(state) + state.share[:, None, None] * reflex)
-        recent = np.concatenate([change[:, None], state.recent[:, :-1]], axis=1)  # less r̄, once it is known
-        return state._replace(own=state.own + change, recent=recent)
+        return state._replace(
+            own=state.own + change, recent=(change, *state.recent[:-1])
+        )  # less r̄, once it is known
 
-    def messages(self, state: RelayState) -> np.ndarray:
+    def messages(self, state: RelayState) -> Array:
         """M_{v→u} on every link: [E, C, K]."""
         behind = state.own + self._gathered(state.inbox)
-        return behind[self.tree.sender] - state.inbox[self.tree.reverse]
+        return behind[self.tree.sender, ...] - state.inbox[self.tree.reverse, ...]
 
-    def hear(self, state: RelayState, inbox: np.ndarray) -> RelayState:
+    def hear(self, state: RelayState, inbox: Array) -> RelayState:
         """Take in what arrived; a link that stayed silent keeps its last matrix."""
-        tree, turn = self.tree, float(state.turn) + 1
+        xp, tree = array_namespace(inbox), self.tree
+        turn = xp.asarray(state.turn + 1.0)
         total = state.own + self._gathered(inbox)
         network = (total - state.total) / tree.nodes
-        change, lasting = state.recent[:, 0], state.lasting
+        change, lasting = state.recent[0], state.lasting
         if turn > 1:
             lasting = lasting + FOLLOW * ((change - network) - lasting)
-        recent = state.recent.copy()
-        recent[:, 0] = change - lasting
-        motion = FORGET * state.motion + (1 - FORGET) * np.sqrt((network**2).sum(axis=(1, 2)))
+        motion = FORGET * state.motion + (1 - FORGET) * xp.sqrt(xp.sum(network**2, axis=(1, 2)))
         least, share = state.least, state.share
         if turn >= 4 + tree.beyond.shape[1] / 2:
-            share = np.where(motion > GROWTH * least, np.minimum(LARGEST_SHARE, share + SHARE_STEP), share)
-            least = np.minimum(least, motion)
-        return RelayState(
-            state.start, state.own, inbox, total, lasting, recent, share, motion, least, np.asarray(turn)
-        )
+            share = xp.where(motion > GROWTH * least, xp.clip(share + SHARE_STEP, None, LARGEST_SHARE), share)
+            least = xp.minimum(least, motion)
+        recent = (change - lasting, *state.recent[1:])
+        return RelayState(state.start, state.own, inbox, total, lasting, recent, share, motion, least, turn)
 
-    def read(self, state: RelayState) -> np.ndarray:
+    def read(self, state: RelayState) -> Array:
         return state.start + state.total / self.tree.nodes
 
-    def _gathered(self, inbox: np.ndarray) -> np.ndarray:
+    def _gathered(self, inbox: Array) -> Array:
         """Σ over a peer's links of what came in: [E, C, K] -> [N, C, K]."""
-        gathered = np.zeros((self.tree.nodes, *inbox.shape[1:]))
-        np.add.at(gathered, self.tree.receiver, inbox)
-        return gathered
+        return (self._gathering @ inbox.reshape(len(inbox), -1)).reshape(-1, *inbox.shape[1:])
+
+    @cached_property
+    def _gathering(self) -> Any:
+        """[N, E]: 1 where a link ends."""
+        links = np.arange(len(self.tree.receiver))
+        ones = csr_array(
+            (np.ones(links.size), (self.tree.receiver, links)), shape=(self.tree.nodes, links.size)
+        )
+        return self.place.put_matrix(ones)
+
+    @cached_property
+    def _beyond(self) -> Array:
+        return self.place.put(self.tree.beyond)
 
 
-def difference_ratio(
-    features: np.ndarray, labels: np.ndarray, change: np.ndarray, posterior: np.ndarray, links: csr_array
-) -> float:
-    """F = Σ_links ‖R_v − R_u‖² / Σ_links (w_v + w_u), w_v the unbiased variance of R_v within the peer's rows.
+def first_residual(
+    features: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """R_v at the common start, and w_v, its unbiased variance within the peer's rows: [..., C, K], [...].
 
-    Φ [N, n, K], Y [N, n, C], R [N, C, K], P [N, n, C] at the common start. About 1 where peers' rows are drawn alike,
-    well above where their data differ.
+    Φ [..., n, K], Y [..., n, C], W [..., C, K].
     """
     weight = labels.sum(axis=-1)
     rows = np.maximum((weight > 0).sum(axis=-1), 1)
-    step = labels - weight[..., None] * posterior
+    step = labels - weight[..., None] * core.posterior(features, weights)
+    change = core.statistics(features, step)
     square = ((step**2).sum(axis=-1) * (features**2).sum(axis=-1)).sum(axis=-1)
-    size = (change**2).sum(axis=(1, 2))
-    within = np.where(rows > 1, rows / np.maximum(rows - 1, 1) * (square - size / rows), square)
+    size = (change**2).sum(axis=(-2, -1))
+    return change, np.where(rows > 1, rows / np.maximum(rows - 1, 1) * (square - size / rows), square)
+
+
+def difference_ratio(change: np.ndarray, within: np.ndarray, links: csr_array) -> float:
+    """F = Σ_links ‖R_v − R_u‖² / Σ_links (w_v + w_u), of the first residuals [N, C, K] and their variances [N].
+
+    About 1 where peers' rows are drawn alike, well above where their data differ.
+    """
     receiver, sender = links.nonzero()
-    apart = ((change[receiver] - change[sender]) ** 2).sum(axis=(1, 2)).sum()
-    return float(apart / max((within[receiver] + within[sender]).sum(), np.finfo(float).tiny))
+    apart = sum(
+        float(((change[v] - change[u]) ** 2).sum()) for v, u in zip(receiver, sender, strict=True) if v < u
+    )
+    return 2 * apart / max(float((within[receiver] + within[sender]).sum()), float(np.finfo(float).tiny))

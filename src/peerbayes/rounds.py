@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
+from scipy.sparse import csr_array
 
 from peerbayes import topologies
 from peerbayes.core import Array
@@ -29,51 +30,88 @@ class Rounds(Protocol):
 
 @dataclass(frozen=True)
 class Faults:
-    """Each message is lost with probability `loss`, independently, whatever the run did before."""
+    """What happens to messages, each on its own and whatever the run did before.
+
+    A message is lost with probability `loss`; else, with probability `late`, its link lags: what arrives is the
+    message of the round before, and in the first round nothing.
+    """
 
     loss: float
     seed: int
+    late: float = 0.0
 
-    def kept(self, turn: int, messages: int) -> np.ndarray:
-        return np.random.default_rng([self.seed, LOSS_STREAM, turn]).random(messages) >= self.loss
+    def fates(self, turn: int, messages: int) -> tuple[np.ndarray, np.ndarray]:
+        """Which links bring the message of this round, and which that of the last: two [E] of booleans."""
+        drawn = np.random.default_rng([self.seed, LOSS_STREAM, turn]).random(messages)
+        in_time = drawn >= self.loss + (1.0 - self.loss) * self.late
+        return in_time, (drawn >= self.loss) & ~in_time
 
 
-@dataclass(frozen=True)
+class Late(NamedTuple):
+    """A strategy's state, and the messages of the round before, for links that lag."""
+
+    state: Any
+    message: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Broadcast:
-    """The same message to every neighbour; the weight of one that is lost goes to the receiver itself."""
+    """The same message to every neighbour; the weight of one that does not come goes to the receiver itself."""
 
     strategy: Strategy
     network: topologies.Schedule
     residual: Residual
     faults: Faults
     place: Place
+    _mixing: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def begin(self, start: Array) -> Any:
-        return self.strategy.begin(start, self.residual)
+        state = self.strategy.begin(start, self.residual)
+        return Late(state, self.strategy.message(state)) if self.faults.late else state
 
     def advance(self, state: Any, turn: int) -> tuple[Any, np.ndarray]:
-        message = self.strategy.message(state)
+        if not self.faults.late:
+            return self._stepped(state, turn, self.strategy.message(state), None)
+        message = self.strategy.message(state.state)
+        after, sent = self._stepped(state.state, turn, message, state.message)
+        return Late(after, message), sent
+
+    def _stepped(self, state: Any, turn: int, message: Array, before: Array | None) -> tuple[Any, np.ndarray]:
         nodes = len(message)
         if self.strategy.mixing == "none":
             return self.strategy.step(state, message, self.residual), np.zeros(nodes)
         links = self.network.at(turn)
-        weights = getattr(topologies, self.strategy.mixing)(links)
-        if self.faults.loss:
-            weights = topologies.lose(weights, self.faults.kept(turn, weights.nnz))
-        mixed = (self.place.put_matrix(weights) @ message.reshape(nodes, -1)).reshape(message.shape)
+        mixed = self._mixed(links, turn, message, before)
         after = self.strategy.step(state, mixed, self.residual)
         degrees = np.diff(links.indptr)
         if isinstance(self.network, topologies.Churn):
             after = unless_away(state, after, self.place.put(degrees) > 0)
         return after, degrees * float(message[0, ...].nbytes)
 
+    def _mixed(self, links: csr_array, turn: int, message: Array, before: Array | None) -> Array:
+        """Σ_u a_vu message_u of what arrived: [N, …]."""
+        if self._mixing.get("links") is not links:
+            weights = getattr(topologies, self.strategy.mixing)(links)
+            self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))
+        weights, flat = self._mixing["weights"], message.reshape(len(message), -1)
+        if not self.faults.loss and before is None:
+            return (self._mixing["placed"] @ flat).reshape(message.shape)
+        in_time, late = self.faults.fates(turn, weights.nnz)
+        if before is None or turn == 1:
+            mixed = self.place.put_matrix(topologies.lose(weights, in_time)) @ flat
+            return mixed.reshape(message.shape)
+        fresh, stale = topologies.delay(weights, in_time, late)
+        mixed = self.place.put_matrix(fresh) @ flat
+        mixed += self.place.put_matrix(stale) @ before.reshape(flat.shape)
+        return mixed.reshape(message.shape)
+
     def read(self, state: Any) -> Array:
-        return self.strategy.read(state)
+        return self.strategy.read(state.state if self.faults.late else state)
 
 
 @dataclass(frozen=True)
 class OverTree:
-    """A message of its own to every neighbour on a spanning tree; one that is lost is only late."""
+    """A message of its own to every neighbour on a spanning tree; the next one makes up for one that did not come."""
 
     strategy: Relay
     residual: Residual
@@ -85,11 +123,12 @@ class OverTree:
     def advance(self, state: Any, turn: int) -> tuple[Any, np.ndarray]:
         state = self.strategy.adapt(state, self.residual)
         inbox = self.strategy.messages(state)
-        if self.faults.loss:
-            kept = self.faults.kept(turn, len(inbox))
-            inbox = np.where(kept[:, None, None], inbox, state.inbox)
+        if self.faults.loss or self.faults.late:
+            xp = array_namespace(inbox)
+            kept = xp.asarray(self.faults.fates(turn, len(inbox))[0], device=device(inbox))
+            inbox = xp.where(kept[:, None, None], inbox, state.inbox)
         sent = np.bincount(self.strategy.tree.sender, minlength=self.strategy.tree.nodes)
-        return self.strategy.hear(state, inbox), sent * float(state.own[0].nbytes)
+        return self.strategy.hear(state, inbox), sent * float(state.own[0, ...].nbytes)
 
     def read(self, state: Any) -> np.ndarray:
         return self.strategy.read(state)
@@ -98,9 +137,7 @@ class OverTree:
 def unless_away(before: Any, after: Any, here: Array) -> Any:
     """The state after a round, but for peers that were away."""
 
-    def chosen(old: Array, new: Array) -> Array:
-        return array_namespace(new).where(here.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
     if isinstance(after, tuple):
-        return type(after)(*(chosen(old, new) for old, new in zip(before, after, strict=True)))
-    return chosen(before, after)
+        parts = [unless_away(old, new, here) for old, new in zip(before, after, strict=True)]
+        return type(after)(*parts) if hasattr(after, "_fields") else tuple(parts)
+    return array_namespace(after).where(here.reshape(-1, *[1] * (after.ndim - 1)), after, before)

@@ -37,6 +37,8 @@ class Run:
     sizes: np.ndarray = field(repr=False)
     """[N] rows of each peer."""
     of_weights: bool = False
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)
+    """What the time was spent on: rounds, evaluation, references."""
 
     @property
     def history(self) -> Any:
@@ -60,6 +62,7 @@ class Run:
         told["disagreement"] = float(column["disagreement"].mean())
         told["bytes_per_peer"] = float(column["bytes"].mean())
         told["floored"] = float(column["floored"].mean())
+        told |= {f"seconds_{what}": seconds for what, seconds in self.seconds.items()}
         return told
 
     def classifier(self, node: int) -> Any:
@@ -83,6 +86,7 @@ class Run:
             "configuration": self.configuration,
             "references": self.references,
             "of_weights": self.of_weights,
+            "seconds": self.seconds,
             "schema": self.schema.to_json(),
             "family": {"name": self.layout.name, **self.layout.layout()},
         }
@@ -107,6 +111,7 @@ class Run:
                 header["references"],
                 arrays["sizes"].astype(np.int64),
                 header["of_weights"],
+                header.get("seconds", {}),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

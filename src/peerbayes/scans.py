@@ -6,11 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Entries above which the kernels pay for being loaded (and, once on a machine, compiled).
-LARGE = 1 << 21
+# Entries of a table above which the kernels are used. Loading them takes half a second in a process, and compiling them
+# five seconds once on a machine; up to here, plain NumPy loses some twenty milliseconds a fit to them.
+LARGE = 1 << 20
 
 # Rows of a block of which only sums are kept: calls stay rare.
-LONG_BLOCK_ROWS = 1 << 13
+LONG_BLOCK_ROWS = 1 << 12
+
+# Entries of a block that plain NumPy goes over several times: it stays in the second-level cache.
+PLAIN_ENTRIES = 1 << 15
+
+# Entries of an inner loop from which its start no longer matters.
+LONG_LOOP = 1 << 9
 
 # Integers within a range of this many values are counted in a table; others are hashed.
 SMALL_RANGE = 1 << 16
@@ -24,17 +31,20 @@ def column_moments(
     width = values.shape[1] if columns is None else len(columns)
     state = np.zeros((5, width))
     state[3:] = np.array([[np.inf], [-np.inf]])
-    add = _add_moments
+    add, size = _add_moments, max(64, PLAIN_ENTRIES // max(1, width))
     if values.size > LARGE:
         from peerbayes.kernels import moments as add
-    ones = np.ones(LONG_BLOCK_ROWS)
-    for start in range(0, values.shape[0], LONG_BLOCK_ROWS):
-        part = values[start : start + LONG_BLOCK_ROWS]
+
+        size = LONG_BLOCK_ROWS
+    ones = np.ones(min(size, values.shape[0]))
+    for start in range(0, values.shape[0], size):
+        part = values[start : start + size]
         block = np.ascontiguousarray(part if every else part[:, list(columns or ())], dtype=np.float64)
-        of_rows = ones[: block.shape[0]] if weights is None else weights[start : start + LONG_BLOCK_ROWS]
+        of_rows = ones[: block.shape[0]] if weights is None else weights[start : start + size]
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are reported by name, by the caller
-            if start == 0:
-                state[1] = _first_mean(block)
+            new = state[0] == 0
+            if new.any():
+                state[1, new] = _first_mean(block if new.all() else block[:, new])
             add(block, of_rows, state)
     count, mean, square, low, high = state
     return count, mean, square / np.where(count > 0, count, 1.0), low, high
@@ -42,30 +52,39 @@ def column_moments(
 
 def _first_mean(block: np.ndarray) -> np.ndarray:
     """Where to measure deviations from at first."""
+    mean = block.mean(axis=0)
+    if not np.isnan(mean).any():
+        return mean
     present = ~np.isnan(block)
     return np.where(present, block, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
 
 
 def _add_moments(block: np.ndarray, weights: np.ndarray, state: np.ndarray) -> None:
     """The kernel `moments`, for tables too small to load it."""
-    present = ~np.isnan(block)
-    of_values = np.where(present, weights[:, None], 0.0)
-    gaps = np.where(present, block - state[1], 0.0)
-    count, total = of_values.sum(axis=0), (of_values * gaps).sum(axis=0)
+    values = np.ascontiguousarray(block.T)  # inner loops run over rows
+    low, high = values.min(axis=1), values.max(axis=1)
+    gaps = values - state[1][:, None]
+    count = np.full(low.shape, weights.sum())
+    if np.isnan(low).any():
+        present = ~np.isnan(values)
+        low, high = (np.where(present, values, end) for end in (np.inf, -np.inf))
+        low, high = low.min(axis=1), high.max(axis=1)
+        gaps, count = np.where(present, gaps, 0.0), present @ weights
+    total = gaps @ weights
     gap = total / np.where(count > 0, count, 1.0)
-    square = np.maximum((of_values * gaps**2).sum(axis=0) - gap * total, 0.0)
+    square = np.maximum(np.square(gaps, out=gaps) @ weights - gap * total, 0.0)
     both = np.where(state[0] + count > 0, state[0] + count, 1.0)
     state[2] += square + gap**2 * (state[0] * count / both)
     state[1] += gap * (count / both)
     state[0] += count
-    state[3] = np.minimum(state[3], np.where(present, block, np.inf).min(axis=0))
-    state[4] = np.maximum(state[4], np.where(present, block, -np.inf).max(axis=0))
+    state[3] = np.minimum(state[3], low)
+    state[4] = np.maximum(state[4], high)
 
 
 def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[int, ...]] | None:
     """The distinct values of integer columns, in two passes; None where a column's range is too wide."""
     chosen = np.asarray(columns, dtype=np.int64)
-    lows, highs = ([int(value) for value in bound(axis=0)[chosen]] for bound in (array.min, array.max))
+    lows, highs = ([int(value) for value in ends[chosen]] for ends in _ends(array))
     spans = [high - low + 1 for low, high in zip(lows, highs, strict=True)]
     if max(spans) > SMALL_RANGE or max(map(abs, lows)) > 2**62:
         return None
@@ -77,8 +96,24 @@ def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[i
 
         kernels.mark(array, chosen, low, starts, seen)
     else:
-        seen[array[:, chosen].astype(np.int64) - low + starts] = True
+        rows = max(64, PLAIN_ENTRIES // chosen.size)
+        for start in range(0, array.shape[0], rows):
+            seen[array[start : start + rows, chosen].astype(np.int64) + (starts - low)] = True
     return [
         tuple((np.flatnonzero(seen[start : start + size]) + bottom).tolist())
         for start, size, bottom in zip(starts, sizes, low, strict=True)
     ]
+
+
+def _ends(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and the highest value of each column: [n, D] -> two [D]. Rows side by side make longer inner loops."""
+    rows, width = array.shape
+    beside = max(1, LONG_LOOP // width)
+    whole = rows - rows % beside if array.flags.c_contiguous else 0
+    if not whole:
+        return array.min(axis=0), array.max(axis=0)
+    long = array[:whole].reshape(-1, beside * width)
+    low, high = (
+        np.concatenate([end(axis=0).reshape(beside, width), array[whole:]]) for end in (long.min, long.max)
+    )
+    return low.min(axis=0), high.max(axis=0)

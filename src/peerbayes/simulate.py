@@ -2,70 +2,44 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from peerbayes import core, metrics, topologies
 from peerbayes.calibration import STARTS, start_statistics
 from peerbayes.checkpoints import Checkpoint
 from peerbayes.core import Array
-from peerbayes.families import FAMILIES, Family, NaiveBayes, Rows
+from peerbayes.families import FAMILIES, Family, Rows
 from peerbayes.gossip import agree
+from peerbayes.holdings import Holdings
 from peerbayes.inference import infer_classes
 from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place, fetch
-from peerbayes.relay import DIFFERENT, Relay, difference_ratio, spanning_tree
+from peerbayes.relay import DIFFERENT, Relay, spanning_tree
 from peerbayes.rounds import Broadcast, Faults, OverTree
 from peerbayes.runs import ESTIMATOR_OF, Run
 from peerbayes.schema import Schema
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
 
-# Entries of Φ times rounds above which the fused kernel pays for being loaded (and, once on a machine, compiled).
-FUSED_WORK = 1 << 31
-
-# ρ of `exact` where messages get lost or peers are away.
+# ρ of `exact` where messages get lost or late, or peers are away.
 LOSSY_MEMORY = 0.97
 
+# Peers times rows that an evaluation takes unless told otherwise, and how many rows it takes at least.
+JUDGEMENTS, FEWEST_JUDGED = 1 << 23, 256
+EVALUATION_STREAM = 4  # sets the rows that are drawn apart from other random numbers of the same seed
+
+# Entries of S evaluated at a time.
+STATISTICS_AT_ONCE = 1 << 19
+
 Progress = Callable[[int, int], object]  # called with the rounds done and the rounds in all
-
-
-@dataclass(frozen=True)
-class Peers:
-    """All peers' rows: a zero row is padding. [N, n, K] and [N, n, C]."""
-
-    features: Array
-    labels: Array
-    fused: Any = None
-    """The same rows for the fused kernel (`peerbayes.fused.FusedPeers`), where there is enough work for it."""
-
-    def residual(self, family: Family, steps: int, of_weights: bool) -> Callable[[Array], Array]:
-        """R_v(S) of every peer; `steps` local iterations count as one step: S after them minus S before."""
-
-        def once(stats: Array) -> Array:
-            if self.fused is not None and not of_weights:
-                return self.fused.residual(stats)
-            weights = stats if of_weights else family.weights(stats)
-            return core.residual(self.features, self.labels, weights)
-
-        def residual(stats: Array) -> Array:
-            moved = stats + once(stats)
-            for _ in range(steps - 1):
-                moved = moved + once(moved)
-            return moved - stats
-
-        return once if steps == 1 else residual
-
-    def differ(self, family: Family, start: np.ndarray, links: Any) -> bool:
-        """Whether neighbours' first residuals are farther apart than their rows explain: see `difference_ratio`."""
-        weights = family.weights(start)
-        posterior = core.posterior(self.features, weights)
-        change = core.residual(self.features, self.labels, weights)
-        return difference_ratio(self.features, self.labels, change, posterior, links) > DIFFERENT
 
 
 def simulate(
@@ -87,9 +61,11 @@ def simulate(
     objective: str = "rows",
     test: tuple[Any, Any] | None = None,
     evaluate_every: int = 1,
+    evaluate_rows: int | None = None,
     seed: int = 0,
     clip: float | None = 5.0,
     message_loss: float = 0.0,
+    message_delay: float = 0.0,
     peers_down: float = 0.0,
     start_rounds: int = 32,
     progress: Progress | None = None,
@@ -102,7 +78,10 @@ def simulate(
     test            rows to test on; without it, the rows that no peer holds
     objective       "rows": every row counts the same; "peers": every peer does
     evaluate_every  rounds between evaluations; 0 evaluates at the end only
+    evaluate_rows   training rows and test rows that peers are judged on, drawn at random; None: all, as long as that
+                    is at most 8 million judgements a kind (peers times rows)
     message_loss    probability that a message is lost; its weight goes to the receiver itself
+    message_delay   probability that a link lags: what arrives is the message of the round before
     peers_down      probability that a peer is away for a round: it neither hears nor learns
     start_rounds    rounds of accelerated gossip that agree on the "marginal" and "ml" starts, counted in bytes
     checkpoint      a file to go on from after a crash: the same call then ends with the same bits
@@ -113,9 +92,12 @@ def simulate(
         for name, value in locals().items()
         if name not in ("X", "y", "test", "progress", "checkpoint")
     }
-    _check(
-        family, strategy, start, objective, rounds, lr, local_steps, evaluate_every, message_loss, peers_down
-    )
+    _check(family, strategy, start, objective, lr)
+    _check_counts(
+        (rounds, "rounds", 1), (local_steps, "local_steps", 1), (evaluate_every, "evaluate_every", 0),
+        (1 if evaluate_rows is None else evaluate_rows, "evaluate_rows", 1), (start_rounds, "start_rounds", 0),
+    )  # fmt: skip
+    _check_shares(message_loss=message_loss, message_delay=message_delay, peers_down=peers_down)
     place = Place(device, dtype)
     table = Table.of(X)
     classes, codes = infer_classes(y)
@@ -126,69 +108,85 @@ def simulate(
     if peers_down:
         network = topologies.Churn(network, peers_down, int(streams[2].integers(2**31)))
 
-    held = np.concatenate(parts)
-    schema = described.measured_on(_rows(table, held))
+    own = np.concatenate(parts)
+    schema = described.measured_on(_rows(table, own))
     sizes = np.array([len(part) for part in parts])
-    estimator = ESTIMATOR_OF[family](calibrate=True)
-    rows = schema.encode(_rows(table, held))
+    rows = schema.encode(_rows(table, own))
     missing = bool(np.isnan(rows.values).any())
-    layout = estimator._layout(schema, missing)
     if missing and not FAMILIES[family].takes_missing:
         raise ValueError(
             f"{family} needs every continuous value; use family='naive-bayes', or fill them in first"
         )
-    guarded = estimator._guarded(layout, float(sizes.sum()))
-
+    guarded = ESTIMATOR_OF[family](calibrate=True).family_for(schema, missing, float(sizes.sum()))
     per_row = np.ones(nodes) if objective == "rows" else sizes.sum() / (nodes * sizes)
-    features = guarded.features(rows)
-    peers = _peers(features, codes[held], sizes, per_row, len(classes))
-    if device is None and peers.features.size * rounds > FUSED_WORK:
-        peers = replace(peers, fused=_fused(guarded, rows, codes[held], sizes, per_row, len(classes)))
-    mass = float(sizes.sum()) / (lr * nodes)
-    begin, start_bytes = _start(start, guarded, peers, lr, mass, network, start_rounds, strategy)
-    faults = Faults(message_loss, seed)
-    rounds_of = _rounds(strategy, network, peers, guarded, begin, rounds, local_steps, faults, place)
-    configuration["strategy"] = rounds_of.strategy.name
-    of_weights = rounds_of.strategy.of_weights
+    held = Holdings(guarded, rows, codes[own], np.repeat(per_row, sizes), sizes, len(classes), place)
+    begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy)
+    faults = Faults(message_loss, seed, message_delay)
+    driver = _driver(strategy, network, held, begin, rounds, local_steps, faults)
+    configuration["strategy"] = driver.strategy.name
 
-    train = place.put(features), place.put(core.one_hot(codes[held], len(classes)))
-    away = test if test is not None else _rest(table, codes, held, classes)
-    tested = _test_rows(away, schema, guarded, classes, place)
-    saved = None if checkpoint is None else Checkpoint.of(checkpoint, configuration, peers, tested)
+    away = test if test is not None else _rest(table, codes, own, classes)
+    train = _sample(guarded, rows, held.labels, place, evaluate_rows, nodes, seed)
+    tested = None
+    if away is not None:
+        there = schema.encode(away[0]), schema.encode_labels(away[1])
+        tested = _sample(guarded, *there, place, evaluate_rows, nodes, seed)
+    saved = None
+    if checkpoint is not None:
+        rest = () if tested is None else (tested.rows, tested.labels)
+        saved = Checkpoint.of(
+            checkpoint, configuration, held.rows, held.labels, held.row_weights, sizes, rest
+        )
+    clock = Clock()
     records: list[np.ndarray] = []
-    state, sent, done = rounds_of.begin(place.put(begin)), np.full(nodes, float(start_bytes)), 0
+    state, sent, done = driver.begin(place.put(begin)), np.full(nodes, float(start_bytes)), 0
+    del begin  # a large network's memory is its statistics
     if saved is not None:
         done, state, sent, records = saved.resume(state, sent)
     for turn in range(done + 1, rounds + 1):
-        state, more = rounds_of.advance(state, turn)
+        state, more = driver.advance(state, turn)
         sent = sent + more
+        clock.add("rounds")
         if turn == rounds or (evaluate_every and turn % evaluate_every == 0):
-            stats = rounds_of.read(state)
-            records.append(_evaluated(turn, stats, of_weights, guarded, train, tested, sent))
+            judged = _judged(driver.read(state), driver.strategy.of_weights, guarded, train, tested)
+            records.append(
+                np.stack([np.full(nodes, float(turn)), np.arange(nodes), *judged[:4], sent, judged[4]], 1)
+            )
+            clock.add("evaluation")
         if saved is not None:
             saved.keep(turn, state, sent, records)
+            clock.add("checkpoints")
         if progress is not None:
             progress(turn, rounds)
     if saved is not None:
         saved.remove()
 
-    references = _references(family, table, y, held, schema, start, lr, rounds, per_row, sizes, away)
-    stats, history = fetch(rounds_of.read(state)).astype(np.float64), np.concatenate(records)
-    return Run(configuration, schema, layout, stats, history, references, sizes, of_weights)
+    stats, of_weights = np.asarray(fetch(driver.read(state)), dtype=np.float64), driver.strategy.of_weights
+    weights = held.row_weights
+    clock.add("rounds")
+    del state, driver, held, rows, train, tested  # the references need room
+    references = _references(family, table, y, own, schema, start, lr, rounds, weights, away)
+    clock.add("references")
+    history = np.concatenate(records)
+    layout = FAMILIES[family](**{**guarded.layout(), "cardinalities": guarded.cardinalities})
+    return Run(configuration, schema, layout, stats, history, references, sizes, of_weights, clock.seconds)
 
 
-def _check(
-    family: str,
-    strategy: Any,
-    start: str,
-    objective: str,
-    rounds: int,
-    lr: float,
-    local_steps: int,
-    evaluate_every: int,
-    message_loss: float,
-    peers_down: float,
-) -> None:
+class Clock:
+    """Seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def add(self, what: str) -> None:
+        """What the time since the last call was spent on."""
+        now = time.perf_counter()
+        self.seconds[what] = self.seconds.get(what, 0.0) + now - self._last
+        self._last = now
+
+
+def _check(family: str, strategy: Any, start: str, objective: str, lr: float) -> None:
     """Refuse settings that make no sense before any work starts."""
     for name, value, known in (
         ("family", family, tuple(FAMILIES)),
@@ -198,157 +196,110 @@ def _check(
     ):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
-    for name, number, least in (
-        ("rounds", rounds, 1),
-        ("local_steps", local_steps, 1),
-        ("evaluate_every", evaluate_every, 0),
-    ):
-        if number < least:
-            raise ValueError(f"{name} is {number}; expected {least} or more")
     if not 0 < lr < np.inf:
         raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
-    for name, share in (("message_loss", message_loss), ("peers_down", peers_down)):
+
+
+def _check_counts(*counts: tuple[int, str, int]) -> None:
+    for number, name, least in counts:
+        if number < least:
+            raise ValueError(f"{name} is {number}; expected {least} or more")
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
         if not 0 <= share < 1:
             raise ValueError(f"{name} is {share}; expected a probability from 0 to below 1")
 
 
-def _rounds(
+def _driver(
     strategy: str | Strategy,
     network: topologies.Schedule,
-    peers: Peers,
-    family: Family,
+    held: Holdings,
     start: np.ndarray,
     rounds: int,
     steps: int,
     faults: Faults,
-    place: Place,
 ) -> Broadcast | OverTree:
     """The strategy asked for, over this network; "auto" chooses between relay and exact by what peers can measure."""
-    lossy = bool(faults.loss) or isinstance(network, topologies.Churn)
+    lossy = bool(faults.loss or faults.late) or isinstance(network, topologies.Churn)
     if isinstance(strategy, str) and strategy == "auto":
-        fits = network.static and place == Place() and peers.differ(family, start, network.at(1))
+        fits = network.static and held.differ(start, network.at(1)) > DIFFERENT
         strategy = "relay" if fits else "exact"
     if isinstance(strategy, str) and strategy == "relay":
         if not network.static:
             raise ValueError(
                 "relay needs a fixed network, this one changes or loses peers; use strategy='exact' or 'auto'"
             )
-        if place != Place():
-            raise ValueError(
-                "relay runs on NumPy in float64; leave device and dtype out, or use strategy='exact'"
-            )
-        learner = Relay(spanning_tree(network.at(1)), rounds)
-        return OverTree(learner, peers.residual(family, steps, False), faults)
-    chosen = _strategy(strategy, rounds, lossy, peers)
-    there = Peers(place.put(peers.features), place.put(peers.labels), peers.fused)
-    return Broadcast(chosen, network, there.residual(family, steps, chosen.of_weights), faults, place)
+        learner = Relay(spanning_tree(network.at(1)), rounds, held.place)
+        return OverTree(learner, held.residual(rounds, steps), faults)
+    chosen = _strategy(strategy, rounds, lossy, held)
+    residual = held.residual(rounds, steps, chosen.of_weights)
+    return Broadcast(chosen, network, residual, faults, held.place)
 
 
-def _strategy(strategy: str | Strategy, rounds: int, lossy: bool, peers: Peers) -> Strategy:
+def _strategy(strategy: str | Strategy, rounds: int, lossy: bool, held: Holdings) -> Strategy:
     if not isinstance(strategy, str):
         return strategy
     if strategy == "exact":
         return Exact(rounds=rounds, memory=LOSSY_MEMORY if lossy else 1.0)
     if strategy == "dsgd":
-        total = peers.labels.sum()
-        size = (peers.features**2).sum() / total
-        return DSGD(rate=float(len(peers.labels) / total / (0.5 * size)))
+        total = float(held.row_weights.sum())
+        return DSGD(rate=held.nodes / total / (0.5 * held.mean_square()))
     return STRATEGIES[strategy]()
 
 
-def _peers(
-    features: np.ndarray, codes: np.ndarray, sizes: np.ndarray, per_row: np.ndarray, classes: int
-) -> Peers:
-    """Rows in the order of their peers, laid out as [N, n, ...] with zero rows as padding."""
-    node = np.repeat(np.arange(sizes.size), sizes)
-    place = np.arange(node.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    laid = np.zeros((sizes.size, int(sizes.max()), features.shape[1]))
-    laid[node, place] = features
-    labels = np.zeros((sizes.size, int(sizes.max()), classes))
-    labels[node, place, codes] = per_row[node]
-    return Peers(laid, labels)
-
-
-def _fused(
-    family: Family, rows: Rows, codes: np.ndarray, sizes: np.ndarray, per_row: np.ndarray, classes: int
-) -> Any:
-    """The rows for the fused kernel, or None where it does not know the family."""
-    from peerbayes import fused
-
-    if not isinstance(family, NaiveBayes) or not fused.supports(family):
-        return None
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return fused.FusedPeers(family, rows, codes, np.repeat(per_row, sizes), offsets, classes)
-
-
 def _start(
-    start: str,
-    family: Family,
-    peers: Peers,
-    lr: float,
-    mass: float,
-    network: topologies.Schedule,
-    rounds: int,
-    strategy: str | Strategy,
+    start: str, held: Holdings, lr: float, network: topologies.Schedule, rounds: int, strategy: str | Strategy
 ) -> tuple[np.ndarray, int]:
     """Every peer's S⁰ [N, C, K], and the bytes each peer sent to agree on it.
 
     The ml start is the mean over peers of Y_vᵀΦ_v / lr: peers agree on it by gossip. The uniform start needs none.
     """
-    nodes, classes = len(peers.labels), peers.labels.shape[-1]
-    own = core.statistics(peers.features, peers.labels)
+    nodes, mass = held.nodes, float(held.sizes.sum()) / (lr * held.nodes)
     if getattr(strategy, "name", strategy) == "consensus-ml":
-        return own, 0
+        return held.statistics(), 0
     if start == "uniform":
-        return np.tile(start_statistics("uniform", family, classes, mass), (nodes, 1, 1)), 0
-    local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * classes)
+        uniform = start_statistics("uniform", held.family, held.classes, mass)
+        return np.tile(uniform.astype(held.place.precision), (nodes, 1, 1)), 0
+    own = held.statistics()
+    local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * held.classes)
     agreed = agree(network, local.reshape(nodes, -1), rounds).reshape(local.shape)
     degree = float(np.diff(network.at(1).indptr).mean())
     return np.broadcast_to(agreed, own.shape).copy(), int(rounds * degree * local[0].nbytes)
 
 
-def _evaluated(
-    turn: int,
-    stats: Array,
-    of_weights: bool,
-    family: Family,
-    train: tuple[Array, Array],
-    test: tuple[Array, Array] | None,
-    sent: np.ndarray,
+def _judged(
+    stats: Array, of_weights: bool, family: Family, train: metrics.Sample, test: metrics.Sample | None
 ) -> np.ndarray:
-    """One row of the history per peer: [N, 8]."""
-    weights = stats if of_weights else family.weights(stats)
-    nodes = len(sent)
-    train_error, soft_error = metrics.errors(*train, weights)
-    test_error = np.full(nodes, np.nan) if test is None else fetch(metrics.errors(*test, weights)[0])
-    floored = np.zeros(nodes) if of_weights else fetch(family.floored(stats))
-    figures = (
-        fetch(train_error),
-        test_error,
-        fetch(soft_error),
-        fetch(metrics.disagreement(stats)),
-        sent,
-        floored,
-    )
-    return np.stack([np.full(nodes, float(turn)), np.arange(nodes), *figures], axis=1).astype(np.float64)
+    """Of each peer: training and test error, soft error, disagreement and floors that acted: [5, N]."""
+    nodes, figures = len(stats), []
+    mean = array_namespace(stats).mean(stats, axis=0)
+    together = max(1, STATISTICS_AT_ONCE // max(1, math.prod(stats.shape[1:])))
+    for first in range(0, nodes, together):
+        some = stats[first : first + together, ...]
+        weights = some if of_weights else family.weights(some)
+        error, soft = train.errors(weights, soft=True)
+        tested = np.full(len(some), np.nan) if test is None else test.errors(weights, soft=False)[0]
+        floored = np.zeros(len(some)) if of_weights else fetch(family.floored(some))
+        figures.append(np.stack([error, tested, soft, fetch(metrics.disagreement(some, mean)), floored]))
+    return np.concatenate(figures, axis=1)
 
 
 def _references(
     family: str,
     table: Table,
     y: Any,
-    held: np.ndarray,
+    own: np.ndarray,
     schema: Schema,
     start: str,
     lr: float,
     rounds: int,
-    per_row: np.ndarray,
-    sizes: np.ndarray,
+    weights: np.ndarray,
     away: tuple[Any, Any] | None,
 ) -> dict[str, float]:
     """Errors of RC (the last iterate, as many iterations as rounds) and of ML on the pooled rows."""
-    X, labels = _plain(_rows(table, held)), np.asarray(y)[held]
-    weights = np.repeat(per_row, sizes)
+    X, labels = _plain(_rows(table, own)), np.asarray(y)[own]
     told = {}
     for name, calibrate in (("rc", True), ("ml", False)):
         model = ESTIMATOR_OF[family](
@@ -377,13 +328,15 @@ def _rest(
     return (_plain(_rows(table, free)), np.array(classes)[codes[free]]) if free.size else None
 
 
-def _test_rows(
-    test: tuple[Any, Any] | None, schema: Schema, family: Family, classes: tuple[Any, ...], place: Place
-) -> tuple[Array, Array] | None:
-    if test is None:
-        return None
-    labels = core.one_hot(schema.encode_labels(test[1]), len(classes))
-    return place.put(family.features(schema.encode(test[0]))), place.put(labels)
+def _sample(
+    family: Family, rows: Rows, labels: np.ndarray, place: Place, most: int | None, nodes: int, seed: int
+) -> metrics.Sample:
+    """The rows that every peer is judged on: all, or as many as are asked for or reasonable."""
+    most = max(JUDGEMENTS // nodes, FEWEST_JUDGED) if most is None else most
+    if labels.size > most:
+        drawn = np.random.default_rng([seed, EVALUATION_STREAM]).choice(labels.size, most, replace=False)
+        rows, labels = Rows(rows.values[drawn], rows.codes[drawn]), labels[drawn]
+    return metrics.Sample(family, rows, labels, place)
 
 
 def _ordering(schema: Schema, table: Table) -> np.ndarray:

@@ -6,7 +6,8 @@
     state   = strategy.step(state, mixed, residual)
     stats   = strategy.read(state)                   the statistics of the peer's model
 
-`residual(S)` is R_v(S), from the peer's own rows: [..., C, K] -> [..., C, K]; a leading axis is all peers at once.
+`residual(S)` is R_v(S), from the peer's own rows: [..., C, K] -> [..., C, K], a new array that the strategy may use up;
+a leading axis is all peers at once.
 Weight of a neighbour that was not heard goes to the peer itself. Class sums of S are conserved by all of them.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace
 
 from peerbayes.core import Array
 
@@ -74,7 +75,7 @@ class CRC(_Simple):
         return "closed_mean" if self.with_self else "neighbour_mean"
 
     def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
-        return mixed + residual(mixed)
+        return _added(residual(mixed), mixed)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Local(_Simple):
     mixing: ClassVar[str] = "none"
 
     def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
-        return state + residual(state)
+        return _added(residual(state), state)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class DSGD(_Simple):
         return array_namespace(start).zeros_like(start)
 
     def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
-        return mixed + self.rate * residual(mixed)
+        return _added(residual(mixed), mixed, self.rate)
 
 
 class ExactState(NamedTuple):
@@ -122,7 +123,7 @@ class ExactState(NamedTuple):
 
     adapted: Array  # [..., C, K] ψ of the last round
     sent: Array  # [..., C, K] φ, the message of the coming round
-    recent: Array  # [..., window, C, K] S of the last rounds, the newest first
+    recent: tuple[Array, ...]  # window × [..., C, K] S of the last rounds, the newest first
     heard: Array  # [...] rounds taken so far, at most `window`
 
 
@@ -157,27 +158,27 @@ class Exact:
 
     def begin(self, start: Array, residual: Residual) -> ExactState:
         xp = array_namespace(start)
-        adapted = start + self.boost * residual(start)
-        recent = xp.stack([start] * self.window, axis=-3)
-        return ExactState(adapted, adapted, recent, xp.zeros_like(start[..., 0, 0]))
+        adapted = _added(residual(start), start, self.boost)
+        return ExactState(adapted, adapted, (start,) * self.window, xp.zeros_like(start[..., 0, 0]))
 
     def message(self, state: ExactState) -> Array:
         return state.sent
 
     def step(self, state: ExactState, mixed: Array, residual: Residual) -> ExactState:
         xp = array_namespace(mixed)
-        adapted = mixed + self.boost * residual(mixed)
-        sent = adapted + self.memory * (mixed - state.adapted)
-        recent = xp.concat([mixed[..., None, :, :], state.recent[..., : self.window - 1, :, :]], axis=-3)
+        adapted = _added(residual(mixed), mixed, self.boost)
+        sent = _added(mixed - state.adapted, adapted, self.memory)
+        recent = (mixed, *state.recent[: self.window - 1])
         heard = xp.clip(state.heard + 1.0, None, float(self.window))
         return ExactState(adapted, sent, recent, heard)
 
     def read(self, state: ExactState) -> Array:
-        xp = array_namespace(state.recent)
-        count = xp.clip(state.heard, 1.0, None)[..., None]
-        order = xp.arange(self.window, dtype=state.recent.dtype, device=device(state.recent))
-        share = xp.astype(order < count, state.recent.dtype) / count  # [..., window]
-        return xp.sum(state.recent * share[..., None, None], axis=-3)
+        xp = array_namespace(state.heard)
+        count = xp.clip(state.heard, 1.0, None)[..., None, None]
+        total = state.recent[0] / count
+        for age, stats in enumerate(state.recent[1:], start=1):
+            total = total + stats * (xp.astype(age < count, stats.dtype) / count)
+        return total
 
 
 class TrackingState(NamedTuple):
@@ -211,6 +212,14 @@ class Tracking:
 
     def read(self, state: TrackingState) -> Array:
         return state.stats
+
+
+def _added(change: Array, stats: Array, factor: float = 1.0) -> Array:
+    """S + factor·change, in the memory of `change`, which nobody else holds: large networks have none to spare."""
+    if factor != 1.0:
+        change *= factor
+    change += stats
+    return change
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {

@@ -1,0 +1,1 @@
+"""The groups of commands behind `peerbayes`: each parses, calls and prints."""

@@ -1,0 +1,46 @@
+"""What commands share: the console, tables, progress bars, and how an error ends a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from peerbayes.errors import PeerbayesError
+
+console = Console()
+
+FORMATS = ("table", "json")
+
+
+def known_format(form: str, known: tuple[str, ...] = FORMATS) -> None:
+    if form not in known:
+        raise ValueError(f"--format is {form!r}; expected one of {', '.join(known)}")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """End with the reason on standard error: 2 for a request that makes no sense, 1 for what failed."""
+    try:
+        yield
+    except (PeerbayesError, ValueError, TypeError, OSError) as error:
+        print(f"peerbayes: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
+
+
+def print_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    table = Table(*header, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row))
+    console.print(table)
+
+
+def progress_bar() -> Progress:
+    """A bar of counted steps, on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)

@@ -1,0 +1,32 @@
+"""The paper's sixteen datasets and scikit-learn's four, by name.
+
+    from peerbayes.datasets import load
+
+    letter = load("letter")
+    letter.frame, letter.labels
+
+A dataset is taken from the folder that PEERBAYES_DATA names, else from the user's cache (PEERBAYES_CACHE), else it is
+downloaded from UCI or OpenML and kept in the cache as Parquet. What has no download is imported once, by hand:
+`peerbayes datasets import NAME FILE`.
+"""
+
+from peerbayes.datasets.errors import (
+    DatasetDamaged,
+    DatasetError,
+    DatasetMismatch,
+    DatasetUnavailable,
+    DownloadFailed,
+    UnknownDataset,
+)
+from peerbayes.datasets.sources import Dataset, load
+
+__all__ = [
+    "Dataset",
+    "DatasetDamaged",
+    "DatasetError",
+    "DatasetMismatch",
+    "DatasetUnavailable",
+    "DownloadFailed",
+    "UnknownDataset",
+    "load",
+]

@@ -1,0 +1,19 @@
+"""Who hears whom: networks, how they change from round to round, and the weights their messages are mixed with.
+
+    A          [N,N]   adjacency: 1 where two nodes are linked, else 0; symmetric, nothing on the diagonal
+    A_t        [N,N]   a schedule's network of round t = 1, 2, …
+    a = f(A)   [N,N]   mixing: row v holds the weights with which node v averages what it hears; rows sum to 1
+
+Every matrix is a SciPy CSR array with sorted indices; entry [v,u] is the message from u to v. Nodes count from 0.
+"""
+
+from peerbayes.topologies.mixing import closed_mean, delay, lose, metropolis, neighbour_mean, stable
+from peerbayes.topologies.networks import FIXED, NAMES, RANDOM, adjacency
+from peerbayes.topologies.reach import diameter, smallest_eigenvalue, spectral_gap, within_distance
+from peerbayes.topologies.schedules import Changing, Churn, Schedule, Sequence, Static, schedule
+
+__all__ = [
+    "FIXED", "NAMES", "RANDOM", "Changing", "Churn", "Schedule", "Sequence", "Static", "adjacency", "closed_mean",
+    "delay", "diameter", "lose", "metropolis", "neighbour_mean", "schedule", "smallest_eigenvalue", "spectral_gap",
+    "stable", "within_distance",
+]  # fmt: skip

@@ -1,0 +1,160 @@
+"""How a network changes from round to round."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes.errors import TopologyError
+from peerbayes.topologies.links import checked, only, refuse_parts, rows_of, whole_number
+from peerbayes.topologies.networks import adjacency, random_network
+
+CHURN_STREAM = 1  # sets Churn's random numbers apart from those of a Changing with the same seed
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Which network each round has."""
+
+    @property
+    def nodes(self) -> int: ...
+
+    @property
+    def static(self) -> bool:
+        """Whether every round has the same network."""
+
+    def at(self, round: int) -> csr_array:
+        """A_t [N,N] of round t = 1, 2, …: the same matrix whenever it is asked, in any order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Static:
+    """The same connected network in every round."""
+
+    matrix: csr_array
+    static = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", checked(self.matrix))
+
+    @property
+    def nodes(self) -> int:
+        return self.matrix.shape[0]
+
+    def at(self, round: int) -> csr_array:
+        whole_number("round", round)
+        return self.matrix
+
+
+@dataclass(frozen=True)
+class Changing:
+    """A new random network every `every` rounds."""
+
+    topology: str
+    nodes: int
+    every: int = 1
+    seed: int = 0
+    static = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topology, str) or random_network(self.topology) is None:
+            raise TopologyError(
+                f"the topology {self.topology!r} cannot change: it is not random. Expected tree, tree+K, regular-D, "
+                "erdos-P or small-world-D-P; for a list of networks, a Sequence"
+            )
+        for name, least in (("nodes", 1), ("every", 1), ("seed", 0)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+
+    def at(self, round: int) -> csr_array:
+        # Epochs count from 1: default_rng([seed, 0]) is default_rng(seed), which someone else may be using.
+        epoch = 1 + (whole_number("round", round) - 1) // self.every
+        return _drawn(self.topology, self.nodes, self.seed, epoch)
+
+
+@lru_cache(maxsize=2)
+def _drawn(topology: str, nodes: int, seed: int, epoch: int) -> csr_array:
+    """The network of an epoch, drawn once while it lasts."""
+    return adjacency(topology, nodes, np.random.default_rng([seed, epoch]))
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """Given networks in turn, each for `every` rounds, then again from the first; connected when taken together."""
+
+    matrices: tuple[csr_array, ...]
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        matrices = tuple(checked(matrix, connected=False) for matrix in self.matrices)
+        sizes = sorted({matrix.shape[0] for matrix in matrices})
+        if len(sizes) != 1:
+            raise TopologyError(f"a Sequence of networks of {sizes or 'no'} nodes; expected one size for all")
+        refuse_parts(reduce(operator.add, matrices))
+        object.__setattr__(self, "matrices", matrices)
+        object.__setattr__(self, "every", whole_number("every", self.every))
+
+    @property
+    def nodes(self) -> int:
+        return self.matrices[0].shape[0]
+
+    @property
+    def static(self) -> bool:
+        return len(self.matrices) == 1
+
+    def at(self, round: int) -> csr_array:
+        return self.matrices[(whole_number("round", round) - 1) // self.every % len(self.matrices)]
+
+
+@dataclass(frozen=True)
+class Churn:
+    """Each round, each node of another schedule is away with probability `down`, and its links with it.
+
+    What is left may fall apart, and a node may have no neighbour.
+    """
+
+    base: Schedule
+    down: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.down <= 1:
+            raise TopologyError(f"down is {self.down!r}; expected a probability, from 0 to 1")
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, 0))
+
+    @property
+    def nodes(self) -> int:
+        return self.base.nodes
+
+    @property
+    def static(self) -> bool:
+        return self.base.static and self.down == 0
+
+    def at(self, round: int) -> csr_array:
+        matrix = self.base.at(round)
+        here = np.random.default_rng([self.seed, round, CHURN_STREAM]).random(self.nodes) >= self.down
+        return only(matrix, here[rows_of(matrix)] & here[matrix.indices])
+
+
+def schedule(
+    topology: Any, nodes: int, rng: np.random.Generator, change_every: int | None = None
+) -> Schedule:
+    """A topology (see `adjacency`) as a schedule: fixed, or new every `change_every` rounds. A schedule as it is."""
+    if not isinstance(topology, Schedule):
+        if change_every is None:
+            return Static(adjacency(topology, nodes, rng))
+        return Changing(topology, nodes, change_every, seed=int(rng.integers(2**63)))
+    if change_every is not None:
+        raise TopologyError(
+            f"change_every is {change_every}, but the topology is a schedule, which says itself when it changes; "
+            "leave change_every out"
+        )
+    if topology.nodes != nodes:
+        raise TopologyError(
+            f"the schedule has {topology.nodes} nodes; expected {nodes}: change one of the two"
+        )
+    return topology
