@@ -36,7 +36,7 @@ def network(nodes: int, columns: int, classes: int, kind: type) -> tuple[FusedPe
     stats += start.astype(kind)
     rows = Rows(values, np.zeros((count, 0), dtype=np.int32))
     offsets = np.arange(nodes + 1) * ROWS
-    return FusedPeers(family, rows, labels, np.ones(count), offsets, classes), stats
+    return FusedPeers(family, rows, labels, np.ones(count), offsets, classes, threads=1), stats
 
 
 def laid_out(peers: FusedPeers) -> tuple[np.ndarray, np.ndarray]:
