@@ -3,7 +3,7 @@
     PEERBAYES_DATA=folder python benchmarks/robustness.py [topologies] [faults] [--seeds 2]
 
 topologies  gap of `exact` to RC, i.i.d., on letter and adult, for every network offered; each must stay within 0.01
-faults      gaps with 20 % of messages lost and with 10 % of peers away, beside the fault-free one, for five datasets
+faults      gaps with 20 % of messages lost, 10 % of peers away, or 20 % of messages late, beside the fault-free one
 """
 
 import argparse
@@ -25,7 +25,12 @@ CELLS = (
     ("smoking", "drift-y"),
     ("pulsar", "drift-xy"),
 )
-FAULTS = {"none": {}, "20 % lost": {"message_loss": 0.2}, "10 % away": {"peers_down": 0.1}}
+FAULTS = {
+    "none": {},
+    "20 % lost": {"message_loss": 0.2},
+    "10 % away": {"peers_down": 0.1},
+    "20 % late": {"message_delay": 0.2},
+}
 
 
 def topologies(folder: Path, seeds: int) -> list[str]:

@@ -33,7 +33,8 @@ class Faults:
     """What happens to messages, each on its own and whatever the run did before.
 
     A message is lost with probability `loss`; else, with probability `late`, its link lags: what arrives is the
-    message of the round before, and in the first round nothing.
+    message of the round before, and in the first round nothing. A strategy that cannot use an old message goes on
+    without it.
     """
 
     loss: float
@@ -67,10 +68,15 @@ class Broadcast:
 
     def begin(self, start: Array) -> Any:
         state = self.strategy.begin(start, self.residual)
-        return Late(state, self.strategy.message(state)) if self.faults.late else state
+        return Late(state, self.strategy.message(state)) if self._keeps else state
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether the messages of the round before are kept: links lag, and the strategy takes what they bring."""
+        return bool(self.faults.late) and self.strategy.takes_old
 
     def advance(self, state: Any, turn: int) -> tuple[Any, np.ndarray]:
-        if not self.faults.late:
+        if not self._keeps:
             return self._stepped(state, turn, self.strategy.message(state), None)
         message = self.strategy.message(state.state)
         after, sent = self._stepped(state.state, turn, message, state.message)
@@ -94,7 +100,7 @@ class Broadcast:
             weights = getattr(topologies, self.strategy.mixing)(links)
             self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))
         weights, flat = self._mixing["weights"], message.reshape(len(message), -1)
-        if not self.faults.loss and before is None:
+        if not (self.faults.loss or self.faults.late):
             return (self._mixing["placed"] @ flat).reshape(message.shape)
         in_time, late = self.faults.fates(turn, weights.nnz)
         if before is None or turn == 1:
@@ -106,7 +112,7 @@ class Broadcast:
         return mixed.reshape(message.shape)
 
     def read(self, state: Any) -> Array:
-        return self.strategy.read(state.state if self.faults.late else state)
+        return self.strategy.read(state.state if self._keeps else state)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ class Strategy(Protocol):
     def of_weights(self) -> bool:
         """Whether it learns natural weights W (and `read` gives them) instead of statistics S."""
 
+    @property
+    def takes_old(self) -> bool:
+        """Whether a neighbour's message of the round before is better than none: not where messages are differences."""
+
     def begin(self, start: Array, residual: Residual) -> Any: ...
     def message(self, state: Any) -> Array: ...
     def step(self, state: Any, mixed: Array, residual: Residual) -> Any: ...
@@ -50,6 +54,7 @@ class _Simple:
     name: ClassVar[str]
     mixing: ClassVar[str]
     of_weights: ClassVar[bool] = False
+    takes_old: ClassVar[bool] = True
 
     def begin(self, start: Array, residual: Residual) -> Array:
         return start
@@ -141,6 +146,7 @@ class Exact:
     name: ClassVar[str] = "exact"
     mixing: ClassVar[str] = "stable"
     of_weights: ClassVar[bool] = False
+    takes_old: ClassVar[bool] = False
 
     rounds: int = 64
     memory: float = 1.0
@@ -196,6 +202,7 @@ class Tracking:
     name: ClassVar[str] = "tracking"
     mixing: ClassVar[str] = "metropolis"
     of_weights: ClassVar[bool] = False
+    takes_old: ClassVar[bool] = False
 
     def begin(self, start: Array, residual: Residual) -> TrackingState:
         first = residual(start)
