@@ -20,8 +20,10 @@ LAYERS = [
     "datasets.errors", "datasets.expected", "datasets.origins", "datasets.registry", "datasets.downloads",
     "datasets.cache", "datasets.formats", "datasets.tabular", "datasets.images", "datasets.bundled",
     "datasets.catalogue", "datasets.sources", "datasets",
+    "experiments", "experiments.paper", "experiments.prepared", "experiments.cells", "experiments.store",
+    "experiments.engines", "experiments.tables", "experiments.printed", "experiments.sweep", "experiments.formats",
     "__init__", "config", "commands", "commands.shared",
-    "commands.simulation", "commands.datasets", "cli", "__main__",
+    "commands.simulation", "commands.datasets", "commands.reproduce", "cli", "__main__",
 ]  # fmt: skip
 
 

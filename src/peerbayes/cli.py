@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from peerbayes import __version__
-from peerbayes.commands import datasets, simulation
+from peerbayes.commands import datasets, reproduce, simulation
 
 app = typer.Typer(
     help="Classifiers learned together by data owners whose rows never leave their machines.",
@@ -28,4 +28,5 @@ def main(
 
 app.command()(simulation.demo)
 app.command()(simulation.simulate)
+app.command()(reproduce.reproduce)
 app.add_typer(datasets.app, name="datasets")

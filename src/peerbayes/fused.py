@@ -486,7 +486,9 @@ def supports(family: Family) -> bool:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """How many processors this process may use, or how many threads numba was told to."""
+    if told := os.environ.get("NUMBA_NUM_THREADS", ""):
+        return max(1, int(told))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

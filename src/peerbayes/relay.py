@@ -39,6 +39,9 @@ LARGEST_BOOST = 1.2
 DIFFERENT = 1.5
 
 
+# Entries of S that a loop over rounds takes at a time.
+IN_CACHE = 1 << 15
+
 # Distances between all pairs are held: 0.8 GB of float64.
 LARGEST_NETWORK = 10_000
 
@@ -127,9 +130,7 @@ class Relay:
 
     def adapt(self, state: RelayState, residual: Residual) -> RelayState:
         """A += b·R(S + κP): what a peer does before it sends."""
-        beyond, reflex = self._beyond, 0.0
-        for age, change in enumerate(state.recent):
-            reflex = reflex + change * beyond[:, age, None, None]
+        reflex = self._reflex(state.recent)
         change = self.boost * residual(self.read(state) + state.share[:, None, None] * reflex)
         return state._replace(
             own=state.own + change, recent=(change, *state.recent[:-1])
@@ -159,6 +160,20 @@ class Relay:
 
     def read(self, state: RelayState) -> Array:
         return state.start + state.total / self.tree.nodes
+
+    def _reflex(self, recent: tuple[Array, ...]) -> Array:
+        """P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago), a few peers at a time, which stay in cache: [N, C, K]."""
+        xp, beyond = array_namespace(recent[0]), self._beyond[:, :, None, None]
+        nodes, classes, size = recent[0].shape
+        together = max(1, IN_CACHE // (classes * size)) if self.place.device is None else nodes
+        parts = []
+        for first in range(0, nodes, together):
+            some = slice(first, first + together)
+            total = recent[0][some, ...] * beyond[some, 0, ...]
+            for age, change in enumerate(recent[1:], start=1):
+                total += change[some, ...] * beyond[some, age, ...]
+            parts.append(total)
+        return xp.concat(parts)
 
     def _gathered(self, inbox: Array) -> Array:
         """Σ over a peer's links of what came in: [E, C, K] -> [N, C, K]."""

@@ -48,6 +48,7 @@ def simulate(
     *,
     family: str = "naive-bayes",
     kinds: Any = "auto",
+    schema: Schema | None = None,
     nodes: int = 50,
     rows_per_node: Any = 50,
     topology: Any = "tree",
@@ -68,6 +69,7 @@ def simulate(
     message_delay: float = 0.0,
     peers_down: float = 0.0,
     start_rounds: int = 32,
+    references: bool = True,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
     device: str | None = None,
@@ -75,6 +77,8 @@ def simulate(
 ) -> Run:
     """Let `nodes` peers learn one classifier over a network, and say how each of them does.
 
+    schema          what columns and classes are, instead of `kinds`, `clip` and what the rows show;
+                    units are those of the peers' rows
     test            rows to test on; without it, the rows that no peer holds
     objective       "rows": every row counts the same; "peers": every peer does
     evaluate_every  rounds between evaluations; 0 evaluates at the end only
@@ -84,13 +88,14 @@ def simulate(
     message_delay   probability that a link lags: what arrives is the message of the round before
     peers_down      probability that a peer is away for a round: it neither hears nor learns
     start_rounds    rounds of accelerated gossip that agree on the "marginal" and "ml" starts, counted in bytes
+    references      whether RC and ML on the pooled rows are computed beside the peers
     checkpoint      a file to go on from after a crash: the same call then ends with the same bits
     device, dtype   PyTorch's name of a device ("cuda"), None for NumPy; "float64" or "float32"
     """
     configuration = {
         name: value if isinstance(value, str | int | float | bool | None) else type(value).__name__
         for name, value in locals().items()
-        if name not in ("X", "y", "test", "progress", "checkpoint")
+        if name not in ("X", "y", "schema", "test", "references", "progress", "checkpoint")
     }
     _check(family, strategy, start, objective, lr)
     _check_counts(
@@ -100,24 +105,25 @@ def simulate(
     _check_shares(message_loss=message_loss, message_delay=message_delay, peers_down=peers_down)
     place = Place(device, dtype)
     table = Table.of(X)
-    classes, codes = infer_classes(y)
+    classes, codes = _classes(y, schema)
     streams = [np.random.default_rng([seed, stream]) for stream in range(3)]
-    described = replace(Schema.infer(table, kinds=kinds, clip=clip), classes=classes)
+    described = schema if schema is not None else Schema.infer(table, kinds=kinds, clip=clip)
+    described = replace(described, classes=classes)
     parts = part_rows(partition, codes, lambda: _ordering(described, table), nodes, rows_per_node, streams[0])
     network = topologies.schedule(topology, nodes, streams[1], change_every)
     if peers_down:
         network = topologies.Churn(network, peers_down, int(streams[2].integers(2**31)))
 
     own = np.concatenate(parts)
-    schema = described.measured_on(_rows(table, own))
+    measured = described.measured_on(_rows(table, own))
     sizes = np.array([len(part) for part in parts])
-    rows = schema.encode(_rows(table, own))
+    rows = measured.encode(_rows(table, own))
     missing = bool(np.isnan(rows.values).any())
     if missing and not FAMILIES[family].takes_missing:
         raise ValueError(
             f"{family} needs every continuous value; use family='naive-bayes', or fill them in first"
         )
-    guarded = ESTIMATOR_OF[family](calibrate=True).family_for(schema, missing, float(sizes.sum()))
+    guarded = ESTIMATOR_OF[family](calibrate=True).family_for(measured, missing, float(sizes.sum()))
     per_row = np.ones(nodes) if objective == "rows" else sizes.sum() / (nodes * sizes)
     held = Holdings(guarded, rows, codes[own], np.repeat(per_row, sizes), sizes, len(classes), place)
     begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy)
@@ -129,7 +135,7 @@ def simulate(
     train = _sample(guarded, rows, held.labels, place, evaluate_rows, nodes, seed)
     tested = None
     if away is not None:
-        there = schema.encode(away[0]), schema.encode_labels(away[1])
+        there = measured.encode(away[0]), measured.encode_labels(away[1])
         tested = _sample(guarded, *there, place, evaluate_rows, nodes, seed)
     saved = None
     if checkpoint is not None:
@@ -165,11 +171,13 @@ def simulate(
     weights = held.row_weights
     clock.add("rounds")
     del state, driver, held, rows, train, tested  # the references need room
-    references = _references(family, table, y, own, schema, start, lr, rounds, weights, away)
-    clock.add("references")
+    beside = dict.fromkeys(("train_rc", "test_rc", "train_ml", "test_ml"), math.nan)
+    if references:
+        beside = _references(family, table, y, own, measured, start, lr, rounds, weights, away)
+        clock.add("references")
     history = np.concatenate(records)
     layout = FAMILIES[family](**{**guarded.layout(), "cardinalities": guarded.cardinalities})
-    return Run(configuration, schema, layout, stats, history, references, sizes, of_weights, clock.seconds)
+    return Run(configuration, measured, layout, stats, history, beside, sizes, of_weights, clock.seconds)
 
 
 class Clock:
@@ -308,6 +316,13 @@ def _references(
         told[f"train_{name}"] = 1.0 - model.score(X, labels)
         told[f"test_{name}"] = np.nan if away is None else 1.0 - model.score(*away)
     return {name: float(value) for name, value in told.items()}
+
+
+def _classes(y: Any, schema: Schema | None) -> tuple[tuple[Any, ...], np.ndarray]:
+    """The classes, and the place of each row's label among them."""
+    if schema is None or not schema.classes:
+        return infer_classes(y)
+    return schema.classes, schema.encode_labels(y)
 
 
 def _rows(table: Table, rows: np.ndarray) -> Table:

@@ -1,0 +1,141 @@
+"""One cell of a table for one seed: what it is, its key in the store, and computing it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from peerbayes.experiments.prepared import file_digest, prepared
+from peerbayes.runs import ESTIMATOR_OF
+from peerbayes.simulate import simulate
+
+# Raised when the same specification gives other numbers than before: results of the old one are then not used again.
+REVISION = 1
+
+SEPARATE = 1_000_000  # peers judged on all test rows
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A simulation, or with `strategy` "rc" the reference beside it: RC and ML on the pooled rows."""
+
+    dataset: str
+    seed: int
+    strategy: str
+    nodes: int = 50
+    rows_per_node: int = 50
+    topology: str = "tree"
+    partition: str = "iid"
+    change_every: int | None = None
+    local_steps: int = 1
+    rounds: int = 64
+    lr: float = 0.05
+    start: str = "uniform"
+    family: str = "naive-bayes"
+    trajectory: bool = False
+    """Whether the errors of every round are kept."""
+
+    @property
+    def rows(self) -> int:
+        return self.nodes * self.rows_per_node
+
+    @property
+    def reference(self) -> Cell:
+        """What this cell is compared with: the paper's RC, from the uniform start. It knows no network."""
+        return self.reference_from("uniform")
+
+    def reference_from(self, start: str) -> Cell:
+        """RC and ML on the same rows, from a start."""
+        return Cell(
+            self.dataset, self.seed, "rc", nodes=1, rows_per_node=self.rows, topology="complete",
+            rounds=self.rounds, lr=self.lr, start=start, family=self.family,
+        )  # fmt: skip
+
+    def specification(self) -> dict[str, Any]:
+        """Everything that decides the numbers."""
+        return {**asdict(self), "revision": REVISION, "digest": file_digest(self.dataset)}
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(json.dumps(self.specification(), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def of(cls, specification: dict[str, Any]) -> Cell:
+        known = {name: value for name, value in specification.items() if name not in ("revision", "digest")}
+        return cls(**known)
+
+
+def compute(specification: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a cell. A function of plain values, so that any process on any machine may call it."""
+    began = time.perf_counter()
+    cell = Cell.of(specification)
+    found = _reference(cell) if cell.strategy == "rc" else _run(cell)
+    return {**found, "seconds": time.perf_counter() - began}
+
+
+def _reference(cell: Cell) -> dict[str, Any]:
+    data = prepared(cell.dataset)
+    train, test = data.split(cell.rows, cell.seed)
+    schema = data.schema.measured_on(train[0])
+    told: dict[str, Any] = {}
+    for name, calibrate in (("rc", True), ("ml", False)):
+        model = ESTIMATOR_OF[cell.family](
+            calibrate=calibrate,
+            schema=schema,
+            start=cell.start,
+            lr=cell.lr,
+            max_iter=cell.rounds,
+            keep="last",
+        ).fit(*train)
+        told[f"train_{name}"] = 1.0 - model.score(*train)
+        told[f"test_{name}"] = 1.0 - model.score(*test)
+    return told
+
+
+def _run(cell: Cell) -> dict[str, Any]:
+    data = prepared(cell.dataset)
+    train, test = data.split(cell.rows, cell.seed)
+    run = simulate(
+        *train,
+        schema=data.schema,
+        family=cell.family,
+        nodes=cell.nodes,
+        rows_per_node=cell.rows_per_node,
+        topology=cell.topology,
+        partition=cell.partition,
+        change_every=cell.change_every,
+        strategy=cell.strategy,
+        start=cell.start,
+        rounds=cell.rounds,
+        lr=cell.lr,
+        local_steps=cell.local_steps,
+        test=test,
+        seed=cell.seed,
+        evaluate_every=1 if cell.trajectory else 0,
+        evaluate_rows=SEPARATE,
+        references=False,
+    )
+    told = run.summary()
+    kept = ("train_error", "train_std", "test_error", "test_std", "disagreement", "bytes_per_peer", "floored")
+    found: dict[str, Any] = {name: told[name] for name in kept}
+    found["chosen"] = run.configuration["strategy"]
+    if cell.trajectory:
+        by_round = run.history.groupby("round")["test_error"].mean()
+        found["trajectory"] = [float(error) for error in by_round]
+    return found
+
+
+def with_seed(cell: Cell, seed: int) -> Cell:
+    return replace(cell, seed=seed)
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    """The mean, and its standard error (NaN of a single value)."""
+    array = np.asarray(values)
+    error = float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else float("nan")
+    return float(array.mean()), error

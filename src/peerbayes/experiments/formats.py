@@ -1,0 +1,146 @@
+"""Records as tables for people and for programs: terminal, Markdown, LaTeX, CSV, JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from peerbayes.experiments.tables import CONVERGED, GAP_TABLES, Record, Table
+
+FORMATS = ("table", "markdown", "latex", "csv", "json")
+CLOSE = 0.05  # the paper's second mark
+
+
+def as_json(records: Sequence[Record]) -> str:
+    return json.dumps([asdict(record) for record in records], indent=2)
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(asdict(records[0])) if records else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(record) for record in records)
+    return out.getvalue()
+
+
+def grid(
+    table: Table, records: Iterable[Record], strategies: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a table: a line per dataset, and for each column the paper's number and each strategy's."""
+    of_table = [record for record in records if record.table == table.number]
+    found = {(record.dataset, record.column, record.strategy): record for record in of_table}
+    columns = [column for column in table.columns if any(record.column == column for record in of_table)]
+    shown = ["rc"] if table.kind == "size" else list(strategies)
+    header = ["dataset", *(f"{column} {who}" for column in columns for who in ("paper", *shown))]
+    rows = []
+    for dataset in dict.fromkeys(record.dataset for record in of_table):
+        row = [dataset]
+        for column in columns:
+            of_cell = [found.get((dataset, column, strategy)) for strategy in shown]
+            row.append(_number(next((record.paper for record in of_cell if record is not None), None), 2))
+            row += [_cell(record, table) for record in of_cell]
+        rows.append(row)
+    return header, rows
+
+
+def marked(table: Table, column: str, value: float | None) -> str:
+    """How the paper marks a gap: "**" below 0.01, "*" below 0.05."""
+    if value is None or (
+        table.number not in GAP_TABLES and not column.endswith("gap") and not column.startswith("gap")
+    ):
+        return ""
+    return "**" if value < CONVERGED else "*" if value < CLOSE else ""
+
+
+def as_markdown(table: Table, records: Iterable[Record], strategies: Sequence[str]) -> str:
+    header, rows = grid(table, records, strategies)
+    lines = [f"### Table {table.number.lstrip('0')}. {table.title}", "", *_pipes(header, rows), ""]
+    return "\n".join(lines)
+
+
+def as_latex(table: Table, records: Iterable[Record], strategies: Sequence[str]) -> str:
+    header, rows = grid(table, records, strategies)
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{_escaped(table.title)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+        r"\hline",
+        " & ".join(_escaped(name) for name in header) + r" \\",
+        r"\hline",
+        *(" & ".join(_latex(cell) for cell in row) + r" \\" for row in rows),
+        r"\hline",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines)
+
+
+def counts(records: Iterable[Record], strategies: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Cells below 0.01 of each gap table: as the paper printed them (at or below 0.01), and by each strategy."""
+    header = ["table", "cells", "paper ≤ 0.01", *(f"{who} < 0.01" for who in strategies)]
+    header += [f"{who}, largest" for who in strategies]
+    rows, every = [], [record for record in records if record.table in GAP_TABLES and record.gap is not None]
+    for number in (*GAP_TABLES, "all"):
+        of_table = [record for record in every if number in (record.table, "all")]
+        if not of_table:
+            continue
+        first = [record for record in of_table if record.strategy == strategies[0]]
+        printed = [record.paper for record in first if record.paper is not None]
+        row = [
+            number.lstrip("0"),
+            str(len(first)),
+            str(sum(value <= CONVERGED for value in printed)) if printed else "–",
+        ]
+        of = {who: [r.gap for r in of_table if r.strategy == who and r.gap is not None] for who in strategies}
+        row += [str(sum(gap < CONVERGED for gap in of[who])) for who in strategies]
+        row += [_number(max(of[who], default=None), 3) for who in strategies]
+        rows.append(row)
+    return header, rows
+
+
+def counts_markdown(records: Iterable[Record], strategies: Sequence[str]) -> str:
+    return "\n".join([*_pipes(*counts(list(records), strategies)), ""])
+
+
+def _cell(record: Record | None, table: Table) -> str:
+    if record is None or record.gap is None:
+        return "–"
+    digits = 0 if record.column.endswith("round") else 3
+    text = _number(record.gap, digits)
+    if record.stderr is not None:
+        text += f" ± {_number(record.stderr, max(digits, 1))}"
+    mark = marked(table, record.column, record.gap)
+    return f"{mark}{text}{mark}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def _latex(cell: str) -> str:
+    bold, gray = cell.startswith("**"), cell.startswith("*")
+    text = _escaped(cell.strip("*")).replace("±", r"$\pm$").replace("–", "--")
+    if bold:
+        return rf"\textbf{{{text}}}"
+    return rf"\textbf{{\textcolor{{gray}}{{{text}}}}}" if gray else text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("_", r"\_").replace("%", r"\%").replace("δ", r"$\delta$")
+
+
+def plain(cell: Any) -> str:
+    """A marked cell for a terminal: the paper's marks as rich styles."""
+    text = str(cell)
+    if text.startswith("**"):
+        return f"[bold]{text.strip('*')}[/bold]"
+    return f"[dim bold]{text.strip('*')}[/dim bold]" if text.startswith("*") else text

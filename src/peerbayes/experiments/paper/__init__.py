@@ -1,0 +1,1 @@
+"""One TOML file for each table and figure of the paper."""

@@ -1,0 +1,88 @@
+"""A dataset as the experiments use it: numbers, kinds as the paper has them, and for a seed a split into two parts."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes.datasets import load
+from peerbayes.errors import ConfigurationError
+from peerbayes.schema import Schema
+
+MOST_TRAINING = 16_000  # the largest training set of the paper's tables
+TEST_ROWS = 5_000  # at most; the same rows for every cell of a seed
+SPLIT_STREAM = 11  # sets the split apart from other random numbers of the same seed
+
+Labelled = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """All rows of a dataset as numbers [m, D] (text by the place of its value in sorted order), labels and kinds."""
+
+    name: str
+    values: np.ndarray
+    labels: np.ndarray
+    schema: Schema
+
+    def split(self, rows: int, seed: int) -> tuple[Labelled, Labelled]:
+        """`rows` training rows and the test rows of a seed: the first and the last of a random order."""
+        count = len(self.labels)
+        tested = min(TEST_ROWS, max(count - MOST_TRAINING, count // 5))
+        if rows > count - tested:
+            raise ConfigurationError(
+                f"{self.name} has {count:,} rows, {tested:,} of them for tests; {rows:,} training rows are asked for"
+            )
+        order = np.random.default_rng([seed, SPLIT_STREAM]).permutation(count)
+        train, test = order[:rows], order[count - tested :]
+        return (self.values[train], self.labels[train]), (self.values[test], self.labels[test])
+
+
+@lru_cache(maxsize=2)
+def prepared(dataset: str) -> Prepared:
+    """A dataset of the registry, or a .csv or .parquet file whose last column is the label."""
+    frame, labels = _table(dataset)
+    values, kinds = np.empty((len(frame), frame.shape[1])), []
+    for place, name in enumerate(frame.columns):
+        values[:, place], distinct = _numbers(frame[name])
+        kinds.append("discrete" if distinct <= DISCRETE else "continuous")
+    return Prepared(dataset, values, labels, Schema.infer(values, labels, kinds=kinds))
+
+
+def file_digest(dataset: str) -> str | None:
+    """What a file of one's own holds, so that another file under the same name is another dataset."""
+    path = Path(dataset)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix in FILES and path.is_file() else None
+
+
+DISCRETE = 10  # the paper: columns of at most ten values are discrete
+FILES = (".csv", ".parquet")
+
+
+def _table(dataset: str) -> tuple[Any, np.ndarray]:
+    path = Path(dataset)
+    if path.suffix not in FILES:
+        found = load(dataset, paper=True)
+        return found.frame, found.labels.to_numpy()
+    import pandas as pd
+
+    if not path.is_file():
+        raise ConfigurationError(f"the dataset {dataset} is no file")
+    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    return frame.iloc[:, :-1], frame.iloc[:, -1].to_numpy()
+
+
+def _numbers(column: Any) -> tuple[np.ndarray, int]:
+    """A column as numbers, NaN where missing, and how many distinct values it has."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return values, int(column.nunique())
+    codes, found = pd.factorize(column.astype(object), sort=True)
+    return np.where(codes < 0, np.nan, codes.astype(np.float64)), len(found)

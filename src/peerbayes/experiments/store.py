@@ -1,0 +1,119 @@
+"""Results of cells in one SQLite file: appended, never changed, keyed by the hash of the cell's specification."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from peerbayes.errors import ConfigurationError
+
+LAYOUT = """
+CREATE TABLE IF NOT EXISTS results (
+    key TEXT PRIMARY KEY,
+    specification TEXT NOT NULL,
+    result TEXT NOT NULL,
+    code TEXT NOT NULL,       -- version and commit that computed it
+    engine TEXT NOT NULL,
+    computed TEXT NOT NULL    -- when, UTC
+) STRICT;
+CREATE TRIGGER IF NOT EXISTS never_changed BEFORE UPDATE ON results
+    BEGIN SELECT RAISE(ABORT, 'results are appended, never changed'); END;
+CREATE TRIGGER IF NOT EXISTS never_deleted BEFORE DELETE ON results
+    BEGIN SELECT RAISE(ABORT, 'results are appended, never deleted'); END;
+"""
+KNOWN_AT_ONCE = 500  # keys asked for in one query
+
+
+@dataclass(frozen=True)
+class Store:
+    """A file of results. Several processes may read it while one writes."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._open() as database:
+            database.executescript(LAYOUT)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        database = sqlite3.connect(self.path, timeout=60)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=FULL")
+            with database:
+                yield database
+        except sqlite3.DatabaseError as error:
+            raise ConfigurationError(
+                f"{self.path} cannot be used as a store of results: {error}. Name another file, or move this one away"
+            ) from error
+        finally:
+            database.close()
+
+    def add(
+        self, key: str, specification: dict[str, Any], result: dict[str, Any], code: str, engine: str
+    ) -> None:
+        """Keep a result, on the disk when this returns; one that is there already stays as it is."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        row = (key, json.dumps(specification, sort_keys=True), json.dumps(result), code, engine, now)
+        with self._open() as database:
+            database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def results(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What is known of these keys."""
+        return {key: json.loads(result) for key, result, _ in self._rows(keys)}
+
+    def codes(self, keys: Iterable[str]) -> set[str]:
+        """The versions and commits that computed these."""
+        return {code for _, _, code in self._rows(keys)}
+
+    def _rows(self, keys: Iterable[str]) -> list[tuple[str, str, str]]:
+        asked, found = list(dict.fromkeys(keys)), []
+        with self._open() as database:
+            for first in range(0, len(asked), KNOWN_AT_ONCE):
+                some = asked[first : first + KNOWN_AT_ONCE]
+                marks = ",".join("?" * len(some))
+                query = f"SELECT key, result, code FROM results WHERE key IN ({marks})"
+                found += database.execute(query, some).fetchall()
+        return found
+
+    def frame(self) -> Any:
+        """All results as a DataFrame: one row per cell, specification and result in columns."""
+        import pandas as pd
+
+        with self._open() as database:
+            rows = database.execute(
+                "SELECT key, specification, result, code, engine, computed FROM results ORDER BY computed, key"
+            ).fetchall()
+        records = []
+        for key, specification, result, code, engine, computed in rows:
+            found = json.loads(result)
+            found["trajectory"] = json.dumps(found["trajectory"]) if "trajectory" in found else None
+            records.append(
+                {
+                    "key": key,
+                    **json.loads(specification),
+                    **found,
+                    "code": code,
+                    "engine": engine,
+                    "computed": computed,
+                }
+            )
+        return pd.DataFrame(records)
+
+    def export(self, path: Path) -> int:
+        """Write all results to a .csv or a .parquet file; how many there are."""
+        frame = self.frame()
+        if path.suffix == ".csv":
+            frame.to_csv(path, index=False)
+        elif path.suffix == ".parquet":
+            frame.to_parquet(path, index=False)
+        else:
+            raise ConfigurationError(f"results are exported to a .csv or a .parquet file, not to {path}")
+        return len(frame)
