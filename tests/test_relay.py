@@ -71,6 +71,7 @@ def test_the_test_tells_data_that_differ_from_data_that_do_not(monkeypatch):
     for partition in ("iid", "drift-x", "drift-y", "drift-xy"):
         run = pb.simulate(X, y, nodes=30, rows_per_node=40, partition=partition, strategy="auto", rounds=8)
         chosen[partition] = run.configuration["strategy"]
+    assert len(found) == 4  # everybody would be near with more rounds, and nothing measured
     assert chosen == {"iid": "exact", "drift-x": "relay", "drift-y": "relay", "drift-xy": "relay"}
     assert 0.6 < found[0] < 1.5 < min(found[1:])
 
@@ -84,6 +85,13 @@ def test_relay_is_nearer_to_the_aim_where_every_peer_has_one_class():
     }
     assert gaps["relay"] < 0.03
     assert gaps["relay"] < gaps["crc"]
+
+
+def test_auto_relays_where_everybody_is_near():
+    X, y = load_wine(return_X_y=True)
+    for topology, chosen in (("complete", "relay"), ("chain", "exact")):
+        run = pb.simulate(X, y, nodes=20, rows_per_node=6, strategy="auto", rounds=24, topology=topology)
+        assert run.configuration["strategy"] == chosen, topology
 
 
 def test_relay_needs_a_fixed_network():

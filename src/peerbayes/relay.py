@@ -11,7 +11,8 @@ time is paid. Delay in a feedback loop can oscillate; two things damp it. The re
     P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago),   q_v(j) the share of peers more than j hops away,
 
 stands for what the others must be doing meanwhile, judged by v's own rows less its lasting difference r̄_v from the
-network. And the guard raises κ_v where the network's residual grows again.
+network. And the guard raises κ_v where the network's residual grows again, and back to half of its highest: late in a
+run, when little is left to learn, growth is noise, and the reflex would only lead away.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ from peerbayes.core import Array
 from peerbayes.places import HERE, Place
 from peerbayes.strategies import Residual
 
-# How fast r̄ follows, how the guard's average of ‖R̂‖ forgets, when it acts, and how far κ goes.
-FOLLOW, FORGET, GROWTH, FIRST_SHARE, SHARE_STEP, LARGEST_SHARE = 0.2, 0.6, 1.25, 0.1, 0.1, 0.6
+# How fast r̄ follows, how the guard's average of ‖R̂‖ forgets, when it acts (beside the lowest and the highest so far),
+# and how far κ goes.
+FOLLOW, FORGET, GROWTH, OF_HIGHEST = 0.2, 0.6, 1.25, 0.5
+FIRST_SHARE, SHARE_STEP, LARGEST_SHARE = 0.1, 0.1, 0.6
 
 # b makes up for the mean delay, but not for more than this.
 LARGEST_BOOST = 1.2
+
+# Up to this share of the rounds as the mean distance between peers, delay costs less than mixing: `relay` fits.
+NEAR = 1 / 9
 
 # Above this ratio of differences between neighbours to differences within peers, peers' data differ: `relay` fits.
 DIFFERENT = 1.5
@@ -91,7 +97,8 @@ class RelayState(NamedTuple):
     recent: tuple[Array, ...]  # D × [N, C, K] R − r̄ of the last rounds, the newest first
     share: Array  # [N] κ
     motion: Array  # [N] running average of ‖R̂‖
-    least: Array  # [N] its minimum so far
+    least: Array  # [N] its minimum so far, once the first wave is past
+    highest: Array  # [N] its maximum so far
     turn: Array  # [] rounds done
 
 
@@ -125,6 +132,7 @@ class Relay:
             share=peers + FIRST_SHARE,
             motion=peers,
             least=peers + np.inf,
+            highest=peers,
             turn=self.place.put(np.zeros(())),
         )
 
@@ -151,12 +159,15 @@ class Relay:
         if turn > 1:
             lasting = lasting + FOLLOW * ((change - network) - lasting)
         motion = FORGET * state.motion + (1 - FORGET) * xp.sqrt(xp.sum(network**2, axis=(1, 2)))
-        least, share = state.least, state.share
+        least, share, highest = state.least, state.share, xp.maximum(state.highest, motion)
         if turn >= 4 + tree.beyond.shape[1] / 2:
-            share = xp.where(motion > GROWTH * least, xp.clip(share + SHARE_STEP, None, LARGEST_SHARE), share)
+            grows = (motion > GROWTH * least) & (motion > OF_HIGHEST * highest)
+            share = xp.where(grows, xp.clip(share + SHARE_STEP, None, LARGEST_SHARE), share)
             least = xp.minimum(least, motion)
         recent = (change - lasting, *state.recent[1:])
-        return RelayState(state.start, state.own, inbox, total, lasting, recent, share, motion, least, turn)
+        return RelayState(
+            state.start, state.own, inbox, total, lasting, recent, share, motion, least, highest, turn
+        )
 
     def read(self, state: RelayState) -> Array:
         return state.start + state.total / self.tree.nodes

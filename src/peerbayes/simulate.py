@@ -22,7 +22,7 @@ from peerbayes.holdings import Holdings
 from peerbayes.inference import infer_classes
 from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place, fetch
-from peerbayes.relay import DIFFERENT, Relay, spanning_tree
+from peerbayes.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
 from peerbayes.rounds import Broadcast, Faults, OverTree
 from peerbayes.runs import ESTIMATOR_OF, Run
 from peerbayes.schema import Schema
@@ -232,8 +232,7 @@ def _driver(
     """The strategy asked for, over this network; "auto" chooses between relay and exact by what peers can measure."""
     lossy = bool(faults.loss or faults.late) or isinstance(network, topologies.Churn)
     if isinstance(strategy, str) and strategy == "auto":
-        fits = network.static and held.differ(start, network.at(1)) > DIFFERENT
-        strategy = "relay" if fits else "exact"
+        strategy = "relay" if _relay_fits(network, held, start, rounds) else "exact"
     if isinstance(strategy, str) and strategy == "relay":
         if not network.static:
             raise ValueError(
@@ -244,6 +243,14 @@ def _driver(
     chosen = _strategy(strategy, rounds, lossy, held)
     residual = held.residual(rounds, steps, chosen.of_weights)
     return Broadcast(chosen, network, residual, faults, held.place)
+
+
+def _relay_fits(network: topologies.Schedule, held: Holdings, start: np.ndarray, rounds: int) -> bool:
+    """Whether everybody is near, so that delay costs little, or data differ, so that mixing costs much."""
+    if not network.static or held.nodes > LARGEST_NETWORK:
+        return False
+    near = spanning_tree(network.at(1)).mean_distance <= NEAR * rounds
+    return near or held.differ(start, network.at(1)) > DIFFERENT
 
 
 def _strategy(strategy: str | Strategy, rounds: int, lossy: bool, held: Holdings) -> Strategy:

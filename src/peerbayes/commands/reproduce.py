@@ -97,7 +97,9 @@ def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None) -> No
             if bar.disable and done * 10 // of > (done - 1) * 10 // of:
                 print(f"{done:,} of {of:,} cells", file=sys.stderr, flush=True)
 
-        sweep.compute(store, engine_of(engine, workers), told)
+        refused = sweep.compute(store, engine_of(engine, workers), told)
+    for reason in sorted(refused):
+        print(f"left out: {reason}", file=sys.stderr)
 
 
 def _show(sweep: Sweep, records: list[tables.Record], store: Store, form: str) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.experiments.prepared import file_digest, prepared
+from peerbayes.experiments.prepared import TooFewRows, file_digest, prepared
 from peerbayes.runs import ESTIMATOR_OF
 from peerbayes.simulate import simulate
 
 # Raised when the same specification gives other numbers than before: results of the old one are then not used again.
-REVISION = 1
+REVISION = 2
 
 SEPARATE = 1_000_000  # peers judged on all test rows
 
@@ -71,10 +71,16 @@ class Cell:
 
 
 def compute(specification: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of a cell. A function of plain values, so that any process on any machine may call it."""
+    """The numbers of a cell. A function of plain values, so that any process on any machine may call it.
+
+    Where the dataset is too small for the cell there is only `refused`, which says so.
+    """
     began = time.perf_counter()
     cell = Cell.of(specification)
-    found = _reference(cell) if cell.strategy == "rc" else _run(cell)
+    try:
+        found = _reference(cell) if cell.strategy == "rc" else _run(cell)
+    except TooFewRows as error:
+        return {"refused": str(error)}
     return {**found, "seconds": time.perf_counter() - began}
 
 

@@ -16,9 +16,16 @@ from peerbayes.schema import Schema
 
 MOST_TRAINING = 16_000  # the largest training set of the paper's tables
 TEST_ROWS = 5_000  # at most; the same rows for every cell of a seed
+FEWEST_TESTED = (
+    1_000  # a dataset with fewer rows to spare keeps a fifth for tests, and has no large training sets
+)
 SPLIT_STREAM = 11  # sets the split apart from other random numbers of the same seed
 
 Labelled = tuple[np.ndarray, np.ndarray]
+
+
+class TooFewRows(ConfigurationError):
+    """A dataset that is too small for a cell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +40,10 @@ class Prepared:
     def split(self, rows: int, seed: int) -> tuple[Labelled, Labelled]:
         """`rows` training rows and the test rows of a seed: the first and the last of a random order."""
         count = len(self.labels)
-        tested = min(TEST_ROWS, max(count - MOST_TRAINING, count // 5))
+        spare = count - MOST_TRAINING
+        tested = min(TEST_ROWS, spare) if spare >= FEWEST_TESTED else count // 5
         if rows > count - tested:
-            raise ConfigurationError(
+            raise TooFewRows(
                 f"{self.name} has {count:,} rows, {tested:,} of them for tests; {rows:,} training rows are asked for"
             )
         order = np.random.default_rng([seed, SPLIT_STREAM]).permutation(count)

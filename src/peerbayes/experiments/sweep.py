@@ -45,16 +45,20 @@ class Sweep:
         known = store.results(cells)
         return [cell for key, cell in cells.items() if key not in known]
 
-    def compute(self, store: Store, engine: Engine, told: Told | None = None) -> int:
-        """Compute what is missing; each result is in the store as soon as it is there. How many there were."""
+    def compute(self, store: Store, engine: Engine, told: Told | None = None) -> set[str]:
+        """Compute what is missing; each result is in the store as soon as it is there. Why some could not be."""
         cells = self.missing(store)
         specifications = [cell.specification() for cell in cells]
         code, name = code_version(), getattr(engine, "name", type(engine).__name__)
+        refused = set()
         for done, (index, result) in enumerate(engine.run(compute, specifications), start=1):
-            store.add(cells[index].key, specifications[index], result, code, name)
+            if "refused" in result:
+                refused.add(result["refused"])
+            else:
+                store.add(cells[index].key, specifications[index], result, code, name)
             if told is not None:
                 told(done, len(cells))
-        return len(cells)
+        return refused
 
     def records(self, store: Store) -> list[Record]:
         """What the tables say, the paper's numbers beside it."""

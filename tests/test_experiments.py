@@ -1,0 +1,370 @@
+"""The paper's tables: cells, the store, engines that lose workers, and what is printed."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits
+
+from peerbayes.errors import ConfigurationError
+from peerbayes.experiments import formats, printed, tables
+from peerbayes.experiments.cells import Cell, compute
+from peerbayes.experiments.engines import LocalEngine, engine_of
+from peerbayes.experiments.prepared import prepared
+from peerbayes.experiments.store import Store
+from peerbayes.experiments.sweep import Sweep
+
+SMALL = {"nodes": 5, "rows_per_node": 20, "rounds": 4}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A dataset of one's own: some digits, their label last."""
+    X, y = load_digits(return_X_y=True, as_frame=True)
+    path = tmp_path_factory.mktemp("data") / "digits.parquet"
+    X.iloc[:, 20:30].assign(label=y).to_parquet(path)
+    return str(path)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "results.sqlite")
+
+
+def small_table(**columns):
+    return tables.Table("04", "small", "gap", columns or {"tree": {}, "ring": {"topology": "ring"}}, SMALL)
+
+
+# --- cells ----------------------------------------------------------------------------------------------
+
+
+def test_a_cells_key_is_its_specification():
+    cell = Cell("letter", 0, "crc")
+    assert cell.key == Cell("letter", 0, "crc").key
+    others = [Cell("letter", 1, "crc"), Cell("letter", 0, "exact"), Cell("letter", 0, "crc", lr=0.1)]
+    assert len({cell.key, *(other.key for other in others)}) == 4
+    assert Cell.of(cell.specification()) == cell
+
+
+def test_another_file_under_the_same_name_is_another_cell(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,y\n1,0\n")
+    before = Cell(str(path), 0, "crc").key
+    path.write_text("a,y\n2,0\n")
+    assert Cell(str(path), 0, "crc").key != before
+
+
+def test_a_cell_is_a_function_of_its_specification(file):
+    cell = Cell(file, 3, "exact", **SMALL, trajectory=True)
+    one, other = (compute(cell.specification()) for _ in range(2))
+    one.pop("seconds"), other.pop("seconds")
+    assert one == other
+    assert len(one["trajectory"]) == 4 and one["trajectory"][-1] == pytest.approx(one["test_error"])
+
+
+def test_the_reference_is_calibration_of_the_same_rows(file):
+    """A network of one peer is RC."""
+    cell = Cell(file, 1, "crc", nodes=1, rows_per_node=200, topology="complete", rounds=8)
+    run, reference = compute(cell.specification()), compute(cell.reference.specification())
+    assert run["test_error"] == pytest.approx(reference["test_rc"])
+    assert run["train_error"] == pytest.approx(reference["train_rc"])
+
+
+def test_splits_are_disjoint_and_share_their_test_rows(file):
+    data = prepared(file)
+    (train, _), (test, _) = data.split(400, 0)
+    (fewer, _), (again, _) = data.split(100, 0)
+    np.testing.assert_array_equal(test, again)
+    np.testing.assert_array_equal(train[:100], fewer)
+    assert len(test) == 1797 // 5
+    with pytest.raises(ConfigurationError, match="1,797 rows, 359 of them for tests; 1,500 training rows"):
+        data.split(1500, 0)
+
+
+def test_columns_are_as_in_the_paper(tmp_path):
+    """At most ten distinct values are discrete; text becomes numbers first."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({
+        "many": rng.choice(list("abcdefghijklmn"), 300), "few": rng.choice(["x", "y"], 300),
+        "number": rng.normal(size=300), "digit": rng.integers(0, 10, 300), "label": rng.choice(["no", "yes"], 300),
+    })  # fmt: skip
+    frame.loc[5, "few"] = None
+    path = tmp_path / "rows.csv"
+    frame.to_csv(path, index=False)
+    data = prepared(str(path))
+    assert [column.kind for column in data.schema.columns] == [
+        "continuous",
+        "discrete",
+        "continuous",
+        "discrete",
+    ]
+    assert data.schema.classes == ("no", "yes")
+    assert np.isnan(data.values[5, 1]) and np.isfinite(np.delete(data.values, 5, axis=0)).all()
+
+
+# --- the store ------------------------------------------------------------------------------------------
+
+
+def test_results_are_appended_and_never_changed(store):
+    store.add("k", {"a": 1}, {"x": 0.1}, "1", "local")
+    store.add("k", {"a": 1}, {"x": 0.2}, "2", "local")
+    assert store.results(["k", "unknown"]) == {"k": {"x": 0.1}}
+    assert store.codes(["k"]) == {"1"}
+    with sqlite3.connect(store.path) as database:
+        for statement in ("UPDATE results SET code = ''", "DELETE FROM results"):
+            with pytest.raises(sqlite3.IntegrityError, match="appended, never"):
+                database.execute(statement)
+
+
+def test_numbers_survive_the_store_to_the_last_bit(store):
+    value = 0.1 + 0.2
+    store.add("k", {}, {"x": value}, "1", "local")
+    assert store.results(["k"])["k"]["x"] == value
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_results_are_exported(store, tmp_path, ending):
+    store.add("k", Cell("iris", 0, "crc").specification(), {"x": 0.5, "trajectory": [1.0]}, "1", "local")
+    path = tmp_path / f"all.{ending}"
+    assert store.export(path) == 1
+    frame = pd.read_csv(path) if ending == "csv" else pd.read_parquet(path)
+    assert frame.loc[0, "x"] == 0.5 and frame.loc[0, "dataset"] == "iris"
+    with pytest.raises(ConfigurationError, match=r"a \.csv or a \.parquet file"):
+        store.export(tmp_path / "all.txt")
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to look at" * 50)
+    with pytest.raises(ConfigurationError, match="cannot be used as a store"):
+        Store(path)
+
+
+# --- sweeps and engines ---------------------------------------------------------------------------------
+
+
+def test_a_sweep_computes_what_is_missing_and_nothing_twice(file, store):
+    sweep = Sweep((small_table(),), (file,), ("crc", "exact"), (0, 1))
+    assert len(sweep.cells()) == 2 * (2 * 2 + 1)  # columns x strategies, and one reference, for each seed
+    assert len(sweep.missing(store)) == 10
+    assert sweep.compute(store, LocalEngine(2)) == set()
+    assert sweep.missing(store) == []
+    records = sweep.records(store)
+    assert [(r.column, r.strategy) for r in records] == [
+        ("tree", "crc"), ("tree", "exact"), ("ring", "crc"), ("ring", "exact"),
+    ]  # fmt: skip
+    for record in records:
+        assert record.seeds == 2 and record.stderr is not None
+        cells = [Cell(file, seed, record.strategy, topology=record.column, **SMALL) for seed in (0, 1)]
+        gaps = [
+            compute(c.specification())["test_error"] - compute(c.reference.specification())["test_rc"]
+            for c in cells
+        ]
+        assert record.gap == pytest.approx(np.mean(gaps), abs=1e-12)
+
+
+def dying(specification):
+    """Dies once, and then computes."""
+    mark = Path(specification["mark"])
+    if specification["dies"] and not mark.exists():
+        mark.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"twice": 2 * specification["number"]}
+
+
+def test_a_worker_that_dies_costs_nothing_but_time(tmp_path):
+    specifications = [{"number": n, "dies": n == 3, "mark": str(tmp_path / "mark")} for n in range(8)]
+    found = dict(LocalEngine(2).run(dying, specifications))
+    assert found == {n: {"twice": 2 * n} for n in range(8)}
+
+
+def always_dying(specification):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_cell_that_always_kills_its_worker_is_named():
+    with pytest.raises(
+        ConfigurationError, match=r"a worker died 3 times while it computed one of .*'number': 7"
+    ):
+        list(LocalEngine(1).run(always_dying, [{"number": 7}]))
+
+
+def failing(specification):
+    raise ValueError("this cell makes no sense")
+
+
+def test_an_error_of_a_cell_is_raised():
+    with pytest.raises(ValueError, match="this cell makes no sense"):
+        list(LocalEngine(1).run(failing, [{}]))
+
+
+def test_engines_are_known_by_name():
+    assert isinstance(engine_of("local", 2), LocalEngine)
+    with pytest.raises(ConfigurationError, match="expected one of local, ray"):
+        engine_of("cloud", None)
+    with pytest.raises(ConfigurationError, match="workers is 0"):
+        engine_of("local", 0)
+
+
+def test_cells_that_a_dataset_is_too_small_for_are_left_out(file, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "peerbayes", "reproduce", "8", "--datasets", file, "--columns", "rows20,rows320",
+         "--seeds", "1", "--strategies", "crc", "--format", "json"],
+        capture_output=True, text=True, cwd=tmp_path, check=True,
+    )  # fmt: skip
+    assert "left out: " in done.stderr and "16,000 training rows are asked for" in done.stderr
+    few, many = json.loads(done.stdout)
+    assert few["gap"] is not None and few["seeds"] == 1
+    assert many["gap"] is None and many["seeds"] == 0
+
+
+def large_file(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 4000)
+    frame = pd.DataFrame(rng.normal(size=(4000, 4)) + labels[:, None] * 0.7)
+    frame.columns = [f"x{j}" for j in range(4)]
+    path = tmp_path / "rows.parquet"
+    frame.assign(label=labels).to_parquet(path)
+    return str(path)
+
+
+def test_reproduce_survives_a_kill(tmp_path):
+    """Killed with -9 it goes on where it was, and ends with the numbers of an uninterrupted run."""
+    file = large_file(tmp_path)
+
+    def words(store):
+        return [
+            sys.executable, "-m", "peerbayes", "reproduce", "4", "6", "--datasets", file, "--seeds", "2",
+            "--workers", "1", "--format", "json", "--store", str(store),
+        ]  # fmt: skip
+
+    whole = subprocess.run(words(tmp_path / "whole.sqlite"), capture_output=True, text=True, check=True)
+    cut = tmp_path / "cut.sqlite"
+    running = subprocess.Popen(words(cut), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    count = 0
+    deadline = time.monotonic() + 120
+    while count < 5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        if cut.exists():
+            count = len(Store(cut).frame())
+    running.kill()
+    running.wait()
+    before = len(Store(cut).frame())
+    again = subprocess.run(words(cut), capture_output=True, text=True, check=True)
+    total = len(Store(cut).frame())
+    assert 5 <= before < total
+    assert json.loads(again.stdout) == json.loads(whole.stdout)
+    assert f"{total - before:,} of {total:,} cells are to be computed" in again.stderr
+
+
+# --- tables ---------------------------------------------------------------------------------------------
+
+
+def test_the_papers_tables_are_there():
+    assert tables.numbers() == (*(f"{n:02}" for n in range(2, 13)), "distance")
+    cells = {number: len(tables.table(number).columns) for number in tables.GAP_TABLES}
+    assert 16 * sum(cells.values()) == 656
+    assert tables.table("4").columns["plus10"] == {"topology": "tree+10"}
+    with pytest.raises(ConfigurationError, match="there is no table '13'; expected one of 2, 3"):
+        tables.table("13")
+
+
+def test_fragments_share_their_rows():
+    table = tables.table("10")
+    assert {table.cells("letter", column, "crc", 0)[0].rows for column in table.columns} == {12_800}
+
+
+def test_columns_are_named_as_in_the_papers_tables():
+    if printed.folder() is None:
+        pytest.skip("needs the paper's tables: PEERBAYES_PAPER")
+    for number in tables.numbers()[:-1]:
+        assert {column for _, column in printed.printed(number)} == set(tables.table(number).columns), number
+
+
+def test_kinds_of_columns():
+    run = {
+        "test_error": 0.3,
+        "test_std": 0.02,
+        "train_error": 0.2,
+        "train_std": 0.01,
+        "trajectory": [0.5, 0.254, 0.3],
+    }
+    reference = {"test_rc": 0.25, "train_rc": 0.15, "test_ml": 0.4, "train_ml": 0.35}
+    assert tables.KINDS["gap"]("tree", [run, reference]) == pytest.approx(0.05)
+    assert tables.KINDS["size"]("gap_m20", [{"test_rc": 0.4}, reference]) == pytest.approx(0.15)
+    assert tables.KINDS["size"]("rc_test_error_m10240", [reference, reference]) == 0.25
+    assert tables.KINDS["convergence"]("train_ml_gap", [reference]) == pytest.approx(0.2)
+    assert tables.KINDS["convergence"]("test_crc_std", [run, reference]) == 0.02
+    assert tables.KINDS["convergence"]("test_rc_error", [reference]) == 0.25
+    assert tables.KINDS["iterations"]("iter1_round", [run, reference]) == 2
+    assert tables.KINDS["iterations"]("iter1_gap", [run, reference]) == pytest.approx(0.004)
+    never = {**run, "trajectory": [0.5, 0.4]}
+    assert tables.KINDS["iterations"]("iter1_round", [never, reference]) is None
+    assert tables.KINDS["iterations"]("iter1_gap", [never, reference]) == pytest.approx(0.15)
+
+
+def test_distances_grow_to_one():
+    shares = tables.Distances("", (10, 40), (1, 4, 40), trees=5).shares
+    assert shares.shape == (2, 3)
+    assert (np.diff(shares, axis=1) > 0).all() and shares[0, -1] == shares[1, -1] == 1.0
+    assert shares[0, 0] == pytest.approx((10 + 2 * 9) / 100)
+
+
+RECORDS = [
+    tables.Record("04", "adult", "tree", "crc", 0.0084, 0.001, 5, paper=0.01),
+    tables.Record("04", "adult", "tree", "exact", 0.0003, None, 1, paper=0.01),
+    tables.Record("04", "letter", "tree", "crc", 0.063, 0.004, 5, paper=0.74),
+    tables.Record("04", "letter", "tree", "exact", 0.029, 0.001, 5, paper=0.74),
+]
+
+
+def test_gaps_are_marked_as_in_the_paper():
+    text = formats.as_markdown(small_table(tree={}), RECORDS, ["crc", "exact"])
+    assert "| adult | 0.01 | **0.008 ± 0.001** | **0.000** |" in text
+    assert "| letter | 0.74 | 0.063 ± 0.004 | *0.029 ± 0.001* |" in text
+    latex = formats.as_latex(small_table(tree={}), RECORDS, ["crc", "exact"])
+    assert r"letter & 0.74 & 0.063 $\pm$ 0.004 & \textbf{\textcolor{gray}{0.029 $\pm$ 0.001}} \\" in latex
+
+
+def test_cells_that_converge_are_counted():
+    header, rows = formats.counts(RECORDS, ["crc", "exact"])
+    assert header[:5] == ["table", "cells", "paper ≤ 0.01", "crc < 0.01", "exact < 0.01"]
+    assert rows == [
+        ["4", "2", "1", "1", "1", "0.063", "0.029"],
+        ["all", "2", "1", "1", "1", "0.063", "0.029"],
+    ]
+
+
+def test_programs_read_json_and_csv():
+    record = json.loads(formats.as_json(RECORDS))[0]
+    assert {"table", "dataset", "column", "strategy", "gap", "stderr", "seeds", "paper"} <= set(record)
+    lines = formats.as_csv(RECORDS).splitlines()
+    assert lines[0].startswith("table,dataset,column,strategy,gap,stderr,seeds,paper") and len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["13"], "there is no table '13'"),
+        (["4", "--strategies", "magic"], "'magic' is no strategy; expected one of crc"),
+        (["4", "--columns", "web"], "'web' is no column; expected one of tree, chain"),
+        (["4", "--datasets", "beer"], "no dataset is called 'beer'"),
+        (["4", "--seeds", "0"], "--seeds is 0"),
+        (["4", "--format", "pdf"], "--format is 'pdf'"),
+        (["4", "--engine", "cloud"], "the engine is 'cloud'"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(words, message, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "peerbayes", "reproduce", *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert message in done.stderr

@@ -1,0 +1,219 @@
+"""Shards: the numbers of `simulate`, however the network is cut and wherever the pieces are."""
+
+import gc
+import os
+import signal
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine
+
+import peerbayes as pb
+from peerbayes import topologies
+from peerbayes.runs import COLUMNS
+from peerbayes.shards import ShardLost, cluster, crossing, cut, plans, simulate_shards
+from peerbayes.strategies import CRC, STRATEGIES
+
+X, Y = load_wine(return_X_y=True)
+X = X[:, :5]
+QUICK = {"nodes": 30, "rows_per_node": 5, "rounds": 12, "topology": "tree+8", "seed": 3}
+
+
+def same(sharded, whole, rounds_judged=1, disagreement=1e-10):
+    """Statistics and history of both: equal but for the order in which the mean over all peers was summed."""
+    np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=1e-10)
+    for place, name in enumerate(COLUMNS):
+        nearly = disagreement if name == "disagreement" else 1e-10
+        np.testing.assert_allclose(sharded.records[:, place], whole.records[:, place], rtol=0, atol=nearly)
+    assert len(sharded.records) == rounds_judged * len(whole.stats)
+    assert np.array_equal(sharded.sizes, whole.sizes)
+    assert sharded.schema == whole.schema
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, CRC(with_self=True)], ids=str)
+def test_every_strategy_gives_the_same_numbers(strategy, shards):
+    settings = {**QUICK, "strategy": strategy, "partition": "dirichlet-0.5", "evaluate_every": 4}
+    whole = pb.simulate(X, Y, **settings)
+    sharded = simulate_shards(X, Y, shards=shards, stats_of="all", **settings)
+    same(sharded, whole, rounds_judged=3)
+    if strategy != "dsgd":  # its rate is a sum over all rows
+        assert sharded.stats.tobytes() == whole.stats.tobytes()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"family": "qda"},
+        {"family": "lda", "objective": "peers", "partition": "quantity-0.5"},
+        {"dtype": "float32"},
+        {"local_steps": 3},
+        {"evaluate_rows": 20},
+        {"topology": "star"},
+        {"topology": "complete"},
+        {"test": (X[:30], Y[:30])},
+    ],
+    ids=str,
+)
+def test_settings_mean_what_they_mean_in_simulate(settings):
+    settings = {**QUICK, **settings}
+    whole = pb.simulate(X, Y, evaluate_every=0, **settings)
+    # A mean of thirty peers in float32 has seven digits.
+    nearly = 1e-6 if "dtype" in settings else 1e-10
+    same(simulate_shards(X, Y, shards=3, stats_of="all", **settings), whole, disagreement=nearly)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_sums_over_neighbours_keep_their_order(dtype):
+    """Every peer's sum has the same bits, at a border too, and in float32, where another order would show most."""
+    settings = {**QUICK, "topology": "regular-6", "strategy": "crc", "dtype": dtype, "evaluate_every": 0}
+    whole = pb.simulate(X, Y, **settings)
+    sharded = simulate_shards(X, Y, shards=4, stats_of="all", **settings)
+    assert sharded.crossing > 30
+    assert sharded.stats.tobytes() == whole.stats.tobytes()
+
+
+def test_a_value_missing_in_one_shard_is_known_to_all():
+    gaps = X.copy()
+    gaps[7, 2] = np.nan
+    settings = {**QUICK, "rows_per_node": None}
+    whole = pb.simulate(gaps, Y, **settings)
+    sharded = simulate_shards(gaps, Y, shards=3, stats_of="all", **settings)
+    np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=1e-10)
+    with pytest.raises(ValueError, match="needs every continuous value"):
+        simulate_shards(gaps, Y, family="qda", **settings)
+
+
+def test_shards_fetch_their_own_rows():
+    """`rows_of` is asked for every peer once, by shard; sizes may differ from peer to peer."""
+    sizes = np.arange(30) % 3 + 2
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    parts = [np.arange(begins[peer], begins[peer + 1]) for peer in range(30)]
+    asked = []
+
+    def rows_of(peers):
+        asked.append(peers)
+        rows = np.concatenate([parts[peer] for peer in peers])
+        return X[rows], Y[rows]
+
+    settings = {**QUICK, "rows_per_node": sizes}
+    whole = pb.simulate(X, Y, test=(X, Y), evaluate_every=0, **{**settings, "partition": parts})
+    sharded = simulate_shards(
+        rows_of=rows_of, schema=whole.schema, shards=4, test=(X, Y), stats_of="all", **settings
+    )
+    same(sharded, whole)
+    assert sorted(np.concatenate(asked)) == list(range(30)) and len(asked) == 4
+
+
+def test_statistics_come_back_for_the_peers_asked_for():
+    whole = pb.simulate(X, Y, **QUICK)
+    sharded = simulate_shards(X, Y, stats_of=[17, 2], shards=3, **QUICK)
+    assert np.array_equal(sharded.stats, whole.stats[[17, 2]])
+    assert np.array_equal(sharded.classifier(2).predict_proba(X), whole.classifier(2).predict_proba(X))
+    assert list(sharded.history.columns) == list(whole.history.columns)
+    with pytest.raises(ValueError, match="name it in stats_of"):
+        sharded.classifier(3)
+    assert simulate_shards(X, Y, **QUICK).stats.shape[0] == 0
+
+
+@pytest.mark.parametrize("topology", ["tree", "ring", "grid", "small-world-4-0.1"])
+def test_a_cut_is_even_and_crosses_few_links(topology):
+    links = topologies.adjacency(topology, 600, np.random.default_rng(0))
+    parts = cut(links, 4)
+    assert [part.size for part in parts] == [150] * 4
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(600))
+    at_random = np.array_split(np.random.default_rng(1).permutation(600), 4)
+    assert crossing(links, parts) < 0.4 * crossing(links, at_random)
+
+
+def test_plans_hold_the_mixing_matrix_once():
+    """Inner and outer rows together are the matrix; a halo holds nobody twice."""
+    links = topologies.adjacency("tree+20", 40, np.random.default_rng(0))
+    mixing = topologies.stable(links)
+    made = plans(mixing, cut(links, 3), np.ones(40, dtype=int))
+    assert sum(plan.inner.nnz + plan.outer.nnz for plan in made) == mixing.nnz
+    again = np.zeros((40, 40))
+    for number, plan in enumerate(made):
+        around = [plan.peers[plan.near], *(made[k].peers[made[k].sends[number]] for k in plan.hears)]
+        again[np.ix_(plan.peers, plan.peers)] += plan.inner.toarray()
+        again[np.ix_(plan.peers[plan.border], np.concatenate(around))] += plan.outer.toarray()
+        assert all(np.unique(some).size == some.size for some in plan.sends.values())
+    assert np.array_equal(again, mixing.toarray())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"message_loss": 0.1}, "message_loss: not for shards"),
+        ({"strategy": "relay"}, "'relay'; shards take a network that stays the same"),
+        ({"start": "ml"}, "start is 'ml'"),
+        ({"topology": topologies.Changing("tree", 30)}, "changes from round to round"),
+        ({"engine": "threads"}, "expected one of local, ray"),
+        ({"shards": 31}, "expected 1 to 30"),
+        ({"shards": [range(15), range(14, 30)]}, "each of 0 to 29 once"),
+        ({"rows_of": lambda peers: (X, Y)}, "either X and y, or rows_of"),
+        ({"stats_of": [30]}, "expected 0 to 29"),
+    ],
+)
+def test_what_shards_cannot_do_is_refused(settings, says):
+    with pytest.raises(ValueError, match=says):
+        simulate_shards(X, Y, **{**QUICK, **settings})
+
+
+def test_rows_that_do_not_fit_are_refused():
+    schema = pb.Schema.infer(X, Y)
+    with pytest.raises(ValueError, match=r"gave 178 rows .* that hold 75"):
+        simulate_shards(rows_of=lambda peers: (X, Y), schema=schema, **QUICK)
+    with pytest.raises(ValueError, match="schema with classes"):
+        simulate_shards(rows_of=lambda peers: (X, Y), **QUICK)
+
+
+# --- Ray -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ray():
+    pytest.importorskip("ray", reason="needs the extra cluster")
+    with cluster(2) as running:
+        yield running
+    gc.collect()  # here, where the warnings are expected
+
+
+# Ray lets go of the processes it started without waiting for them, and Python says so when they are collected.
+unwaited = pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning", "ignore:unclosed:ResourceWarning")
+
+
+@unwaited
+@pytest.mark.parametrize("strategy", ["exact", "tracking"])
+def test_ray_actors_give_the_same_bits(ray, strategy):
+    whole = pb.simulate(X, Y, strategy=strategy, evaluate_every=0, **QUICK)
+    sharded = simulate_shards(X, Y, strategy=strategy, engine="ray", stats_of="all", **QUICK)
+    same(sharded, whole)
+    assert sharded.stats.tobytes() == whole.stats.tobytes()
+
+
+@unwaited
+def test_a_killed_shard_is_named(ray, tmp_path):
+
+    def rows_of(peers):
+        (tmp_path / f"{peers[0]}").write_text(str(os.getpid()))
+        return np.tile(X[:5], (len(peers), 1)), np.tile(Y[[0, 60, 140, 1, 61]], len(peers))
+
+    def kill(done, rounds):
+        if done == 3:
+            os.kill(int((tmp_path / "20").read_text()), signal.SIGKILL)
+
+    with pytest.raises(ShardLost, match=r"shard 1 of 2 .* start the run again"):
+        simulate_shards(
+            rows_of=rows_of, schema=pb.Schema.infer(X, Y), engine="ray", shards=[range(20), range(20, 30)],
+            progress=kill, **QUICK,
+        )  # fmt: skip
+
+
+@unwaited
+def test_an_error_in_a_shard_arrives(ray):
+    def rows_of(peers):
+        raise FileNotFoundError("no rows here")
+
+    with pytest.raises(FileNotFoundError, match="no rows here"):
+        simulate_shards(rows_of=rows_of, schema=pb.Schema.infer(X, Y), engine="ray", **QUICK)
