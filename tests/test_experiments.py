@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -14,8 +15,9 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
+from peerbayes.datasets.catalogue import PAPER
 from peerbayes.errors import ConfigurationError
-from peerbayes.experiments import formats, printed, tables
+from peerbayes.experiments import document, formats, printed, tables
 from peerbayes.experiments.cells import Cell, compute
 from peerbayes.experiments.engines import LocalEngine, engine_of
 from peerbayes.experiments.prepared import prepared
@@ -139,6 +141,22 @@ def test_results_are_exported(store, tmp_path, ending):
     assert frame.loc[0, "x"] == 0.5 and frame.loc[0, "dataset"] == "iris"
     with pytest.raises(ConfigurationError, match=r"a \.csv or a \.parquet file"):
         store.export(tmp_path / "all.txt")
+
+
+def test_exported_results_make_a_store_again(file, store, tmp_path):
+    sweep = Sweep((small_table(), tables.Table("11", "", "iterations", {"iter1_gap": {"trajectory": True}}, SMALL)),
+                  (file,), ("crc",), (0,))  # fmt: skip
+    sweep.compute(store, LocalEngine(1))
+    store.export(tmp_path / "all.parquet")
+    again = Store(tmp_path / "again.sqlite")
+    assert again.restore(tmp_path / "all.parquet") == len(sweep.cells())
+    keys = [cell.key for cell in sweep.cells()]
+    assert again.results(keys) == store.results(keys)
+    assert again.codes(keys) == store.codes(keys)
+    changed = pd.read_parquet(tmp_path / "all.parquet").assign(seed=9)
+    changed.to_parquet(tmp_path / "changed.parquet")
+    with pytest.raises(ConfigurationError, match="has the key"):
+        Store(tmp_path / "other.sqlite").restore(tmp_path / "changed.parquet")
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path):
@@ -368,3 +386,37 @@ def test_requests_that_make_no_sense_are_refused(words, message, tmp_path):
     )
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_pages_are_written_from_the_store(tmp_path):
+    file = large_file(tmp_path)
+    words = ["4", "--datasets", file, "--columns", "tree,plus80", "--seeds", "2", "--strategies", "crc,exact"]
+    subprocess.run(
+        [sys.executable, "-m", "peerbayes", "reproduce", *words, "--document", "pages"], cwd=tmp_path, check=True,
+        capture_output=True,
+    )  # fmt: skip
+    page = (tmp_path / "pages" / "reproduction.md").read_text(encoding="utf-8")
+    assert "## How many cells converge" in page and "### Table 4." in page and "### Figure." in page
+    beside = (tmp_path / "pages" / "strategies.md").read_text(encoding="utf-8")
+    assert "| i.i.d., tree |" in beside and "`dsgd`" in beside
+    assert len(pd.read_parquet(tmp_path / "pages" / "results.parquet")) == 2 * (2 * 2 + 1)
+
+
+PAGES = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.skipif(not (PAGES / "results.parquet").exists(), reason="no results were published yet")
+def test_the_published_pages_come_from_the_published_results(tmp_path, monkeypatch):
+    """Every number in docs/reproduction.md is in docs/results.parquet."""
+    store = Store(tmp_path / "published.sqlite")
+    store.restore(PAGES / "results.parquet")
+    page = (PAGES / "reproduction.md").read_text(encoding="utf-8")
+    words = re.search(r"`peerbayes reproduce (.*?) --document docs`", page)[1]
+    chosen = words.split(" --strategies ")[1].split(",")
+    seeds = tuple(range(int(words.split(" --seeds ")[1].split()[0])))
+    every = tuple(tables.table(number) for number in tables.numbers() if number != "distance")
+    sweep = Sweep(every, PAPER, tuple(chosen), seeds)
+    assert not sweep.missing(store)
+    monkeypatch.setattr(sys.modules["peerbayes.experiments.sweep"], "printed", lambda number: {})
+    numbers = re.compile(r"-?\d\.\d{3} ± \d\.\d{3}")
+    assert numbers.findall(page) == numbers.findall(document.reproduction(sweep, store, words))

@@ -21,7 +21,9 @@ LAYERS = [
     "datasets.cache", "datasets.formats", "datasets.tabular", "datasets.images", "datasets.bundled",
     "datasets.catalogue", "datasets.sources", "datasets",
     "experiments", "experiments.paper", "experiments.prepared", "experiments.cells", "experiments.store",
-    "experiments.ray_engine", "experiments.engines", "experiments.tables", "experiments.printed", "experiments.sweep", "experiments.formats",
+    "experiments.ray_engine", "experiments.engines",
+    "experiments.tables", "experiments.printed", "experiments.sweep", "experiments.formats",
+    "experiments.document",
     "__init__", "config", "commands", "commands.shared",
     "commands.simulation", "commands.datasets", "commands.reproduce", "cli", "__main__",
 ]  # fmt: skip

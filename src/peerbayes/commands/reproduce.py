@@ -19,6 +19,7 @@ from rich.table import Table as Grid
 
 from peerbayes.commands.shared import console, explained, known_format
 from peerbayes.datasets.catalogue import PAPER
+from peerbayes.experiments import document as pages
 from peerbayes.experiments import formats, printed, tables
 from peerbayes.experiments.engines import engine_of
 from peerbayes.experiments.store import Store
@@ -51,6 +52,10 @@ def reproduce(
     export: Annotated[
         Path | None, typer.Option(help="Also write all results to a .csv or .parquet file.")
     ] = None,
+    document: Annotated[
+        Path | None,
+        typer.Option(help="Also write reproduction.md, strategies.md and results.parquet to this folder."),
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="table, markdown, latex, csv or json.")] = "table",
 ) -> None:
     """Compute the paper's tables; what the store holds is not computed again."""
@@ -74,6 +79,8 @@ def reproduce(
         records = sweep.records(kept)
         if export is not None:
             print(f"{kept.export(export):,} results are in {export}", file=sys.stderr)
+        if document is not None:
+            _write(sweep, kept, document, " ".join(asked))
     _show(sweep, records, kept, form)
     if "distance" in chosen:
         _show_distances(form)
@@ -100,6 +107,18 @@ def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None) -> No
         refused = sweep.compute(store, engine_of(engine, workers), told)
     for reason in sorted(refused):
         print(f"left out: {reason}", file=sys.stderr)
+
+
+def _write(sweep: Sweep, store: Store, folder: Path, words: str) -> None:
+    """The pages, and all results behind them."""
+    told = f"{words} --seeds {len(sweep.seeds)} --strategies {','.join(sweep.strategies)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "reproduction.md").write_text(pages.reproduction(sweep, store, told), encoding="utf-8")
+    beside = pages.strategies(sweep, store, ("auto", *STRATEGIES))
+    if beside is not None:
+        (folder / "strategies.md").write_text(beside, encoding="utf-8")
+    count = store.export(folder / "results.parquet")
+    print(f"the pages and {count:,} results are in {folder}", file=sys.stderr)
 
 
 def _show(sweep: Sweep, records: list[tables.Record], store: Store, form: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -62,12 +62,16 @@ class Cell:
 
     @property
     def key(self) -> str:
-        return hashlib.sha256(json.dumps(self.specification(), sort_keys=True).encode()).hexdigest()
+        return key_of(self.specification())
 
     @classmethod
     def of(cls, specification: dict[str, Any]) -> Cell:
         known = {name: value for name, value in specification.items() if name not in ("revision", "digest")}
         return cls(**known)
+
+
+def key_of(specification: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(specification, sort_keys=True).encode()).hexdigest()
 
 
 def compute(specification: dict[str, Any]) -> dict[str, Any]:
@@ -134,10 +138,6 @@ def _run(cell: Cell) -> dict[str, Any]:
         by_round = run.history.groupby("round")["test_error"].mean()
         found["trajectory"] = [float(error) for error in by_round]
     return found
-
-
-def with_seed(cell: Cell, seed: int) -> Cell:
-    return replace(cell, seed=seed)
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:

@@ -58,7 +58,7 @@ def marked(table: Table, column: str, value: float | None) -> str:
 
 def as_markdown(table: Table, records: Iterable[Record], strategies: Sequence[str]) -> str:
     header, rows = grid(table, records, strategies)
-    lines = [f"### Table {table.number.lstrip('0')}. {table.title}", "", *_pipes(header, rows), ""]
+    lines = [f"### Table {table.number.lstrip('0')}. {table.title}", "", *pipes(header, rows), ""]
     return "\n".join(lines)
 
 
@@ -103,7 +103,7 @@ def counts(records: Iterable[Record], strategies: Sequence[str]) -> tuple[list[s
 
 
 def counts_markdown(records: Iterable[Record], strategies: Sequence[str]) -> str:
-    return "\n".join([*_pipes(*counts(list(records), strategies)), ""])
+    return "\n".join([*pipes(*counts(list(records), strategies)), ""])
 
 
 def _cell(record: Record | None, table: Table) -> str:
@@ -121,7 +121,7 @@ def _number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [header, ["---"] * len(header), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
 

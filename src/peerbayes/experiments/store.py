@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.errors import ConfigurationError
+from peerbayes.experiments.cells import Cell, key_of
 
 LAYOUT = """
 CREATE TABLE IF NOT EXISTS results (
@@ -57,10 +58,16 @@ class Store:
             database.close()
 
     def add(
-        self, key: str, specification: dict[str, Any], result: dict[str, Any], code: str, engine: str
+        self,
+        key: str,
+        specification: dict[str, Any],
+        result: dict[str, Any],
+        code: str,
+        engine: str,
+        computed: str | None = None,
     ) -> None:
         """Keep a result, on the disk when this returns; one that is there already stays as it is."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = computed or datetime.now(UTC).isoformat(timespec="seconds")
         row = (key, json.dumps(specification, sort_keys=True), json.dumps(result), code, engine, now)
         with self._open() as database:
             database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?, ?)", row)
@@ -94,7 +101,7 @@ class Store:
         records = []
         for key, specification, result, code, engine, computed in rows:
             found = json.loads(result)
-            found["trajectory"] = json.dumps(found["trajectory"]) if "trajectory" in found else None
+            found["by_round"] = json.dumps(found.pop("trajectory")) if "trajectory" in found else None
             records.append(
                 {
                     "key": key,
@@ -107,6 +114,28 @@ class Store:
             )
         return pd.DataFrame(records)
 
+    def restore(self, path: Path) -> int:
+        """Add results that `export` wrote to a .parquet file; how many there were. Each must have its own key."""
+        import pandas as pd
+
+        frame = pd.read_parquet(path)
+        for row in frame.to_dict("records"):
+            known = {str(name): _plain(value) for name, value in row.items()}
+            known["lr"] = float(known["lr"])
+            specification = {
+                name: known.pop(name) for name in (*Cell.__dataclass_fields__, "revision", "digest")
+            }
+            key, code, engine, computed = (known.pop(name) for name in ("key", "code", "engine", "computed"))
+            if key_of(specification) != key:
+                raise ConfigurationError(
+                    f"{path}: {specification} has the key {key_of(specification)}, not {key}"
+                )
+            result = {name: value for name, value in known.items() if value is not None}
+            if "by_round" in result:
+                result["trajectory"] = json.loads(result.pop("by_round"))
+            self.add(key, specification, result, code, engine, computed)
+        return len(frame)
+
     def export(self, path: Path) -> int:
         """Write all results to a .csv or a .parquet file; how many there are."""
         frame = self.frame()
@@ -117,3 +146,11 @@ class Store:
         else:
             raise ConfigurationError(f"results are exported to a .csv or a .parquet file, not to {path}")
         return len(frame)
+
+
+def _plain(value: Any) -> Any:
+    """A number or a text of a table as Python has it; None where there is none."""
+    if value is None or value != value:
+        return None
+    plain = value.item() if hasattr(value, "item") else value
+    return int(plain) if isinstance(plain, float) and plain.is_integer() and abs(plain) < 2**31 else plain
