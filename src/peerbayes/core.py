@@ -48,16 +48,20 @@ def residual(features: Array, labels: Array, weights: Array) -> Array:
 
     Σ_c R_c = 0, so calibration never moves Σ_c S_c.
     """
-    return evaluate(features, labels, weights)[0]
+    return _change(features, labels, posterior(features, weights))
 
 
 def evaluate(features: Array, labels: Array, weights: Array) -> tuple[Array, Array, Array]:
     """R, and the soft and 0-1 error of W on the same rows, from one posterior: [..., C, K], [...], [...]."""
-    xp = array_namespace(features)
     posteriors = posterior(features, weights)
-    row_weights = xp.sum(labels, axis=-1, keepdims=True)
-    change = statistics(features, labels - row_weights * posteriors)
+    change = _change(features, labels, posteriors)
     return change, soft_error(labels, posteriors), error(labels, posteriors)
+
+
+def _change(features: Array, labels: Array, posteriors: Array) -> Array:
+    """(Y − P)ᵀΦ, each row of P times the row's weight."""
+    row_weights = array_namespace(labels).sum(labels, axis=-1, keepdims=True)
+    return statistics(features, labels - row_weights * posteriors)
 
 
 def soft_error(labels: Array, posteriors: Array) -> Array:

@@ -38,7 +38,7 @@ class Sample:
         models, classes, _ = weights.shape
         wrong, lost = np.zeros(models), np.zeros(models)
         if self.place.device is None and models * classes * self.labels.size > LARGE:
-            self._by_kernel(np.asarray(weights, dtype=np.float64), soft, wrong, lost)
+            self._by_kernel(np.ascontiguousarray(weights), soft, wrong, lost)
         else:
             self._by_array(weights, soft, wrong, lost)
         count = max(self.labels.size, 1)
@@ -50,7 +50,7 @@ class Sample:
         models, classes, size = weights.shape
         together = max(1, min(models, IN_CACHE // (128 * classes)))
         for begin, features in self._blocks(max(64, IN_CACHE // (together * classes))):
-            turned = np.ascontiguousarray(fetch(features).T, dtype=np.float64)  # [K, b]
+            turned = np.ascontiguousarray(fetch(features).T, dtype=weights.dtype)  # [K, b]
             labels = self.labels[begin : begin + turned.shape[1]]
             for first in range(0, models, together):
                 some = slice(first, min(first + together, models))

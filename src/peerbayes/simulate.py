@@ -62,7 +62,7 @@ def simulate(
     objective: str = "rows",
     test: tuple[Any, Any] | None = None,
     evaluate_every: int = 1,
-    evaluate_rows: int | None = None,
+    evaluate_rows: int | tuple[int, int] | None = None,
     seed: int = 0,
     clip: float | None = 5.0,
     message_loss: float = 0.0,
@@ -82,8 +82,8 @@ def simulate(
     test            rows to test on; without it, the rows that no peer holds
     objective       "rows": every row counts the same; "peers": every peer does
     evaluate_every  rounds between evaluations; 0 evaluates at the end only
-    evaluate_rows   training rows and test rows that peers are judged on, drawn at random; None: all, as long as that
-                    is at most 8 million judgements a kind (peers times rows)
+    evaluate_rows   training rows and test rows that peers are judged on, drawn at random, one number or two; None: all,
+                    as long as that is at most 8 million judgements a kind (peers times rows)
     message_loss    probability that a message is lost; its weight goes to the receiver itself
     message_delay   probability that a link lags: what arrives is the message of the round before
     peers_down      probability that a peer is away for a round: it neither hears nor learns
@@ -93,14 +93,16 @@ def simulate(
     device, dtype   PyTorch's name of a device ("cuda"), None for NumPy; "float64" or "float32"
     """
     configuration = {
-        name: value if isinstance(value, str | int | float | bool | None) else type(value).__name__
+        name: value if isinstance(value, str | int | float | bool | tuple | None) else type(value).__name__
         for name, value in locals().items()
         if name not in ("X", "y", "schema", "test", "references", "progress", "checkpoint")
     }
     _check(family, strategy, start, objective, lr)
+    judged_rows = evaluate_rows if isinstance(evaluate_rows, tuple) else (evaluate_rows, evaluate_rows)
     _check_counts(
         (rounds, "rounds", 1), (local_steps, "local_steps", 1), (evaluate_every, "evaluate_every", 0),
-        (1 if evaluate_rows is None else evaluate_rows, "evaluate_rows", 1), (start_rounds, "start_rounds", 0),
+        *((count, "evaluate_rows", 1) for count in judged_rows if count is not None),
+        (start_rounds, "start_rounds", 0),
     )  # fmt: skip
     _check_shares(message_loss=message_loss, message_delay=message_delay, peers_down=peers_down)
     place = Place(device, dtype)
@@ -132,11 +134,11 @@ def simulate(
     configuration["strategy"] = driver.strategy.name
 
     away = test if test is not None else _rest(table, codes, own, classes)
-    train = _sample(guarded, rows, held.labels, place, evaluate_rows, nodes, seed)
+    train = _sample(guarded, rows, held.labels, place, judged_rows[0], nodes, seed)
     tested = None
     if away is not None:
         there = measured.encode(away[0]), measured.encode_labels(away[1])
-        tested = _sample(guarded, *there, place, evaluate_rows, nodes, seed)
+        tested = _sample(guarded, *there, place, judged_rows[1], nodes, seed)
     saved = None
     if checkpoint is not None:
         rest = () if tested is None else (tested.rows, tested.labels)

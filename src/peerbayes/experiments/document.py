@@ -31,7 +31,7 @@ The datasets differ from the paper's in known ways, so errors are compared with 
 features come from another network than the paper's, `run` is repaired (the paper's error suggests the public copy, in
 which large values are ten times too large), `smartgrid` is rebuilt from its original, and row counts differ by one or
 two. Columns are clipped at ±5 standard deviations and variances kept above 0.05, in RC as in the peers; the paper
-names no guards.
+names no guards. Peers with 512 columns compute in float32, everything else in float64.
 """
 
 

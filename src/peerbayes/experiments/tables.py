@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from peerbayes import topologies
+from peerbayes.datasets.images import IMAGES
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments.cells import Cell, mean_and_error
+
+WIDE = tuple(entry.name for entry in IMAGES)  # 512 columns: peers compute in float32
 
 CONVERGED = 0.01  # the paper: a gap below this is convergence, below five times this it is close
 GAP_TABLES = ("04", "05", "06", "07", "08", "09", "10", "12")
@@ -87,7 +90,8 @@ class Table:
 
     def _cell(self, dataset: str, column: str, strategy: str, seed: int, start: str) -> Cell:
         settings = {**self.settings, **self.columns[column]}
-        return replace(Cell(dataset, seed, strategy, start=start), **settings)
+        dtype = "float32" if dataset in WIDE else "float64"
+        return replace(Cell(dataset, seed, strategy, start=start, dtype=dtype), **settings)
 
 
 def _gap(column: str, known: list[dict[str, Any]]) -> float:
