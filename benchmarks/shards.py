@@ -24,7 +24,8 @@ import ray
 
 import peerbayes as pb
 from peerbayes.runs import COLUMNS as FIGURES
-from peerbayes.shards import cluster, simulate_shards
+from peerbayes.shards import simulate_shards
+from peerbayes.shards.engines import cluster
 
 ROWS, COLUMNS, CLASSES, ROUNDS, SHARDS, TURNS = 5, 4, 3, 64, 2, 2
 

@@ -12,7 +12,7 @@ import pytest
 
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments.ray_engine import AHEAD, DEATHS, CellFailed, RayEngine
-from peerbayes.shards import cluster
+from peerbayes.shards.engines import cluster
 
 pytest.importorskip("ray", reason="needs the extra cluster")
 

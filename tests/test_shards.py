@@ -11,7 +11,9 @@ from sklearn.datasets import load_wine
 import peerbayes as pb
 from peerbayes import topologies
 from peerbayes.runs import COLUMNS
-from peerbayes.shards import ShardLost, cluster, crossing, cut, plans, simulate_shards
+from peerbayes.shards import ShardLost, simulate_shards
+from peerbayes.shards.cut import crossing, cut, plans
+from peerbayes.shards.engines import cluster
 from peerbayes.strategies import CRC, STRATEGIES
 
 X, Y = load_wine(return_X_y=True)

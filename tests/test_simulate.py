@@ -1,7 +1,5 @@
 """The simulator: what it reports, what it refuses, and that it is reproducible."""
 
-import sys
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_wine
@@ -341,6 +339,6 @@ def test_large_networks_are_judged_on_some_rows(monkeypatch):
     np.testing.assert_array_equal(every.stats, some.stats)
     assert np.allclose((some.history["test_error"] * 40) % 1, 0)
     assert some.summary()["train_error"] == pytest.approx(every.summary()["train_error"], abs=0.1)
-    monkeypatch.setattr(sys.modules["peerbayes.simulate"], "JUDGEMENTS", 8 * 40)
-    monkeypatch.setattr(sys.modules["peerbayes.simulate"], "FEWEST_JUDGED", 1)
+    monkeypatch.setattr(metrics, "JUDGEMENTS", 8 * 40)
+    monkeypatch.setattr(metrics, "FEWEST_JUDGED", 1)
     np.testing.assert_array_equal(pb.simulate(*WINE, **QUICK).records, some.records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,13 @@ LARGE, IN_CACHE = 1 << 22, 1 << 14
 
 # Entries of Φ up to which it is kept between rounds.
 FEATURES_KEPT = 1 << 24
+
+# Peers times rows that an evaluation takes unless told otherwise, and how many rows it takes at least.
+JUDGEMENTS, FEWEST_JUDGED = 1 << 23, 256
+EVALUATION_STREAM = 4  # sets the rows that are drawn apart from other random numbers of the same seed
+
+# Entries of S evaluated at a time.
+STATISTICS_AT_ONCE = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,3 +101,40 @@ def disagreement(stats: Array, mean: Array) -> Array:
     xp = array_namespace(stats)
     apart = xp.sqrt(xp.sum((stats - mean) ** 2, axis=(-2, -1)))
     return apart / xp.sqrt(xp.sum(mean**2))
+
+
+def drawn(rows: int, most: int | None, nodes: int, seed: int) -> np.ndarray:
+    """The rows that every peer is judged on: all, or as many as are asked for or reasonable, drawn at random."""
+    most = max(JUDGEMENTS // nodes, FEWEST_JUDGED) if most is None else most
+    if rows <= most:
+        return np.arange(rows)
+    return np.random.default_rng([seed, EVALUATION_STREAM]).choice(rows, most, replace=False)
+
+
+def sample(
+    family: Family, rows: Rows, labels: np.ndarray, place: Place, most: int | None, nodes: int, seed: int
+) -> Sample:
+    """The rows that every peer is judged on: see `drawn`."""
+    some = drawn(labels.size, most, nodes, seed)
+    if some.size < labels.size:
+        rows, labels = Rows(rows.values[some], rows.codes[some]), labels[some]
+    return Sample(family, rows, labels, place)
+
+
+def judged(
+    stats: Array, mean: Array, of_weights: bool, family: Family, train: Sample, test: Sample | None
+) -> np.ndarray:
+    """Of each peer: training and test error, soft error, disagreement and floors that acted: [5, N].
+
+    `mean` is the mean over all peers [C, K], these and others.
+    """
+    figures = []
+    together = max(1, STATISTICS_AT_ONCE // max(1, math.prod(stats.shape[1:])))
+    for first in range(0, len(stats), together):
+        some = stats[first : first + together, ...]
+        weights = some if of_weights else family.weights(some)
+        error, soft = train.errors(weights, soft=True)
+        tested = np.full(len(some), np.nan) if test is None else test.errors(weights, soft=False)[0]
+        floored = np.zeros(len(some)) if of_weights else fetch(family.floored(some))
+        figures.append(np.stack([error, tested, soft, fetch(disagreement(some, mean)), floored]))
+    return np.concatenate(figures, axis=1)

@@ -12,14 +12,22 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from peerbayes import core, metrics, topologies
-from peerbayes.calibration import STARTS, start_statistics
+from peerbayes import metrics, topologies
+from peerbayes.calibration import start_statistics
 from peerbayes.checkpoints import Checkpoint
-from peerbayes.core import Array
-from peerbayes.families import FAMILIES, Family, Rows
+from peerbayes.families import FAMILIES
 from peerbayes.gossip import agree
 from peerbayes.holdings import Holdings
-from peerbayes.inference import infer_classes
+from peerbayes.inputs import (
+    check_counts,
+    check_names,
+    check_shares,
+    classes_of,
+    ordering,
+    plain,
+    rest,
+    rows_at,
+)
 from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place, fetch
 from peerbayes.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
@@ -32,12 +40,6 @@ from peerbayes.tables import Table
 # ρ of `exact` where messages get lost or late, or peers are away.
 LOSSY_MEMORY = 0.97
 
-# Peers times rows that an evaluation takes unless told otherwise, and how many rows it takes at least.
-JUDGEMENTS, FEWEST_JUDGED = 1 << 23, 256
-EVALUATION_STREAM = 4  # sets the rows that are drawn apart from other random numbers of the same seed
-
-# Entries of S evaluated at a time.
-STATISTICS_AT_ONCE = 1 << 19
 
 Progress = Callable[[int, int], object]  # called with the rounds done and the rounds in all
 
@@ -97,29 +99,29 @@ def simulate(
         for name, value in locals().items()
         if name not in ("X", "y", "schema", "test", "references", "progress", "checkpoint")
     }
-    _check(family, strategy, start, objective, lr)
+    check_names(family, strategy, start, objective, lr)
     judged_rows = evaluate_rows if isinstance(evaluate_rows, tuple) else (evaluate_rows, evaluate_rows)
-    _check_counts(
+    check_counts(
         (rounds, "rounds", 1), (local_steps, "local_steps", 1), (evaluate_every, "evaluate_every", 0),
         *((count, "evaluate_rows", 1) for count in judged_rows if count is not None),
         (start_rounds, "start_rounds", 0),
     )  # fmt: skip
-    _check_shares(message_loss=message_loss, message_delay=message_delay, peers_down=peers_down)
+    check_shares(message_loss=message_loss, message_delay=message_delay, peers_down=peers_down)
     place = Place(device, dtype)
     table = Table.of(X)
-    classes, codes = _classes(y, schema)
+    classes, codes = classes_of(y, schema)
     streams = [np.random.default_rng([seed, stream]) for stream in range(3)]
     described = schema if schema is not None else Schema.infer(table, kinds=kinds, clip=clip)
     described = replace(described, classes=classes)
-    parts = part_rows(partition, codes, lambda: _ordering(described, table), nodes, rows_per_node, streams[0])
+    parts = part_rows(partition, codes, lambda: ordering(described, table), nodes, rows_per_node, streams[0])
     network = topologies.schedule(topology, nodes, streams[1], change_every)
     if peers_down:
         network = topologies.Churn(network, peers_down, int(streams[2].integers(2**31)))
 
     own = np.concatenate(parts)
-    measured = described.measured_on(_rows(table, own))
+    measured = described.measured_on(rows_at(table, own))
     sizes = np.array([len(part) for part in parts])
-    rows = measured.encode(_rows(table, own))
+    rows = measured.encode(rows_at(table, own))
     missing = bool(np.isnan(rows.values).any())
     if missing and not FAMILIES[family].takes_missing:
         raise ValueError(
@@ -133,17 +135,17 @@ def simulate(
     driver = _driver(strategy, network, held, begin, rounds, local_steps, faults)
     configuration["strategy"] = driver.strategy.name
 
-    away = test if test is not None else _rest(table, codes, own, classes)
-    train = _sample(guarded, rows, held.labels, place, judged_rows[0], nodes, seed)
+    away = test if test is not None else rest(table, codes, own, classes)
+    train = metrics.sample(guarded, rows, held.labels, place, judged_rows[0], nodes, seed)
     tested = None
     if away is not None:
         there = measured.encode(away[0]), measured.encode_labels(away[1])
-        tested = _sample(guarded, *there, place, judged_rows[1], nodes, seed)
+        tested = metrics.sample(guarded, *there, place, judged_rows[1], nodes, seed)
     saved = None
     if checkpoint is not None:
-        rest = () if tested is None else (tested.rows, tested.labels)
+        others = () if tested is None else (tested.rows, tested.labels)
         saved = Checkpoint.of(
-            checkpoint, configuration, held.rows, held.labels, held.row_weights, sizes, rest
+            checkpoint, configuration, held.rows, held.labels, held.row_weights, sizes, others
         )
     clock = Clock()
     records: list[np.ndarray] = []
@@ -156,7 +158,9 @@ def simulate(
         sent = sent + more
         clock.add("rounds")
         if turn == rounds or (evaluate_every and turn % evaluate_every == 0):
-            judged = _judged(driver.read(state), driver.strategy.of_weights, guarded, train, tested)
+            now = driver.read(state)
+            mean = array_namespace(now).mean(now, axis=0)
+            judged = metrics.judged(now, mean, driver.strategy.of_weights, guarded, train, tested)
             records.append(
                 np.stack([np.full(nodes, float(turn)), np.arange(nodes), *judged[:4], sent, judged[4]], 1)
             )
@@ -194,32 +198,6 @@ class Clock:
         now = time.perf_counter()
         self.seconds[what] = self.seconds.get(what, 0.0) + now - self._last
         self._last = now
-
-
-def _check(family: str, strategy: Any, start: str, objective: str, lr: float) -> None:
-    """Refuse settings that make no sense before any work starts."""
-    for name, value, known in (
-        ("family", family, tuple(FAMILIES)),
-        ("strategy", strategy if isinstance(strategy, str) else "exact", (*STRATEGIES, "relay", "auto")),
-        ("start", start, STARTS),
-        ("objective", objective, ("rows", "peers")),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
-    if not 0 < lr < np.inf:
-        raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
-
-
-def _check_counts(*counts: tuple[int, str, int]) -> None:
-    for number, name, least in counts:
-        if number < least:
-            raise ValueError(f"{name} is {number}; expected {least} or more")
-
-
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0 <= share < 1:
-            raise ValueError(f"{name} is {share}; expected a probability from 0 to below 1")
 
 
 def _driver(
@@ -286,23 +264,6 @@ def _start(
     return np.broadcast_to(agreed, own.shape).copy(), int(rounds * degree * local[0].nbytes)
 
 
-def _judged(
-    stats: Array, of_weights: bool, family: Family, train: metrics.Sample, test: metrics.Sample | None
-) -> np.ndarray:
-    """Of each peer: training and test error, soft error, disagreement and floors that acted: [5, N]."""
-    nodes, figures = len(stats), []
-    mean = array_namespace(stats).mean(stats, axis=0)
-    together = max(1, STATISTICS_AT_ONCE // max(1, math.prod(stats.shape[1:])))
-    for first in range(0, nodes, together):
-        some = stats[first : first + together, ...]
-        weights = some if of_weights else family.weights(some)
-        error, soft = train.errors(weights, soft=True)
-        tested = np.full(len(some), np.nan) if test is None else test.errors(weights, soft=False)[0]
-        floored = np.zeros(len(some)) if of_weights else fetch(family.floored(some))
-        figures.append(np.stack([error, tested, soft, fetch(metrics.disagreement(some, mean)), floored]))
-    return np.concatenate(figures, axis=1)
-
-
 def _references(
     family: str,
     table: Table,
@@ -316,7 +277,7 @@ def _references(
     away: tuple[Any, Any] | None,
 ) -> dict[str, float]:
     """Errors of RC (the last iterate, as many iterations as rounds) and of ML on the pooled rows."""
-    X, labels = _plain(_rows(table, own)), np.asarray(y)[own]
+    X, labels = plain(rows_at(table, own)), np.asarray(y)[own]
     told = {}
     for name, calibrate in (("rc", True), ("ml", False)):
         model = ESTIMATOR_OF[family](
@@ -325,47 +286,3 @@ def _references(
         told[f"train_{name}"] = 1.0 - model.score(X, labels)
         told[f"test_{name}"] = np.nan if away is None else 1.0 - model.score(*away)
     return {name: float(value) for name, value in told.items()}
-
-
-def _classes(y: Any, schema: Schema | None) -> tuple[tuple[Any, ...], np.ndarray]:
-    """The classes, and the place of each row's label among them."""
-    if schema is None or not schema.classes:
-        return infer_classes(y)
-    return schema.classes, schema.encode_labels(y)
-
-
-def _rows(table: Table, rows: np.ndarray) -> Table:
-    if table.array is not None:
-        return replace(table, rows=rows.size, array=table.array[rows])
-    return replace(table, rows=rows.size, frame=table.frame.iloc[rows])
-
-
-def _plain(table: Table) -> Any:
-    return table.array if table.array is not None else table.frame
-
-
-def _rest(
-    table: Table, codes: np.ndarray, held: np.ndarray, classes: tuple[Any, ...]
-) -> tuple[Any, Any] | None:
-    """The rows that no peer holds, if there are any."""
-    free = np.setdiff1d(np.arange(table.rows), held)
-    return (_plain(_rows(table, free)), np.array(classes)[codes[free]]) if free.size else None
-
-
-def _sample(
-    family: Family, rows: Rows, labels: np.ndarray, place: Place, most: int | None, nodes: int, seed: int
-) -> metrics.Sample:
-    """The rows that every peer is judged on: all, or as many as are asked for or reasonable."""
-    most = max(JUDGEMENTS // nodes, FEWEST_JUDGED) if most is None else most
-    if labels.size > most:
-        drawn = np.random.default_rng([seed, EVALUATION_STREAM]).choice(labels.size, most, replace=False)
-        rows, labels = Rows(rows.values[drawn], rows.codes[drawn]), labels[drawn]
-    return metrics.Sample(family, rows, labels, place)
-
-
-def _ordering(schema: Schema, table: Table) -> np.ndarray:
-    """Numbers to order rows by: standardised values, 0 where missing, and one-hots. [n, K]."""
-    rows = schema.encode(table)
-    values = np.nan_to_num(rows.values)
-    cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities)]
-    return np.concatenate([values, *cells], axis=1)

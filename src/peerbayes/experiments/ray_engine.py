@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peerbayes.errors import ConfigurationError, PeerbayesError
-from peerbayes.shards import ONE_THREAD, RETRIES, cluster
+from peerbayes.shards.engines import ONE_THREAD, RETRIES, cluster
 
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 

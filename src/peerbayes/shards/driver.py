@@ -1,0 +1,386 @@
+"""Shards through their rounds: what `simulate` does, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes import metrics, topologies
+from peerbayes.calibration import start_statistics
+from peerbayes.families import FAMILIES, Family, Rows
+from peerbayes.inputs import check_counts, check_names, classes_of, ordering, plain, rest, rows_at
+from peerbayes.partitions import partition as part_rows
+from peerbayes.places import Place
+from peerbayes.runs import COLUMNS, ESTIMATOR_OF
+from peerbayes.schema import Schema
+from peerbayes.shards.cut import Plan, crossing, cut, places, plans
+from peerbayes.shards.engines import Engine, Here, OverRay, cluster
+from peerbayes.shards.shard import RowsOf
+from peerbayes.simulate import Clock, Progress
+from peerbayes.statistics import Statistics
+from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
+from peerbayes.tables import Table
+
+ENGINES = ("local", "ray")
+SUPPORTED = (
+    "a network that stays the same, the uniform start, NumPy, no faults, and the strategies "
+    f"{', '.join(STRATEGIES)}; for anything else use simulate"
+)
+
+
+@dataclass(frozen=True)
+class ShardedRun:
+    """A finished simulation in shards: figures of all peers, and statistics of those asked for."""
+
+    configuration: dict[str, Any]
+    schema: Schema
+    layout: Family
+    records: np.ndarray = field(repr=False)
+    """[rows, 8] the history, in the order of `runs.COLUMNS`."""
+    sizes: np.ndarray = field(repr=False)
+    """[N] rows of each peer."""
+    peers: np.ndarray = field(repr=False)
+    """[k] the peers whose statistics were asked for."""
+    stats: np.ndarray = field(repr=False)
+    """[k, C, K] theirs."""
+    parts: list[np.ndarray] = field(repr=False)
+    """The peers of each shard."""
+    crossing: int
+    """Links between shards."""
+    halo_bytes: int
+    """What all shards together send each other in a round."""
+    of_weights: bool = False
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def history(self) -> Any:
+        """A DataFrame with a row per evaluated round and peer."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.records, columns=list(COLUMNS))
+        return frame.astype(dict.fromkeys(("round", "node", "bytes", "floored"), np.int64))
+
+    def classifier(self, node: int) -> Any:
+        """The estimator of a peer whose statistics were asked for."""
+        if self.of_weights:
+            raise ValueError(f"{self.configuration['strategy']} learns weights: there is no classifier of it")
+        at = np.flatnonzero(self.peers == node)
+        if not at.size:
+            raise ValueError(f"the statistics of peer {node} were not kept; name it in stats_of")
+        statistics = Statistics(self.stats[at[0]], self.schema, self.layout, calibrated=True)
+        return ESTIMATOR_OF[self.layout.name].from_statistics(statistics)
+
+
+def simulate_shards(
+    X: Any = None,
+    y: Any = None,
+    *,
+    rows_of: RowsOf | None = None,
+    schema: Schema | None = None,
+    family: str = "naive-bayes",
+    kinds: Any = "auto",
+    nodes: int = 50,
+    rows_per_node: Any = 50,
+    topology: Any = "tree",
+    partition: Any = "iid",
+    strategy: str | Strategy = "exact",
+    start: str = "uniform",
+    rounds: int = 64,
+    lr: float = 0.05,
+    local_steps: int = 1,
+    objective: str = "rows",
+    test: tuple[Any, Any] | None = None,
+    evaluate_every: int = 0,
+    evaluate_rows: int | None = None,
+    seed: int = 0,
+    clip: float | None = 5.0,
+    dtype: str = "float64",
+    shards: int | Sequence[Any] = 2,
+    engine: str = "local",
+    address: str | None = None,
+    stats_of: Any = (),
+    progress: Progress | None = None,
+    **others: Any,
+) -> ShardedRun:
+    """What `simulate` does, with the same arguments and the same numbers, in shards; without the pooled references.
+
+    rows_of         instead of X and y: called by each shard with the peers it holds [n], gives their (X, y), one peer's
+                    rows after the other's, rows_per_node (a number, or [N]) of each. With it, `schema` says what
+                    columns, classes and units are, and without `test` nothing is tested
+    evaluate_every  rounds between evaluations; 0 evaluates at the end only
+    shards          how many, or a list with the peers of each
+    engine          "local": in this process; "ray": an actor each, a processor each. Trusted clusters only
+    address         of a Ray cluster to join ("auto": the one this machine is in); None starts Ray on this machine
+    stats_of        the peers whose statistics are wanted, or "all"
+    """
+    configuration = {
+        name: value if isinstance(value, str | int | float | bool | None) else type(value).__name__
+        for name, value in locals().items()
+        if name not in ("X", "y", "schema", "test", "progress", "others", "stats_of", "address")
+    }
+    _refuse(strategy, start, engine, rows_of, schema, X, y, others)
+    check_names(family, strategy, start, objective, lr)
+    check_counts(
+        (rounds, "rounds", 1), (local_steps, "local_steps", 1), (evaluate_every, "evaluate_every", 0),
+        (1 if evaluate_rows is None else evaluate_rows, "evaluate_rows", 1),
+    )  # fmt: skip
+    streams = [np.random.default_rng([seed, stream]) for stream in range(2)]
+    network = topologies.schedule(topology, nodes, streams[1])
+    if not network.static:
+        raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
+    links = network.at(1)
+    parts = _checked(shards, nodes) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
+    if rows_of is not None:
+        assert schema is not None
+        agreed, sizes, away = schema, _sizes(rows_per_node, nodes), test
+        sources: Iterator[Any] = iter([rows_of] * len(parts))
+    else:
+        table, (classes, codes) = Table.of(X), classes_of(y, schema)
+        told = schema if schema is not None else Schema.infer(table, kinds=kinds, clip=clip)
+        described = replace(told, classes=classes)
+        dealt = part_rows(
+            partition, codes, lambda: ordering(described, table), nodes, rows_per_node, streams[0]
+        )
+        own, sizes = np.concatenate(dealt), np.array([len(rows) for rows in dealt])
+        agreed = described.measured_on(rows_at(table, own))
+        away = test if test is not None else rest(table, codes, own, classes)
+        sources = _pieces(table, np.array(classes)[codes], dealt, parts)
+    settings = _Settings(
+        family, agreed, sizes, strategy, rounds, lr, local_steps, objective, nodes, seed, evaluate_rows
+    )
+    configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
+    place = Place(None, dtype)
+    driver = _Driver(settings, plans(_mixing(strategy, links, place), parts, sizes), links, place)
+    if engine == "local":
+        figures = driver.run(Here(), sources, away, evaluate_every, stats_of, progress)
+    else:
+        with cluster(len(parts), address) as ray:
+            over = OverRay(ray)
+            try:
+                figures = driver.run(over, sources, away, evaluate_every, stats_of, progress)
+            finally:
+                over.stop()
+    return ShardedRun(
+        configuration, agreed, parts=parts, crossing=crossing(links, parts), sizes=sizes, **figures
+    )
+
+
+def _mixing(strategy: str | Strategy, links: csr_array, place: Place) -> csr_array | None:
+    """The weights that messages are mixed with, as precise as these; None where nothing is sent."""
+    value = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
+    return None if value.mixing == "none" else place.put_matrix(getattr(topologies, value.mixing)(links))
+
+
+def _pieces(
+    table: Table, labels: np.ndarray, dealt: list[np.ndarray], parts: Sequence[np.ndarray]
+) -> Iterator[tuple[Any, np.ndarray]]:
+    """The rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
+    for part in parts:
+        rows = np.concatenate([dealt[peer] for peer in part])
+        yield plain(rows_at(table, rows)), labels[rows]
+
+
+def _refuse(
+    strategy: Any, start: str, engine: str, rows_of: Any, schema: Any, X: Any, y: Any, others: dict[str, Any]
+) -> None:
+    """What `simulate` can do and shards cannot."""
+    if others:
+        raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
+    if strategy in ("relay", "auto"):
+        raise ValueError(f"strategy is {strategy!r}; shards take {SUPPORTED}")
+    if start != "uniform":
+        raise ValueError(f"start is {start!r}; shards take {SUPPORTED}")
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    if (rows_of is None) == (X is None) or (X is None) != (y is None):
+        raise ValueError("expected either X and y, or rows_of")
+    if rows_of is not None and (schema is None or not schema.classes):
+        raise ValueError(
+            "rows_of needs a schema with classes, which all shards agree on: Schema.infer(some rows, labels)"
+        )
+
+
+def _checked(shards: Any, nodes: int) -> list[np.ndarray]:
+    """A user's own cut."""
+    parts = [np.sort(np.asarray(part, dtype=np.int64)) for part in shards]
+    if not parts or not np.array_equal(np.sort(np.concatenate(parts)), np.arange(nodes)):
+        raise ValueError(f"shards lists peers; expected each of 0 to {nodes - 1} once")
+    if any(part.size == 0 for part in parts):
+        raise ValueError("a shard has no peers; leave it out")
+    return parts
+
+
+def _sizes(rows_per_node: Any, nodes: int) -> np.ndarray:
+    sizes = np.asarray(rows_per_node)
+    if sizes.dtype.kind not in "iu" or sizes.shape not in ((), (nodes,)) or sizes.min() < 1:
+        raise ValueError(
+            f"rows_per_node is {rows_per_node!r:.80}; with rows_of expected a number of 1 or more, or one for each of "
+            f"{nodes} peers"
+        )
+    return np.broadcast_to(sizes, nodes).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a run was asked for."""
+
+    family: str
+    schema: Schema
+    sizes: np.ndarray
+    strategy: str | Strategy
+    rounds: int
+    lr: float
+    steps: int
+    objective: str
+    nodes: int
+    seed: int
+    evaluate_rows: int | None
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """Shards through their rounds, on any engine."""
+
+    settings: _Settings
+    plans: list[Plan]
+    links: csr_array
+    place: Place
+
+    def run(
+        self,
+        engine: Engine,
+        sources: Iterator[Any],
+        away: Any,
+        every: int,
+        stats_of: Any,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        given, clock = self.settings, Clock()
+        loading = []
+        for number, (plan, source) in enumerate(zip(self.plans, sources, strict=True)):
+            engine.start(plan, given.schema, self.place)
+            loading.append(engine.call(number, "load", source))
+        family, strategy, start = self._settled(engine, any(engine.get(loading)))
+        tested = None
+        if away is not None:
+            there = given.schema.encode(away[0]), given.schema.encode_labels(away[1])
+            sample = metrics.sample(family, *there, self.place, given.evaluate_rows, given.nodes, given.seed)
+            tested = sample.rows, sample.labels
+        self._everywhere(engine, "judge_on", self._training(engine), tested)
+        rows = int(given.sizes.sum())
+        # Each shard takes the kernel that the whole network would take: its rounds count for as many rows.
+        work = [-(-given.rounds * rows // int(plan.sizes.sum())) for plan in self.plans]
+        out = [
+            engine.parts(number, "begin", 1 + len(plan.sends), strategy, start, work[number], given.steps)
+            for number, plan in enumerate(self.plans)
+        ]
+        bytes_each = engine.get([sent[0] for sent in out])[0]
+        clock.add("start")
+        per_round = np.diff(self.links.indptr) * float(bytes_each if strategy.mixing != "none" else 0)
+        records = []
+        for turn in range(1, given.rounds + 1):
+            out = self._round(engine, out)
+            engine.get([sent[0] for sent in out])
+            clock.add("rounds")
+            if turn == given.rounds or (every and turn % every == 0):
+                records.append(self._record(engine, turn, turn * per_round))
+                clock.add("evaluation")
+            if progress is not None:
+                progress(turn, given.rounds)
+        peers, stats = self._asked(engine, stats_of)
+        layout = FAMILIES[given.family](**{**family.layout(), "cardinalities": family.cardinalities})
+        halo = bytes_each * sum(some.size for plan in self.plans for some in plan.sends.values())
+        return {
+            "layout": layout, "records": np.concatenate(records), "peers": peers, "stats": stats, "halo_bytes": halo,
+            "of_weights": strategy.of_weights, "seconds": clock.seconds,
+        }  # fmt: skip
+
+    def _everywhere(self, engine: Engine, verb: str, *given: Any) -> list[Any]:
+        return engine.get([engine.call(number, verb, *given) for number in range(len(self.plans))])
+
+    def _round(self, engine: Engine, out: list[list[Any]]) -> list[list[Any]]:
+        """Every shard gets its halos, which the driver does not look at."""
+        spots = [{to: 1 + spot for spot, to in enumerate(plan.sends)} for plan in self.plans]
+        return [
+            engine.parts(
+                number, "advance", 1 + len(plan.sends), *(out[other][spots[other][number]] for other in plan.hears)
+            )
+            for number, plan in enumerate(self.plans)
+        ]  # fmt: skip
+
+    def _settled(self, engine: Engine, missing: bool) -> tuple[Family, Strategy, np.ndarray | None]:
+        """The family, the strategy and S⁰ that all peers begin with (None: their own statistics)."""
+        given = self.settings
+        if missing and not FAMILIES[given.family].takes_missing:
+            raise ValueError(
+                f"{given.family} needs every continuous value; use family='naive-bayes', or fill them in first"
+            )
+        rows = float(given.sizes.sum())
+        family = ESTIMATOR_OF[given.family](calibrate=True).family_for(given.schema, missing, rows)
+        each = np.ones(given.nodes) if given.objective == "rows" else rows / (given.nodes * given.sizes)
+        softmax = given.strategy == "dsgd"
+        squares = engine.get(
+            [engine.call(k, "settle", family, each[plan.peers], softmax) for k, plan in enumerate(self.plans)]
+        )
+        if isinstance(given.strategy, str):
+            weight = float((each * given.sizes).sum())
+            strategy: Strategy = (
+                DSGD(rate=given.nodes / weight / (0.5 * sum(squares) / weight)) if softmax
+                else Exact(rounds=given.rounds) if given.strategy == "exact"
+                else STRATEGIES[given.strategy]()
+            )  # fmt: skip
+        else:
+            strategy = given.strategy
+        if strategy.name == "consensus-ml":
+            return family, strategy, None
+        mass = rows / (given.lr * given.nodes)
+        return family, strategy, start_statistics("uniform", family, len(given.schema.classes), mass)
+
+    def _training(self, engine: Engine) -> tuple[Rows, np.ndarray]:
+        """The training rows that every peer is judged on: those that `simulate` draws."""
+        given = self.settings
+        total = int(given.sizes.sum())
+        drawn = metrics.drawn(total, given.evaluate_rows, given.nodes, given.seed)
+        offsets = np.concatenate([[0], np.cumsum(given.sizes)])
+        peer = np.searchsorted(offsets, drawn, side="right") - 1
+        owner, place = places([plan.peers for plan in self.plans])
+        mine = [np.flatnonzero(owner[peer] == number) for number in range(len(self.plans))]
+        calls = []
+        for number, plan in enumerate(self.plans):
+            begins = np.concatenate([[0], np.cumsum(plan.sizes)])
+            some = mine[number]
+            at = begins[place[peer[some]]] + drawn[some] - offsets[peer[some]]
+            calls.append(engine.call(number, "drawn", at))
+        order = np.argsort(np.concatenate(mine))
+        values, codes, labels = (
+            np.concatenate(pieces)[order] for pieces in zip(*engine.get(calls), strict=True)
+        )
+        return Rows(values, codes), labels
+
+    def _record(self, engine: Engine, turn: int, sent: np.ndarray) -> np.ndarray:
+        """A row for each peer, in the order of `runs.COLUMNS`: [N, 8]."""
+        nodes = self.settings.nodes
+        mean = sum(self._everywhere(engine, "total")) / nodes
+        figures = np.empty((5, nodes))
+        for plan, part in zip(self.plans, self._everywhere(engine, "judged", mean), strict=True):
+            figures[:, plan.peers] = part
+        return np.stack([np.full(nodes, float(turn)), np.arange(nodes), *figures[:4], sent, figures[4]], 1)
+
+    def _asked(self, engine: Engine, stats_of: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The peers asked for and their statistics."""
+        nodes = self.settings.nodes
+        peers = (
+            np.arange(nodes) if isinstance(stats_of, str) and stats_of == "all" else np.asarray(stats_of, int)
+        )
+        if peers.size and not (peers.min() >= 0 and peers.max() < nodes):
+            raise ValueError(
+                f"stats_of names peers {peers.min()} to {peers.max()}; expected 0 to {nodes - 1}"
+            )
+        owner, place = places([plan.peers for plan in self.plans])
+        mine = [np.flatnonzero(owner[peers] == number) for number in range(len(self.plans))]
+        parts = engine.get([engine.call(k, "stats", place[peers[some]]) for k, some in enumerate(mine)])
+        return peers, np.concatenate(parts)[np.argsort(np.concatenate(mine))]
