@@ -232,6 +232,28 @@ def test_engines_are_known_by_name():
         engine_of("local", 0)
 
 
+def test_distances_are_records_too(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "peerbayes", "reproduce", "distance", "--format", "json"],
+        capture_output=True, text=True, cwd=tmp_path, check=True,
+    )  # fmt: skip
+    found = {(r["dataset"], r["column"]): r["gap"] for r in json.loads(done.stdout)}
+    assert 0.9 < found["50", "within_16"] <= 1.0 and found["320", "within_4"] < found["50", "within_4"]
+
+
+def test_an_interrupt_keeps_what_was_computed(tmp_path):
+    file, store = large_file(tmp_path), tmp_path / "cut.sqlite"
+    words = ["reproduce", "4", "--datasets", file, "--seeds", "3", "--workers", "1", "--store", str(store)]
+    running = subprocess.Popen([sys.executable, "-m", "peerbayes", *words], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (store.exists() and len(Store(store).frame())):
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 130 and "the same command goes on from here" in told
+    assert len(Store(store).frame())
+
+
 def test_cells_that_a_dataset_is_too_small_for_are_left_out(file, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "peerbayes", "reproduce", "8", "--datasets", file, "--columns", "rows20,rows320",

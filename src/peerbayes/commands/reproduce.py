@@ -18,10 +18,12 @@ from rich.progress import (
 from rich.table import Table as Grid
 
 from peerbayes.commands.shared import console, explained, known_format
-from peerbayes.datasets.catalogue import PAPER
+from peerbayes.datasets.catalogue import ENTRIES, PAPER
+from peerbayes.datasets.registry import find
 from peerbayes.experiments import document as pages
 from peerbayes.experiments import formats, printed, tables
 from peerbayes.experiments.engines import engine_of
+from peerbayes.experiments.prepared import FILES
 from peerbayes.experiments.store import Store
 from peerbayes.experiments.sweep import Sweep, code_version
 from peerbayes.strategies import STRATEGIES
@@ -65,7 +67,7 @@ def reproduce(
         found = tuple(tables.table(number) for number in chosen if number != "distance")
         sweep = Sweep(
             found,
-            _words(datasets) or PAPER,
+            tuple(_named(name) for name in _words(datasets)) or PAPER,
             _known("strategy", _words(strategies), KNOWN_STRATEGIES),
             tuple(range(first_seed, first_seed + seeds)),
             _known("column", _words(columns), tuple(c for t in found for c in t.columns)) or None,
@@ -77,13 +79,15 @@ def reproduce(
         if found and resume:
             _compute(sweep, kept, engine, workers)
         records = sweep.records(kept)
+        if "distance" in chosen and form in ("json", "csv"):
+            records += tables.distances().records()
         if export is not None:
             print(f"{kept.export(export):,} results are in {export}", file=sys.stderr)
         if document is not None:
             _write(sweep, kept, document, " ".join(asked))
     _show(sweep, records, kept, form)
-    if "distance" in chosen:
-        _show_distances(form)
+    if "distance" in chosen and form not in ("json", "csv"):
+        _show_distances()
 
 
 def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None) -> None:
@@ -104,7 +108,11 @@ def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None) -> No
             if bar.disable and done * 10 // of > (done - 1) * 10 // of:
                 print(f"{done:,} of {of:,} cells", file=sys.stderr, flush=True)
 
-        refused = sweep.compute(store, engine_of(engine, workers), told)
+        try:
+            refused = sweep.compute(store, engine_of(engine, workers), told)
+        except KeyboardInterrupt:
+            print("stopped; the same command goes on from here", file=sys.stderr)
+            sys.exit(130)
     for reason in sorted(refused):
         print(f"left out: {reason}", file=sys.stderr)
 
@@ -163,25 +171,18 @@ def _show(sweep: Sweep, records: list[tables.Record], store: Store, form: str) -
         print(f"\nSeeds {sweep.seeds[0]} to {sweep.seeds[-1]}, computed by peerbayes {codes}.{beside}")
 
 
-def _show_distances(form: str) -> None:
+def _show_distances() -> None:
     found = tables.distances()
-    rows = [
-        {
-            "nodes": size,
-            **{f"within_{d}": round(float(share), 4) for d, share in zip(found.distances, line, strict=True)},
-        }
-        for size, line in zip(found.nodes, found.shares, strict=True)
-    ]
-    if form == "json":
-        import json
-
-        print(json.dumps(rows, indent=2))
-        return
     print(f"\n{found.title}\n")
-    grid = Grid(*rows[0], box=None)
-    for row in rows:
-        grid.add_row(*(str(value) for value in row.values()))
+    grid = Grid("peers", *(f"≤ {distance}" for distance in found.distances), box=None)
+    for size, line in zip(found.nodes, found.shares, strict=True):
+        grid.add_row(str(size), *(f"{share:.3f}" for share in line))
     console.print(grid)
+
+
+def _named(dataset: str) -> str:
+    """A dataset by the name that the paper has for it; a file as it is."""
+    return dataset if Path(dataset).suffix in FILES else find(dataset, ENTRIES).name
 
 
 def _words(text: str) -> tuple[str, ...]:

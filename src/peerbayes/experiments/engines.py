@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -107,7 +108,8 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _watch(parent: int) -> None:
-    """End this worker when the process that started it is gone."""
+    """End this worker when the process that started it is gone, and leave interrupts to that one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def ended() -> None:
         while os.getppid() == parent:

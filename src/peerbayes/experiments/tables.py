@@ -155,6 +155,14 @@ class Distances:
             found.append(np.mean(drawn, axis=0)[list(self.distances)])
         return np.array(found)
 
+    def records(self) -> list[Record]:
+        """The same as records: `dataset` is the number of peers."""
+        return [
+            Record("distance", str(size), f"within_{distance}", "tree", float(share), None, self.trees)
+            for size, line in zip(self.nodes, self.shares, strict=True)
+            for distance, share in zip(self.distances, line, strict=True)
+        ]
+
 
 def numbers() -> tuple[str, ...]:
     """The tables there are, in order; the figure last."""
