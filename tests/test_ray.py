@@ -8,10 +8,16 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from peerbayes.errors import ConfigurationError
+from peerbayes.experiments.engines import LocalEngine
 from peerbayes.experiments.ray_engine import AHEAD, DEATHS, CellFailed, RayEngine
+from peerbayes.experiments.store import Store
+from peerbayes.experiments.sweep import Sweep
+from peerbayes.experiments.tables import Table
 from peerbayes.shards.engines import cluster
 
 pytest.importorskip("ray", reason="needs the extra cluster")
@@ -126,3 +132,28 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigurationError, match=r"peerbayes\[cluster\]"):
         list(RayEngine().run(square, SPECIFICATIONS))
+
+
+def test_ray_gives_the_local_engines_numbers(tmp_path):
+    """The same cells, the same bits."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 600)
+    frame = pd.DataFrame(rng.normal(size=(600, 3)) + labels[:, None], columns=["a", "b", "c"]).assign(
+        label=labels
+    )
+    frame.to_parquet(tmp_path / "rows.parquet")
+    table = Table(
+        "04",
+        "",
+        "gap",
+        {"tree": {}, "ring": {"topology": "ring"}},
+        {"nodes": 6, "rows_per_node": 20, "rounds": 5},
+    )
+    sweep = Sweep((table,), (str(tmp_path / "rows.parquet"),), ("crc", "exact", "auto"), (0, 1))
+    stores = [Store(tmp_path / f"{name}.sqlite") for name in ("local", "ray")]
+    for store, engine in zip(stores, (LocalEngine(2), RayEngine(2)), strict=True):
+        sweep.compute(store, engine)
+    results = [store.results(cell.key for cell in sweep.cells()) for store in stores]
+    for found in (*results[0].values(), *results[1].values()):
+        found.pop("seconds")
+    assert len(results[0]) == len(sweep.cells()) and results[0] == results[1]

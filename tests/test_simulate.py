@@ -298,6 +298,9 @@ def test_the_judging_kernel_counts_as_arrays_do(classes, monkeypatch):
         wrong, lost = sample.errors(weights, soft=soft)
         np.testing.assert_allclose(wrong, plain[0], atol=1e-12)
         np.testing.assert_allclose(lost, plain[1] if soft else 0.0, atol=1e-12)
+    wrong, lost = sample.errors(weights.astype(np.float32), soft=True)
+    np.testing.assert_allclose(wrong, plain[0], atol=2 / 300)
+    np.testing.assert_allclose(lost, plain[1], atol=1e-5)
 
 
 def test_a_link_that_lags_brings_the_message_of_the_round_before():

@@ -40,7 +40,6 @@ from peerbayes.tables import Table
 # ρ of `exact` where messages get lost or late, or peers are away.
 LOSSY_MEMORY = 0.97
 
-
 Progress = Callable[[int, int], object]  # called with the rounds done and the rounds in all
 
 

@@ -30,7 +30,10 @@ def as_csv(records: Sequence[Record]) -> str:
 def grid(
     table: Table, records: Iterable[Record], strategies: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table: a line per dataset, and for each column the paper's number and each strategy's."""
+    """Header and rows of a table: a line per dataset, and for each column the paper's number and each strategy's.
+
+    In brackets is the gap to RC from the start that the peers have, where that is not the uniform one.
+    """
     of_table = [record for record in records if record.table == table.number]
     found = {(record.dataset, record.column, record.strategy): record for record in of_table}
     columns = [column for column in table.columns if any(record.column == column for record in of_table)]
@@ -113,6 +116,8 @@ def _cell(record: Record | None, table: Table) -> str:
     text = _number(record.gap, digits)
     if record.stderr is not None:
         text += f" ± {_number(record.stderr, max(digits, 1))}"
+    if record.same_start is not None:
+        text += f" [{_number(record.same_start, digits)}]"
     mark = marked(table, record.column, record.gap)
     return f"{mark}{text}{mark}"
 
