@@ -19,8 +19,9 @@ LISTED = 12  # of a kind, the farthest first
 
 HEAD = """# The paper, reproduced
 
-Written by `peerbayes reproduce {words} --document docs`, from the results in `docs/results.parquet`: each has its
-specification, and the version and commit that computed it ({codes}). Seeds {first} to {last}; a number is the mean over
+Written by `peerbayes reproduce {words} --document docs`,
+from the results in `docs/results.parquet`: each has its specification, and the version and commit that computed it
+({codes}). Seeds {first} to {last}; a number is the mean over
 seeds ± its standard error. Gaps below 0.01 are **bold**, below 0.05 *slanted*, as the paper marks them.
 
 A cell is 50 peers of 50 rows on a random tree, 64 rounds, lr 0.05, naive Bayes, but for what its column says. The test
@@ -129,7 +130,7 @@ def strategies(sweep: Sweep, store: Store, names: Sequence[str]) -> str | None:
         strategies=tuple(names),
         columns=tuple(dict.fromkeys(column for *_, column in SETTINGS)),
     )
-    records = [record for record in every.records(store) if record.gap is not None]
+    records = [record for record in every.records(store) if record.seeds == len(sweep.seeds)]
     rows = []
     for what, number, column in SETTINGS:
         row = [what]
@@ -139,7 +140,7 @@ def strategies(sweep: Sweep, store: Store, names: Sequence[str]) -> str | None:
                 for r in records
                 if (r.table, r.column, r.strategy) == (number, column, name) and r.gap is not None
             ]
-            if not gaps:
+            if len(gaps) < len(sweep.datasets):  # a mean over fewer is no comparison
                 row.append("–")
                 continue
             row.append(f"{np.mean(gaps):.3f} ({sum(gap < CONVERGED for gap in gaps)}, {max(gaps):.2f})")
