@@ -11,7 +11,8 @@ SOURCE = Path(peerbayes.__file__).parent
 
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
-    "errors", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels", "vectors",
+    "errors", "machine", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
+    "vectors",
     "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema", "files", "statistics", "priors",
     "passes", "calibration", "settings", "reading", "classifier", "estimators",
     "topologies.links", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach",

@@ -11,7 +11,6 @@ This module imports numba: import it only where it is needed.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from numba import njit
 from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Family, Rows
 from peerbayes.families.naive_bayes import NaiveBayes
 from peerbayes.kernels import FAST, exponential
+from peerbayes.machine import processors
 from peerbayes.vectors import (
     add_part,
     exponent,
@@ -483,13 +483,6 @@ def all_residuals(values, codes, labels, row_weights, offsets, starts, missing, 
 def supports(family: Family) -> bool:
     """Whether R of this family has a fused kernel: naive Bayes itself, not a family derived from it."""
     return type(family) is NaiveBayes
-
-
-def processors() -> int:
-    """How many processors this process may use, or how many threads numba was told to."""
-    if told := os.environ.get("NUMBA_NUM_THREADS", ""):
-        return max(1, int(told))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

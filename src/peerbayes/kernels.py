@@ -271,18 +271,25 @@ def exponential(typingctx, x):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def exponentials(logits, best, total):
-    """exp(logit − highest) in place: [C, b]; `best` [b] is the class of the highest, `total` [b] the sum."""
-    classes, rows = logits.shape
-    top = logits[0].copy()
+def highest(logits, top, best):
+    """The highest logit `top` [b] and its class `best` [b], of equal ones the first: [C, b]."""
+    top[:] = logits[0]
     best[:] = 0
-    total[:] = 0.0
-    for c in range(1, classes):
+    for c in range(1, logits.shape[0]):
         row = logits[c]
-        for i in range(rows):
+        for i in range(logits.shape[1]):
             if row[i] > top[i]:
                 top[i] = row[i]
                 best[i] = c
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def exponentials(logits, best, total):
+    """exp(logit − highest) in place: [C, b]; `best` [b] is the class of the highest, `total` [b] the sum."""
+    classes, rows = logits.shape
+    top = np.empty_like(logits[0])
+    highest(logits, top, best)
+    total[:] = 0.0
     for c in range(classes):
         row = logits[c]
         for i in range(rows):
@@ -329,7 +336,7 @@ def judge(logits, labels, soft, wrong, lost):
 
     The logits are used up. Of equal ones the first counts.
     """
-    models, classes, rows = logits.shape
+    models, _, rows = logits.shape
     top, total, best = np.empty(rows), np.empty(rows), np.empty(rows, np.int64)
     for v in range(models):
         of_model = logits[v]
@@ -338,13 +345,6 @@ def judge(logits, labels, soft, wrong, lost):
             for i in range(rows):
                 lost[v] += 1.0 - of_model[labels[i], i] / total[i]
         else:
-            top[:] = of_model[0]
-            best[:] = 0
-            for c in range(1, classes):
-                row = of_model[c]
-                for i in range(rows):
-                    if row[i] > top[i]:
-                        top[i] = row[i]
-                        best[i] = c
+            highest(of_model, top, best)
         for i in range(rows):
             wrong[v] += 1.0 if best[i] != labels[i] else 0.0

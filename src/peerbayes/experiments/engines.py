@@ -19,15 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from peerbayes.errors import ConfigurationError
+from peerbayes.machine import ONE_THREAD, processors
 
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 
 ENGINES = ("local", "ray")
 AHEAD = 2  # cells handed to each worker before it asks
 DEATHS = 3  # of workers, while the same cells were in flight, before the sweep is given up
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-)
 
 
 class Engine(Protocol):
@@ -117,11 +115,6 @@ def _watch(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=ended, daemon=True).start()
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def engine_of(name: str, workers: int | None) -> Engine:

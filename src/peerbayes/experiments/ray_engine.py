@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from peerbayes.errors import ConfigurationError, PeerbayesError
-from peerbayes.shards.engines import ONE_THREAD, RETRIES, cluster
+from peerbayes.machine import ONE_THREAD
+from peerbayes.shards.engines import RETRIES, cluster
 
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -13,11 +13,9 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from peerbayes.errors import ConfigurationError, PeerbayesError
+from peerbayes.machine import ONE_THREAD
 from peerbayes.shards.shard import Shard
 
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-)
 RETRIES = 2  # of a task whose worker died
 PATIENCE = 30.0  # seconds that a shard is given to say it is alive, once something went wrong
 

@@ -1,0 +1,17 @@
+"""This machine: how many processors there are for a process, and how to keep a worker on one thread."""
+
+from __future__ import annotations
+
+import os
+
+# The environment of a worker process that shares a machine with others like it.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
+
+
+def processors() -> int:
+    """How many processors this process may use, or how many threads numba was told to."""
+    if told := os.environ.get("NUMBA_NUM_THREADS", ""):
+        return max(1, int(told))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
