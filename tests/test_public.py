@@ -25,7 +25,7 @@ LAYERS = [
     "experiments", "experiments.paper", "experiments.prepared", "experiments.cells", "experiments.store",
     "experiments.ray_engine", "experiments.engines",
     "experiments.tables", "experiments.printed", "experiments.sweep", "experiments.formats",
-    "experiments.document",
+    "experiments.agreement", "experiments.document",
     "__init__", "config", "commands", "commands.shared",
     "commands.simulation", "commands.datasets", "commands.reproduce", "cli", "__main__",
 ]  # fmt: skip

@@ -20,10 +20,10 @@ from rich.table import Table as Grid
 from peerbayes.commands.shared import console, explained, known_format
 from peerbayes.datasets.catalogue import ENTRIES, PAPER
 from peerbayes.datasets.registry import find
+from peerbayes.experiments import agreement, formats, printed, tables
 from peerbayes.experiments import document as pages
-from peerbayes.experiments import formats, printed, tables
 from peerbayes.experiments.engines import engine_of
-from peerbayes.experiments.prepared import FILES
+from peerbayes.experiments.prepared import FILES, read_as
 from peerbayes.experiments.store import Store
 from peerbayes.experiments.sweep import Sweep, code_version
 from peerbayes.strategies import STRATEGIES
@@ -36,7 +36,11 @@ def reproduce(
         list[str], typer.Argument(metavar="TABLE...", help="Numbers of tables (2 to 12), distance, or all.")
     ],
     datasets: Annotated[
-        str, typer.Option(help="Names with commas between them, or files whose last column is the label.")
+        str,
+        typer.Option(
+            help="Names with commas between them, or files whose last column is the label; after a name, :text reads "
+            "all text as discrete and :discrete all columns."
+        ),
     ] = "",
     columns: Annotated[str, typer.Option(help="Columns with commas between them; all by default.")] = "",
     strategies: Annotated[str, typer.Option(help="Strategies with commas between them.")] = "crc,exact",
@@ -78,6 +82,8 @@ def reproduce(
         kept = Store(store)
         if found and resume:
             _compute(sweep, kept, engine, workers)
+            if document is not None:
+                _compute(agreement.evidence(sweep), kept, engine, workers)
         records = sweep.records(kept)
         if "distance" in chosen and form in ("json", "csv"):
             records += tables.distances().records()
@@ -181,8 +187,11 @@ def _show_distances() -> None:
 
 
 def _named(dataset: str) -> str:
-    """A dataset by the name that the paper has for it; a file as it is."""
-    return dataset if Path(dataset).suffix in FILES else find(dataset, ENTRIES).name
+    """A dataset by the name that the paper has for it, a file as it is; with its reading."""
+    name, reading = read_as(dataset)
+    if Path(name).suffix not in FILES:
+        name = find(name, ENTRIES).name
+    return f"{name}:{reading}" if reading else name
 
 
 def _words(text: str) -> tuple[str, ...]:

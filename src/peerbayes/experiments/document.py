@@ -7,15 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from peerbayes.datasets.images import IMAGES
-from peerbayes.experiments import formats, tables
+from peerbayes.experiments import agreement, formats, tables
 from peerbayes.experiments.store import Store
 from peerbayes.experiments.sweep import Sweep
-from peerbayes.experiments.tables import CONVERGED, GAP_TABLES, Record
-
-FAR = 0.05  # cells of crc this far from the paper's are listed
-AGREES = 0.03  # errors of ML and RC within this of the paper's agree
-LISTED = 12  # of a kind, the farthest first
+from peerbayes.experiments.tables import CONVERGED
 
 HEAD = """# The paper, reproduced
 
@@ -44,7 +39,7 @@ def reproduction(sweep: Sweep, store: Store, words: str) -> str:
         HEAD.format(words=words, codes=codes, first=sweep.seeds[0], last=sweep.seeds[-1]),
         "## How many cells converge\n",
         formats.counts_markdown(records, sweep.strategies),
-        _agreement(records),
+        agreement.section(sweep, store, records),
         "## What it costs\n",
         _costs(sweep, store),
         "## The tables\n",
@@ -52,37 +47,6 @@ def reproduction(sweep: Sweep, store: Store, words: str) -> str:
         _distances(),
     ]
     return "\n".join(parts)
-
-
-def _agreement(records: Sequence[Record]) -> str:
-    """What agrees with the paper, and what differs."""
-    lines = ["## What agrees with the paper, and what differs\n"]
-    errors = [
-        r
-        for r in records
-        if r.column in ("rc_test_error_m10240", "test_rc_error", "train_rc_error") and _both(r)
-    ]
-    errors = list({(r.table, r.dataset, r.column): r for r in errors}.values())
-    images = {entry.name for entry in IMAGES}
-    tabular = [r for r in errors if r.dataset not in images]
-    far = [r for r in tabular if abs(_apart(r)) > AGREES]
-    lines.append(
-        f"- RC's errors (tables 2 and 3), tabular datasets: {len(tabular) - len(far)} of {len(tabular)} are within "
-        f"{AGREES} of the paper's. The others: {_listed(far) or 'none'}."
-    )
-    crc = [r for r in records if r.strategy == "crc" and r.table in GAP_TABLES and _both(r)]
-    better, worse = ([r for r in crc if sign * _apart(r) > FAR] for sign in (-1, 1))
-    lines.append(
-        f"- `crc` in the gap tables: {len(crc) - len(better) - len(worse)} of {len(crc)} cells are within {FAR} of "
-        f"the paper's. In {len(better)} the gap here is smaller: {_listed(better) or 'none'}. In {len(worse)} it is "
-        f"larger: {_listed(worse) or 'none'}."
-    )
-    lines.append(
-        "- Where the paper's CRC stays at chance (letter, and peers of a single class) this one learns. Its printed "
-        "start has moments (m⁰/C, m⁰/C, 0), whose variance is negative; here they are (m⁰/C, 0, m⁰/C), and every "
-        "parameter has a guard, so that a peer that lacks a class keeps a proper distribution for it."
-    )
-    return "\n".join(lines) + "\n"
 
 
 def _costs(sweep: Sweep, store: Store) -> str:
@@ -149,20 +113,3 @@ def strategies(sweep: Sweep, store: Store, names: Sequence[str]) -> str | None:
         return None
     head = STRATEGIES_HEAD.format(datasets=len(sweep.datasets), seeds=len(sweep.seeds))
     return head + "\n".join([*formats.pipes(["", *(f"`{name}`" for name in names)], rows), ""])
-
-
-def _both(record: Record) -> bool:
-    return record.gap is not None and record.paper is not None
-
-
-def _apart(record: Record) -> float:
-    return float((record.gap or 0.0) - (record.paper or 0.0))
-
-
-def _listed(records: Sequence[Record]) -> str:
-    ordered = sorted(records, key=lambda record: -abs(_apart(record)))
-    told = [
-        f"{r.dataset} {r.table.lstrip('0')}/{r.column} {r.gap:.3f} ({r.paper:.2f})" for r in ordered[:LISTED]
-    ]
-    more = f", and {len(ordered) - LISTED} more" if len(ordered) > LISTED else ""
-    return ", ".join(told) + more

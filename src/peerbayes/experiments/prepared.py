@@ -53,22 +53,34 @@ class Prepared:
 
 @lru_cache(maxsize=2)
 def prepared(dataset: str) -> Prepared:
-    """A dataset of the registry, or a .csv or .parquet file whose last column is the label."""
-    frame, labels = _table(dataset)
+    """A dataset of the registry, or a .csv or .parquet file whose last column is the label.
+
+    A reading after a colon says which of its columns are discrete: `letter:discrete`.
+    """
+    name, reading = read_as(dataset)
+    frame, labels = _table(name)
     values, kinds = np.empty((len(frame), frame.shape[1])), []
-    for place, name in enumerate(frame.columns):
-        values[:, place], distinct = _numbers(frame[name])
-        kinds.append("discrete" if distinct <= DISCRETE else "continuous")
+    for place, column in enumerate(frame.columns):
+        values[:, place], distinct, text = _numbers(frame[column])
+        discrete = distinct <= DISCRETE or reading == "discrete" or (reading == "text" and text)
+        kinds.append("discrete" if discrete else "continuous")
     return Prepared(dataset, values, labels, Schema.infer(values, labels, kinds=kinds))
+
+
+def read_as(dataset: str) -> tuple[str, str]:
+    """The name of a dataset, and how it is read: "" as the paper says."""
+    name, _, reading = dataset.rpartition(":")
+    return (name, reading) if name and reading in READINGS else (dataset, "")
 
 
 def file_digest(dataset: str) -> str | None:
     """What a file of one's own holds, so that another file under the same name is another dataset."""
-    path = Path(dataset)
+    path = Path(read_as(dataset)[0])
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix in FILES and path.is_file() else None
 
 
 DISCRETE = 10  # the paper: columns of at most ten values are discrete
+READINGS = {"text": "all text is discrete", "discrete": "all columns are discrete"}
 FILES = (".csv", ".parquet")
 
 
@@ -85,12 +97,12 @@ def _table(dataset: str) -> tuple[Any, np.ndarray]:
     return frame.iloc[:, :-1], frame.iloc[:, -1].to_numpy()
 
 
-def _numbers(column: Any) -> tuple[np.ndarray, int]:
-    """A column as numbers, NaN where missing, and how many distinct values it has."""
+def _numbers(column: Any) -> tuple[np.ndarray, int, bool]:
+    """A column as numbers, NaN where missing; how many distinct values it has; whether it is text."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        return values, int(column.nunique())
+        return values, int(column.nunique()), False
     codes, found = pd.factorize(column.astype(object), sort=True)
-    return np.where(codes < 0, np.nan, codes.astype(np.float64)), len(found)
+    return np.where(codes < 0, np.nan, codes.astype(np.float64)), len(found), True

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from peerbayes.experiments.cells import Cell, compute
 from peerbayes.experiments.engines import Engine
+from peerbayes.experiments.prepared import read_as
 from peerbayes.experiments.printed import printed
 from peerbayes.experiments.store import Store
 from peerbayes.experiments.tables import Record, Table
@@ -67,7 +68,7 @@ class Sweep:
         return [
             replace(
                 table.record(dataset, column, strategy, self.seeds, results, self.start),
-                paper=beside[table.number].get((dataset, column)),
+                paper=beside[table.number].get((read_as(dataset)[0], column)),
             )
             for table, column, strategy in self._columns()
             for dataset in self.datasets
