@@ -33,7 +33,7 @@ class Checkpoint:
     def of(cls, path: str | Path, configuration: dict[str, Any], *arrays: Any) -> Checkpoint:
         """The checkpoint of a configuration and its data."""
         digest = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
-        for array in _parts(arrays):
+        for array in parts_of(arrays):
             digest.update(np.ascontiguousarray(array).data)
         return cls(Path(path), digest.hexdigest())
 
@@ -47,10 +47,10 @@ class Checkpoint:
                 f"{self.path} is the checkpoint of another simulation (other settings or other rows); "
                 "delete it, or name another file"
             )
-        parts = [_like(arrays[f"state {place}"], part) for place, part in enumerate(_parts(state))]
+        parts = [_like(arrays[f"state {place}"], part) for place, part in enumerate(parts_of(state))]
         return (
             int(header["turn"]),
-            _restored(state, iter(parts)),
+            restored(state, iter(parts)),
             arrays["sent"],
             [arrays["records"]] if arrays["records"].size else [],
         )
@@ -59,7 +59,7 @@ class Checkpoint:
         """Write the state after a round, unless the last write was a moment ago."""
         if time.monotonic() - self.written < PAUSE:
             return
-        arrays = {f"state {place}": fetch(part) for place, part in enumerate(_parts(state))}
+        arrays = {f"state {place}": fetch(part) for place, part in enumerate(parts_of(state))}
         arrays |= {"sent": sent, "records": np.concatenate(records) if records else np.zeros((0, 8))}
         files.write(self.path, files.pack({"kind": "checkpoint", "key": self.key, "turn": turn}, arrays))
         self.written = time.monotonic()
@@ -75,14 +75,14 @@ def _like(array: np.ndarray, part: Any) -> Any:
     return xp.asarray(array, dtype=part.dtype, device=device(part))
 
 
-def _parts(state: Any) -> list[Any]:
+def parts_of(state: Any) -> list[Any]:
     """The arrays of a state, tuples in it one after the other."""
-    return [part for inner in state for part in _parts(inner)] if isinstance(state, tuple) else [state]
+    return [part for inner in state for part in parts_of(inner)] if isinstance(state, tuple) else [state]
 
 
-def _restored(state: Any, parts: Iterator[Any]) -> Any:
+def restored(state: Any, parts: Iterator[Any]) -> Any:
     """A state of the same shape, with these arrays."""
     if not isinstance(state, tuple):
         return next(parts)
-    inside = [_restored(inner, parts) for inner in state]
+    inside = [restored(inner, parts) for inner in state]
     return type(state)(*inside) if hasattr(state, "_fields") else tuple(inside)

@@ -76,12 +76,16 @@ class Holdings:
 
     def differ(self, start: np.ndarray, links: Any) -> float:
         """How far apart neighbours' first residuals are, beside what their rows explain: see `difference_ratio`."""
+        return difference_ratio(*self.first(start), links)
+
+    def first(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """R_v at the common start, and its variance within each peer's rows: [N, C, K], [N]."""
         parts = [
             first_residual(features, labels, self.family.weights(start[peers]))
             for peers, features, labels in self._blocks(HERE)
         ]
         changes, within = zip(*parts, strict=True)
-        return difference_ratio(np.concatenate(changes), np.concatenate(within), links)
+        return np.concatenate(changes), np.concatenate(within)
 
     def _kernel(self, rounds: int) -> Callable[[Array], Array] | None:
         """R by a fused kernel, where there is one for the family and the place, and enough work for it."""

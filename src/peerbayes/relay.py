@@ -60,10 +60,16 @@ class Tree(NamedTuple):
     reverse: np.ndarray  # [E] the link the other way round
     beyond: np.ndarray  # [N, D] q_v(j): the share of peers more than j hops from v
     mean_distance: float
+    nodes: int
 
-    @property
-    def nodes(self) -> int:
-        return len(self.beyond)
+    def seen_from(self, peer: int) -> tuple[Tree, np.ndarray]:
+        """What one peer sees of it, as a tree that `Relay` works on with a leading axis of one; and its neighbours.
+
+        Its links are numbered in the neighbours' order: message k is to neighbour k, and so is inbox k from it.
+        """
+        neighbours = np.sort(self.sender[self.receiver == peer])
+        none, links = np.zeros(neighbours.size, dtype=np.intp), np.arange(neighbours.size)
+        return Tree(none, none, links, self.beyond[peer : peer + 1], self.mean_distance, self.nodes), neighbours
 
 
 def spanning_tree(adjacency: csr_array) -> Tree:
@@ -83,7 +89,7 @@ def spanning_tree(adjacency: csr_array) -> Tree:
     hops = csgraph.shortest_path(links, unweighted=True)
     farthest = int(hops.max()) if nodes > 1 else 0
     beyond = np.stack([(hops > j).mean(axis=1) for j in range(max(1, farthest))], axis=1)
-    return Tree(sender, receiver, reverse, beyond, float(hops.mean()))
+    return Tree(sender, receiver, reverse, beyond, float(hops.mean()), nodes)
 
 
 class RelayState(NamedTuple):
@@ -195,7 +201,7 @@ class Relay:
         """[N, E]: 1 where a link ends."""
         links = np.arange(len(self.tree.receiver))
         ones = csr_array(
-            (np.ones(links.size), (self.tree.receiver, links)), shape=(self.tree.nodes, links.size)
+            (np.ones(links.size), (self.tree.receiver, links)), shape=(len(self.tree.beyond), links.size)
         )
         return self.place.put_matrix(ones)
 
