@@ -13,8 +13,11 @@ SOURCE = Path(peerbayes.__file__).parent
 LAYERS = [
     "errors", "machine", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
     "vectors",
-    "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema", "files", "statistics", "priors",
+    "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema", "layouts", "files",
+    "statistics", "priors",
     "passes", "calibration", "settings", "reading", "classifier", "estimators",
+    "sources.errors", "sources.values", "sources.text", "sources.parquet", "sources.databases", "sources",
+    "telling", "answers",
     "topologies.links", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach",
     "topologies", "partitions", "places", "strategies", "relay", "rounds", "holdings", "metrics", "gossip", "runs",
     "checkpoints", "inputs", "simulate",
@@ -26,8 +29,14 @@ LAYERS = [
     "experiments.ray_engine", "experiments.engines",
     "experiments.tables", "experiments.printed", "experiments.sweep", "experiments.formats",
     "experiments.agreement", "experiments.document",
+    "peers", "peers.errors", "peers.documents", "peers.terms", "peers.pem", "peers.identity", "peers.member",
+    "peers.roster", "peers.invitation", "peers.settings", "peers.home", "peers.founder", "peers.inspection",
+    "peers.wire", "peers.summary", "peers.learner", "peers.agreement", "peers.audit", "peers.store",
+    "peers.transport", "peers.node", "peers.handshakes", "peers.journal", "peers.service", "peers.status",
+    "peers.checks", "peers.farewell", "peers.prometheus", "peers.loopback",
     "__init__", "config", "commands", "commands.shared",
-    "commands.simulation", "commands.datasets", "commands.reproduce", "cli", "__main__",
+    "commands.simulation", "commands.demonstration", "commands.datasets", "commands.reproduce", "commands.model",
+    "commands.network_report", "commands.network", "commands.node_files", "commands.node", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -1,26 +1,51 @@
 """peerbayes: generative classifiers learned together by data owners whose rows never leave their machines."""
 
-from peerbayes.columns import Column
-from peerbayes.errors import (
-    ConfigurationError,
-    ModelFileDamaged,
-    ModelFileError,
-    ModelFileTooNew,
-    PartitionError,
-    PeerbayesError,
-    SchemaError,
-    SchemaMismatch,
-    StatisticsMismatch,
-    TopologyError,
-)
-from peerbayes.estimators import LDA, QDA, MixedNB, load
-from peerbayes.priors import prior_knowledge
-from peerbayes.runs import Run
-from peerbayes.schema import Schema
-from peerbayes.simulate import simulate
-from peerbayes.statistics import Statistics
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peerbayes.columns import Column
+    from peerbayes.errors import (
+        ConfigurationError,
+        ModelFileDamaged,
+        ModelFileError,
+        ModelFileTooNew,
+        PartitionError,
+        PeerbayesError,
+        SchemaError,
+        SchemaMismatch,
+        StatisticsMismatch,
+        TopologyError,
+    )
+    from peerbayes.estimators import LDA, QDA, MixedNB, load
+    from peerbayes.priors import prior_knowledge
+    from peerbayes.runs import Run
+    from peerbayes.schema import Schema
+    from peerbayes.simulate import simulate
+    from peerbayes.statistics import Statistics
 
 __version__ = "0.1.0"
+
+# Where each public name lives. They are imported on first use: scikit-learn and pandas take a second and a hundred
+# megabytes, which a peer does not need.
+_HOMES = {
+    "columns": ("Column",),
+    "errors": (
+        "ConfigurationError", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
+        "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "TopologyError",
+    ),
+    "estimators": ("LDA", "QDA", "MixedNB", "load"),
+    "priors": ("prior_knowledge",),
+    "runs": ("Run",),
+    "schema": ("Schema",),
+    "simulate": ("simulate",),
+    "statistics": ("Statistics",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "LDA",
@@ -44,3 +69,30 @@ __all__ = [
     "prior_knowledge",
     "simulate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'peerbayes' has no attribute {name!r}")
+    found = getattr(import_module(f"peerbayes.{_HOME_OF[name]}"), name)
+    globals().setdefault(name, found)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """`peerbayes.simulate` is the function, also once the module of that name was imported."""
+
+    @property
+    def simulate(self) -> Any:
+        return __getattr__("simulate")
+
+    @simulate.setter
+    def simulate(self, module: ModuleType) -> None:
+        """What importing the module would do."""
+
+
+sys.modules[__name__].__class__ = _Package

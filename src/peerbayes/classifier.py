@@ -29,6 +29,7 @@ from peerbayes.calibration import Calibrated, calibrate, start_statistics
 from peerbayes.errors import SchemaError, SchemaMismatch, StatisticsMismatch
 from peerbayes.families import Family, NaiveBayes
 from peerbayes.inference import infer_classes
+from peerbayes.layouts import guarded, laid_out
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 from peerbayes.tables import Table
@@ -47,10 +48,6 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     """What every estimator shares. Use `MixedNB`, `QDA` or `LDA`; subclass it for a family of your own."""
 
     family_type: ClassVar[type[Family]]
-    calibrated_floor: ClassVar[float]
-    """The variance floor while calibrating, unless `variance_floor` says otherwise."""
-    calibrated_shrinkage: ClassVar[float] = 0.0
-    """Rows of an identity covariance while calibrating, unless `shrinkage` says otherwise."""
 
     def __init__(
         self,
@@ -372,28 +369,19 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             )
         return missing
 
-    def family_for(self, schema: Schema, missing: bool, rows: float) -> Family:
-        """The family this estimator fits to so many rows of a schema: its layout and its guards."""
-        return self._guarded(self._layout(schema, missing), rows)
-
     def _layout(self, schema: Schema, missing: bool) -> Family:
-        layout: dict[str, Any] = {"missing": missing} if self.family_type.takes_missing else {}
-        return self.family_type(
-            continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout
-        )
+        return laid_out(self.family_type, schema, missing)
 
     def _guarded(self, layout: Family, rows: float) -> Family:
-        """The family with this estimator's floors: tiny for ML, larger for calibration, or as set."""
-        floor, count = (self.calibrated_floor, 1e-4) if self.calibrate else (1e-9, 1e-30)
-        guards: dict[str, Any] = {
-            "variance_floor": floor if self.variance_floor is None else float(self.variance_floor),
-            "count_floor": count if self.count_floor is None else float(self.count_floor),
-        }
-        if hasattr(layout, "shrinkage"):
-            given = getattr(self, "shrinkage", None)
-            default = self.calibrated_shrinkage if self.calibrate else 0.0
-            guards["shrinkage"] = (default if given is None else float(given)) / rows if rows > 0 else 0.0
-        return replace(layout, **guards)
+        """The family with this estimator's floors."""
+        return guarded(
+            layout,
+            rows,
+            self.calibrate,
+            self.variance_floor,
+            self.count_floor,
+            getattr(self, "shrinkage", None),
+        )
 
     def _calibrated(self, family: Family, data: passes.Data, schema: Schema) -> Calibrated:
         start = _fitting(self.start, schema, family) if isinstance(self.start, Statistics) else self.start

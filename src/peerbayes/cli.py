@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from peerbayes import __version__
-from peerbayes.commands import datasets, reproduce, simulation
+
+# Command: its module in `commands`, and what it is there: a function, or an app with commands of its own.
+COMMANDS = {
+    "demo": ("demonstration", "demo"),
+    "simulate": ("simulation", "simulate"),
+    "reproduce": ("reproduce", "reproduce"),
+    "datasets": ("datasets", "app"),
+    "network": ("network", "app"),
+    "node": ("node", "app"),
+    "predict": ("model", "predict"),
+    "explain": ("model", "explain"),
+    "sample": ("model", "sample"),
+}
+
+
+class Commands(TyperGroup):
+    """Commands that are imported when they are called: a peer should not wait for scikit-learn."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        found = getattr(import_module(f"peerbayes.commands.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False)
+            found.command(cmd_name)(function)
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Classifiers learned together by data owners whose rows never leave their machines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -24,9 +59,3 @@ def main(
     if version:
         print(__version__)
         raise typer.Exit
-
-
-app.command()(simulation.demo)
-app.command()(simulation.simulate)
-app.command()(reproduce.reproduce)
-app.add_typer(datasets.app, name="datasets")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes import sources
 from peerbayes.datasets import UnknownDataset, load
 from peerbayes.datasets.catalogue import ENTRIES
 from peerbayes.datasets.registry import find
@@ -112,20 +113,11 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
 def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
     """A dataset of the registry, or a file and the name of its label."""
     if "file" in data:
-        import pandas as pd
-
-        path = Path(data["file"])
-        if path.suffix not in (".csv", ".parquet"):
-            raise ConfigurationError(f"the file of [data] is {path}; expected a .csv or a .parquet")
-        if not path.exists():
-            raise ConfigurationError(f"the file of [data] is {path}, which does not exist")
-        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
-        label = data.get("label", str(frame.columns[-1]))
-        if label not in frame.columns:
-            raise ConfigurationError(
-                f"{path} has no column {label!r}; it has {', '.join(map(str, frame.columns))}"
-            )
-        return frame.drop(columns=label), frame[label].to_numpy()
+        try:
+            frame = sources.read(data["file"], data.get("query"))
+            return sources.labelled(frame, data.get("label", str(frame.columns[-1])))
+        except sources.SourceError as error:
+            raise ConfigurationError(f"the file of [data]: {error}") from error
     found = load(data.get("name", "digits"))
     return found.frame, found.labels.to_numpy()
 

@@ -8,6 +8,8 @@
     ├── PartitionError         (also a ValueError)  rows that cannot be dealt out to peers like that
     ├── StatisticsMismatch     (also a ValueError)  statistics that cannot be added or used here
     ├── DatasetError           a dataset that cannot be had: see `datasets.errors`
+    ├── SourceError            (also a ValueError)  rows that cannot be read: see `sources.errors`
+    ├── PeerError              what goes wrong between peers: see `peers.errors`
     └── ModelFileError         (also a ValueError)  a model file that cannot be trusted
         ├── ModelFileDamaged   truncated, flipped, or not a model file at all
         └── ModelFileTooNew    written by a newer peerbayes

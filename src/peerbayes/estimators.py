@@ -32,13 +32,10 @@ class MixedNB(GenerativeClassifier):
     """
 
     family_type = NaiveBayes
-    calibrated_floor = 0.05
 
 
 class _FullGaussian(GenerativeClassifier):
     """What QDA and LDA share: covariances, and so a start that knows them."""
-
-    calibrated_floor = 0.01
 
     def __init__(
         self,
@@ -97,7 +94,6 @@ class QDA(_FullGaussian):
     """
 
     family_type = SeparateGaussian
-    calibrated_shrinkage = 10.0
 
 
 class LDA(_FullGaussian):
@@ -112,12 +108,16 @@ class LDA(_FullGaussian):
 ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
     estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA)
 }
+ESTIMATOR_OF = {estimator.family_type.name: estimator for estimator in ESTIMATORS.values()}
 
 
 def load(path: str | Path) -> GenerativeClassifier:
-    """Read a model that `save` wrote: a fitted estimator."""
+    """Read a model that `save` wrote, or the statistics that a peer keeps as its model: a fitted estimator."""
     header, arrays = files.unpack(Path(path).read_bytes(), path)
     try:
+        if header["kind"] == "statistics":
+            statistics = Statistics.restored(header, arrays["statistics"])
+            return ESTIMATOR_OF[statistics.family.name].from_statistics(statistics)
         return ESTIMATORS[header["estimator"]]._loaded(header, arrays)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ModelFileDamaged(f"{path} does not describe a model: {error!r}") from error

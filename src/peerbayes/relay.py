@@ -69,7 +69,9 @@ class Tree(NamedTuple):
         """
         neighbours = np.sort(self.sender[self.receiver == peer])
         none, links = np.zeros(neighbours.size, dtype=np.intp), np.arange(neighbours.size)
-        return Tree(none, none, links, self.beyond[peer : peer + 1], self.mean_distance, self.nodes), neighbours
+        return Tree(
+            none, none, links, self.beyond[peer : peer + 1], self.mean_distance, self.nodes
+        ), neighbours
 
 
 def spanning_tree(adjacency: csr_array) -> Tree:

@@ -11,13 +11,12 @@ import numpy as np
 
 from peerbayes import files
 from peerbayes.errors import ModelFileDamaged
-from peerbayes.estimators import ESTIMATORS
+from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.families import Family
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
 COLUMNS = ("round", "node", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
-ESTIMATOR_OF = {estimator.family_type.name: estimator for estimator in ESTIMATORS.values()}
 RUN_FILE = "run.peerbayes"
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from peerbayes import metrics, topologies
+from peerbayes import layouts, metrics, topologies
 from peerbayes.calibration import start_statistics
 from peerbayes.checkpoints import Checkpoint
+from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.families import FAMILIES
 from peerbayes.gossip import agree
 from peerbayes.holdings import Holdings
@@ -32,7 +33,7 @@ from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place, fetch
 from peerbayes.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
 from peerbayes.rounds import Broadcast, Faults, OverTree
-from peerbayes.runs import ESTIMATOR_OF, Run
+from peerbayes.runs import Run
 from peerbayes.schema import Schema
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
@@ -126,7 +127,7 @@ def simulate(
         raise ValueError(
             f"{family} needs every continuous value; use family='naive-bayes', or fill them in first"
         )
-    guarded = ESTIMATOR_OF[family](calibrate=True).family_for(measured, missing, float(sizes.sum()))
+    guarded = layouts.calibrated(family, measured, missing, float(sizes.sum()))
     per_row = np.ones(nodes) if objective == "rows" else sizes.sum() / (nodes * sizes)
     held = Holdings(guarded, rows, codes[own], np.repeat(per_row, sizes), sizes, len(classes), place)
     begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy)

@@ -132,8 +132,8 @@ def _likelihood(sweep: Sweep, store: Store) -> list[str]:
     nearest = min(rows, key=lambda row: float(row[2]))[0]
     return [
         "- ML's test errors in table 3 (its gap and RC's error together) are said to be of 2,500 rows. Against ML "
-        f"here, given the training sets of table 2, they lie nearest at {nearest} rows, over {len(datasets)} datasets; the "
-        "paper's RC does not have this shift. Its ML seems to have been given fewer rows:\n",
+        f"here, given the training sets of table 2, they lie nearest at {nearest} rows, over {len(datasets)} datasets; "
+        "the paper's RC does not have this shift. Its ML seems to have been given fewer rows:\n",
         *formats.pipes(header, rows),
         "",
     ]

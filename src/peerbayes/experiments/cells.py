@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.experiments.prepared import TooFewRows, file_digest, prepared
-from peerbayes.runs import ESTIMATOR_OF
 from peerbayes.simulate import simulate
 
 # Raised when the same specification gives other numbers than before: results of the old one are then not used again.

@@ -61,6 +61,10 @@ class Family(ABC):
     name: ClassVar[str]
     takes_missing: ClassVar[bool] = False
     """Whether continuous values may be missing."""
+    calibrated_floor: ClassVar[float] = 0.05
+    """The variance floor while calibrating, unless somebody says otherwise."""
+    calibrated_shrinkage: ClassVar[float] = 0.0
+    """Rows of an identity covariance while calibrating, for families that shrink."""
 
     continuous: int = 0
     """Dc, the number of continuous columns."""

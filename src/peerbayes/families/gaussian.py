@@ -45,6 +45,8 @@ class Precision(NamedTuple):
 class Gaussian(Family):
     """log p(x, c) = log p(c) + log N(x; μ_c, Σ_c) + Σ_j log p(x_j | c) over the discrete columns present."""
 
+    calibrated_floor: ClassVar[float] = 0.01
+
     shrinkage: float = 0.0
     """Rows of an identity covariance added to each class, as a share of all rows N."""
 
@@ -174,6 +176,7 @@ class SeparateGaussian(Gaussian):
     """A covariance per class: Σ_c = S2_c/n_c − μ_c μ_cᵀ, shrunk towards the identity, eigenvalues floored."""
 
     name: ClassVar[str] = "qda"
+    calibrated_shrinkage: ClassVar[float] = 10.0
 
     def _covariance(self, counts: Counts, mean: Array, second: Array) -> Array:
         xp = array_namespace(counts.stats)

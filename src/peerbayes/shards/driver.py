@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes import metrics, topologies
+from peerbayes import layouts, metrics, topologies
 from peerbayes.calibration import start_statistics
+from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.families import FAMILIES, Family, Rows
 from peerbayes.inputs import check_counts, check_names, classes_of, ordering, plain, rest, rows_at
 from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place
-from peerbayes.runs import COLUMNS, ESTIMATOR_OF
+from peerbayes.runs import COLUMNS
 from peerbayes.schema import Schema
 from peerbayes.shards.cut import Plan, crossing, cut, places, plans
 from peerbayes.shards.engines import Engine, Here, OverRay, cluster
@@ -320,7 +321,7 @@ class _Driver:
                 f"{given.family} needs every continuous value; use family='naive-bayes', or fill them in first"
             )
         rows = float(given.sizes.sum())
-        family = ESTIMATOR_OF[given.family](calibrate=True).family_for(given.schema, missing, rows)
+        family = layouts.calibrated(given.family, given.schema, missing, rows)
         each = np.ones(given.nodes) if given.objective == "rows" else rows / (given.nodes * given.sizes)
         softmax = given.strategy == "dsgd"
         squares = engine.get(

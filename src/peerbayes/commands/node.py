@@ -1,0 +1,153 @@
+"""`peerbayes node`: one peer's file, its neighbours, its rounds.
+
+Exit codes: 0 done, 1 failed, 2 makes no sense, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from peerbayes.commands import node_files
+from peerbayes.commands.shared import console, explained, known_format, print_table
+from peerbayes.peers.errors import parts_needed
+
+app = typer.Typer(help="One peer: its folder, its neighbours, its rounds.", no_args_is_help=True)
+app.command()(node_files.request)
+app.command()(node_files.join)
+
+Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
+Format = Annotated[str, typer.Option("--format", help="table or json.")]
+
+
+@app.command()
+def check(folder: Folder = Path(), form: Format = "table") -> None:
+    """Look at identity, data, clock, port and every neighbour before anything starts."""
+    with explained(), parts_needed():
+        from peerbayes.peers.checks import checks
+        from peerbayes.peers.home import Home
+
+        known_format(form)
+        found = []
+        for finding in checks(Home(folder)):
+            found.append(finding)
+            if form == "table":
+                mark = {
+                    "ok": "[green]ok     [/green]",
+                    "warning": "[yellow]warning[/yellow]",
+                    "failed": "[red]failed [/red]",
+                }
+                console.print(f"{mark[finding.outcome]} {finding.what}: ", end="")
+                console.print(finding.told, markup=False, highlight=False, soft_wrap=True)
+    if form == "json":
+        print(json.dumps([vars(finding) for finding in found], indent=2))
+    if any(finding.outcome == "failed" for finding in found):
+        sys.exit(1)
+
+
+@app.command()
+def run(
+    folder: Folder = Path(),
+    linger: Annotated[float, typer.Option(help="Seconds to stay for neighbours that are not done.")] = 3600.0,
+    metrics: Annotated[
+        str | None, typer.Option(help="[HOST:]PORT for Prometheus; 127.0.0.1 unless a host is named.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Warnings only, no line per round.")] = False,
+) -> None:
+    """Learn with the others: agree, go through the rounds, answer neighbours. Stop and start it at any time."""
+    with explained(), parts_needed():
+        from peerbayes.peers import handshakes, service
+        from peerbayes.peers.home import Home
+
+        logging.basicConfig(
+            level=logging.WARNING if quiet else logging.INFO,
+            format="%(asctime)s %(message)s",
+            datefmt="%H:%M:%S",
+        )
+        home = Home(folder)
+        with service.lock(home):
+            journals: list[Any] = []
+            handshakes.watch(
+                lambda reason, detail: (
+                    journals[0].refused("an unknown host", reason, detail) if journals else None
+                )
+            )
+            if metrics is not None:
+                from peerbayes.peers import prometheus
+
+                prometheus.expose(metrics, home, journals)
+            ended = asyncio.run(service.serve(home, linger, journals))
+    if not ended.done:
+        logging.getLogger("peerbayes.peer").warning(
+            f"stopped after round {ended.round}; `run` goes on from there"
+        )
+        sys.exit(130 if ended.by == signal.SIGINT else 0)
+
+
+@app.command()
+def status(folder: Folder = Path(), form: Format = "table") -> None:
+    """How far the peer is, whom it hears, what it refused, what it sent."""
+    with explained(), parts_needed():
+        from peerbayes.peers.home import Home
+        from peerbayes.peers.status import status as status_of
+
+        known_format(form)
+        told = status_of(Home(folder))
+    if form == "json":
+        print(json.dumps(told, indent=2))
+        return
+    state = "done" if told["done"] else "running" if told["running"] else "not running"
+    console.print(f"{told['name']} in {told['network']}: {state}, round {told['round']} of {told['rounds']}")
+    console.print(
+        f"sent {told['sent']['messages']:,} messages, {told['sent']['bytes']:,} bytes; model: {told['model']}"
+    )
+    rows = [
+        (name, _when(line["seen"]), line["done"], told["missing"].get(name, 0), line["note"])
+        for name, line in told["neighbours"].items()
+    ]
+    print_table(("neighbour", "last heard", "round", "rounds without it", ""), rows)
+    if told["refusals"]:
+        console.print("\nrefused:")
+        print_table(
+            ("from", "reason", "times", "last"),
+            [(r["who"], r["reason"], r["count"], _when(r["last"])) for r in told["refusals"][:20]],
+        )
+
+
+@app.command()
+def leave(
+    folder: Folder = Path(),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Leave the run: tell the neighbours, and set this peer's state aside. Its model stays."""
+    with explained(), parts_needed():
+        from peerbayes.peers import service
+        from peerbayes.peers.farewell import farewell
+        from peerbayes.peers.home import Home
+
+        home = Home(folder)
+        peer = home.load()
+        if not yes and not typer.confirm(
+            f"{peer.name} leaves {peer.terms.network}; the others go on without it?"
+        ):
+            sys.exit(1)
+        with service.lock(home):
+            for name, told in asyncio.run(farewell(peer)).items():
+                print(f"{name}: {told}")
+            aside = service.set_aside(home)
+    if aside is not None:
+        print(f"The state of the run is now {aside}; the model stays in {home.model_path}")
+
+
+def _when(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,126 @@
+"""`peerbayes node check`: everything that can be found out before a run, each with advice where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from peerbayes.errors import PeerbayesError
+from peerbayes.peers import wire
+from peerbayes.peers.agreement import described
+from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.home import Home, Peer
+from peerbayes.peers.service import running, table_of
+from peerbayes.peers.transport import Grpc, Unreachable
+from peerbayes.peers.wire import Request
+
+FEW_ROWS = 50  # below, a neighbour can reconstruct most of them from what it is told
+APART = 60.0  # seconds between two clocks that certificates can bear, and logs too
+PATIENCE = 5.0  # seconds for a neighbour to answer
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: ok, or advice, or something that keeps the peer from running."""
+
+    what: str
+    outcome: str  # "ok", "warning" or "failed"
+    told: str
+
+
+def checks(home: Home) -> Iterator[Check]:
+    """All findings, one after the other; what depends on a failed one is left out."""
+    try:
+        peer = home.load()
+    except PeerbayesError as error:
+        yield Check("identity", "failed", str(error))
+        return
+    yield Check("identity", "ok", f"{peer.name} in {peer.terms.network}, roster {peer.roster.version}")
+    if not peer.roster.closed:
+        yield Check("roster", "warning", f"still open with {len(peer.roster.members)} members: a run waits until the "
+                    "founder closes it")  # fmt: skip
+    yield from _data(peer)
+    yield _port(home, peer)
+    yield from asyncio.run(_neighbours(peer))
+
+
+def _data(peer: Peer) -> Iterator[Check]:
+    try:
+        frame, labels = table_of(peer)
+        summary = described(peer.name, frame, labels, peer.terms)
+    except (PeerbayesError, ValueError, TypeError) as error:
+        yield Check("data", "failed", str(error))
+        return
+    kinds = ", ".join(
+        f"{name} {next(iter(column.kinds))}" for name, column in list(summary.columns.items())[:8]
+    )
+    yield Check(
+        "data", "ok",
+        f"{len(frame):,} rows, {len(summary.columns)} features ({kinds}{', …' if len(summary.columns) > 8 else ''}), "
+        f"{len(summary.classes)} classes",
+    )  # fmt: skip
+    if len(frame) < FEW_ROWS:
+        yield Check(
+            "privacy", "warning",
+            f"{len(frame)} rows are few: from the statistics that this peer sends, a neighbour can reconstruct most of "
+            "them. See docs/protection.md",
+        )  # fmt: skip
+    if len(peer.roster.neighbours(peer.name)) == 1:
+        yield Check(
+            "privacy", "warning",
+            "one neighbour only: it learns this peer's contribution exactly, every round. See docs/protection.md",
+        )  # fmt: skip
+
+
+def _port(home: Home, peer: Peer) -> Check:
+    listen = peer.settings.listen
+    if running(home):
+        return Check("port", "ok", f"{listen} is in use by this peer, which runs")
+    host, _, port = listen.rpartition(":")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host.strip("[]"), int(port)))
+    except OSError as error:
+        advice = (
+            "another program uses the port" if error.errno == 98 else "is the address one of this machine's?"
+        )
+        return Check("port", "failed", f"{listen} cannot be listened on: {error.strerror}; {advice}")
+    return Check("port", "ok", f"{listen} is free")
+
+
+async def _neighbours(peer: Peer) -> list[Check]:
+    transport = Grpc(peer, lambda who, reason, detail: None)
+    try:
+        names = [name for name in peer.roster.neighbours(peer.name) if name not in peer.roster.revoked]
+        return list(await asyncio.gather(*(_neighbour(peer, transport, name) for name in names)))
+    finally:
+        await transport.close()
+
+
+async def _neighbour(peer: Peer, transport: Grpc, name: str) -> Check:
+    what = f"neighbour {name}"
+    asked = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version)
+    began = time.time()
+    try:
+        reply = wire.reply_in(await transport.ask(name, wire.encode(asked), PATIENCE), asked, name)
+    except Unreachable as error:
+        return Check(what, "warning", f"{error}. A run waits for it")
+    except RefusedMessage as error:
+        return Check(what, "failed", f"{error.reason}: {error}")
+    took = time.time() - began
+    if reply.status == "refused":
+        return Check(what, "failed", f"it refuses this peer: {reply.reason}")
+    apart = reply.clock - (began + took / 2)
+    if abs(apart) > APART + took:
+        return Check(what, "warning", f"its clock is {apart:+.0f} s from this one; set both by NTP")
+    if reply.run != peer.roster.run:
+        return Check(
+            what, "warning",
+            f"it has roster {reply.roster}, this peer {peer.roster.version}; the newer one is passed on during the run",
+        )  # fmt: skip
+    return Check(what, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}")

@@ -1,0 +1,30 @@
+"""Leaving a run: the neighbours are told, so that they do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+from peerbayes.peers import wire
+from peerbayes.peers.errors import PeerError
+from peerbayes.peers.home import Peer
+from peerbayes.peers.transport import Grpc
+from peerbayes.peers.wire import Request
+
+
+async def farewell(peer: Peer) -> dict[str, str]:
+    """Tell every neighbour; how each took it."""
+    transport = Grpc(peer, lambda who, reason, detail: None)
+    asked = Request(wire.VERSION, peer.roster.run, peer.name, "leave", roster=peer.roster.version)
+
+    async def tell(name: str) -> str:
+        try:
+            reply = wire.reply_in(await transport.ask(name, wire.encode(asked), 5.0), asked, name)
+        except PeerError as error:
+            return f"not told: {error}; it waits for its deadline each round"
+        return "told" if reply.status == "ok" else f"refused: {reply.reason}"
+
+    try:
+        names = [name for name in peer.roster.neighbours(peer.name) if name not in peer.roster.revoked]
+        return dict(zip(names, await asyncio.gather(*map(tell, names)), strict=True))
+    finally:
+        await transport.close()

@@ -1,0 +1,47 @@
+"""Connections that never got through TLS: gRPC only mentions them on standard error, so that is where they are read.
+
+Whoever connects without a certificate, or with another authority's, is turned away before any of this code is called.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+
+FAILED = re.compile(rb"^[IWE]\d{4} [\d:.]+ +\d+ \S+\.cc:\d+\] (.*)$")
+REASONS = (
+    (b"PEER_DID_NOT_RETURN_A_CERTIFICATE", "no certificate"),
+    (b"CERTIFICATE_VERIFY_FAILED", "certificate of another authority, or expired"),
+    (b"No match found for server name", "certificate of another peer"),
+    (b"WRONG_VERSION_NUMBER", "no TLS"),
+    (b"HTTP_REQUEST", "no TLS"),
+    (b"Handshake failed", "handshake failed"),
+)
+
+
+def watch(refused: Callable[[str, str], None]) -> None:
+    """From now on, read what this process writes to standard error: handshakes that failed go to `refused` (reason,
+    detail), gRPC's other remarks nowhere, and everything else where it went before."""
+    original = os.dup(2)
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+
+    def forward() -> None:
+        with os.fdopen(reader, "rb", buffering=0) as lines:
+            rest = b""
+            while content := lines.read(1 << 16):
+                *whole, rest = (rest + content).split(b"\n")
+                for line in whole:
+                    found = FAILED.match(line)
+                    if found is None:
+                        os.write(original, line + b"\n")
+                        continue
+                    for sign, reason in REASONS:
+                        if sign in line:
+                            refused(reason, found[1].decode(errors="replace")[:200])
+                            break
+
+    threading.Thread(target=forward, daemon=True, name="standard error").start()

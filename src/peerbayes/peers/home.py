@@ -1,0 +1,228 @@
+"""A peer's folder: its key, its settings, and what it was given by the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from peerbayes.files import write
+from peerbayes.peers import identity
+from peerbayes.peers.documents import private
+from peerbayes.peers.errors import IdentityError, TermsError
+from peerbayes.peers.invitation import Invitation, is_invitation, is_roster
+from peerbayes.peers.roster import Roster
+from peerbayes.peers.settings import Settings, everywhere
+from peerbayes.peers.terms import Terms
+
+__all__ = ["Home", "Peer", "Settings"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A member, with everything checked that it holds."""
+
+    name: str
+    key: bytes
+    certificate: bytes
+    authority: bytes
+    terms: Terms
+    roster: Roster
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of a peer."""
+
+    folder: Path
+
+    @property
+    def settings_path(self) -> Path:
+        return self.folder / "peer.toml"
+
+    @property
+    def key_path(self) -> Path:
+        return self.folder / "peer.key"
+
+    @property
+    def request_path(self) -> Path:
+        return self.folder / "peer.csr"
+
+    @property
+    def certificate_path(self) -> Path:
+        return self.folder / "peer.crt"
+
+    @property
+    def authority_path(self) -> Path:
+        return self.folder / "authority.crt"
+
+    @property
+    def agreement_path(self) -> Path:
+        return self.folder / "agreement.toml"
+
+    @property
+    def roster_path(self) -> Path:
+        return self.folder / "roster.json"
+
+    @property
+    def state_path(self) -> Path:
+        return self.folder / "state.sqlite"
+
+    @property
+    def audit_path(self) -> Path:
+        return self.folder / "audit.jsonl"
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / "model.peerbayes"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "node.log"
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        name: str,
+        address: str,
+        data: str,
+        query: str | None = None,
+        listen: str | None = None,
+    ) -> Home:
+        """A new folder with a key, a request for a certificate, and settings. Nothing is written over."""
+        home = cls(Path(folder))
+        settings = Settings(name, address, listen or everywhere(address), str(data), query)
+        for path in (home.key_path, home.settings_path, home.request_path):
+            if path.exists():
+                raise IdentityError(
+                    f"{path} is there already; expected a folder without a peer: choose another one"
+                )
+        key, request = identity.new_request(name)
+        home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private(home.key_path, key)
+        write(home.request_path, request)
+        # Private, too: a database's URL may hold a password.
+        private(home.settings_path, settings.to_toml(home.folder).encode())
+        return home
+
+    def settings(self) -> Settings:
+        """What its owner decided, with the data's path absolute."""
+        return Settings.read(self.settings_path)
+
+    def join(self, content: bytes) -> Roster:
+        """Take an invitation, or a newer roster; the roster that counts from now on.
+
+        Every file is written whole, and the roster last: a crash in between is mended by joining again.
+        """
+        if not is_invitation(content):
+            if not is_roster(content):
+                raise IdentityError(
+                    f"neither an invitation nor a signed roster: it starts with {content[:20]!r}; expected the file "
+                    "that the founder sent, unaltered"
+                )
+            held = self.roster()
+            roster = self.keep_roster(content)
+            if roster is None and (found := Roster.verified(content, self._authority())) != held:
+                raise IdentityError(
+                    f"the roster has version {found.version}, this folder's {held.version}; expected a newer one"
+                )
+            return roster or held
+        invitation, name = Invitation.parse(content), self.settings().name
+        certificate, authority = invitation.certificate.encode(), invitation.authority.encode()
+        identity.checked(certificate, self._read(self.key_path), authority, name, datetime.now(UTC))
+        roster = invitation.verified_roster()
+        if self.authority_path.exists() and self._authority() != authority:
+            network = identity.name_of(self._authority())
+            raise IdentityError(
+                f"this folder belongs to the network {network} of another authority; the invitation is for "
+                f"{roster.network}: make another folder with `peerbayes node request`"
+            )
+        held_newer = self._newer(roster)
+        write(self.certificate_path, certificate)
+        write(self.authority_path, authority)
+        write(self.agreement_path, invitation.terms.encode())
+        if held_newer is None:
+            write(self.roster_path, invitation.roster.encode())
+        return held_newer or roster
+
+    def keep_roster(self, content: bytes) -> Roster | None:
+        """Store a newer roster from a neighbour; None where it is not newer, IdentityError where it is not valid."""
+        held, found = self.roster(), Roster.verified(content, self._authority())
+        if found.version <= held.version:
+            return None
+        _follows(held, found)
+        write(self.roster_path, content)
+        return found
+
+    def roster(self) -> Roster:
+        """The roster that this peer holds."""
+        return Roster.verified(self._read(self.roster_path), self._authority())
+
+    def load(self, now: datetime | None = None) -> Peer:
+        """The peer, with everything checked; an error that says what to do where something does not fit."""
+        settings = self.settings()
+        key, certificate, authority = (
+            self._read(self.key_path),
+            self._read(self.certificate_path),
+            self._authority(),
+        )
+        identity.checked(certificate, key, authority, settings.name, now or datetime.now(UTC))
+        terms, roster = Terms.read(self.agreement_path), self.roster()
+        if terms.digest != roster.terms or terms.network != roster.network:
+            raise TermsError(
+                f"{self.agreement_path} is not what the members of {roster.network} agreed on: its digest is "
+                f"{terms.digest:.8}, the roster's {roster.terms:.8}; join again with the invitation to get it back"
+            )
+        if settings.name in roster.revoked:
+            raise IdentityError(
+                f"{settings.name} was revoked in {roster.network}, as its roster {roster.version} says; ask the founder"
+            )
+        if roster.member(settings.name).certificate != identity.fingerprint(certificate):
+            raise IdentityError(
+                f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
+                "a newer one was issued: join with the newest invitation"
+            )
+        return Peer(settings.name, key, certificate, authority, terms, roster, settings)
+
+    def _newer(self, roster: Roster) -> Roster | None:
+        """The roster held here where it is newer than an invitation's, and waits for that invitation's certificate."""
+        if not self.roster_path.exists():
+            return None
+        held, name = self.roster(), self.settings().name
+        if held.version <= roster.version:
+            _follows(held, roster)
+            return None
+        offered, known = roster.member(name).certificate, held.member(name).certificate
+        if offered != known or name in held.revoked:
+            raise IdentityError(
+                f"the invitation's roster has version {roster.version}, this folder's {held.version}; expected a newer "
+                "one: this invitation is out of date"
+            )
+        return held
+
+    def _authority(self) -> bytes:
+        return self._read(self.authority_path)
+
+    def _read(self, path: Path) -> bytes:
+        if path.exists():
+            return path.read_bytes()
+        if not self.settings_path.exists():
+            raise IdentityError(
+                f"{self.folder} holds no peer; make one with `peerbayes node request {self.folder}`"
+            )
+        raise IdentityError(
+            f"{path} is missing: this peer has not joined yet. Send {self.request_path} to the network's founder, then "
+            f"`peerbayes node join {self.folder} FILE` with the invitation that comes back"
+        )
+
+
+def _follows(held: Roster, newer: Roster) -> None:
+    """A closed network keeps its members and links, whoever signs; so does its agreement."""
+    if held.terms != newer.terms or (held.closed and not (newer.closed and held.run == newer.run)):
+        raise IdentityError(
+            f"roster {newer.version} of {held.network} changes what was settled in roster {held.version} "
+            f"({'; '.join(held.differences(newer)):.200}); expected changes of addresses, certificates and revocations "
+            "only: ask the founder"
+        )

@@ -1,0 +1,92 @@
+"""What happens to a node, for people and for machines: log lines, the store's notes, and counters for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from peerbayes.peers.node import Line
+from peerbayes.peers.store import Store
+
+log = logging.getLogger("peerbayes.peer")
+
+REASONS = 1000  # different (who, reason) pairs that are told apart between two writes; more are one
+
+
+class Journal:
+    """Takes every event of a node. `flush` writes what came since the last time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._refused: dict[tuple[str, str], tuple[int, str]] = {}
+        self._ever: Counter[tuple[str, str]] = Counter()
+        self._began = time.monotonic()
+        self.round = 0
+        self.rounds = 0
+        self.missed: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+
+    def __call__(self, what: str, facts: dict[str, Any]) -> None:
+        if what == "refused":
+            self.refused(facts["who"], facts["reason"], facts["detail"])
+        elif what == "round":
+            self._round(facts)
+        elif (line := LINES.get(what)) is not None:
+            log.log(
+                logging.WARNING if what in ("lost", "left behind") else logging.INFO, line.format(**facts)
+            )
+        elif what == "neighbour":
+            log.info(f"{facts['neighbour']}: {facts['note'] or 'in touch'}")
+
+    def refused(self, who: str, reason: str, detail: str) -> None:
+        """Count a refusal; the first, tenth, hundredth… of a kind is also logged."""
+        with self._lock:
+            key = who, reason
+            if key not in self._ever and len(self._ever) >= REASONS:
+                key = "others", reason if len(self._ever) < 2 * REASONS else "others"
+            self._ever[key] += 1
+            self.refusals[key[1]] += 1
+            count, _ = self._refused.get(key, (0, ""))
+            self._refused[key] = count + 1, detail
+            total = self._ever[key]
+        if str(total).strip("0") == "1":
+            log.warning(
+                f"refused from {who}: {reason} ({detail})" + (f", {total} times" if total > 1 else "")
+            )
+
+    def _round(self, facts: dict[str, Any]) -> None:
+        self.round, self.rounds = facts["round"], facts["of"]
+        self.missed.update(facts["missing"])
+        heard, missing = facts["heard"], facts["missing"]
+        now = time.monotonic()
+        tail = f"; not heard: {', '.join(missing)}" if missing else ""
+        log.info(
+            f"round {facts['round']}/{facts['of']}: heard {len(heard)} of {len(heard) + len(missing)} in "
+            f"{now - self._began:.2f} s{tail}"
+        )
+        self._began = now
+
+    def flush(self, lines: dict[str, Line]) -> None:
+        """Write to the store what came since the last time."""
+        with self._lock:
+            refused, self._refused = self._refused, {}
+        known = {
+            name: (line.seen, line.done, "left" if line.left else line.note) for name, line in lines.items()
+        }
+        self._store.note(refused, known)
+
+
+LINES = {
+    "open": "the network is still open with {members} members: waiting for its founder to close it",
+    "roster": "roster {version} is in force",
+    "agreeing": "agreeing on {phase}",
+    "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
+    "resumed": "going on after round {round}",
+    "done": "all {round} rounds are done; staying until the neighbours are too",
+    "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
+    "lost": "{neighbour}: {note}",
+}

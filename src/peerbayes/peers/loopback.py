@@ -1,0 +1,98 @@
+"""A whole network on this machine, for demos and tests: a folder and a process per peer, mutual TLS between them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from peerbayes.peers.errors import PeerError
+from peerbayes.peers.founder import Founder
+from peerbayes.peers.home import Home
+from peerbayes.peers.terms import Terms
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@dataclass
+class Loopback:
+    """Folders of a network's founder and its peers, and the peers' processes."""
+
+    founder: Founder
+    homes: dict[str, Home]
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls, folder: Path, terms: Terms, tables: Sequence[pd.DataFrame], links: Sequence[tuple[int, int]]
+    ) -> Loopback:
+        """Found a network in `folder` with a peer for each table; links are pairs of their numbers."""
+        names = [f"peer-{number + 1}" for number in range(len(tables))]
+        founder = Founder.create(folder / "network", terms.to_toml(), len(tables))
+        homes = {}
+        for place, (name, table, port) in enumerate(zip(names, tables, free_ports(len(tables)), strict=True)):
+            home = folder / name
+            home.mkdir(parents=True)
+            table.to_csv(home / "rows.csv", index=False)
+            address = f"127.0.0.1:{port}"
+            homes[name] = Home.create(home, name, address, str(home / "rows.csv"), listen=address)
+            to = [
+                names[a if b == place else b]
+                for a, b in links
+                if place in (a, b) and min(a, b) < place == max(a, b)
+            ]
+            invitation = founder.invite(name, homes[name].request_path.read_bytes(), address, to, False)
+            homes[name].join(invitation.pack())
+        return cls(founder, homes)
+
+    def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        """Start a peer, or start it again."""
+        home = self.homes[name]
+        with home.log_path.open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "peerbayes", "node", "run", str(home.folder), *options],
+                stderr=log, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        return self.processes[name]
+
+    def wait(self, told: Callable[[], None] | None = None, every: float = 0.1) -> None:
+        """Until all processes have ended; an error where one failed."""
+        while running := [name for name, process in self.processes.items() if process.poll() is None]:
+            failed = self._failed()
+            if failed:
+                break
+            if told is not None:
+                told()
+            try:
+                self.processes[running[0]].wait(every)
+            except subprocess.TimeoutExpired:
+                continue
+        if failed := self._failed():
+            self.stop()
+            log = self.homes[failed[0]].log_path.read_text(errors="replace").strip().splitlines()
+            raise PeerError(
+                f"{failed[0]} ended with {self.processes[failed[0]].returncode}: {' / '.join(log[-3:])}"
+            )
+
+    def _failed(self) -> list[str]:
+        return [name for name, process in self.processes.items() if process.poll() not in (None, 0)]
+
+    def stop(self) -> None:
+        """End all processes."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+        for process in self.processes.values():
+            process.wait()

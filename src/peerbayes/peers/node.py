@@ -1,0 +1,555 @@
+"""A peer at work: it agrees with the others, goes through its rounds, and answers its neighbours meanwhile.
+
+No clock and no leader: a peer closes a round when its neighbours have answered, or after its own deadline with a
+quorum. Everything it needs it asks for, one call at a time per neighbour; everything it gives out was stored before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from peerbayes import files
+from peerbayes.checkpoints import restored
+from peerbayes.errors import PeerbayesError
+from peerbayes.peers import wire
+from peerbayes.peers.agreement import Agreed, Phase, agree, data_digest
+from peerbayes.peers.audit import AuditLog
+from peerbayes.peers.errors import IdentityError, RefusedMessage
+from peerbayes.peers.roster import Roster
+from peerbayes.peers.store import Store
+from peerbayes.peers.terms import Terms
+from peerbayes.peers.transport import Transport, Unreachable
+from peerbayes.peers.wire import Reply, Request
+from peerbayes.relay import spanning_tree
+
+log = logging.getLogger("peerbayes.peer")
+
+WAIT = 5.0  # seconds that an answer may wait for what was asked
+GRACE = 10.0  # seconds on top before a call is given up: a slow link
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a neighbour
+AT_ONCE = 4  # requests of one neighbour that may wait here
+MODEL_EVERY = 1.0  # seconds between two writes of the model file
+DRAIN = 30.0  # seconds to let neighbours hear why this peer stops
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who this peer is, and in what network."""
+
+    name: str
+    terms: Terms
+    roster: Roster
+    signed: bytes = b""
+    """The roster as the authority signed it."""
+
+
+@dataclass
+class Line:
+    """What is known of a neighbour."""
+
+    done: int = 0
+    seen: float | None = None
+    note: str = ""
+    roster: int = -1
+    left: bool = False
+
+
+@dataclass(eq=False)
+class Node:
+    """One run of one peer."""
+
+    own: Membership
+    frame: pd.DataFrame
+    labels: np.ndarray
+    store: Store
+    transport: Transport
+    audit: AuditLog
+    model: Path | None = None
+    newer: Callable[[bytes], Roster | None] = lambda _: None
+    """Keeps a roster that a neighbour offers, if it is valid and newer."""
+    told: Callable[[str, dict[str, Any]], None] = lambda what, facts: None
+    """Called with every event: what happened, and its facts."""
+    linger: float = 3600.0
+    """Seconds to stay for neighbours that are not done yet."""
+
+    turn: int = 0
+    agreed: Agreed | None = None
+    lines: dict[str, Line] = field(default_factory=dict)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _phases: dict[str, tuple[Phase, Any]] = field(default_factory=dict)
+    _parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _given: dict[str, set[str]] = field(default_factory=dict)
+    _first: np.ndarray | None = None
+    _firsts: dict[str, np.ndarray] = field(default_factory=dict)
+    _inbox: dict[str, np.ndarray] = field(default_factory=dict)
+    _outbox: dict[tuple[int, str], tuple[bytes, bytes, tuple[int, ...]]] = field(default_factory=dict)
+    _busy: Counter[str] = field(default_factory=Counter)
+    _written: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.own.name
+
+    @property
+    def terms(self) -> Terms:
+        return self.own.terms
+
+    @property
+    def roster(self) -> Roster:
+        return self.own.roster
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Those that are still there."""
+        revoked = self.roster.revoked
+        return tuple(
+            name
+            for name in self.roster.neighbours(self.name)
+            if name not in revoked and not self._line(name).left
+        )
+
+    def _line(self, name: str) -> Line:
+        return self.lines.setdefault(name, Line())
+
+    # --- the whole run ---------------------------------------------------------------------------------
+
+    async def run(self) -> np.ndarray:
+        """From wherever it stands to the end: S [C, K] of this peer's model."""
+        for name, known in self.store.neighbours().items():
+            self.lines[name] = Line(known["done"], known["seen"], known["note"], left=known["note"] == "left")
+        await self.transport.serve(self.answer)
+        try:
+            await self._until_closed()
+            self.store.claim(
+                {
+                    "run": (self.roster.run, "other terms, members or links"),
+                    "data": (data_digest(self.frame, self.labels), "other rows: the data has changed"),
+                }
+            )
+            try:
+                self.agreed = await agree(
+                    self.name, self.frame, self.labels, self.terms, self.roster, self._total, self._exchange
+                )
+            except PeerbayesError:
+                await self._drain()
+                raise
+            self._tell("agreed", schema=self.agreed.schema.fingerprint, peers=self.agreed.peers,
+                       rows=self.agreed.rows, strategy=self.agreed.strategy)  # fmt: skip
+            stats = await self._rounds(self.agreed)
+            await self._finish()
+            return stats
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self.transport.close()
+            self.audit.sync()
+
+    async def _until_closed(self) -> None:
+        self._start_lines()
+        if not self.roster.closed:
+            self._tell("open", members=len(self.roster.members))
+        while not self.roster.closed:
+            await self._changed(1.0)
+
+    async def _total(self, phase: Phase, own: Any) -> Any:
+        """The sum over all peers: everybody sends each tree neighbour what lies behind it."""
+        parts = self._parts.setdefault(phase.name, {})
+        for sender, body in self.store.sums(phase.name).items():
+            parts[sender] = phase.parse(body)
+        self._phases[phase.name] = phase, own
+        self._notify()
+        self._tell("agreeing", phase=phase.name)
+        while not all(neighbour in parts for neighbour in self._tree):
+            await self._changed(None)
+        total = own
+        for neighbour in sorted(parts):
+            total = total + parts[neighbour]
+        return total
+
+    async def _exchange(self, own: np.ndarray) -> dict[str, np.ndarray]:
+        """Every neighbour's numbers, for everybody's own."""
+        self._first = own
+        self._notify()
+        neighbours = self.roster.neighbours(self.name)
+        while not all(name in self._firsts for name in neighbours):
+            await self._changed(None)
+        return {name: self._firsts[name] for name in neighbours}
+
+    @property
+    def _tree(self) -> tuple[str, ...]:
+        """Neighbours on the spanning tree that sums take."""
+        names = [member.name for member in self.roster.members]
+        _, places = spanning_tree(self.roster.adjacency()).seen_from(self.roster.place(self.name))
+        return tuple(names[place] for place in places)
+
+    async def _rounds(self, agreed: Agreed) -> np.ndarray:
+        learner = agreed.learner
+        state = await asyncio.to_thread(learner.begin)
+        stored = self.store.last()
+        if stored is None:
+            await self._keep(0, state, (), ())
+        else:
+            self.turn, nested = stored
+            state = restored(state, iter(_flat(nested)))
+            if self.turn < self.terms.rounds:
+                self._publish(self.turn, learner.outgoing(state))
+            self._tell("resumed", round=self.turn)
+        self._notify()
+        while self.turn < self.terms.rounds:
+            heard = await self._hear()
+            missing = tuple(name for name in learner.neighbours if name not in heard)
+            state = await asyncio.to_thread(learner.step, state, heard)
+            await self._keep(self.turn + 1, state, heard, missing)
+            self._inbox.clear()
+            self._notify()
+            self._tell(
+                "round", round=self.turn, of=self.terms.rounds, heard=sorted(heard), missing=sorted(missing)
+            )
+            if time.monotonic() - self._written > MODEL_EVERY:
+                await asyncio.to_thread(self._write_model, learner.read(state))
+        stats = learner.read(state)
+        await asyncio.to_thread(self._write_model, stats)
+        return stats
+
+    async def _hear(self) -> dict[str, np.ndarray]:
+        """The neighbours' messages of the coming round: all, or after the deadline a quorum."""
+        assert self.agreed is not None
+        began = time.monotonic()
+        while True:
+            waited = [name for name in self.agreed.learner.neighbours if name in self.neighbours]
+            lacking = [name for name in waited if name not in self._inbox]
+            if not lacking:
+                break
+            left = began + self.terms.limits.deadline - time.monotonic()
+            if left <= 0 and len(waited) - len(lacking) >= self.terms.limits.quorum * len(waited):
+                break
+            await self._changed(max(left, 0.0) if left > 0 else 1.0)
+        return dict(self._inbox)
+
+    async def _keep(self, turn: int, state: Any, heard: Iterable[str], missing: Iterable[str]) -> None:
+        """Store a round and the messages of the next; only then may neighbours have them."""
+        assert self.agreed is not None
+        outgoing = self.agreed.learner.outgoing(state) if turn < self.terms.rounds else {}
+        await asyncio.to_thread(self.store.add_round, turn, state, outgoing, tuple(heard), tuple(missing))
+        self.audit.sync()
+        self.turn = turn
+        self._publish(turn, outgoing)
+
+    def _publish(self, turn: int, outgoing: dict[str, np.ndarray]) -> None:
+        """Messages of the coming round as bytes, ready for neighbours that ask; older ones come from the store."""
+        self._outbox = {key: value for key, value in self._outbox.items() if key[0] >= turn}
+        ready: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
+        for receiver, message in outgoing.items():
+            if id(message) not in ready:
+                ready[id(message)] = _as_bytes(message)
+            self._outbox[turn + 1, receiver] = ready[id(message)]
+
+    def _write_model(self, stats: np.ndarray) -> None:
+        """The model as a file: as good as it is now."""
+        assert self.agreed is not None
+        if self.model is not None and not self.agreed.of_weights:
+            files.write(self.model, self.agreed.statistics(stats).to_bytes())
+        self._written = time.monotonic()
+
+    async def _finish(self) -> None:
+        """Stay until the neighbours are done too, for they may still need what this peer said."""
+        self._tell("done", round=self.turn)
+        until = time.monotonic() + self.linger
+        while (behind := [n for n in self.neighbours if self._line(n).done < self.terms.rounds]) and (
+            time.monotonic() < until
+        ):
+            await self._changed(min(1.0, max(0.0, until - time.monotonic())))
+        if behind:
+            self._tell("left behind", neighbours=behind)
+        for name in self.neighbours:  # a last word, so that they need not wait either
+            try:
+                await self.transport.ask(name, wire.encode(self._request("hello")), 1.0)
+            except (Unreachable, RefusedMessage):
+                continue
+
+    async def _drain(self) -> None:
+        """Give neighbours a while to hear the sums that made this peer stop: they stop for the same reason."""
+        until = time.monotonic() + DRAIN
+        while time.monotonic() < until and any(
+            set(self._tree) - self._given.get(phase, set()) for phase in self._phases
+        ):
+            await self._changed(0.5)
+
+    # --- asking ----------------------------------------------------------------------------------------
+
+    def _start_lines(self) -> None:
+        for name in self.neighbours:
+            if name not in self._tasks:
+                self._tasks[name] = asyncio.create_task(self._ask_forever(name), name=f"line to {name}")
+
+    def _request(self, kind: wire.Kind, **more: Any) -> Request:
+        return Request(
+            wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version, **more
+        )
+
+    def _wanted(self, neighbour: str) -> Request | None:
+        """The next thing to ask this neighbour for."""
+        line = self._line(neighbour)
+        if line.roster > self.roster.version:
+            return self._request("roster")
+        if -1 < line.roster < self.roster.version:
+            return self._request("roster", body=self.own.signed)
+        if line.roster < 0 or not self.roster.closed:
+            return self._request("hello")
+        for name in self._phases:
+            if neighbour not in self._parts[name] and neighbour in self._tree:
+                return self._request("sum", phase=name, wait=WAIT)
+        if self._first is not None and neighbour not in self._firsts:
+            return self._request("first", wait=WAIT)
+        if self.agreed is None:
+            return None
+        if (
+            self.turn < self.terms.rounds
+            and neighbour not in self._inbox
+            and neighbour in self.agreed.learner.neighbours
+        ):
+            return self._request(
+                "round", turn=self.turn + 1, schema=self.agreed.schema.fingerprint, wait=WAIT
+            )
+        if self.turn >= self.terms.rounds > line.done:
+            return self._request("hello")
+        return None
+
+    async def _ask_forever(self, neighbour: str) -> None:
+        """One call after the other, for whatever is wanted."""
+        pause = FIRST_PAUSE
+        while neighbour in self.neighbours:
+            asked = self._wanted(neighbour)
+            if asked is None:
+                await self._changed(None)
+                continue
+            try:
+                content = await self.transport.ask(neighbour, wire.encode(asked), WAIT + GRACE)
+                reply = wire.reply_in(content, asked, neighbour)
+                await self._take(neighbour, asked, reply)
+            except Unreachable as error:
+                self._note(neighbour, str(error), lost=True)
+            except RefusedMessage as error:
+                self._refuse(neighbour, error)
+                self._note(neighbour, f"refused: {error.reason}")
+            else:
+                pause = FIRST_PAUSE
+                if reply.status != "refused" and not (asked.kind == "hello" and self._wanted(neighbour)):
+                    continue
+                if reply.status != "refused":
+                    pause = 0.2  # it is asked the same again: there is no hurry
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _take(self, neighbour: str, asked: Request, reply: Reply) -> None:
+        """Use a reply that is from this neighbour, of this run, and what was asked for."""
+        line = self._line(neighbour)
+        line.done, line.seen, line.roster = max(line.done, reply.done), time.time(), reply.roster
+        if reply.status == "refused":
+            self._note(neighbour, f"it refuses: {reply.reason}")
+            return
+        self._note(neighbour, "")
+        if reply.status == "gone" and asked.kind == "round":
+            raise RefusedMessage("gone", f"{neighbour} no longer has its message of round {asked.turn}")
+        if reply.status == "ok" and asked.kind == "roster" and reply.body:
+            self._adopt(reply.body)
+        elif reply.status == "ok" and asked.kind == "sum":
+            part = self._phases[asked.phase][0].parse(reply.body)
+            if neighbour not in self._parts[asked.phase]:
+                await asyncio.to_thread(self.store.add_sum, asked.phase, neighbour, reply.body)
+                self._parts[asked.phase][neighbour] = part
+        elif reply.status == "ok" and asked.kind == "first" and self._first is not None:
+            self._firsts[neighbour] = wire.numbers_in(reply, self._first.shape)
+        elif reply.status == "ok" and asked.kind == "round" and self.agreed is not None:
+            message = wire.numbers_in(reply, self.agreed.learner.shape)
+            self.agreed.plausible.check(message, asked.turn)
+            if asked.turn == self.turn + 1:  # else the round was closed without it
+                self._inbox[neighbour] = message
+        self._notify()
+
+    # --- answering -------------------------------------------------------------------------------------
+
+    async def answer(self, caller: str, content: bytes) -> bytes:
+        """The reply to whatever a peer with a certificate of this network sent."""
+        asked = None
+        try:
+            asked = wire.request_in(content)
+            self._admit(caller, asked)
+            self._busy[caller] += 1
+            try:
+                reply = await self._reply(caller, asked)
+            finally:
+                self._busy[caller] -= 1
+        except RefusedMessage as error:
+            self._refuse(caller, error)
+            kind: wire.Kind = "hello" if asked is None else asked.kind
+            reply = self._answer(asked, kind, "refused", reason=f"{error.reason}: {error}"[:500])
+        return wire.encode(reply)
+
+    def _answer(self, asked: Request | None, kind: wire.Kind, status: wire.Status, **more: Any) -> Reply:
+        facts: dict[str, Any] = {} if asked is None else {"phase": asked.phase, "turn": asked.turn}
+        return Reply(
+            wire.VERSION, self.roster.run, self.name, kind, status, done=self.turn, roster=self.roster.version,
+            clock=time.time(), **facts, **more,
+        )  # fmt: skip
+
+    def _admit(self, caller: str, asked: Request) -> None:
+        if asked.sender != caller:
+            raise RefusedMessage("speaks for another", f"{caller} asks in the name of {asked.sender!r}")
+        if caller in self.roster.revoked:
+            raise RefusedMessage("revoked", f"{caller} is no longer a member")
+        if self._busy[caller] >= AT_ONCE:
+            raise RefusedMessage("too many at once", f"{caller} has {AT_ONCE} requests waiting here")
+        if asked.kind not in wire.OF_RUN:
+            return
+        if caller not in self.roster.neighbours(self.name):
+            raise RefusedMessage("not a neighbour", f"{caller} has no link to {self.name}")
+        if asked.run != self.roster.run:
+            raise RefusedMessage("wrong network", f"run {asked.run:.12} instead of {self.roster.run:.12}")
+
+    async def _reply(self, caller: str, asked: Request) -> Reply:
+        if caller in self.roster.neighbours(self.name):
+            line = self._line(caller)
+            changed = asked.done > line.done or asked.roster > line.roster
+            line.done, line.seen = max(line.done, asked.done), time.time()
+            line.roster = max(line.roster, asked.roster)
+            if asked.kind == "leave":
+                line.left = True
+                self._note(caller, "left")
+            if changed or asked.kind == "leave":
+                self._notify()
+        if asked.kind == "roster" and asked.body:
+            self._adopt(asked.body)
+            self._notify()
+            return self._answer(asked, "roster", "ok")
+        if asked.kind == "roster":
+            return self._bytes(caller, asked, self.own.signed, (), logged=False)
+        if asked.kind in ("hello", "leave"):
+            return self._answer(asked, asked.kind, "ok")
+        until = time.monotonic() + min(asked.wait, WAIT)
+        news = self._news
+        while (found := await self._found(caller, asked)) is None and time.monotonic() < until:
+            await self._changed(until - time.monotonic(), news)
+            news = self._news
+        if found is None:
+            return self._answer(asked, asked.kind, "not yet")
+        if found == "gone":
+            return self._answer(asked, asked.kind, "gone")
+        body, digest, shape = found
+        return self._bytes(caller, asked, body, shape, digest)
+
+    async def _found(self, caller: str, asked: Request) -> Any:
+        """Bytes, digest and shape of what is asked for; None: not yet."""
+        if asked.kind == "sum":
+            return self._behind(caller, asked.phase)
+        if asked.kind == "first":
+            return None if self._first is None else _as_bytes(self._first)
+        if self.agreed is not None and asked.schema != self.agreed.schema.fingerprint:
+            raise RefusedMessage(
+                "wrong schema", f"schema {asked.schema:.12} instead of {self.agreed.schema.fingerprint:.12}"
+            )
+        if asked.turn > self.turn + 1 or self.agreed is None:
+            return None
+        ready = self._outbox.get((asked.turn, caller))
+        if ready is None:
+            message = await asyncio.to_thread(self.store.message, asked.turn, caller)
+            if message is None:
+                return "gone" if asked.turn < self.store.oldest() else None
+            ready = _as_bytes(message)
+        return ready
+
+    def _behind(self, caller: str, phase: str) -> Any:
+        """The sum of all that lies behind this peer, seen from a tree neighbour."""
+        if caller not in self._tree:
+            raise RefusedMessage("not on the tree", f"sums do not go from {self.name} to {caller}")
+        if phase not in self._phases:
+            return None
+        parts = self._parts[phase]
+        others = [name for name in self._tree if name != caller]
+        if not all(name in parts for name in others):
+            return None
+        total = self._phases[phase][1]
+        for name in sorted(others):
+            total = total + parts[name]
+        self._given.setdefault(phase, set()).add(caller)
+        body = total.pack()
+        return body, wire.digest_of(body), ()
+
+    def _bytes(
+        self,
+        caller: str,
+        asked: Request,
+        body: bytes,
+        shape: tuple[int, ...],
+        digest: bytes = b"",
+        logged: bool = True,
+    ) -> Reply:
+        digest = digest or wire.digest_of(body)
+        if logged:
+            what = f"round {asked.turn}" if asked.kind == "round" else f"{asked.kind} {asked.phase}".strip()
+            self.audit.add(caller, what, len(body), digest)
+        return self._answer(
+            asked, asked.kind, "ok", schema=asked.schema, shape=shape, digest=digest, body=body
+        )
+
+    # --- what happens ----------------------------------------------------------------------------------
+
+    def _adopt(self, signed: bytes) -> None:
+        """Take a newer roster of the authority, whoever brought it."""
+        try:
+            roster = self.newer(signed)
+        except IdentityError as error:
+            raise RefusedMessage("bad roster", str(error)) from error
+        if roster is None:
+            return
+        if self.roster.closed and roster.run != self.roster.run:
+            raise RefusedMessage("bad roster", "it has other members than the run that is under way")
+        self.own = Membership(self.name, self.terms, roster, signed)
+        self.transport.follow(roster)
+        self._tell("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
+        self._start_lines()
+
+    def _refuse(self, who: str, error: RefusedMessage) -> None:
+        self._tell("refused", who=who, reason=error.reason, detail=str(error)[:300])
+
+    def _note(self, neighbour: str, note: str, lost: bool = False) -> None:
+        line = self._line(neighbour)
+        if line.note != note:
+            line.note = note
+            self._tell("lost" if lost else "neighbour", neighbour=neighbour, note=note)
+
+    def _tell(self, what: str, **facts: Any) -> None:
+        self.told(what, facts)
+
+    def _notify(self) -> None:
+        """Something changed: whoever waits looks again."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _changed(self, seconds: float | None, news: asyncio.Event | None = None) -> None:
+        """Wait until something changes (after `news` was taken, if given), or so long."""
+        try:
+            await asyncio.wait_for((news or self._news).wait(), seconds)
+        except TimeoutError:
+            return
+
+
+def _as_bytes(array: np.ndarray) -> tuple[bytes, bytes, tuple[int, ...]]:
+    body = np.ascontiguousarray(array, dtype="<f8").tobytes()
+    return body, wire.digest_of(body), array.shape
+
+
+def _flat(nested: Any) -> list[np.ndarray]:
+    return [part for inner in nested for part in _flat(inner)] if isinstance(nested, list) else [nested]

@@ -1,0 +1,136 @@
+"""A peer as a process: its folder, its data, its node, and a clean end when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from peerbayes import sources
+from peerbayes.peers.audit import AuditLog
+from peerbayes.peers.errors import PeerError
+from peerbayes.peers.home import Home, Peer
+from peerbayes.peers.journal import Journal
+from peerbayes.peers.node import Membership, Node
+from peerbayes.peers.store import Store
+from peerbayes.peers.transport import Grpc
+
+FLUSH = 1.0  # seconds between two writes of what happened
+
+
+def table_of(peer: Peer) -> tuple[pd.DataFrame, np.ndarray]:
+    """The peer's features and labels, as the agreement names them."""
+    terms, settings = peer.terms, peer.settings
+    columns = [*terms.features, terms.label] if terms.features else ()
+    return sources.labelled(sources.read(settings.data, settings.query, columns), terms.label, terms.features)
+
+
+@contextlib.contextmanager
+def lock(home: Home) -> Iterator[None]:
+    """Only one process works on a folder."""
+    path = home.folder / "peer.lock"
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise PeerError(
+                f"{home.folder} is in use: this peer runs already; stop that one first"
+            ) from error
+        yield
+
+
+def running(home: Home) -> bool:
+    """Whether a process works on the folder."""
+    if not (home.folder / "peer.lock").exists():
+        return False
+    try:
+        with lock(home):
+            return False
+    except PeerError:
+        return True
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How a run ended."""
+
+    done: bool
+    round: int
+    by: int | None = None
+    """The signal that stopped it."""
+
+
+async def serve(home: Home, linger: float, journal_to: list[Journal] | None = None) -> Stopped:
+    """Run the peer of a folder until it is done, or until SIGTERM or SIGINT."""
+    peer = home.load()
+    frame, labels = table_of(peer)
+    store = Store(home.state_path)
+    journal, audit = Journal(store), AuditLog(home.audit_path)
+    if journal_to is not None:
+        journal_to.append(journal)
+    node = Node(
+        Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
+        frame, labels, store, Grpc(peer, journal.refused), audit,
+        model=home.model_path, newer=home.keep_roster, told=journal, linger=linger,
+    )  # fmt: skip
+    work = asyncio.ensure_future(node.run())
+    flushing = asyncio.ensure_future(_flush_forever(journal, node))
+    caught: list[int] = []
+    with _signals(work, caught):
+        try:
+            await work
+            return Stopped(True, node.turn)
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            return Stopped(False, node.turn, caught[0])
+        finally:
+            flushing.cancel()
+            journal.flush(node.lines)
+            audit.close()
+            store.close()
+
+
+async def _flush_forever(journal: Journal, node: Node) -> None:
+    while True:
+        await asyncio.sleep(FLUSH)
+        await asyncio.to_thread(journal.flush, dict(node.lines))
+
+
+@contextlib.contextmanager
+def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
+    """SIGTERM and SIGINT end the work; the state is on disk at any time."""
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        caught.append(number)
+        work.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def set_aside(home: Home) -> Path | None:
+    """Move the state of a run away, so that another can begin; where it is now."""
+    if not home.state_path.exists():
+        return None
+    number = 1
+    while (target := home.folder / f"state.left-{number}.sqlite").exists():
+        number += 1
+    with contextlib.closing(Store(home.state_path)):
+        pass  # what the write-ahead log holds is now in the file
+    home.state_path.replace(target)
+    return target

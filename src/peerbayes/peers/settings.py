@@ -1,0 +1,93 @@
+"""A peer's settings: what its owner decides alone, in `peer.toml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from peerbayes.errors import ConfigurationError
+from peerbayes.peers.documents import line, string, table, text_of
+from peerbayes.peers.identity import valid_name
+from peerbayes.peers.roster import valid_address
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a peer's owner decides alone."""
+
+    name: str
+    address: str  # host:port where neighbours reach it
+    listen: str  # host:port where it listens, on this machine
+    data: str  # a file, or a SQLAlchemy URL
+    query: str | None = None  # the SQL that gives the rows, where data is a URL
+
+    def __post_init__(self) -> None:
+        valid_name(self.name)
+        valid_address(self.address)
+        valid_address(self.listen)
+        if not self.data or is_url(self.data) != bool(self.query):
+            raise ConfigurationError(
+                f"the data is {without_password(self.data)!r} and the query {self.query!r}; expected a file alone, or "
+                "a database's URL and a query"
+            )
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        """The settings in a file; a path in it is relative to the file's folder, and absolute from here on."""
+        text = text_of(path)
+        content = table(text, str(path))
+        for name, value in content.items():
+            if name not in cls.__dataclass_fields__:
+                known = ", ".join(cls.__dataclass_fields__)
+                raise ConfigurationError(
+                    f"{path}{line(text, name)}: {name!r} is no setting; expected one of {known}"
+                )
+            if not isinstance(value, str):
+                raise ConfigurationError(
+                    f"{path}{line(text, name)}: {name} is {value!r:.80}; expected a text"
+                )
+        for name in ("name", "address", "data"):
+            if name not in content:
+                raise ConfigurationError(f'{path}: {name} is missing; expected a line {name} = "..."')
+        if content["data"] and not is_url(content["data"]):
+            content["data"] = str(path.absolute().parent / content["data"])
+        try:
+            return cls(**{"listen": everywhere(content["address"]), **content})
+        except ValueError as problem:
+            raise ConfigurationError(f"{path}: {problem}") from problem
+
+    def to_toml(self, folder: Path) -> str:
+        """The file in `folder`; data in there are written relative to it, so that the folder can be moved."""
+        data, usual = self.data, everywhere(self.address)
+        if not is_url(data):
+            path = Path(data).absolute()
+            data = str(
+                path.relative_to(folder.absolute()) if path.is_relative_to(folder.absolute()) else path
+            )
+        lines = [
+            "# The settings of one peer; they stay on its machine.",
+            f"name = {string(self.name)}",
+            f"address = {string(self.address)}  # where neighbours reach it",
+            f"{'# ' if self.listen == usual else ''}listen = {string(self.listen)}  # where it listens on this machine",
+            f"data = {string(data)}  # a .csv or .parquet file, or a database's SQLAlchemy URL",
+        ]
+        if self.query is not None:
+            lines.append(f"query = {string(self.query)}  # gives the rows")
+        return "\n".join(lines) + "\n"
+
+
+def is_url(data: str) -> bool:
+    """Whether data is a database's URL rather than a file."""
+    return "://" in data
+
+
+def without_password(data: str) -> str:
+    """A URL as it may be shown."""
+    scheme, given, rest = data.partition("://")
+    return f"{scheme}://…@{rest.rpartition('@')[2]}" if given and "@" in rest else data
+
+
+def everywhere(address: str) -> str:
+    """The port of an address, on all interfaces of this machine."""
+    host, _, port = valid_address(address).rpartition(":")
+    return f"[::]:{port}" if host.startswith("[") else f"0.0.0.0:{port}"

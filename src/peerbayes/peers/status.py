@@ -1,0 +1,45 @@
+"""How a peer stands, read from its folder: also while it runs, and also when it does not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import Any
+
+from peerbayes.peers import audit
+from peerbayes.peers.home import Home
+from peerbayes.peers.service import running
+from peerbayes.peers.store import Store
+
+
+def status(home: Home) -> dict[str, Any]:
+    """Everything that can be told without asking anybody."""
+    peer = home.load()
+    told: dict[str, Any] = {
+        "name": peer.name,
+        "network": peer.terms.network,
+        "running": running(home),
+        "closed": peer.roster.closed,
+        "members": len(peer.roster.members),
+        "round": 0,
+        "rounds": peer.terms.rounds,
+        "model": str(home.model_path) if home.model_path.exists() else None,
+        "neighbours": {
+            name: {"seen": None, "done": 0, "note": ""} for name in peer.roster.neighbours(peer.name)
+        },
+        "missing": {},
+        "refusals": [],
+    }
+    if home.state_path.exists():
+        with contextlib.closing(Store(home.state_path, readonly=True)) as store:
+            history = store.history()
+            told["round"] = history[-1]["round"] if history else 0
+            told["last_round_at"] = history[-1]["at"] if history else None
+            told["agreed"] = bool(history)
+            told["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
+            told["neighbours"] |= store.neighbours()
+            told["refusals"] = store.refusals()
+    sent = list(audit.entries(home.audit_path))
+    told["sent"] = {"messages": len(sent), "bytes": sum(entry["bytes"] for entry in sent)}
+    told["done"] = told["round"] >= told["rounds"]
+    return told

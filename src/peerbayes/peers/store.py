@@ -1,0 +1,297 @@
+"""A peer's state on disk: everything of a round in one SQLite transaction.
+
+After kill -9 or a power cut the peer goes on from its last round. Arrays lie by their digest, so what did not change
+since the round before is not written again; messages stay for neighbours that were away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from peerbayes.peers.errors import PeerError
+
+T = TypeVar("T")
+
+FORMAT = 1
+
+# Rounds whose messages are kept for neighbours that were away.
+KEPT = 256
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, shape TEXT NOT NULL, body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS sums (phase TEXT, sender TEXT, body BLOB NOT NULL, PRIMARY KEY (phase, sender)) STRICT;
+CREATE TABLE IF NOT EXISTS rounds (
+    turn INTEGER PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL, digest BLOB NOT NULL,
+    heard TEXT NOT NULL, missing TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS outbox (
+    turn INTEGER, receiver TEXT, digest BLOB NOT NULL, PRIMARY KEY (turn, receiver)
+) STRICT;
+CREATE TABLE IF NOT EXISTS neighbours (name TEXT PRIMARY KEY, seen REAL, done INTEGER, note TEXT) STRICT;
+CREATE TABLE IF NOT EXISTS refusals (
+    who TEXT, reason TEXT, count INTEGER NOT NULL, last REAL NOT NULL, detail TEXT, PRIMARY KEY (who, reason)
+) STRICT;
+"""
+
+
+def alone(method: Callable[..., T]) -> Callable[..., T]:
+    """One thread at a time, so that nobody writes into another's transaction."""
+
+    @wraps(method)
+    def locked(self: Store, *arguments: Any, **named: Any) -> T:
+        with self._lock:
+            return method(self, *arguments, **named)
+
+    return locked
+
+
+class Store:
+    """One SQLite file. Only one process writes it."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        self.path = path
+        self._lock = threading.RLock()  # one connection, several threads
+        if readonly and not path.exists():
+            raise PeerError(f"there is no state yet: {path} does not exist; the peer has not run")
+        self._known: set[bytes] = set()
+        try:
+            uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+            self._db = sqlite3.connect(
+                uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
+            )
+            if not readonly:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.executescript(TABLES)
+                self.keep("format", self.told("format") or str(FORMAT))
+            if self.told("format") != str(FORMAT):
+                raise PeerError(
+                    f"{path} has format {self.told('format')}; this peerbayes reads {FORMAT}. Update it"
+                )
+            self._known.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
+        except sqlite3.DatabaseError as error:
+            raise PeerError(f"{path} cannot be used as a peer's state: {error}") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- single facts ----------------------------------------------------------------------------------
+
+    @alone
+    def told(self, key: str) -> str | None:
+        found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if found is None else str(found[0])
+
+    @alone
+    def keep(self, key: str, value: str) -> None:
+        self._db.execute(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (key, value)
+        )
+
+    @alone
+    def claim(self, facts: Mapping[str, tuple[str, str]]) -> None:
+        """What a run depends on must not change while it lasts: key -> (value, what it is called)."""
+        for key, (value, what) in facts.items():
+            before = self.told(key)
+            if before is not None and before != value:
+                raise PeerError(
+                    f"{self.path} belongs to a run with {what}. Go back to it, or give up that run here with "
+                    "`peerbayes node leave` and start again"
+                )
+        with self._transaction():
+            for key, (value, _) in facts.items():
+                self.keep(key, value)
+
+    # --- the agreement ---------------------------------------------------------------------------------
+
+    @alone
+    def add_sum(self, phase: str, sender: str, body: bytes) -> None:
+        self._db.execute("INSERT OR IGNORE INTO sums VALUES (?, ?, ?)", (phase, sender, body))
+
+    @alone
+    def sums(self, phase: str) -> dict[str, bytes]:
+        return dict(self._db.execute("SELECT sender, body FROM sums WHERE phase = ?", (phase,)))
+
+    # --- rounds ----------------------------------------------------------------------------------------
+
+    @alone
+    def add_round(
+        self,
+        turn: int,
+        state: Any,
+        outgoing: Mapping[str, np.ndarray],
+        heard: Iterable[str],
+        missing: Iterable[str],
+    ) -> None:
+        """The state after a round and the messages of the next, all or nothing; a round is stored once."""
+        with self._transaction():
+            described = json.dumps(self._described(state))
+            digest = hashlib.sha256(described.encode()).digest()
+            self._db.execute(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    turn,
+                    time.time(),
+                    described,
+                    digest,
+                    json.dumps(sorted(heard)),
+                    json.dumps(sorted(missing)),
+                ),
+            )
+            for receiver, message in outgoing.items():
+                self._db.execute(
+                    "INSERT INTO outbox VALUES (?, ?, ?)", (turn + 1, receiver, self._put(message))
+                )
+            self._forget(turn)
+
+    @alone
+    def last(self) -> tuple[int, Any] | None:
+        """The last round and the state after it, as nested lists of arrays."""
+        found = self._db.execute(
+            "SELECT turn, state, digest FROM rounds ORDER BY turn DESC LIMIT 1"
+        ).fetchone()
+        if found is None:
+            return None
+        turn, described, digest = found
+        if hashlib.sha256(described.encode()).digest() != digest:
+            raise PeerError(
+                f"{self.path}: the state of round {turn} does not match its digest; the file is damaged"
+            )
+        return int(turn), self._restored(json.loads(described))
+
+    @alone
+    def message(self, turn: int, receiver: str) -> np.ndarray | None:
+        """What this peer said or will say to a neighbour in a round, if it has got that far."""
+        found = self._db.execute(
+            "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", (turn, receiver)
+        ).fetchone()
+        return None if found is None else self._array(found[0])
+
+    @alone
+    def oldest(self) -> int:
+        """The first round whose messages are still here; 0: none."""
+        found = self._db.execute("SELECT MIN(turn) FROM outbox").fetchone()
+        return int(found[0] or 0)
+
+    @alone
+    def history(self) -> list[dict[str, Any]]:
+        """Every round: when it closed, who was heard, who was not."""
+        rows = self._db.execute("SELECT turn, at, heard, missing FROM rounds ORDER BY turn")
+        return [
+            {"round": turn, "at": at, "heard": json.loads(heard), "missing": json.loads(missing)}
+            for turn, at, heard, missing in rows
+        ]
+
+    # --- what happens ----------------------------------------------------------------------------------
+
+    @alone
+    def note(
+        self,
+        refused: Mapping[tuple[str, str], tuple[int, str]],
+        neighbours: Mapping[str, tuple[float | None, int, str]],
+    ) -> None:
+        """What happened since the last time: refusals by who and reason, and how each neighbour is."""
+        with self._transaction():
+            for (who, reason), (count, detail) in refused.items():
+                self._db.execute(
+                    "INSERT INTO refusals VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                    "count = count + excluded.count, last = excluded.last, detail = excluded.detail",
+                    (who, reason, count, time.time(), detail),
+                )
+            for name, (seen, done, note) in neighbours.items():
+                self._db.execute(
+                    "INSERT INTO neighbours VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                    "seen = COALESCE(excluded.seen, seen), done = excluded.done, note = excluded.note",
+                    (name, seen, done, note),
+                )
+
+    @alone
+    def refusals(self) -> list[dict[str, Any]]:
+        rows = self._db.execute("SELECT who, reason, count, last, detail FROM refusals ORDER BY last DESC")
+        return [dict(zip(("who", "reason", "count", "last", "detail"), row, strict=True)) for row in rows]
+
+    @alone
+    def neighbours(self) -> dict[str, dict[str, Any]]:
+        rows = self._db.execute("SELECT name, seen, done, note FROM neighbours ORDER BY name")
+        return {name: {"seen": seen, "done": done, "note": note} for name, seen, done, note in rows}
+
+    # --- arrays ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        before = set(self._known)
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            self._known = before
+            raise
+
+    def _put(self, array: np.ndarray) -> bytes:
+        body = np.ascontiguousarray(array, dtype="<f8").tobytes()
+        digest = hashlib.sha256(repr(array.shape).encode() + body).digest()
+        if digest not in self._known:
+            self._db.execute("INSERT INTO arrays VALUES (?, ?, ?)", (digest, json.dumps(array.shape), body))
+            self._known.add(digest)
+        return digest
+
+    def _array(self, digest: bytes) -> np.ndarray:
+        found = self._db.execute("SELECT shape, body FROM arrays WHERE digest = ?", (digest,)).fetchone()
+        if found is None:
+            raise PeerError(f"{self.path}: an array is missing; the file is damaged")
+        shape = tuple(json.loads(found[0]))
+        if hashlib.sha256(repr(shape).encode() + found[1]).digest() != digest:
+            raise PeerError(f"{self.path}: an array does not match its digest; the file is damaged")
+        return np.frombuffer(found[1], dtype="<f8").reshape(shape).copy()
+
+    def _described(self, state: Any) -> Any:
+        if isinstance(state, tuple | list):
+            return [self._described(part) for part in state]
+        return self._put(np.asarray(state)).hex()
+
+    def _restored(self, described: Any) -> Any:
+        if isinstance(described, list):
+            return [self._restored(part) for part in described]
+        return self._array(bytes.fromhex(described))
+
+    def _forget(self, turn: int) -> None:
+        """Let go of what only the state before and messages of long ago held."""
+        now = self._db.execute("SELECT state FROM rounds WHERE turn = ?", (turn,)).fetchone()
+        before = self._db.execute("SELECT state FROM rounds WHERE turn = ?", (turn - 1,)).fetchone()
+        old = self._db.execute(
+            "SELECT DISTINCT digest FROM outbox WHERE turn <= ?", (turn - KEPT,)
+        ).fetchall()
+        gone = {digest for (digest,) in old}
+        if before is not None:
+            gone.update(_digests(json.loads(before[0])))
+            self._db.execute("UPDATE rounds SET state = '[]' WHERE turn = ?", (turn - 1,))
+        self._db.execute("DELETE FROM outbox WHERE turn <= ?", (turn - KEPT,))
+        for digest in gone - set(_digests(json.loads(now[0]))):
+            if (
+                self._db.execute("SELECT 1 FROM outbox WHERE digest = ? LIMIT 1", (digest,)).fetchone()
+                is None
+            ):
+                self._db.execute("DELETE FROM arrays WHERE digest = ?", (digest,))
+                self._known.discard(digest)
+
+
+def _digests(described: Any) -> Iterator[bytes]:
+    if isinstance(described, list):
+        for part in described:
+            yield from _digests(part)
+    else:
+        yield bytes.fromhex(described)

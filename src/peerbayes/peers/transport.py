@@ -1,0 +1,238 @@
+"""How requests reach a neighbour: one verb, `ask`; over gRPC with mutual TLS, or in memory for tests.
+
+A transport vouches for names: the caller's that `answer` is given, and the neighbour's that `ask` reaches. Over gRPC
+both come from certificates of the network's authority; there is no plain text to fall back to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+from peerbayes.peers.errors import PeerError, RefusedMessage
+from peerbayes.peers.home import Peer
+from peerbayes.peers.identity import fingerprint
+from peerbayes.peers.roster import Roster
+from peerbayes.peers.wire import LARGEST_REQUEST
+
+log = logging.getLogger("peerbayes.peer")
+
+Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its request -> the reply
+
+METHOD = "/peerbayes.Peer/Ask"
+ROOM = 64 << 10  # bytes around the numbers of a reply
+
+# Calls that all neighbours together may have waiting here; more are turned away by gRPC itself.
+WAITING = 256
+
+
+class Unreachable(PeerError):
+    """A neighbour that cannot be reached now."""
+
+
+class Transport(Protocol):
+    """What a node asks of its network."""
+
+    def follow(self, roster: Roster) -> None: ...
+    async def serve(self, answer: Answer) -> None: ...
+    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes: ...
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Hub:
+    """A network in memory: peers by name, and links that are cut."""
+
+    answers: dict[str, Answer] = field(default_factory=dict)
+    cut: set[frozenset[str]] = field(default_factory=set)
+
+    def transport(self, name: str) -> InMemory:
+        return InMemory(self, name)
+
+
+@dataclass
+class InMemory:
+    """One peer's side of a hub."""
+
+    hub: Hub
+    name: str
+
+    def follow(self, roster: Roster) -> None:
+        """Names are all it needs."""
+
+    async def serve(self, answer: Answer) -> None:
+        self.hub.answers[self.name] = answer
+
+    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
+        if neighbour not in self.hub.answers or frozenset((self.name, neighbour)) in self.hub.cut:
+            await asyncio.sleep(0)
+            raise Unreachable(f"{neighbour} is not there")
+        try:
+            return await asyncio.wait_for(self.hub.answers[neighbour](self.name, request), timeout)
+        except TimeoutError as error:
+            raise Unreachable(f"{neighbour} did not answer in time") from error
+
+    async def close(self) -> None:
+        self.hub.answers.pop(self.name, None)
+
+
+class Grpc:
+    """Unary calls over mutual TLS."""
+
+    def __init__(self, peer: Peer, refused: Callable[[str, str, str], None]) -> None:
+        self._identity = peer.key, peer.certificate
+        self._authority = peer.authority
+        self._listen = peer.settings.listen
+        self._largest = peer.terms.limits.message_bytes + ROOM
+        self._refused = refused
+        self._server: Any = None
+        self._channels: dict[str, tuple[str, Any, Any]] = {}
+        self.follow(peer.roster)
+
+    def follow(self, roster: Roster) -> None:
+        """Addresses and certificates are those of this roster from now on."""
+        self._addresses = {member.name: member.address for member in roster.members}
+        self._certificates = {member.name: member.certificate for member in roster.members}
+
+    async def serve(self, answer: Answer) -> None:
+        import grpc
+
+        self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=WAITING,
+            options=[
+                ("grpc.so_reuseport", 0),  # a port in use is an error
+                ("grpc.max_receive_message_length", LARGEST_REQUEST),
+                ("grpc.max_send_message_length", self._largest),
+                ("grpc.max_concurrent_streams", 16),
+                ("grpc.max_metadata_size", 8 << 10),
+            ],
+        )
+        self._server.add_generic_rpc_handlers((_handler(answer, self._caller),))
+        credentials = grpc.ssl_server_credentials(
+            [self._identity], root_certificates=self._authority, require_client_auth=True
+        )
+        try:
+            bound = self._server.add_secure_port(self._listen, credentials)
+        except RuntimeError as error:
+            raise PeerError(
+                f"{self._listen} cannot be listened on: {error}. Is another program using the port?"
+            ) from error
+        if not bound:
+            raise PeerError(
+                f"{self._listen} cannot be listened on; name another port with `listen` in peer.toml"
+            )
+        await self._server.start()
+
+    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
+        import grpc
+
+        call = self._call(neighbour)
+        try:
+            return await call(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            raise _explained(neighbour, self._addresses[neighbour], error) from error
+
+    def _call(self, neighbour: str) -> Any:
+        import grpc
+
+        address = self._addresses[neighbour]
+        known = self._channels.get(neighbour)
+        if known is None or known[0] != address:
+            key, certificate = self._identity
+            channel = grpc.aio.secure_channel(
+                address,
+                grpc.ssl_channel_credentials(self._authority, key, certificate),
+                options=[
+                    ("grpc.ssl_target_name_override", neighbour),  # its certificate must bear its name
+                    ("grpc.max_receive_message_length", self._largest),
+                    ("grpc.max_send_message_length", LARGEST_REQUEST),
+                    ("grpc.enable_retries", 0),
+                    ("grpc.initial_reconnect_backoff_ms", 100),
+                    ("grpc.min_reconnect_backoff_ms", 100),
+                    ("grpc.max_reconnect_backoff_ms", 2000),
+                    ("grpc.keepalive_time_ms", 20_000),  # notices a host that was switched off
+                    ("grpc.keepalive_timeout_ms", 10_000),
+                    ("grpc.use_local_subchannel_pool", 1),
+                ],
+            )
+            known = self._channels[neighbour] = address, channel, channel.unary_unary(METHOD)
+        return known[2]
+
+    def _caller(self, names: list[bytes], certificates: list[bytes]) -> str | None:
+        """Whose certificate this is, if it is the one in the roster; who is not in it yet may come with a newer one."""
+        if len(names) != 1 or len(certificates) != 1:
+            return None
+        name = names[0].decode(errors="replace")
+        if self._certificates.get(name) not in (None, _fingerprint(certificates[0])):
+            self._refused(name, "other certificate", "not the certificate that the roster has for this name")
+            return None
+        return name
+
+    async def close(self) -> None:
+        for _, channel, _ in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+        if self._server is not None:
+            await self._server.stop(1.0)
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(certificate: bytes) -> str:
+    return fingerprint(certificate)
+
+
+def _handler(answer: Answer, caller: Callable[[list[bytes], list[bytes]], str | None]) -> Any:
+    import grpc
+
+    async def reply(request: bytes, context: Any) -> bytes:
+        known = context.auth_context()
+        name = caller(known.get("x509_common_name", []), known.get("x509_pem_cert", []))
+        if name is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
+            raise AssertionError  # abort raises
+        try:
+            return await answer(name, request)
+        except Exception:
+            log.exception("a request could not be answered")
+            await context.abort(grpc.StatusCode.INTERNAL, "the request could not be answered")
+            raise
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(reply) if details.method == METHOD else None
+
+    return Handler()
+
+
+# What gRPC says of a failed call, and what it means.
+FAILURES = (
+    ("Hostname Verification", "has another peer's certificate: is the address right?"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "has a certificate of another authority, or one that has expired: are the clocks right?",
+    ),
+    ("Connection refused", "refuses connections: it is not running, or its port is another"),
+    ("No route", "cannot be reached: no route to its host"),
+    ("DNS resolution failed", "has an address that cannot be resolved"),
+    ("Domain name not found", "has an address that cannot be resolved"),
+    ("Socket closed", "closed the connection: it may not trust this certificate, or is going down"),
+    ("Connection reset", "closed the connection: it may not trust this certificate, or is going down"),
+)
+
+
+def _explained(neighbour: str, address: str, error: Any) -> PeerError:
+    import grpc
+
+    details = str(error.details())
+    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return RefusedMessage("too large", details)
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Unreachable(f"{neighbour} at {address} did not answer in time")
+    for sign, meaning in FAILURES:
+        if sign in details:
+            return Unreachable(f"{neighbour} at {address} {meaning}")
+    return Unreachable(f"{neighbour} at {address}: {error.code().name.lower()}, {details:.200}")

@@ -1,0 +1,130 @@
+"""What peers say to each other, as bytes: small requests, and replies with raw numbers behind a digest.
+
+A request and a reply are msgpack of a struct with fixed fields; unknown fields, wrong types and oversized texts are
+refused before anything is used. Numbers are little-endian float64 (or int64 while sums are agreed on), checked for
+length, digest and finiteness. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from peerbayes.peers.errors import RefusedMessage
+
+VERSION = 1
+LARGEST_REQUEST = 512 << 10  # bytes; requests carry no numbers, at most a roster
+
+Name = Annotated[str, msgspec.Meta(max_length=64)]
+Text = Annotated[str, msgspec.Meta(max_length=500)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+Kind = Literal["hello", "roster", "leave", "sum", "first", "round"]
+OF_RUN = ("sum", "first", "round")  # what carries numbers, and belongs to a run
+Status = Literal["ok", "not yet", "gone", "refused"]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A question of one peer to another."""
+
+    version: Whole
+    run: Name  # which run: the roster's digest of terms, members and links
+    sender: Name
+    kind: Kind
+    phase: Name = ""  # of the agreement
+    turn: Whole = 0  # the round that is asked for
+    schema: Name = ""  # fingerprint, once there is one
+    done: Whole = 0  # rounds that the sender has stored
+    roster: Whole = 0  # the version that the sender knows
+    wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0  # seconds the answer may take
+    body: bytes = b""  # a signed roster that the sender thinks is newer
+
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer."""
+
+    version: Whole
+    run: Name
+    sender: Name
+    kind: Kind
+    status: Status
+    reason: Text = ""
+    phase: Name = ""
+    turn: Whole = 0
+    schema: Name = ""
+    done: Whole = 0
+    roster: Whole = 0
+    clock: float = 0.0  # seconds since 1970 where the sender is
+    shape: Annotated[tuple[Whole, ...], msgspec.Meta(max_length=4)] = ()
+    digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+    body: bytes = b""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
+    return _encoder.encode(message)
+
+
+def request_in(content: bytes) -> Request:
+    """A request, if that is what the bytes are."""
+    if len(content) > LARGEST_REQUEST:
+        raise RefusedMessage("too large", f"a request of {len(content):,} bytes; at most {LARGEST_REQUEST:,}")
+    try:
+        asked = _requests.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedMessage("unreadable", f"not a request: {error}") from error
+    _check_version(asked.version)
+    return asked
+
+
+def reply_in(content: bytes, asked: Request, neighbour: str) -> Reply:
+    """The reply to a request, if it is one from that neighbour and of that run."""
+    try:
+        told = _replies.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedMessage("unreadable", f"not a reply: {error}") from error
+    _check_version(told.version)
+    if told.sender != neighbour:
+        raise RefusedMessage("speaks for another", f"{neighbour} answered in the name of {told.sender!r}")
+    if told.run != asked.run and asked.kind in OF_RUN:
+        raise RefusedMessage("wrong network", f"run {told.run:.12} instead of {asked.run:.12}")
+    if (told.kind, told.phase) != (asked.kind, asked.phase):
+        raise RefusedMessage(
+            "wrong message", f"{told.kind} {told.phase} instead of {asked.kind} {asked.phase}"
+        )
+    if told.turn != asked.turn:
+        raise RefusedMessage("wrong round", f"round {told.turn} instead of {asked.turn}")
+    if told.status == "ok":
+        if told.schema != asked.schema:
+            raise RefusedMessage("wrong schema", f"schema {told.schema:.12} instead of {asked.schema:.12}")
+        if (told.body or asked.kind in OF_RUN) and hashlib.sha256(told.body).digest() != told.digest:
+            raise RefusedMessage("wrong digest", "the bytes do not match their digest")
+    return told
+
+
+def numbers_in(told: Reply, shape: tuple[int, ...], dtype: str = "<f8") -> np.ndarray:
+    """The array of a reply, if it has this shape and is finite."""
+    if told.shape != shape or len(told.body) != 8 * math.prod(shape):
+        raise RefusedMessage("wrong shape", f"{told.shape} in {len(told.body):,} bytes instead of {shape}")
+    array = np.frombuffer(told.body, dtype=dtype).reshape(shape)
+    if not np.isfinite(array).all():
+        raise RefusedMessage("not finite", "NaN or infinity among the numbers")
+    return array
+
+
+def digest_of(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise RefusedMessage(
+            "other version", f"protocol {version}; this peerbayes speaks {VERSION}. Update the older one"
+        )

@@ -1,0 +1,101 @@
+"""The values of a column: text, numbers or booleans, whatever they came from.
+
+missing    NULL, None, NaN, and empty text, since CSV cannot tell the two apart
+Decimal    a float
+dates      refused by name, also where they are written as text: they are neither numbers nor categories
+others     (bytes, lists, …) refused by name
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from peerbayes.sources.errors import SourceError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
+
+
+def plain(series: pd.Series, where: str) -> pd.Series:
+    """A column whose values every part of the project reads; `where` names it in errors."""
+    dtype: Any = series.dtype
+    name, kind = str(dtype), getattr(dtype, "kind", "O")
+    if name == "category":
+        plain(dtype.categories.to_series(), where)
+        return series
+    if kind in "mM" or name.startswith(("period", "interval")):
+        raise _date(where, name)
+    if kind == "c":
+        raise SourceError(f"{where} holds complex numbers; expected text, numbers or booleans")
+    if isinstance(dtype, np.dtype) and kind in "iufb":
+        # float16 is for keeping, not for computing: sums of it overflow at 65,504.
+        return series.astype(np.float32) if name == "float16" else series
+    if kind in "iuf":  # pandas' nullable numbers
+        return series.astype(np.float64 if kind == "f" or series.isna().any() else dtype.numpy_dtype)
+    return _plain_objects(series, where)
+
+
+def _plain_objects(series: pd.Series, where: str) -> pd.Series:
+    import pandas as pd
+
+    values = np.asarray(series.astype(object), dtype=object).copy()
+    empty = [isinstance(value, str) and not value for value in values]
+    values[series.isna().to_numpy() | np.array(empty, dtype=bool)] = None
+    present = np.array([value is not None for value in values], dtype=bool)
+    kinds = {_kind(kind, where) for kind in set(map(type, values[present]))}
+    if not kinds:
+        return pd.Series(np.nan, index=series.index, name=series.name)
+    if kinds == {"numbers"}:
+        return pd.Series(_numbers(values, present), index=series.index, name=series.name)
+    if kinds == {"booleans"} and present.all():
+        return pd.Series(values.astype(bool), index=series.index, name=series.name)
+    if kinds == {"text"}:
+        _refuse_written_dates(values[present], where)
+        return pd.Series(values.tolist(), index=series.index, name=series.name)
+    return pd.Series(values, index=series.index, name=series.name, dtype=object)
+
+
+def _kind(kind: type, where: str) -> str:
+    if issubclass(kind, str):
+        return "text"
+    if issubclass(kind, bool | np.bool_):
+        return "booleans"
+    if issubclass(kind, int | float | Decimal | np.integer | np.floating):
+        return "numbers"
+    if issubclass(kind, date | time | timedelta | np.datetime64 | np.timedelta64):
+        raise _date(where, kind.__name__)
+    raise SourceError(
+        f"{where} holds values of type {kind.__name__}; expected text, numbers or booleans. Leave it out, or turn it "
+        "into text (in SQL with CAST)"
+    )
+
+
+def _numbers(values: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Numbers of any type as int64 where all are such, else as float64 with NaN where missing."""
+    if present.all() and all(isinstance(value, int | np.integer) for value in values):
+        try:
+            return values.astype(np.int64)
+        except OverflowError:
+            pass  # beyond 2⁶³: CSV and Parquet have no whole number for it either
+    return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
+
+
+def _refuse_written_dates(texts: np.ndarray, where: str) -> None:
+    import pandas as pd
+
+    if ISO_DATE.fullmatch(texts[0]) and all(ISO_DATE.fullmatch(text) for text in pd.unique(texts)):
+        raise _date(where, f"like {texts[0]!r}")
+
+
+def _date(where: str, what: str) -> SourceError:
+    return SourceError(
+        f"{where} holds dates or times ({what}); leave it out, or turn it into a number (days since a date, an age) "
+        "or a category (the month, the weekday)"
+    )
