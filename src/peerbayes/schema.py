@@ -265,7 +265,7 @@ class Schema:
             lines.append(f"! clip: {self.clip} against {other.clip}")
         return lines
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """sha256 of all that decides how a row is encoded, as 64 hexadecimal digits."""
         described = self._described()

@@ -46,6 +46,9 @@ def new(
     clip: Annotated[float | None, typer.Option(help="In standard deviations; 0: no clipping.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds a round waits for neighbours.")] = None,
     quorum: Annotated[float | None, typer.Option(help="Share of neighbours that a deadline needs.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Fewest rows a peer may bring; few can be guessed.")
+    ] = None,
     peers: Annotated[int | None, typer.Option(help="Close when so many are in.")] = None,
 ) -> None:
     """Make an authority, an agreement and an empty roster."""
@@ -58,7 +61,7 @@ def new(
             "network": name, "label": label, "family": family, "strategy": strategy, "start": start, "rounds": rounds,
             "lr": lr, "clip": clip, "features": _features(feature),
         }  # fmt: skip
-        limits = {"deadline": deadline, "quorum": quorum}
+        limits = {"deadline": deadline, "quorum": quorum, "rows": rows}
         if terms is None:
             agreement = _terms(given, limits).to_toml()
         elif all(value is None for value in (*given.values(), *limits.values())):

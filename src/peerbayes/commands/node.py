@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 from datetime import UTC, datetime
@@ -73,6 +74,7 @@ def run(
             datefmt="%H:%M:%S",
         )
         home = Home(folder)
+        os.umask(0o077)  # state, audit log and model are the owner's alone
         with service.lock(home):
             journals: list[Any] = []
             handshakes.watch(

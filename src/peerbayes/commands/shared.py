@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -36,7 +37,7 @@ def explained() -> Iterator[None]:
 def print_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row))
+        table.add_row(*(f"{cell:.3f}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
     console.print(table)
 
 

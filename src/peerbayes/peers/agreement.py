@@ -56,14 +56,16 @@ class Integers:
 
 @dataclass(frozen=True)
 class Phase:
-    """One sum: its name and how a part of it is read."""
+    """One sum: its name, how a part of it is read, and of how many peers it then is, where it says so."""
 
     name: str
     parse: Callable[[bytes], Any]
+    peers: Callable[[Any], int] | None = None
 
 
 Total = Callable[[Phase, Any], Awaitable[Any]]  # own value -> that of all peers
-First = Callable[[np.ndarray], Awaitable[dict[str, np.ndarray]]]  # own numbers -> the neighbours'
+# Own numbers, and a check of others' -> the neighbours'.
+First = Callable[[np.ndarray, Callable[[np.ndarray], None]], Awaitable[dict[str, np.ndarray]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,11 +122,11 @@ async def agree(
     first: First,
 ) -> Agreed:
     """Everything that the rounds need, from this peer's rows and everybody's sums."""
-    summary = await total(Phase("columns", Summary.parse), described(name, frame, labels, terms))
-    if summary.peers != len(roster.members):
-        raise PeerError(f"{summary.peers} peers were counted; the roster has {len(roster.members)}")
+    columns = Phase("columns", Summary.parse, peers=lambda part: part.peers)
+    summary = await total(columns, described(name, frame, labels, terms))
     schema = summary.schema(terms.label, terms.clip)
-    squares = await total(Phase("spread", Sums.parse), _squares(schema, frame))
+    names = [schema.columns[j].name for j in schema.continuous]
+    squares = await total(Phase("spread", Sums.named(*names)), _squares(schema, frame))
     schema = with_scales(schema, squares)
     if summary.missing and not FAMILIES[terms.family].takes_missing:
         raise PeerError(
@@ -147,7 +149,8 @@ async def agree(
     links = roster.adjacency()
     chosen = terms.strategy
     if chosen == "auto":
-        chosen = "relay" if await _relay_fits(terms, held, start, links, total, first) else "exact"
+        fits = await _relay_fits(terms, held, start, links, summary.rows, schema.limit**2, total, first)
+        chosen = "relay" if fits else "exact"
     tree = spanning_tree(links)
     learner, strategy = await _learner(name, chosen, terms, roster, tree, held, start, summary, total)
     reach = max(1.0, schema.limit**2)
@@ -184,7 +187,7 @@ async def _start(terms: Terms, held: Holdings, mass: float, peers: int, total: T
     if terms.start == "uniform":
         return start_statistics("uniform", held.family, held.classes, mass)
     own = held.statistics()[0]
-    bound = await total(Phase("bound", Sums.parse), Sums(most=Fraction(float(np.abs(own).max()))))
+    bound = await total(Phase("bound", Sums.named("most")), Sums(most=Fraction(float(np.abs(own).max()))))
     # Every sum is below the bound, so on this grid it stays below 2^62.
     exponent = GRID - math.frexp(float(bound["most"]) * (1 + 1e-9))[1]
     shape = own.shape
@@ -205,17 +208,33 @@ async def _start(terms: Terms, held: Holdings, mass: float, peers: int, total: T
 
 
 async def _relay_fits(
-    terms: Terms, held: Holdings, start: np.ndarray, links: Any, total: Total, first: First
+    terms: Terms,
+    held: Holdings,
+    start: np.ndarray,
+    links: Any,
+    rows: int,
+    reach: float,
+    total: Total,
+    first: First,
 ) -> bool:
     """As in the simulator: everybody is near, or data differ."""
     if spanning_tree(links).mean_distance <= NEAR * terms.rounds:
         return True
     change, within = held.first(start[None])
     own = np.concatenate([change[0].ravel(), within])
-    told = await first(own)
+    # No peer has more than all rows, and no row has more than this.
+    most = rows * max(1.0, reach)
+
+    def check(numbers: np.ndarray) -> None:
+        if (np.abs(numbers[:-1]) > most).any() or not 0 <= numbers[-1] <= most**2:
+            raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(numbers).max():.3g}")
+
+    told = await first(own, check)
     apart = sum(float(((own[:-1] - other[:-1]) ** 2).sum()) for other in told.values())
     noise = sum(float(own[-1] + other[-1]) for other in told.values())
-    sums = await total(Phase("differ", Sums.parse), Sums(apart=Fraction(apart), noise=Fraction(noise)))
+    sums = await total(
+        Phase("differ", Sums.named("apart", "noise")), Sums(apart=Fraction(apart), noise=Fraction(noise))
+    )
     return float(sums["apart"]) > DIFFERENT * float(sums["noise"])
 
 
@@ -241,7 +260,7 @@ async def _learner(
         strategy = Exact(rounds=terms.rounds)
     elif chosen == "dsgd":
         mine = Fraction(held.mean_square()) * len(held.labels)
-        squares = await total(Phase("squares", Sums.parse), Sums(squares=mine))
+        squares = await total(Phase("squares", Sums.named("squares")), Sums(squares=mine))
         mean = float(squares["squares"] / summary.rows)
         strategy = DSGD(rate=summary.peers / summary.rows / (0.5 * mean))
     else:

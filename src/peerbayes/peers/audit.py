@@ -30,8 +30,12 @@ class AuditLog:
     def add(self, to: str, what: str, size: int, digest: bytes) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entry = {"at": at, "to": to, "what": what, "bytes": size, "digest": digest.hex()}
-        self._chain = _chained(self._chain, entry)
-        self._file.write(json.dumps({**entry, "chain": self._chain}).encode() + b"\n")
+        chain = _chained(self._chain, entry)
+        line = _line(entry, chain)
+        if (written := self._file.write(line)) != len(line):
+            self._file.truncate(self._file.tell() - (written or 0))
+            raise OSError(f"{self.path}: a line could not be written. Is the disk full?")
+        self._chain = chain
 
     def sync(self) -> None:
         """On disk, also after a power cut."""
@@ -51,12 +55,16 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
         try:
             entry = json.loads(line)
             told = entry.pop("chain")
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             entry, told = {}, None
         chain = _chained(chain, entry)
-        if told != chain:
+        if told != chain or line + b"\n" != _line(entry, chain):
             raise PeerError(f"{path}, line {number}: it does not fit to the line before. The log was changed")
         yield entry
+
+
+def _line(entry: dict[str, Any], chain: str) -> bytes:
+    return json.dumps({**entry, "chain": chain}).encode() + b"\n"
 
 
 def _chained(chain: str, entry: dict[str, Any]) -> str:

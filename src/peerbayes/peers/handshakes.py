@@ -5,8 +5,10 @@ Whoever connects without a certificate, or with another authority's, is turned a
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable
 
@@ -43,5 +45,15 @@ def watch(refused: Callable[[str, str], None]) -> None:
                         if sign in line:
                             refused(reason, found[1].decode(errors="replace")[:200])
                             break
+            os.write(original, rest)
 
-    threading.Thread(target=forward, daemon=True, name="standard error").start()
+    thread = threading.Thread(target=forward, daemon=True, name="standard error")
+    thread.start()
+
+    def end() -> None:
+        """The last words of a process must not stay in the pipe."""
+        sys.stderr.flush()
+        os.dup2(original, 2)  # nobody writes to the pipe any more: the thread comes to its end
+        thread.join(1.0)
+
+    atexit.register(end)

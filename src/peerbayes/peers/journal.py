@@ -13,6 +13,8 @@ from peerbayes.peers.store import Store
 
 log = logging.getLogger("peerbayes.peer")
 
+# A neighbour can change its state at will: lines on it are so many at once, then one every so many seconds.
+LINES_AT_ONCE, QUIET = 10, 1.0
 REASONS = 1000  # different (who, reason) pairs that are told apart between two writes; more are one
 
 
@@ -25,6 +27,7 @@ class Journal:
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}
         self._ever: Counter[tuple[str, str]] = Counter()
         self._began = time.monotonic()
+        self._spoken: dict[str, float] = {}
         self.round = 0
         self.rounds = 0
         self.missed: Counter[str] = Counter()
@@ -35,15 +38,26 @@ class Journal:
             self.refused(facts["who"], facts["reason"], facts["detail"])
         elif what == "round":
             self._round(facts)
-        elif (line := LINES.get(what)) is not None:
-            log.log(
-                logging.WARNING if what in ("lost", "left behind") else logging.INFO, line.format(**facts)
+        elif what in ("lost", "neighbour"):
+            self._neighbour(
+                facts["neighbour"], facts["note"], logging.WARNING if what == "lost" else logging.INFO
             )
-        elif what == "neighbour":
-            log.info(f"{facts['neighbour']}: {facts['note'] or 'in touch'}")
+        elif (line := LINES.get(what)) is not None:
+            if what in ("agreed", "resumed"):
+                self._began = time.monotonic()
+            log.log(logging.WARNING if what == "left behind" else logging.INFO, line.format(**facts))
+
+    def _neighbour(self, name: str, note: str, level: int) -> None:
+        """A line on a neighbour's state, unless there were many just now."""
+        now = time.monotonic()
+        due = max(now, self._spoken.get(name, now))
+        if due - now < LINES_AT_ONCE * QUIET:
+            self._spoken[name] = due + QUIET
+            log.log(level, f"{name}: {printable(note) or 'in touch'}")
 
     def refused(self, who: str, reason: str, detail: str) -> None:
         """Count a refusal; the first, tenth, hundredth… of a kind is also logged."""
+        who, detail = printable(who), printable(detail)
         with self._lock:
             key = who, reason
             if key not in self._ever and len(self._ever) >= REASONS:
@@ -75,18 +89,23 @@ class Journal:
         with self._lock:
             refused, self._refused = self._refused, {}
         known = {
-            name: (line.seen, line.done, "left" if line.left else line.note) for name, line in lines.items()
+            name: (line.seen, line.done, "left" if line.left else printable(line.note))
+            for name, line in lines.items()
         }
         self._store.note(refused, known)
 
 
+def printable(text: str) -> str:
+    """The text without what would start another line, or change a terminal's colours."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
 LINES = {
-    "open": "the network is still open with {members} members: waiting for its founder to close it",
+    "open": "the network is still open (members: {members}): waiting for its founder to close it",
     "roster": "roster {version} is in force",
     "agreeing": "agreeing on {phase}",
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "done": "all {round} rounds are done; staying until the neighbours are too",
     "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
-    "lost": "{neighbour}: {note}",
 }

@@ -46,18 +46,18 @@ class Plausible:
         tolerance = ROUNDING * self.mass
         for place, part in enumerate(parts):
             centre = self.centre if place == 0 else 0.0
-            if (np.abs(part - centre) > ABSURD * (turn + 1) * self.growth + tolerance).any():
+            if not (np.abs(part - centre) <= ABSURD * (turn + 1) * self.growth + tolerance).all():
                 raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(part).max():.3g}")
             if self.sums is not None:
                 expected = self.sums if place == 0 else 0.0
                 apart = float(np.abs(part.sum(axis=0) - expected).max())
-                if apart > tolerance:
+                if not apart <= tolerance:  # also where it is NaN
                     raise RefusedMessage(
                         "class sums", f"class sums are off by {apart:.3g}; they never change"
                     )
             for cells in self.cells:
                 apart = float(np.abs(part[:, cells].sum(axis=1) - part[:, 0]).max())
-                if apart > tolerance:
+                if not apart <= tolerance:  # also where it is NaN
                     raise RefusedMessage(
                         "cell sums", f"cells of a feature are off the class count by {apart:.3g}"
                     )

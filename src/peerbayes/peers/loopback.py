@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import pandas as pd
 
@@ -36,17 +37,26 @@ class Loopback:
 
     @classmethod
     def create(
-        cls, folder: Path, terms: Terms, tables: Sequence[pd.DataFrame], links: Sequence[tuple[int, int]]
-    ) -> Loopback:
-        """Found a network in `folder` with a peer for each table; links are pairs of their numbers."""
+        cls,
+        folder: Path,
+        terms: Terms,
+        tables: Sequence[pd.DataFrame],
+        links: Sequence[tuple[int, int]],
+        addresses: Sequence[str] | None = None,
+    ) -> Self:
+        """Found a network in `folder` with a peer for each table; links are pairs of their numbers.
+
+        Peers are at these addresses, or at free ports of 127.0.0.1.
+        """
         names = [f"peer-{number + 1}" for number in range(len(tables))]
+        if addresses is None:
+            addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tables))]
         founder = Founder.create(folder / "network", terms.to_toml(), len(tables))
         homes = {}
-        for place, (name, table, port) in enumerate(zip(names, tables, free_ports(len(tables)), strict=True)):
+        for place, (name, table, address) in enumerate(zip(names, tables, addresses, strict=True)):
             home = folder / name
             home.mkdir(parents=True)
             table.to_csv(home / "rows.csv", index=False)
-            address = f"127.0.0.1:{port}"
             homes[name] = Home.create(home, name, address, str(home / "rows.csv"), listen=address)
             to = [
                 names[a if b == place else b]

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ import pandas as pd
 from peerbayes import files
 from peerbayes.checkpoints import restored
 from peerbayes.errors import PeerbayesError
+from peerbayes.peers import store as stores
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed, Phase, agree, data_digest
 from peerbayes.peers.audit import AuditLog
-from peerbayes.peers.errors import IdentityError, RefusedMessage
+from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Terms
@@ -40,6 +42,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a ne
 AT_ONCE = 4  # requests of one neighbour that may wait here
 MODEL_EVERY = 1.0  # seconds between two writes of the model file
 DRAIN = 30.0  # seconds to let neighbours hear why this peer stops
+
+
+Outbox = dict[
+    tuple[int, str], tuple[bytes, bytes, tuple[int, ...]]
+]  # (round, receiver): bytes, digest, shape
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,11 @@ class Line:
     seen: float | None = None
     note: str = ""
     roster: int = -1
+    """The version that it says it has."""
+    tried: int = -1
+    """The version that it was last asked for: asking once is enough."""
+    offered: int = -1
+    """The version that it was last given."""
     left: bool = False
 
 
@@ -76,7 +88,7 @@ class Node:
     audit: AuditLog
     model: Path | None = None
     newer: Callable[[bytes], Roster | None] = lambda _: None
-    """Keeps a roster that a neighbour offers, if it is valid and newer."""
+    """Checks a roster that somebody offers, and keeps it where it is newer than the one on disk."""
     told: Callable[[str, dict[str, Any]], None] = lambda what, facts: None
     """Called with every event: what happened, and its facts."""
     linger: float = 3600.0
@@ -91,9 +103,11 @@ class Node:
     _parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     _given: dict[str, set[str]] = field(default_factory=dict)
     _first: np.ndarray | None = None
+    _check_first: Callable[[np.ndarray], None] = lambda numbers: None
     _firsts: dict[str, np.ndarray] = field(default_factory=dict)
     _inbox: dict[str, np.ndarray] = field(default_factory=dict)
-    _outbox: dict[tuple[int, str], tuple[bytes, bytes, tuple[int, ...]]] = field(default_factory=dict)
+    _gone: set[str] = field(default_factory=set)
+    _outbox: Outbox = field(default_factory=dict)
     _busy: Counter[str] = field(default_factory=Counter)
     _written: float = 0.0
 
@@ -143,6 +157,7 @@ class Node:
                 )
             except PeerbayesError:
                 await self._drain()
+                self.store.forget_agreement()  # the next start may bring other rows
                 raise
             self._tell("agreed", schema=self.agreed.schema.fingerprint, peers=self.agreed.peers,
                        rows=self.agreed.rows, strategy=self.agreed.strategy)  # fmt: skip
@@ -171,57 +186,99 @@ class Node:
         self._phases[phase.name] = phase, own
         self._notify()
         self._tell("agreeing", phase=phase.name)
-        while not all(neighbour in parts for neighbour in self._tree):
+        while lacking := [neighbour for neighbour in self._tree if neighbour not in parts]:
+            if gone := [neighbour for neighbour in lacking if neighbour not in self.neighbours]:
+                raise PeerError(
+                    f"{gone[0]} was revoked or left before everybody had agreed, and what lies behind it is not known; "
+                    "found another network without it"
+                )
             await self._changed(None)
         total = own
         for neighbour in sorted(parts):
             total = total + parts[neighbour]
         return total
 
-    async def _exchange(self, own: np.ndarray) -> dict[str, np.ndarray]:
+    async def _exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
         """Every neighbour's numbers, for everybody's own."""
-        self._first = own
+        self._first, self._check_first = own, check
         self._notify()
         neighbours = self.roster.neighbours(self.name)
         while not all(name in self._firsts for name in neighbours):
             await self._changed(None)
         return {name: self._firsts[name] for name in neighbours}
 
-    @property
+    @cached_property
     def _tree(self) -> tuple[str, ...]:
-        """Neighbours on the spanning tree that sums take."""
+        """Neighbours on the spanning tree that sums take, once the roster is closed."""
         names = [member.name for member in self.roster.members]
         _, places = spanning_tree(self.roster.adjacency()).seen_from(self.roster.place(self.name))
         return tuple(names[place] for place in places)
+
+    @cached_property
+    def _behind_link(self) -> dict[str, int]:
+        """How many members lie behind each tree neighbour."""
+        tree, own = spanning_tree(self.roster.adjacency()), self.roster.place(self.name)
+        count = {}
+        for neighbour in self._tree:
+            found, waiting = {own}, [self.roster.place(neighbour)]
+            while waiting:
+                place = waiting.pop()
+                found.add(place)
+                waiting += [int(other) for other in tree.sender[tree.receiver == place] if other not in found]
+            count[neighbour] = len(found) - 1
+        return count
 
     async def _rounds(self, agreed: Agreed) -> np.ndarray:
         learner = agreed.learner
         state = await asyncio.to_thread(learner.begin)
         stored = self.store.last()
         if stored is None:
-            await self._keep(0, state, (), ())
+            self._outbox = await asyncio.to_thread(self._stored, 0, state, (), ())
         else:
             self.turn, nested = stored
             state = restored(state, iter(_flat(nested)))
-            if self.turn < self.terms.rounds:
-                self._publish(self.turn, learner.outgoing(state))
             self._tell("resumed", round=self.turn)
         self._notify()
         while self.turn < self.terms.rounds:
             heard = await self._hear()
             missing = tuple(name for name in learner.neighbours if name not in heard)
-            state = await asyncio.to_thread(learner.step, state, heard)
-            await self._keep(self.turn + 1, state, heard, missing)
+            state, outbox = await asyncio.to_thread(self._advanced, agreed, state, heard, missing)
+            self.turn += 1
+            # A neighbour may be a round behind; older messages come from the store.
+            self._outbox = {key: ready for key, ready in self._outbox.items() if key[0] == self.turn} | outbox
             self._inbox.clear()
+            self._gone.clear()
             self._notify()
             self._tell(
                 "round", round=self.turn, of=self.terms.rounds, heard=sorted(heard), missing=sorted(missing)
             )
-            if time.monotonic() - self._written > MODEL_EVERY:
-                await asyncio.to_thread(self._write_model, learner.read(state))
         stats = learner.read(state)
         await asyncio.to_thread(self._write_model, stats)
         return stats
+
+    def _advanced(
+        self, agreed: Agreed, state: Any, heard: dict[str, np.ndarray], missing: tuple[str, ...]
+    ) -> tuple[Any, Outbox]:
+        """One round, in a thread of its own so that neighbours get their answers meanwhile: learn, then store."""
+        state = agreed.learner.step(state, heard)
+        outbox = self._stored(self.turn + 1, state, tuple(heard), missing)
+        if time.monotonic() - self._written > MODEL_EVERY:
+            self._write_model(agreed.learner.read(state))
+        return state, outbox
+
+    def _stored(self, turn: int, state: Any, heard: tuple[str, ...], missing: tuple[str, ...]) -> Outbox:
+        """Store a round, and the messages of the next as bytes: only now may neighbours have them."""
+        assert self.agreed is not None
+        outgoing = self.agreed.learner.outgoing(state) if turn < self.terms.rounds else {}
+        digests = self.store.add_round(turn, state, outgoing, heard, missing)
+        bodies = {digests[name]: message for name, message in outgoing.items()}
+        ready = {
+            digest: np.ascontiguousarray(message, dtype="<f8").tobytes() for digest, message in bodies.items()
+        }
+        return {
+            (turn + 1, name): (ready[digests[name]], digests[name], message.shape)
+            for name, message in outgoing.items()
+        }
 
     async def _hear(self) -> dict[str, np.ndarray]:
         """The neighbours' messages of the coming round: all, or after the deadline a quorum."""
@@ -229,7 +286,7 @@ class Node:
         began = time.monotonic()
         while True:
             waited = [name for name in self.agreed.learner.neighbours if name in self.neighbours]
-            lacking = [name for name in waited if name not in self._inbox]
+            lacking = [name for name in waited if name not in self._inbox and name not in self._gone]
             if not lacking:
                 break
             left = began + self.terms.limits.deadline - time.monotonic()
@@ -237,24 +294,6 @@ class Node:
                 break
             await self._changed(max(left, 0.0) if left > 0 else 1.0)
         return dict(self._inbox)
-
-    async def _keep(self, turn: int, state: Any, heard: Iterable[str], missing: Iterable[str]) -> None:
-        """Store a round and the messages of the next; only then may neighbours have them."""
-        assert self.agreed is not None
-        outgoing = self.agreed.learner.outgoing(state) if turn < self.terms.rounds else {}
-        await asyncio.to_thread(self.store.add_round, turn, state, outgoing, tuple(heard), tuple(missing))
-        self.audit.sync()
-        self.turn = turn
-        self._publish(turn, outgoing)
-
-    def _publish(self, turn: int, outgoing: dict[str, np.ndarray]) -> None:
-        """Messages of the coming round as bytes, ready for neighbours that ask; older ones come from the store."""
-        self._outbox = {key: value for key, value in self._outbox.items() if key[0] >= turn}
-        ready: dict[int, tuple[bytes, bytes, tuple[int, ...]]] = {}
-        for receiver, message in outgoing.items():
-            if id(message) not in ready:
-                ready[id(message)] = _as_bytes(message)
-            self._outbox[turn + 1, receiver] = ready[id(message)]
 
     def _write_model(self, stats: np.ndarray) -> None:
         """The model as a file: as good as it is now."""
@@ -302,9 +341,9 @@ class Node:
     def _wanted(self, neighbour: str) -> Request | None:
         """The next thing to ask this neighbour for."""
         line = self._line(neighbour)
-        if line.roster > self.roster.version:
+        if line.roster > max(self.roster.version, line.tried):
             return self._request("roster")
-        if -1 < line.roster < self.roster.version:
+        if -1 < line.roster < self.roster.version and line.offered < self.roster.version:
             return self._request("roster", body=self.own.signed)
         if line.roster < 0 or not self.roster.closed:
             return self._request("hello")
@@ -318,6 +357,7 @@ class Node:
         if (
             self.turn < self.terms.rounds
             and neighbour not in self._inbox
+            and neighbour not in self._gone
             and neighbour in self.agreed.learner.neighbours
         ):
             return self._request(
@@ -335,6 +375,7 @@ class Node:
             if asked is None:
                 await self._changed(None)
                 continue
+            began = time.monotonic()
             try:
                 content = await self.transport.ask(neighbour, wire.encode(asked), WAIT + GRACE)
                 reply = wire.reply_in(content, asked, neighbour)
@@ -344,34 +385,51 @@ class Node:
             except RefusedMessage as error:
                 self._refuse(neighbour, error)
                 self._note(neighbour, f"refused: {error.reason}")
+            except Exception:  # a line must not die unseen
+                log.exception(f"asking {neighbour} failed")
             else:
-                pause = FIRST_PAUSE
-                if reply.status != "refused" and not (asked.kind == "hello" and self._wanted(neighbour)):
+                pause = FIRST_PAUSE if reply.status != "refused" else pause
+                waited = time.monotonic() - began >= asked.wait / 2  # as it was asked to
+                if reply.status != "refused" and (
+                    self._wanted(neighbour) != asked or (asked.wait and waited)
+                ):
                     continue
-                if reply.status != "refused":
-                    pause = 0.2  # it is asked the same again: there is no hurry
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _take(self, neighbour: str, asked: Request, reply: Reply) -> None:
         """Use a reply that is from this neighbour, of this run, and what was asked for."""
         line = self._line(neighbour)
+        if asked.kind == "roster" and asked.body:
+            line.offered = asked.roster
+        elif asked.kind == "roster":
+            line.tried = line.roster
         line.done, line.seen, line.roster = max(line.done, reply.done), time.time(), reply.roster
         if reply.status == "refused":
             self._note(neighbour, f"it refuses: {reply.reason}")
             return
         self._note(neighbour, "")
-        if reply.status == "gone" and asked.kind == "round":
-            raise RefusedMessage("gone", f"{neighbour} no longer has its message of round {asked.turn}")
+        if reply.status == "gone" and asked.kind == "round" and asked.turn == self.turn + 1:
+            if reply.done < asked.turn + stores.KEPT:
+                raise RefusedMessage("gone", f"at round {reply.done} it must still have round {asked.turn}")
+            self._gone.add(neighbour)  # this peer was away for too long: the round goes on without it
         if reply.status == "ok" and asked.kind == "roster" and reply.body:
-            self._adopt(reply.body)
+            self.adopt(reply.body)
         elif reply.status == "ok" and asked.kind == "sum":
-            part = self._phases[asked.phase][0].parse(reply.body)
+            phase = self._phases[asked.phase][0]
+            part = phase.parse(reply.body)
+            if phase.peers is not None and phase.peers(part) != self._behind_link[neighbour]:
+                raise RefusedMessage(
+                    "implausible",
+                    f"a sum of {phase.peers(part)} peers; {self._behind_link[neighbour]} lie behind that link",
+                )
             if neighbour not in self._parts[asked.phase]:
                 await asyncio.to_thread(self.store.add_sum, asked.phase, neighbour, reply.body)
                 self._parts[asked.phase][neighbour] = part
         elif reply.status == "ok" and asked.kind == "first" and self._first is not None:
-            self._firsts[neighbour] = wire.numbers_in(reply, self._first.shape)
+            numbers = wire.numbers_in(reply, self._first.shape)
+            self._check_first(numbers)
+            self._firsts[neighbour] = numbers
         elif reply.status == "ok" and asked.kind == "round" and self.agreed is not None:
             message = wire.numbers_in(reply, self.agreed.learner.shape)
             self.agreed.plausible.check(message, asked.turn)
@@ -431,7 +489,7 @@ class Node:
             if changed or asked.kind == "leave":
                 self._notify()
         if asked.kind == "roster" and asked.body:
-            self._adopt(asked.body)
+            self.adopt(asked.body)
             self._notify()
             return self._answer(asked, "roster", "ok")
         if asked.kind == "roster":
@@ -464,10 +522,10 @@ class Node:
             return None
         ready = self._outbox.get((asked.turn, caller))
         if ready is None:
-            message = await asyncio.to_thread(self.store.message, asked.turn, caller)
-            if message is None:
+            stored = await asyncio.to_thread(self.store.message, asked.turn, caller)
+            if stored is None:
                 return "gone" if asked.turn < self.store.oldest() else None
-            ready = _as_bytes(message)
+            ready = *stored, self.agreed.learner.shape
         return ready
 
     def _behind(self, caller: str, phase: str) -> Any:
@@ -506,13 +564,13 @@ class Node:
 
     # --- what happens ----------------------------------------------------------------------------------
 
-    def _adopt(self, signed: bytes) -> None:
+    def adopt(self, signed: bytes) -> None:
         """Take a newer roster of the authority, whoever brought it."""
         try:
             roster = self.newer(signed)
         except IdentityError as error:
             raise RefusedMessage("bad roster", str(error)) from error
-        if roster is None:
+        if roster is None or roster.version <= self.roster.version:
             return
         if self.roster.closed and roster.run != self.roster.run:
             raise RefusedMessage("bad roster", "it has other members than the run that is under way")
@@ -520,6 +578,7 @@ class Node:
         self.transport.follow(roster)
         self._tell("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
         self._start_lines()
+        self._notify()
 
     def _refuse(self, who: str, error: RefusedMessage) -> None:
         self._tell("refused", who=who, reason=error.reason, detail=str(error)[:300])

@@ -6,24 +6,27 @@ import asyncio
 import contextlib
 import fcntl
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
 
 from peerbayes import sources
 from peerbayes.peers.audit import AuditLog
-from peerbayes.peers.errors import PeerError
+from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.journal import Journal
 from peerbayes.peers.node import Membership, Node
+from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
 from peerbayes.peers.transport import Grpc
 
 FLUSH = 1.0  # seconds between two writes of what happened
+PATIENCE = 0.5  # seconds to wait for the lock: somebody may be looking whether it is held
 
 
 def table_of(peer: Peer) -> tuple[pd.DataFrame, np.ndarray]:
@@ -36,26 +39,30 @@ def table_of(peer: Peer) -> tuple[pd.DataFrame, np.ndarray]:
 @contextlib.contextmanager
 def lock(home: Home) -> Iterator[None]:
     """Only one process works on a folder."""
-    path = home.folder / "peer.lock"
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise PeerError(
-                f"{home.folder} is in use: this peer runs already; stop that one first"
-            ) from error
+    with (home.folder / "peer.lock").open("a") as file:
+        until = time.monotonic() + PATIENCE
+        while not _taken(file, fcntl.LOCK_EX):
+            if time.monotonic() > until:
+                raise PeerError(f"{home.folder} is in use: this peer runs already; stop that one first")
+            time.sleep(0.05)
         yield
 
 
 def running(home: Home) -> bool:
     """Whether a process works on the folder."""
-    if not (home.folder / "peer.lock").exists():
+    path = home.folder / "peer.lock"
+    if not path.exists():
         return False
+    with path.open() as file:
+        return not _taken(file, fcntl.LOCK_SH)
+
+
+def _taken(file: IO[str], how: int) -> bool:
     try:
-        with lock(home):
-            return False
-    except PeerError:
-        return True
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -79,10 +86,10 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
     node = Node(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
         frame, labels, store, Grpc(peer, journal.refused), audit,
-        model=home.model_path, newer=home.keep_roster, told=journal, linger=linger,
+        model=home.model_path, newer=lambda signed: _kept(home, signed), told=journal, linger=linger,
     )  # fmt: skip
     work = asyncio.ensure_future(node.run())
-    flushing = asyncio.ensure_future(_flush_forever(journal, node))
+    flushing = asyncio.ensure_future(_look_after(home, journal, node))
     caught: list[int] = []
     with _signals(work, caught):
         try:
@@ -99,10 +106,21 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
             store.close()
 
 
-async def _flush_forever(journal: Journal, node: Node) -> None:
+def _kept(home: Home, signed: bytes) -> Roster:
+    """A valid roster; on disk, where it is newer than the one there."""
+    return home.keep_roster(signed) or Roster.verified(signed, home.authority_path.read_bytes())
+
+
+async def _look_after(home: Home, journal: Journal, node: Node) -> None:
+    """Write what happened, and take a roster that its owner put into the folder with `join`."""
     while True:
         await asyncio.sleep(FLUSH)
+        signed = home.roster_path.read_bytes()
+        if signed != node.own.signed:
+            with contextlib.suppress(RefusedMessage):
+                node.adopt(signed)
         await asyncio.to_thread(journal.flush, dict(node.lines))
+        await asyncio.to_thread(node.audit.sync)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ KEPT = 256
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, shape TEXT NOT NULL, body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS sums (phase TEXT, sender TEXT, body BLOB NOT NULL, PRIMARY KEY (phase, sender)) STRICT;
 CREATE TABLE IF NOT EXISTS rounds (
     turn INTEGER PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL, digest BLOB NOT NULL,
@@ -66,12 +66,16 @@ class Store:
         if readonly and not path.exists():
             raise PeerError(f"there is no state yet: {path} does not exist; the peer has not run")
         self._known: set[bytes] = set()
+        self._digests: dict[
+            int, tuple[np.ndarray, bytes]
+        ] = {}  # of the arrays in the last state, by identity
         try:
             uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
             self._db = sqlite3.connect(
                 uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
             )
             if not readonly:
+                self._db.execute("PRAGMA page_size = 65536")  # arrays are large
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._db.executescript(TABLES)
@@ -121,6 +125,13 @@ class Store:
         self._db.execute("INSERT OR IGNORE INTO sums VALUES (?, ?, ?)", (phase, sender, body))
 
     @alone
+    def forget_agreement(self) -> None:
+        """The peers did not agree: the next start begins anew, with whatever rows there are then."""
+        with self._transaction():
+            self._db.execute("DELETE FROM sums")
+            self._db.execute("DELETE FROM meta WHERE key IN ('run', 'data')")
+
+    @alone
     def sums(self, phase: str) -> dict[str, bytes]:
         return dict(self._db.execute("SELECT sender, body FROM sums WHERE phase = ?", (phase,)))
 
@@ -134,27 +145,25 @@ class Store:
         outgoing: Mapping[str, np.ndarray],
         heard: Iterable[str],
         missing: Iterable[str],
-    ) -> None:
-        """The state after a round and the messages of the next, all or nothing; a round is stored once."""
+    ) -> dict[str, bytes]:
+        """The state after a round and the messages of the next, all or nothing; the digest of each message.
+
+        A round is stored once.
+        """
         with self._transaction():
-            described = json.dumps(self._described(state))
+            seen: dict[int, tuple[np.ndarray, bytes]] = {}
+            described = json.dumps(self._described(state, seen))
             digest = hashlib.sha256(described.encode()).digest()
+            told = json.dumps(sorted(heard)), json.dumps(sorted(missing))
             self._db.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    turn,
-                    time.time(),
-                    described,
-                    digest,
-                    json.dumps(sorted(heard)),
-                    json.dumps(sorted(missing)),
-                ),
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", (turn, time.time(), described, digest, *told)
             )
-            for receiver, message in outgoing.items():
-                self._db.execute(
-                    "INSERT INTO outbox VALUES (?, ?, ?)", (turn + 1, receiver, self._put(message))
-                )
+            digests = {receiver: self._put(message, seen) for receiver, message in outgoing.items()}
+            for receiver, of_message in digests.items():
+                self._db.execute("INSERT INTO outbox VALUES (?, ?, ?)", (turn + 1, receiver, of_message))
             self._forget(turn)
+            self._digests = seen
+        return digests
 
     @alone
     def last(self) -> tuple[int, Any] | None:
@@ -172,12 +181,12 @@ class Store:
         return int(turn), self._restored(json.loads(described))
 
     @alone
-    def message(self, turn: int, receiver: str) -> np.ndarray | None:
-        """What this peer said or will say to a neighbour in a round, if it has got that far."""
+    def message(self, turn: int, receiver: str) -> tuple[bytes, bytes] | None:
+        """What this peer said or will say to a neighbour in a round, if it has got that far: bytes and sha256."""
         found = self._db.execute(
             "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", (turn, receiver)
         ).fetchone()
-        return None if found is None else self._array(found[0])
+        return None if found is None else (self._body(found[0]), found[0])
 
     @alone
     def oldest(self) -> int:
@@ -241,32 +250,41 @@ class Store:
             self._known = before
             raise
 
-    def _put(self, array: np.ndarray) -> bytes:
-        body = np.ascontiguousarray(array, dtype="<f8").tobytes()
-        digest = hashlib.sha256(repr(array.shape).encode() + body).digest()
+    def _put(self, array: np.ndarray, seen: dict[int, tuple[np.ndarray, bytes]]) -> bytes:
+        """Store an array, unless it is there; its digest, which is also that of its bytes on the wire."""
+        for known in (seen, self._digests):
+            if id(array) in known and known[id(array)][0] is array:
+                seen[id(array)] = known[id(array)]
+                return known[id(array)][1]
+        body = np.ascontiguousarray(array, dtype="<f8").data
+        digest = hashlib.sha256(body).digest()
         if digest not in self._known:
-            self._db.execute("INSERT INTO arrays VALUES (?, ?, ?)", (digest, json.dumps(array.shape), body))
+            self._db.execute("INSERT INTO arrays VALUES (?, ?)", (digest, body))
             self._known.add(digest)
+        seen[id(array)] = array, digest
         return digest
 
-    def _array(self, digest: bytes) -> np.ndarray:
-        found = self._db.execute("SELECT shape, body FROM arrays WHERE digest = ?", (digest,)).fetchone()
+    def _body(self, digest: bytes) -> bytes:
+        found = self._db.execute("SELECT body FROM arrays WHERE digest = ?", (digest,)).fetchone()
         if found is None:
             raise PeerError(f"{self.path}: an array is missing; the file is damaged")
-        shape = tuple(json.loads(found[0]))
-        if hashlib.sha256(repr(shape).encode() + found[1]).digest() != digest:
+        if hashlib.sha256(found[0]).digest() != digest:
             raise PeerError(f"{self.path}: an array does not match its digest; the file is damaged")
-        return np.frombuffer(found[1], dtype="<f8").reshape(shape).copy()
+        return bytes(found[0])
 
-    def _described(self, state: Any) -> Any:
+    def _described(self, state: Any, seen: dict[int, tuple[np.ndarray, bytes]]) -> Any:
+        """A state as nested lists, with a text for each array: its digest and its shape."""
         if isinstance(state, tuple | list):
-            return [self._described(part) for part in state]
-        return self._put(np.asarray(state)).hex()
+            return [self._described(part, seen) for part in state]
+        array = np.asarray(state)
+        return f"{self._put(array, seen).hex()} {json.dumps(array.shape)}"
 
     def _restored(self, described: Any) -> Any:
         if isinstance(described, list):
             return [self._restored(part) for part in described]
-        return self._array(bytes.fromhex(described))
+        digest, _, shape = described.partition(" ")
+        body = self._body(bytes.fromhex(digest))
+        return np.frombuffer(body, dtype="<f8").reshape(json.loads(shape)).copy()
 
     def _forget(self, turn: int) -> None:
         """Let go of what only the state before and messages of long ago held."""
@@ -294,4 +312,4 @@ def _digests(described: Any) -> Iterator[bytes]:
         for part in described:
             yield from _digests(part)
     else:
-        yield bytes.fromhex(described)
+        yield bytes.fromhex(described.partition(" ")[0])

@@ -7,7 +7,7 @@ with the same schema to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -21,6 +21,10 @@ from peerbayes.peers.errors import RefusedMessage
 from peerbayes.schema import Schema
 
 NAMED = 3  # peers that a refusal names
+LARGEST = 8 << 20  # bytes of a summary: small values become objects many times their size
+FARTHEST = (
+    Fraction(2) ** 1000
+)  # a sum of that per value is absurd; below it, floats of many such sums do not overflow
 
 # A column whose deviation is below this share of its location is constant: the rest is rounding.
 ROUNDING = 1e-13
@@ -165,6 +169,7 @@ class Summary:
     @classmethod
     def parse(cls, content: bytes) -> Summary:
         """A summary from outside: every part is checked."""
+        _check_size(content)
         try:
             peers, rows, order, columns, classes = _summaries.decode(content)
             summary = cls(
@@ -174,7 +179,7 @@ class Summary:
                 {name: _column_in(*parts) for name, parts in columns.items()},
                 frozenset(map(_tag_in, classes)),
             )
-        except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:
+        except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RefusedMessage("unreadable", f"not a summary: {error}") from error
         if sorted(summary.order) != sorted(summary.columns) or not 0 < peers <= rows:
             raise RefusedMessage(
@@ -182,12 +187,14 @@ class Summary:
             )
         for name, column in summary.columns.items():
             if not (0 <= column.count <= rows and 0 < column.holders <= peers):
-                raise RefusedMessage("implausible", f"{column.count} values of {name!r} in {rows} rows")
+                raise RefusedMessage("implausible", f"{column.count} values of {name!r:.80} in {rows} rows")
+            if abs(column.total) > column.count * FARTHEST:
+                raise RefusedMessage("absurd magnitude", f"the sum of {column.count} values of {name!r:.80}")
         return summary
 
 
 class Sums(dict[str, Fraction]):
-    """Numbers by name, added exactly."""
+    """Numbers by name, added exactly; none is negative."""
 
     def __add__(self, other: Mapping[str, Fraction]) -> Sums:
         if set(self) != set(other):
@@ -199,11 +206,30 @@ class Sums(dict[str, Fraction]):
 
     @classmethod
     def parse(cls, content: bytes) -> Sums:
+        """Sums from outside."""
+        _check_size(content)
         try:
             told = msgspec.msgpack.decode(content, type=dict[str, str])
-            return cls({name: unpacked(value) for name, value in told.items()})
+            sums = cls({name: unpacked(value) for name, value in told.items()})
         except (msgspec.DecodeError, ValueError) as error:
             raise RefusedMessage("unreadable", f"not sums: {error}") from error
+        if not all(0 <= value <= FARTHEST for value in sums.values()):
+            raise RefusedMessage(
+                "absurd magnitude", "a sum of what is never negative is, or is beyond floats"
+            )
+        return sums
+
+    @classmethod
+    def named(cls, *names: str) -> Callable[[bytes], Sums]:
+        """`parse` for sums of these names; others are refused as they come, not when they are added."""
+
+        def parse(content: bytes) -> Sums:
+            sums = cls.parse(content)
+            if sums.keys() != set(names):
+                raise RefusedMessage("wrong message", "sums of other names")
+            return sums
+
+        return parse
 
 
 def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:
@@ -216,6 +242,11 @@ def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:
             column = replace(column, scale=1.0 if constant else deviation, constant=constant)
         columns.append(column)
     return replace(schema, columns=tuple(columns))
+
+
+def _check_size(content: bytes) -> None:
+    if len(content) > LARGEST:
+        raise RefusedMessage("too large", f"a summary of {len(content):,} bytes; at most {LARGEST:,}")
 
 
 def packed(value: Fraction) -> str:
@@ -287,6 +318,8 @@ def _column_in(
         raise ValueError(f"the kinds are {sorted(kinds)!r:.80}")
     if any(len(names) > NAMED or any(len(name) > 64 for name in names) for names in kinds.values()):
         raise ValueError("too many names")
+    if categories == [] and count > 0 and not {"text", "numbers"}.isdisjoint(kinds):
+        raise ValueError(f"{count} values of no category")
     return ColumnSummary(
         holders,
         {kind: tuple(names) for kind, names in kinds.items()},

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
-from peerbayes.peers.errors import PeerError, RefusedMessage
+from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peers.home import Peer
-from peerbayes.peers.identity import fingerprint
+from peerbayes.peers.identity import fingerprint, sign, verify
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.wire import LARGEST_REQUEST
 
@@ -24,10 +26,14 @@ log = logging.getLogger("peerbayes.peer")
 Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its request -> the reply
 
 METHOD = "/peerbayes.Peer/Ask"
+PROOF = "/peerbayes.Peer/Prove"
+PURPOSE = b"peerbayes proof\n"  # signed along, so that no other signature of a peer passes for a proof
 ROOM = 64 << 10  # bytes around the numbers of a reply
 
 # Calls that all neighbours together may have waiting here; more are turned away by gRPC itself.
 WAITING = 256
+UNREAD = 8  # of one caller, begun and not yet read
+PATIENCE = 10.0  # seconds for the request of a call that was begun
 
 
 class Unreachable(PeerError):
@@ -90,7 +96,8 @@ class Grpc:
         self._largest = peer.terms.limits.message_bytes + ROOM
         self._refused = refused
         self._server: Any = None
-        self._channels: dict[str, tuple[str, Any, Any]] = {}
+        self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
+        self._proven: dict[str, str] = {}
         self.follow(peer.roster)
 
     def follow(self, roster: Roster) -> None:
@@ -111,7 +118,7 @@ class Grpc:
                 ("grpc.max_metadata_size", 8 << 10),
             ],
         )
-        self._server.add_generic_rpc_handlers((_handler(answer, self._caller),))
+        self._server.add_generic_rpc_handlers((_handler(answer, self._prove, self._caller, self._refused),))
         credentials = grpc.ssl_server_credentials(
             [self._identity], root_certificates=self._authority, require_client_auth=True
         )
@@ -130,13 +137,28 @@ class Grpc:
     async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
         import grpc
 
-        call = self._call(neighbour)
+        ask, prove = self._calls(neighbour)
         try:
-            return await call(request, timeout=timeout)
+            if self._proven.get(neighbour) != self._certificates[neighbour]:
+                self._check(neighbour, nonce := os.urandom(32), await prove(nonce, timeout=timeout))
+            return await ask(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
+            self._proven.pop(neighbour, None)  # the next connection may be to somebody else
             raise _explained(neighbour, self._addresses[neighbour], error) from error
 
-    def _call(self, neighbour: str) -> Any:
+    def _check(self, neighbour: str, nonce: bytes, proof: bytes) -> None:
+        """Whoever is asked must hold the key of the certificate in the roster: a replaced one has the same name."""
+        certificate, _, signature = proof.partition(b"\0")
+        try:
+            if fingerprint(certificate) != self._certificates[neighbour]:
+                raise IdentityError("not the certificate that the roster has for this name")
+            verify(certificate, signature, PURPOSE + nonce)
+        except IdentityError as error:
+            raise RefusedMessage("other certificate", str(error)) from error
+        self._proven[neighbour] = self._certificates[neighbour]
+
+    def _calls(self, neighbour: str) -> tuple[Any, Any]:
+        """How to ask a neighbour, and how to have it prove who it is."""
         import grpc
 
         address = self._addresses[neighbour]
@@ -159,8 +181,14 @@ class Grpc:
                     ("grpc.use_local_subchannel_pool", 1),
                 ],
             )
-            known = self._channels[neighbour] = address, channel, channel.unary_unary(METHOD)
+            calls = channel.unary_unary(METHOD), channel.unary_unary(PROOF)
+            known = self._channels[neighbour] = address, channel, calls
+            self._proven.pop(neighbour, None)
         return known[2]
+
+    def _prove(self, nonce: bytes) -> bytes:
+        key, certificate = self._identity
+        return certificate + b"\0" + sign(key, PURPOSE + nonce)
 
     def _caller(self, names: list[bytes], certificates: list[bytes]) -> str | None:
         """Whose certificate this is, if it is the one in the roster; who is not in it yet may come with a newer one."""
@@ -176,8 +204,9 @@ class Grpc:
         for _, channel, _ in self._channels.values():
             await channel.close()
         self._channels.clear()
-        if self._server is not None:
-            await self._server.stop(1.0)
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(1.0)
 
 
 @lru_cache(maxsize=256)
@@ -185,15 +214,19 @@ def _fingerprint(certificate: bytes) -> str:
     return fingerprint(certificate)
 
 
-def _handler(answer: Answer, caller: Callable[[list[bytes], list[bytes]], str | None]) -> Any:
+def _handler(
+    answer: Answer,
+    proof: Callable[[bytes], bytes],
+    caller: Callable[[list[bytes], list[bytes]], str | None],
+    refused: Callable[[str, str, str], None],
+) -> Any:
+    """One unary method. The request is read here, so that a caller is known, and counted, before it has sent it."""
     import grpc
 
-    async def reply(request: bytes, context: Any) -> bytes:
-        known = context.auth_context()
-        name = caller(known.get("x509_common_name", []), known.get("x509_pem_cert", []))
-        if name is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
-            raise AssertionError  # abort raises
+    reading: Counter[str] = Counter()
+
+    async def reply(_: Any, context: Any) -> bytes:
+        name, request = await read(context)
         try:
             return await answer(name, request)
         except Exception:
@@ -201,9 +234,41 @@ def _handler(answer: Answer, caller: Callable[[list[bytes], list[bytes]], str | 
             await context.abort(grpc.StatusCode.INTERNAL, "the request could not be answered")
             raise
 
+    async def prove(_: Any, context: Any) -> bytes:
+        name, nonce = await read(context)
+        if len(nonce) != 32:
+            refused(name, "unreadable", f"{len(nonce)} bytes to sign instead of 32")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "32 bytes are needed")
+        return proof(nonce)
+
+    async def read(context: Any) -> tuple[str, bytes]:
+        """Who calls, and what it sent."""
+        known = context.auth_context()
+        name = caller(known.get("x509_common_name", []), known.get("x509_pem_cert", []))
+        if name is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
+            raise AssertionError  # abort raises
+        if reading[name] >= UNREAD:
+            refused(name, "too many at once", f"{UNREAD} calls that were begun and bring nothing")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
+        reading[name] += 1
+        try:
+            request = await asyncio.wait_for(context.read(), PATIENCE)
+        except TimeoutError:
+            refused(name, "nothing sent", f"a call that brought no request in {PATIENCE:.0f} s")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
+            raise AssertionError from None
+        finally:
+            reading[name] -= 1
+        if request is grpc.aio.EOF:
+            refused(name, "too large", f"a request above {LARGEST_REQUEST:,} bytes, or none")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request is larger than max")
+        return name, request
+
     class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         def service(self, details: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(reply) if details.method == METHOD else None
+            method = {METHOD: reply, PROOF: prove}.get(details.method)
+            return None if method is None else grpc.stream_unary_rpc_method_handler(method)
 
     return Handler()
 
@@ -232,7 +297,7 @@ def _explained(neighbour: str, address: str, error: Any) -> PeerError:
         return RefusedMessage("too large", details)
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unreachable(f"{neighbour} at {address} did not answer in time")
-    for sign, meaning in FAILURES:
-        if sign in details:
+    for mark, meaning in FAILURES:
+        if mark in details:
             return Unreachable(f"{neighbour} at {address} {meaning}")
     return Unreachable(f"{neighbour} at {address}: {error.code().name.lower()}, {details:.200}")

@@ -19,7 +19,9 @@ from peerbayes.peers.errors import RefusedMessage
 VERSION = 1
 LARGEST_REQUEST = 512 << 10  # bytes; requests carry no numbers, at most a roster
 
-Name = Annotated[str, msgspec.Meta(max_length=64)]
+Name = Annotated[
+    str, msgspec.Meta(max_length=64, pattern=r"^[ -~]*\Z")
+]  # fit for a log: no line breaks, no colours
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Kind = Literal["hello", "roster", "leave", "sum", "first", "round"]
