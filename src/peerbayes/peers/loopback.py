@@ -65,6 +65,8 @@ class Loopback:
             ]
             invitation = founder.invite(name, homes[name].request_path.read_bytes(), address, to, False)
             homes[name].join(invitation.pack())
+        for home in homes.values():  # those that joined early know nobody else yet
+            home.join(founder.roster_path.read_bytes())
         return cls(founder, homes)
 
     def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
