@@ -279,6 +279,10 @@ class Schema:
     # --- files -----------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return _canonical({"format": FORMAT, **self._described()})
 
     @classmethod

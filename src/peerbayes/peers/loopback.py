@@ -54,10 +54,10 @@ class Loopback:
         founder = Founder.create(folder / "network", terms.to_toml(), len(tables))
         homes = {}
         for place, (name, table, address) in enumerate(zip(names, tables, addresses, strict=True)):
-            home = folder / name
-            home.mkdir(parents=True)
-            table.to_csv(home / "rows.csv", index=False)
-            homes[name] = Home.create(home, name, address, str(home / "rows.csv"), listen=address)
+            rows = folder / name / "rows.csv"
+            rows.parent.mkdir(parents=True)
+            table.to_csv(rows, index=False)
+            homes[name] = Home.create(rows.parent, name, address, str(rows), listen=address)
             to = [
                 names[a if b == place else b]
                 for a, b in links

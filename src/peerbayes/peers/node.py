@@ -109,7 +109,7 @@ class Node:
     _gone: set[str] = field(default_factory=set)
     _outbox: Outbox = field(default_factory=dict)
     _busy: Counter[str] = field(default_factory=Counter)
-    _written: float = 0.0
+    _model_due: float = 0.0
 
     @property
     def name(self) -> str:
@@ -262,7 +262,7 @@ class Node:
         """One round, in a thread of its own so that neighbours get their answers meanwhile: learn, then store."""
         state = agreed.learner.step(state, heard)
         outbox = self._stored(self.turn + 1, state, tuple(heard), missing)
-        if time.monotonic() - self._written > MODEL_EVERY:
+        if time.monotonic() > self._model_due:
             self._write_model(agreed.learner.read(state))
         return state, outbox
 
@@ -298,9 +298,11 @@ class Node:
     def _write_model(self, stats: np.ndarray) -> None:
         """The model as a file: as good as it is now."""
         assert self.agreed is not None
+        began = time.monotonic()
         if self.model is not None and not self.agreed.of_weights:
             files.write(self.model, self.agreed.statistics(stats).to_bytes())
-        self._written = time.monotonic()
+        took = time.monotonic() - began
+        self._model_due = began + max(MODEL_EVERY, 20 * took)  # a twentieth of the time is enough
 
     async def _finish(self) -> None:
         """Stay until the neighbours are done too, for they may still need what this peer said."""

@@ -22,6 +22,9 @@ import numpy as np
 from peerbayes.peers.errors import PeerError
 
 T = TypeVar("T")
+Seen = dict[
+    tuple[int, int], tuple[np.ndarray, bytes]
+]  # where an array lies and its size: the array and its digest
 
 FORMAT = 1
 
@@ -66,16 +69,14 @@ class Store:
         if readonly and not path.exists():
             raise PeerError(f"there is no state yet: {path} does not exist; the peer has not run")
         self._known: set[bytes] = set()
-        self._digests: dict[
-            int, tuple[np.ndarray, bytes]
-        ] = {}  # of the arrays in the last state, by identity
+        self._digests: Seen = {}  # of the last state
         try:
             uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
             self._db = sqlite3.connect(
                 uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
             )
             if not readonly:
-                self._db.execute("PRAGMA page_size = 65536")  # arrays are large
+                self._db.execute("PRAGMA page_size = 16384")  # arrays are large
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._db.executescript(TABLES)
@@ -88,7 +89,9 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise PeerError(f"{path} cannot be used as a peer's state: {error}") from error
 
+    @alone
     def close(self) -> None:
+        """Once whoever writes is done."""
         self._db.close()
 
     # --- single facts ----------------------------------------------------------------------------------
@@ -151,7 +154,7 @@ class Store:
         A round is stored once.
         """
         with self._transaction():
-            seen: dict[int, tuple[np.ndarray, bytes]] = {}
+            seen: Seen = {}
             described = json.dumps(self._described(state, seen))
             digest = hashlib.sha256(described.encode()).digest()
             told = json.dumps(sorted(heard)), json.dumps(sorted(missing))
@@ -250,18 +253,20 @@ class Store:
             self._known = before
             raise
 
-    def _put(self, array: np.ndarray, seen: dict[int, tuple[np.ndarray, bytes]]) -> bytes:
+    def _put(self, array: np.ndarray, seen: Seen) -> bytes:
         """Store an array, unless it is there; its digest, which is also that of its bytes on the wire."""
+        where = array.__array_interface__["data"][0], array.nbytes
         for known in (seen, self._digests):
-            if id(array) in known and known[id(array)][0] is array:
-                seen[id(array)] = known[id(array)]
-                return known[id(array)][1]
-        body = np.ascontiguousarray(array, dtype="<f8").data
-        digest = hashlib.sha256(body).digest()
+            if where in known:  # the array there is still held, so this is the same memory
+                seen[where] = known[where]
+                return known[where][1]
+        body = np.ascontiguousarray(array, dtype="<f8")
+        digest = hashlib.sha256(body.data).digest()
         if digest not in self._known:
-            self._db.execute("INSERT INTO arrays VALUES (?, ?)", (digest, body))
+            self._db.execute("INSERT INTO arrays VALUES (?, ?)", (digest, body.data))
             self._known.add(digest)
-        seen[id(array)] = array, digest
+        if body is array:
+            seen[where] = array, digest
         return digest
 
     def _body(self, digest: bytes) -> bytes:
@@ -272,7 +277,7 @@ class Store:
             raise PeerError(f"{self.path}: an array does not match its digest; the file is damaged")
         return bytes(found[0])
 
-    def _described(self, state: Any, seen: dict[int, tuple[np.ndarray, bytes]]) -> Any:
+    def _described(self, state: Any, seen: Seen) -> Any:
         """A state as nested lists, with a text for each array: its digest and its shape."""
         if isinstance(state, tuple | list):
             return [self._described(part, seen) for part in state]
