@@ -110,11 +110,15 @@ def run(network, lie=None, beside=None, limit=40.0):
                 )
                 for name, home in network.homes.items()
             }
+            free = asyncio.Event()  # nobody ends while something goes on beside the run
+            for each in nodes.values():
+                each._finish = stays(each._finish, free)
             works = [asyncio.ensure_future(each.run()) for each in nodes.values()]
             try:
                 async with asyncio.timeout(limit):
                     if beside is not None:
                         await beside(nodes)
+                    free.set()
                     return dict(zip(nodes, await asyncio.gather(*works), strict=True))
             finally:
                 for work in works:
@@ -122,6 +126,16 @@ def run(network, lie=None, beside=None, limit=40.0):
                 await asyncio.gather(*works, return_exceptions=True)
 
     return asyncio.run(together())
+
+
+def stays(finish, free):
+    """The end of a run, but not before it is free to end."""
+
+    async def later():
+        await free.wait()
+        await finish()
+
+    return later
 
 
 def reasons(home):

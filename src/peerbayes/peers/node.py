@@ -7,6 +7,7 @@ quorum. Everything it needs it asks for, one call at a time per neighbour; every
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -151,6 +152,8 @@ class Node:
                     "data": (data_digest(self.frame, self.labels), "other rows: the data has changed"),
                 }
             )
+            if (stored := self.store.last()) is not None:
+                self.turn = stored[0]  # before anybody is asked for a round
             try:
                 self.agreed = await agree(
                     self.name, self.frame, self.labels, self.terms, self.roster, self._total, self._exchange
@@ -200,6 +203,8 @@ class Node:
 
     async def _exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
         """Every neighbour's numbers, for everybody's own."""
+        for name, body in self.store.sums("first").items():
+            self._firsts[name] = np.frombuffer(body, dtype="<f8").reshape(own.shape)
         self._first, self._check_first = own, check
         self._notify()
         neighbours = self.roster.neighbours(self.name)
@@ -283,16 +288,21 @@ class Node:
     async def _hear(self) -> dict[str, np.ndarray]:
         """The neighbours' messages of the coming round: all, or after the deadline a quorum."""
         assert self.agreed is not None
-        began = time.monotonic()
+        began, clock = time.monotonic(), time.time()
         while True:
             waited = [name for name in self.agreed.learner.neighbours if name in self.neighbours]
             lacking = [name for name in waited if name not in self._inbox and name not in self._gone]
             if not lacking:
                 break
-            left = began + self.terms.limits.deadline - time.monotonic()
+            # One that answers is only behind, perhaps waiting for somebody itself: if this peer went on without
+            # it while it still hears this peer, the network's sum would suffer. It gets twice as long.
+            behind = any(
+                (self._line(name).seen or 0.0) > clock and not self._line(name).note for name in lacking
+            )
+            left = began + self.terms.limits.deadline * (2 if behind else 1) - time.monotonic()
             if left <= 0 and len(waited) - len(lacking) >= self.terms.limits.quorum * len(waited):
                 break
-            await self._changed(max(left, 0.0) if left > 0 else 1.0)
+            await self._changed(min(left, 1.0) if left > 0 else 1.0)
         return dict(self._inbox)
 
     def _write_model(self, stats: np.ndarray) -> None:
@@ -431,6 +441,7 @@ class Node:
         elif reply.status == "ok" and asked.kind == "first" and self._first is not None:
             numbers = wire.numbers_in(reply, self._first.shape)
             self._check_first(numbers)
+            await asyncio.to_thread(self.store.add_sum, "first", neighbour, reply.body)
             self._firsts[neighbour] = numbers
         elif reply.status == "ok" and asked.kind == "round" and self.agreed is not None:
             message = wire.numbers_in(reply, self.agreed.learner.shape)
@@ -601,10 +612,9 @@ class Node:
 
     async def _changed(self, seconds: float | None, news: asyncio.Event | None = None) -> None:
         """Wait until something changes (after `news` was taken, if given), or so long."""
-        try:
-            await asyncio.wait_for((news or self._news).wait(), seconds)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # wait_for could lose a cancellation before Python 3.12
+                await (news or self._news).wait()
 
 
 def _as_bytes(array: np.ndarray) -> tuple[bytes, bytes, tuple[int, ...]]:

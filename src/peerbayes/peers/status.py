@@ -9,7 +9,7 @@ from typing import Any
 from peerbayes.peers import audit
 from peerbayes.peers.home import Home
 from peerbayes.peers.service import running
-from peerbayes.peers.store import Store
+from peerbayes.peers.store import NoState, Store
 
 
 def status(home: Home) -> dict[str, Any]:
@@ -30,15 +30,14 @@ def status(home: Home) -> dict[str, Any]:
         "missing": {},
         "refusals": [],
     }
-    if home.state_path.exists():
-        with contextlib.closing(Store(home.state_path, readonly=True)) as store:
-            history = store.history()
-            told["round"] = history[-1]["round"] if history else 0
-            told["last_round_at"] = history[-1]["at"] if history else None
-            told["agreed"] = bool(history)
-            told["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
-            told["neighbours"] |= store.neighbours()
-            told["refusals"] = store.refusals()
+    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
+        history = store.history()
+        told["round"] = history[-1]["round"] if history else 0
+        told["last_round_at"] = history[-1]["at"] if history else None
+        told["agreed"] = bool(history)
+        told["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
+        told["neighbours"] |= store.neighbours()
+        told["refusals"] = store.refusals()
     sent = list(audit.entries(home.audit_path))
     told["sent"] = {"messages": len(sent), "bytes": sum(entry["bytes"] for entry in sent)}
     told["done"] = told["round"] >= told["rounds"]

@@ -49,6 +49,10 @@ CREATE TABLE IF NOT EXISTS refusals (
 """
 
 
+class NoState(PeerError):
+    """A peer that has not run yet."""
+
+
 def alone(method: Callable[..., T]) -> Callable[..., T]:
     """One thread at a time, so that nobody writes into another's transaction."""
 
@@ -67,7 +71,7 @@ class Store:
         self.path = path
         self._lock = threading.RLock()  # one connection, several threads
         if readonly and not path.exists():
-            raise PeerError(f"there is no state yet: {path} does not exist; the peer has not run")
+            raise NoState(f"there is no state yet: {path} does not exist; the peer has not run")
         self._known: set[bytes] = set()
         self._digests: Seen = {}  # of the last state
         try:
@@ -79,8 +83,11 @@ class Store:
                 self._db.execute("PRAGMA page_size = 16384")  # arrays are large
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
-                self._db.executescript(TABLES)
-                self.keep("format", self.told("format") or str(FORMAT))
+                self._db.executescript(
+                    f"BEGIN; {TABLES} INSERT OR IGNORE INTO meta VALUES ('format', '{FORMAT}'); COMMIT"
+                )
+            elif not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+                raise NoState(f"there is no state yet: {path} is just being made")
             if self.told("format") != str(FORMAT):
                 raise PeerError(
                     f"{path} has format {self.told('format')}; this peerbayes reads {FORMAT}. Update it"
@@ -165,7 +172,7 @@ class Store:
             for receiver, of_message in digests.items():
                 self._db.execute("INSERT INTO outbox VALUES (?, ?, ?)", (turn + 1, receiver, of_message))
             self._forget(turn)
-            self._digests = seen
+        self._digests = seen
         return digests
 
     @alone

@@ -78,7 +78,8 @@ class InMemory:
             await asyncio.sleep(0)
             raise Unreachable(f"{neighbour} is not there")
         try:
-            return await asyncio.wait_for(self.hub.answers[neighbour](self.name, request), timeout)
+            async with asyncio.timeout(timeout):
+                return await self.hub.answers[neighbour](self.name, request)
         except TimeoutError as error:
             raise Unreachable(f"{neighbour} did not answer in time") from error
 
@@ -174,7 +175,7 @@ class Grpc:
                     ("grpc.max_send_message_length", LARGEST_REQUEST),
                     ("grpc.enable_retries", 0),
                     ("grpc.initial_reconnect_backoff_ms", 100),
-                    ("grpc.min_reconnect_backoff_ms", 100),
+                    ("grpc.min_reconnect_backoff_ms", 15_000),  # also how long one attempt may take
                     ("grpc.max_reconnect_backoff_ms", 2000),
                     ("grpc.keepalive_time_ms", 20_000),  # notices a host that was switched off
                     ("grpc.keepalive_timeout_ms", 10_000),
@@ -253,7 +254,8 @@ def _handler(
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
         reading[name] += 1
         try:
-            request = await asyncio.wait_for(context.read(), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                request = await context.read()
         except TimeoutError:
             refused(name, "nothing sent", f"a call that brought no request in {PATIENCE:.0f} s")
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
@@ -292,7 +294,7 @@ FAILURES = (
 def _explained(neighbour: str, address: str, error: Any) -> PeerError:
     import grpc
 
-    details = str(error.details())
+    details = (str(error.details()).splitlines() or [""])[0]
     if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         return RefusedMessage("too large", details)
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
