@@ -203,7 +203,11 @@ def test_dates_and_other_types_of_a_database_are_refused_by_name(tmp_path):
         ("rows.csv", b"a\0b\n1\n", "is no text"),
         ("rows.csv", b"a;b\n1,5;2\n2,5;3\n", "column 'a' of"),
         ("rows.csv.gz", b"a,b\n1,2\n", "rows.csv.gz cannot be read"),
-        ("rows.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 999, mtime=0)[:-12], "rows.csv.gz cannot be read"),
+        (
+            "rows.csv.gz",
+            gzip.compress(b"a,b\n" + b"1,2\n" * 999, mtime=0)[:-12],
+            "rows.csv.gz cannot be read",
+        ),
         ("rows.parquet", b"PAR1 and no more than that", "cannot be read as Parquet"),
     ],
 )

@@ -345,7 +345,7 @@ def honest(draw):
         for matrix in (start, change):
             matrix[:, cells.start] = matrix[:, 0] - matrix[:, cells.start + 1 : cells.stop].sum(axis=1)
     turn = draw(st.integers(1, 100))
-    plausible = Plausible(start.sum(axis=0), 100.0, CELLS, np.full(WIDTH, 1.0), start)
+    plausible = Plausible(start.sum(axis=0), 100.0, CELLS, 1.0, start)
     return plausible, start + turn * change, turn, rng
 
 
@@ -357,7 +357,7 @@ def test_honest_messages_are_plausible(case):
 
 
 @given(honest(), st.floats(1e-6, 1e306), st.sampled_from([-1, 1]))
-@example((Plausible(np.zeros(WIDTH), 1.0, CELLS, np.full(WIDTH, 1e300), np.zeros((CLASSES, WIDTH))),
+@example((Plausible(np.zeros(WIDTH), 1.0, CELLS, 1e300, np.zeros((CLASSES, WIDTH))),
           np.zeros((CLASSES, WIDTH)), 1, np.random.default_rng(0)), 1.7e308, 1)  # fmt: skip
 def test_one_entry_that_is_off_is_refused(case, size, sign):
     plausible, message, turn, rng = case
@@ -392,7 +392,7 @@ def test_what_rounds_cannot_have_made_is_absurd(case, size):
 
 def test_numbers_whose_sum_is_no_number_are_refused():
     """Where nothing bounds the entries, 16 classes with ±1.7e308 add up to ∞ − ∞."""
-    plausible = Plausible(np.zeros(1), 1.0, (), np.full(1, np.inf), np.zeros((16, 1)))
+    plausible = Plausible(np.zeros(1), 1.0, (), np.inf, np.zeros((16, 1)))
     message = np.tile([1.7e308, 1.7e308, -1.7e308, -1.7e308], 4)[:, None]
     with np.errstate(all="ignore"), pytest.raises(RefusedMessage):
         plausible.check(np.roll(message, 1, axis=0) * [[1.0]], 1)

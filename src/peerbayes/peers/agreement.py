@@ -160,7 +160,7 @@ async def agree(
         sums=known.get(chosen, start.sum(axis=0)),
         mass=mass,
         cells=_cells(family, schema, summary),
-        growth=np.full(size, rate * summary.rows * reach),
+        growth=rate * summary.rows * reach,
         centre=start if chosen not in known else np.zeros_like(start),
     )
     layout = FAMILIES[terms.family](**{**family.layout(), "cardinalities": family.cardinalities})

@@ -30,14 +30,14 @@ class Plausible:
     sums     [K] Σ_c of the message's first matrix; further ones sum to zero. None: nothing is known
     mass     m⁰, the scale of rounding
     cells    columns of φ of each discrete feature that is never missing: they add up to the class count
-    growth   [K] how much one round can change an entry at most
+    growth   how much one round can change an entry at most
     centre   [C, K] where it started
     """
 
     sums: np.ndarray | None
     mass: float
     cells: tuple[slice, ...]
-    growth: np.ndarray
+    growth: float
     centre: np.ndarray
 
     def check(self, message: np.ndarray, turn: int) -> None:
@@ -46,7 +46,8 @@ class Plausible:
         tolerance = ROUNDING * self.mass
         for place, part in enumerate(parts):
             centre = self.centre if place == 0 else 0.0
-            if not (np.abs(part - centre) <= ABSURD * (turn + 1) * self.growth + tolerance).all():
+            farthest = float(np.abs(part - centre).max())
+            if not farthest <= ABSURD * (turn + 1) * self.growth + tolerance:
                 raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(part).max():.3g}")
             if self.sums is not None:
                 expected = self.sums if place == 0 else 0.0

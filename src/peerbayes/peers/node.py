@@ -41,6 +41,7 @@ WAIT = 5.0  # seconds that an answer may wait for what was asked
 GRACE = 10.0  # seconds on top before a call is given up: a slow link
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a neighbour
 AT_ONCE = 4  # requests of one neighbour that may wait here
+QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
 MODEL_EVERY = 1.0  # seconds between two writes of the model file
 DRAIN = 30.0  # seconds to let neighbours hear why this peer stops
 
@@ -244,10 +245,16 @@ class Node:
             state = restored(state, iter(_flat(nested)))
             self._tell("resumed", round=self.turn)
         self._notify()
+        quick = False
         while self.turn < self.terms.rounds:
             heard = await self._hear()
             missing = tuple(name for name in learner.neighbours if name not in heard)
-            state, outbox = await asyncio.to_thread(self._advanced, agreed, state, heard, missing)
+            began = time.monotonic()
+            if quick:  # a thread would cost more than it saves
+                state, outbox = self._advanced(agreed, state, heard, missing)
+            else:
+                state, outbox = await asyncio.to_thread(self._advanced, agreed, state, heard, missing)
+            quick = time.monotonic() - began < QUICK
             self.turn += 1
             # A neighbour may be a round behind; older messages come from the store.
             self._outbox = {key: ready for key, ready in self._outbox.items() if key[0] == self.turn} | outbox
@@ -264,7 +271,7 @@ class Node:
     def _advanced(
         self, agreed: Agreed, state: Any, heard: dict[str, np.ndarray], missing: tuple[str, ...]
     ) -> tuple[Any, Outbox]:
-        """One round, in a thread of its own so that neighbours get their answers meanwhile: learn, then store."""
+        """One round: learn, then store. In a thread where it takes long, so that neighbours get answers meanwhile."""
         state = agreed.learner.step(state, heard)
         outbox = self._stored(self.turn + 1, state, tuple(heard), missing)
         if time.monotonic() > self._model_due:
