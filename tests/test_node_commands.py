@@ -1,0 +1,151 @@
+"""`peerbayes node` on real folders: checks with advice, rows from a database, metrics, leaving."""
+
+import contextlib
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("cryptography")
+
+from sklearn.datasets import load_iris
+
+import peerbayes as pb
+from peerbayes.peers.loopback import Loopback, free_ports
+from peerbayes.peers.terms import Limits, Terms
+
+IRIS = load_iris(as_frame=True).frame.sample(frac=1.0, random_state=0)
+TABLES = [IRIS.iloc[:60], IRIS.iloc[60:105], IRIS.iloc[105:]]
+LINE = [(0, 1), (1, 2)]
+
+
+def node(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "peerbayes", "node", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def findings(home):
+    done = node("check", home.folder, "--format", "json")
+    return done.returncode, {
+        found["what"]: (found["outcome"], found["told"]) for found in json.loads(done.stdout)
+    }
+
+
+@pytest.fixture
+def network(tmp_path):
+    made = Loopback.create(tmp_path, Terms("iris", "target", rounds=12), TABLES, LINE)
+    yield made
+    made.stop()
+
+
+def rewrite(home, **settings):
+    """Other settings in peer.toml."""
+    lines = [
+        line
+        for line in home.settings_path.read_text().splitlines()
+        if line.split("=")[0].strip("# ") not in settings
+    ]
+    home.settings_path.write_text("\n".join([*lines, *(f'{k} = "{v}"' for k, v in settings.items())]) + "\n")
+
+
+def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(network, tmp_path):
+    pytest.importorskip("sqlalchemy")
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("prometheus_client")
+    first, second, third = network.homes.values()
+    with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        TABLES[0].to_sql("flowers", database, index=False)
+    rewrite(first, data=f"sqlite:///{tmp_path / 'rows.db'}", query="SELECT * FROM flowers")
+    TABLES[1].to_parquet(tmp_path / "rows.parquet")
+    rewrite(second, data=str(tmp_path / "rows.parquet"))
+    [port] = free_ports(1)
+    network.start("peer-1", "--metrics", str(port))
+    network.start("peer-2")
+    told, until = "", time.monotonic() + 30  # they wait for peer-3
+    while "peerbayes_round" not in told and time.monotonic() < until:
+        address = f"http://127.0.0.1:{port}/metrics"
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+            told = answer.read().decode()
+        time.sleep(0.1)
+    assert 'peerbayes_round{peer="peer-1"} 0.0' in told
+    network.start("peer-3")
+    network.wait()
+    run = pb.simulate(
+        IRIS.drop(columns="target").reset_index(drop=True), IRIS["target"].to_numpy(), nodes=3, topology="chain",
+        partition=[range(60), range(60, 105), range(105, 150)], rounds=12,
+    )  # fmt: skip
+    for place, home in enumerate(network.homes.values()):
+        model = pb.load(home.model_path)
+        found = model.statistics_.expressed(run.schema).values
+        assert abs(found - run.stats[place]).max() <= 1e-9
+        assert oct(home.model_path.stat().st_mode & 0o777) == "0o600"
+    assert third.log_path.read_text().count("round ") == 12
+
+
+def test_check_says_what_is_wrong_and_what_to_do(network):
+    home = network.homes["peer-2"]
+    code, found = findings(home)
+    assert code == 0 and found["identity"][0] == found["data"][0] == found["port"][0] == "ok"
+    assert found["neighbour peer-1"] == ("warning", found["neighbour peer-1"][1])
+    assert "it is not running" in found["neighbour peer-1"][1]
+    assert found["privacy"][0] == "warning"  # 45 rows
+
+    rewrite(home, data=str(home.folder / "nothing.csv"))
+    with socket.create_server(("127.0.0.1", int(home.settings().listen.rpartition(":")[2]))):
+        code, found = findings(home)
+    assert code == 1
+    assert found["data"][0] == "failed" and "does not exist" in found["data"][1]
+    assert found["port"][0] == "failed" and "another program uses the port" in found["port"][1]
+
+    home.key_path.unlink()
+    code, found = findings(home)
+    assert code == 1 and found["identity"][0] == "failed"
+
+
+def test_too_few_rows_and_a_missing_column_are_found_before_the_run(tmp_path):
+    terms = Terms("iris", "target", features={"height": "continuous"}, limits=Limits(rows=50))
+    network = Loopback.create(tmp_path, terms, TABLES, LINE)
+    code, found = findings(network.homes["peer-1"])
+    assert code == 1 and "'height'" in found["data"][1]
+    done = node("run", network.homes["peer-1"].folder)
+    assert done.returncode == 2 and "'height'" in done.stderr
+
+
+def test_leaving_lets_the_others_go_on_at_once(tmp_path):
+    """A deadline of an hour, and nobody waits for it."""
+    terms = Terms("iris", "target", rounds=3_000, limits=Limits(deadline=3600.0, quorum=1.0))
+    network = Loopback.create(tmp_path, terms, TABLES, LINE)
+    home = network.homes["peer-3"]
+    try:
+        for name in network.homes:
+            network.start(name)
+        while node("status", home.folder).stdout.count("round 0 of") or not home.model_path.exists():
+            time.sleep(0.1)
+        network.processes["peer-3"].terminate()
+        assert network.processes["peer-3"].wait(20) == 0
+        assert "stopped after round" in home.log_path.read_text()
+        left = node("leave", home.folder, "--yes")
+        assert left.returncode == 0 and "peer-2: told" in left.stdout, left.stdout + left.stderr
+        before = json.loads(node("status", network.homes["peer-2"].folder, "--format", "json").stdout)[
+            "round"
+        ]
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            told = json.loads(node("status", network.homes["peer-2"].folder, "--format", "json").stdout)
+            if told["round"] > before + 5:
+                break
+        assert told["round"] > before + 5 and told["neighbours"]["peer-3"]["note"] == "left"
+        assert home.model_path.exists() and not home.state_path.exists()
+        assert list(home.folder.glob("state.left-*.sqlite"))
+    finally:
+        network.stop()
