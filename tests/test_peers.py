@@ -277,8 +277,8 @@ def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):
 
 
 def test_rounds_go_on_without_a_peer_that_does_not_come_back(tmp_path, rng):
-    limits = Limits(deadline=0.3, quorum=0.5)
-    terms = Terms("test", "label", strategy="crc", rounds=8, limits=limits)
+    limits = Limits(deadline=0.2, quorum=0.5)
+    terms = Terms("test", "label", strategy="crc", rounds=20, limits=limits)
     peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
 
     async def main():
@@ -292,7 +292,7 @@ def test_rounds_go_on_without_a_peer_that_does_not_come_back(tmp_path, rng):
     for name in ("p1", "p3"):  # its neighbours
         assert sum("p4" in lost for lost in missing[name]) >= 4
         assert ("left behind", {"neighbours": ["p4"]}) in peers.told[name]
-    assert peers.rounds("p4")[-1] < 5
+    assert peers.rounds("p4")[-1] <= 16
     for place, stats in enumerate(reached):
         assert np.abs(stats - as_weighed(peers, missing)[place]).max() <= 1e-9
 

@@ -7,7 +7,6 @@ quorum. Everything it needs it asks for, one call at a time per neighbour; every
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -27,13 +26,14 @@ from peerbayes.peers import store as stores
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed, Phase, agree, data_digest
 from peerbayes.peers.audit import AuditLog
-from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
+from peerbayes.peers.errors import IdentityError, RefusedMessage
+from peerbayes.peers.news import News
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
+from peerbayes.peers.sums import TreeSums
 from peerbayes.peers.terms import Terms
 from peerbayes.peers.transport import Transport, Unreachable
 from peerbayes.peers.wire import Reply, Request
-from peerbayes.relay import spanning_tree
 
 log = logging.getLogger("peerbayes.peer")
 
@@ -100,13 +100,7 @@ class Node:
     agreed: Agreed | None = None
     lines: dict[str, Line] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
-    _phases: dict[str, tuple[Phase, Any]] = field(default_factory=dict)
-    _parts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _given: dict[str, set[str]] = field(default_factory=dict)
-    _first: np.ndarray | None = None
-    _check_first: Callable[[np.ndarray], None] = lambda numbers: None
-    _firsts: dict[str, np.ndarray] = field(default_factory=dict)
+    _news: News = field(default_factory=News)
     _inbox: dict[str, np.ndarray] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
     _outbox: Outbox = field(default_factory=dict)
@@ -160,7 +154,7 @@ class Node:
                     self.name, self.frame, self.labels, self.terms, self.roster, self._total, self._exchange
                 )
             except PeerbayesError:
-                await self._drain()
+                await self._sums.drain(DRAIN)
                 self.store.forget_agreement()  # the next start may bring other rows
                 raise
             self._tell("agreed", schema=self.agreed.schema.fingerprint, peers=self.agreed.peers,
@@ -180,59 +174,19 @@ class Node:
         if not self.roster.closed:
             self._tell("open", members=len(self.roster.members))
         while not self.roster.closed:
-            await self._changed(1.0)
+            await self._news.wait(1.0)
 
     async def _total(self, phase: Phase, own: Any) -> Any:
-        """The sum over all peers: everybody sends each tree neighbour what lies behind it."""
-        parts = self._parts.setdefault(phase.name, {})
-        for sender, body in self.store.sums(phase.name).items():
-            parts[sender] = phase.parse(body)
-        self._phases[phase.name] = phase, own
-        self._notify()
         self._tell("agreeing", phase=phase.name)
-        while lacking := [neighbour for neighbour in self._tree if neighbour not in parts]:
-            if gone := [neighbour for neighbour in lacking if neighbour not in self.neighbours]:
-                raise PeerError(
-                    f"{gone[0]} was revoked or left before everybody had agreed, and what lies behind it is not known; "
-                    "found another network without it"
-                )
-            await self._changed(None)
-        total = own
-        for neighbour in sorted(parts):
-            total = total + parts[neighbour]
-        return total
+        return await self._sums.total(phase, own, lambda: self.neighbours)
 
     async def _exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
-        """Every neighbour's numbers, for everybody's own."""
-        for name, body in self.store.sums("first").items():
-            self._firsts[name] = np.frombuffer(body, dtype="<f8").reshape(own.shape)
-        self._first, self._check_first = own, check
-        self._notify()
-        neighbours = self.roster.neighbours(self.name)
-        while not all(name in self._firsts for name in neighbours):
-            await self._changed(None)
-        return {name: self._firsts[name] for name in neighbours}
+        return await self._sums.exchange(own, check)
 
     @cached_property
-    def _tree(self) -> tuple[str, ...]:
-        """Neighbours on the spanning tree that sums take, once the roster is closed."""
-        names = [member.name for member in self.roster.members]
-        _, places = spanning_tree(self.roster.adjacency()).seen_from(self.roster.place(self.name))
-        return tuple(names[place] for place in places)
-
-    @cached_property
-    def _behind_link(self) -> dict[str, int]:
-        """How many members lie behind each tree neighbour."""
-        tree, own = spanning_tree(self.roster.adjacency()), self.roster.place(self.name)
-        count = {}
-        for neighbour in self._tree:
-            found, waiting = {own}, [self.roster.place(neighbour)]
-            while waiting:
-                place = waiting.pop()
-                found.add(place)
-                waiting += [int(other) for other in tree.sender[tree.receiver == place] if other not in found]
-            count[neighbour] = len(found) - 1
-        return count
+    def _sums(self) -> TreeSums:
+        """What is agreed on by sums, once the roster is closed."""
+        return TreeSums(self.name, self.roster, self.store, self._news)
 
     async def _rounds(self, agreed: Agreed) -> np.ndarray:
         learner = agreed.learner
@@ -244,7 +198,7 @@ class Node:
             self.turn, nested = stored
             state = restored(state, iter(_flat(nested)))
             self._tell("resumed", round=self.turn)
-        self._notify()
+        self._news.tell()
         quick = False
         while self.turn < self.terms.rounds:
             heard = await self._hear()
@@ -260,7 +214,7 @@ class Node:
             self._outbox = {key: ready for key, ready in self._outbox.items() if key[0] == self.turn} | outbox
             self._inbox.clear()
             self._gone.clear()
-            self._notify()
+            self._news.tell()
             self._tell(
                 "round", round=self.turn, of=self.terms.rounds, heard=sorted(heard), missing=sorted(missing)
             )
@@ -309,7 +263,7 @@ class Node:
             left = began + self.terms.limits.deadline * (2 if behind else 1) - time.monotonic()
             if left <= 0 and len(waited) - len(lacking) >= self.terms.limits.quorum * len(waited):
                 break
-            await self._changed(min(left, 1.0) if left > 0 else 1.0)
+            await self._news.wait(min(left, 1.0) if left > 0 else 1.0)
         return dict(self._inbox)
 
     def _write_model(self, stats: np.ndarray) -> None:
@@ -328,7 +282,7 @@ class Node:
         while (behind := [n for n in self.neighbours if self._line(n).done < self.terms.rounds]) and (
             time.monotonic() < until
         ):
-            await self._changed(min(1.0, max(0.0, until - time.monotonic())))
+            await self._news.wait(min(1.0, max(0.0, until - time.monotonic())))
         if behind:
             self._tell("left behind", neighbours=behind)
         for name in self.neighbours:  # a last word, so that they need not wait either
@@ -336,14 +290,6 @@ class Node:
                 await self.transport.ask(name, wire.encode(self._request("hello")), 1.0)
             except (Unreachable, RefusedMessage):
                 continue
-
-    async def _drain(self) -> None:
-        """Give neighbours a while to hear the sums that made this peer stop: they stop for the same reason."""
-        until = time.monotonic() + DRAIN
-        while time.monotonic() < until and any(
-            set(self._tree) - self._given.get(phase, set()) for phase in self._phases
-        ):
-            await self._changed(0.5)
 
     # --- asking ----------------------------------------------------------------------------------------
 
@@ -366,11 +312,8 @@ class Node:
             return self._request("roster", body=self.own.signed)
         if line.roster < 0 or not self.roster.closed:
             return self._request("hello")
-        for name in self._phases:
-            if neighbour not in self._parts[name] and neighbour in self._tree:
-                return self._request("sum", phase=name, wait=WAIT)
-        if self._first is not None and neighbour not in self._firsts:
-            return self._request("first", wait=WAIT)
+        if (part := self._sums.wanted(neighbour)) is not None:
+            return self._request(part[0], phase=part[1], wait=WAIT)
         if self.agreed is None:
             return None
         if (
@@ -392,7 +335,7 @@ class Node:
         while neighbour in self.neighbours:
             asked = self._wanted(neighbour)
             if asked is None:
-                await self._changed(None)
+                await self._news.wait(None)
                 continue
             began = time.monotonic()
             try:
@@ -434,28 +377,14 @@ class Node:
             self._gone.add(neighbour)  # this peer was away for too long: the round goes on without it
         if reply.status == "ok" and asked.kind == "roster" and reply.body:
             self.adopt(reply.body)
-        elif reply.status == "ok" and asked.kind == "sum":
-            phase = self._phases[asked.phase][0]
-            part = phase.parse(reply.body)
-            if phase.peers is not None and phase.peers(part) != self._behind_link[neighbour]:
-                raise RefusedMessage(
-                    "implausible",
-                    f"a sum of {phase.peers(part)} peers; {self._behind_link[neighbour]} lie behind that link",
-                )
-            if neighbour not in self._parts[asked.phase]:
-                await asyncio.to_thread(self.store.add_sum, asked.phase, neighbour, reply.body)
-                self._parts[asked.phase][neighbour] = part
-        elif reply.status == "ok" and asked.kind == "first" and self._first is not None:
-            numbers = wire.numbers_in(reply, self._first.shape)
-            self._check_first(numbers)
-            await asyncio.to_thread(self.store.add_sum, "first", neighbour, reply.body)
-            self._firsts[neighbour] = numbers
+        elif reply.status == "ok" and asked.kind in ("sum", "first"):
+            await self._sums.take(neighbour, asked.kind, asked.phase, reply)
         elif reply.status == "ok" and asked.kind == "round" and self.agreed is not None:
             message = wire.numbers_in(reply, self.agreed.learner.shape)
             self.agreed.plausible.check(message, asked.turn)
             if asked.turn == self.turn + 1:  # else the round was closed without it
                 self._inbox[neighbour] = message
-        self._notify()
+        self._news.tell()
 
     # --- answering -------------------------------------------------------------------------------------
 
@@ -507,20 +436,20 @@ class Node:
                 line.left = True
                 self._note(caller, "left")
             if changed or asked.kind == "leave":
-                self._notify()
+                self._news.tell()
         if asked.kind == "roster" and asked.body:
             self.adopt(asked.body)
-            self._notify()
+            self._news.tell()
             return self._answer(asked, "roster", "ok")
         if asked.kind == "roster":
             return self._bytes(caller, asked, self.own.signed, (), logged=False)
         if asked.kind in ("hello", "leave"):
             return self._answer(asked, asked.kind, "ok")
         until = time.monotonic() + min(asked.wait, WAIT)
-        news = self._news
+        news = self._news.next
         while (found := await self._found(caller, asked)) is None and time.monotonic() < until:
-            await self._changed(until - time.monotonic(), news)
-            news = self._news
+            await self._news.wait(until - time.monotonic(), news)
+            news = self._news.next
         if found is None:
             return self._answer(asked, asked.kind, "not yet")
         if found == "gone":
@@ -531,9 +460,11 @@ class Node:
     async def _found(self, caller: str, asked: Request) -> Any:
         """Bytes, digest and shape of what is asked for; None: not yet."""
         if asked.kind == "sum":
-            return self._behind(caller, asked.phase)
+            body = self._sums.behind(caller, asked.phase)
+            return None if body is None else (body, wire.digest_of(body), ())
         if asked.kind == "first":
-            return None if self._first is None else _as_bytes(self._first)
+            own = self._sums.first()
+            return None if own is None else _as_bytes(own)
         if self.agreed is not None and asked.schema != self.agreed.schema.fingerprint:
             raise RefusedMessage(
                 "wrong schema", f"schema {asked.schema:.12} instead of {self.agreed.schema.fingerprint:.12}"
@@ -547,23 +478,6 @@ class Node:
                 return "gone" if asked.turn < self.store.oldest() else None
             ready = *stored, self.agreed.learner.shape
         return ready
-
-    def _behind(self, caller: str, phase: str) -> Any:
-        """The sum of all that lies behind this peer, seen from a tree neighbour."""
-        if caller not in self._tree:
-            raise RefusedMessage("not on the tree", f"sums do not go from {self.name} to {caller}")
-        if phase not in self._phases:
-            return None
-        parts = self._parts[phase]
-        others = [name for name in self._tree if name != caller]
-        if not all(name in parts for name in others):
-            return None
-        total = self._phases[phase][1]
-        for name in sorted(others):
-            total = total + parts[name]
-        self._given.setdefault(phase, set()).add(caller)
-        body = total.pack()
-        return body, wire.digest_of(body), ()
 
     def _bytes(
         self,
@@ -598,7 +512,7 @@ class Node:
         self.transport.follow(roster)
         self._tell("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
         self._start_lines()
-        self._notify()
+        self._news.tell()
 
     def _refuse(self, who: str, error: RefusedMessage) -> None:
         self._tell("refused", who=who, reason=error.reason, detail=str(error)[:300])
@@ -611,17 +525,6 @@ class Node:
 
     def _tell(self, what: str, **facts: Any) -> None:
         self.told(what, facts)
-
-    def _notify(self) -> None:
-        """Something changed: whoever waits looks again."""
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def _changed(self, seconds: float | None, news: asyncio.Event | None = None) -> None:
-        """Wait until something changes (after `news` was taken, if given), or so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):  # wait_for could lose a cancellation before Python 3.12
-                await (news or self._news).wait()
 
 
 def _as_bytes(array: np.ndarray) -> tuple[bytes, bytes, tuple[int, ...]]:
