@@ -454,6 +454,8 @@ class Node:
             return self._answer(asked, asked.kind, "not yet")
         if found == "gone":
             return self._answer(asked, asked.kind, "gone")
+        if caller in self.roster.revoked:  # meanwhile
+            raise RefusedMessage("revoked", f"{caller} is no longer a member")
         body, digest, shape = found
         return self._bytes(caller, asked, body, shape, digest)
 
