@@ -23,6 +23,7 @@ from peerbayes.experiments.engines import LocalEngine, engine_of
 from peerbayes.experiments.prepared import READINGS, prepared
 from peerbayes.experiments.store import Store
 from peerbayes.experiments.sweep import Sweep
+from peerbayes.strategies import STRATEGIES
 
 SMALL = {"nodes": 5, "rows_per_node": 20, "rounds": 4}
 
@@ -451,6 +452,8 @@ def test_the_published_pages_come_from_the_published_results(tmp_path, monkeypat
     monkeypatch.setattr(sys.modules["peerbayes.experiments.sweep"], "printed", lambda number: {})
     numbers = re.compile(r"-?\d\.\d{3} ± \d\.\d{3}")
     assert numbers.findall(page) == numbers.findall(document.reproduction(sweep, store, words))
+    beside = document.strategies(sweep, store, ("auto", *STRATEGIES))
+    assert (PAGES / "strategies.md").read_text(encoding="utf-8") == beside
 
 
 def test_what_differs_from_the_paper_is_read_again(store):
