@@ -42,10 +42,7 @@ class Run:
     @property
     def history(self) -> Any:
         """A DataFrame with a row per evaluated round and peer."""
-        import pandas as pd
-
-        frame = pd.DataFrame(self.records, columns=list(COLUMNS))
-        return frame.astype(dict.fromkeys(("round", "node", "bytes", "floored"), np.int64))
+        return history_of(self.records)
 
     def summary(self) -> dict[str, float]:
         """Errors at the end: mean and standard deviation over peers, RC and ML beside them, and the gaps."""
@@ -114,3 +111,11 @@ class Run:
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error
+
+
+def history_of(records: np.ndarray) -> Any:
+    """Records [rounds × peers, figures] as a DataFrame."""
+    import pandas as pd
+
+    frame = pd.DataFrame(records, columns=list(COLUMNS))
+    return frame.astype(dict.fromkeys(("round", "node", "bytes", "floored"), np.int64))

@@ -146,12 +146,11 @@ async def agree(
     )
     mass = summary.rows / (terms.lr * summary.peers)
     start = await _start(terms, held, mass, summary.peers, total)
-    links = roster.adjacency()
+    tree = spanning_tree(roster.adjacency())
     chosen = terms.strategy
     if chosen == "auto":
-        fits = await _relay_fits(terms, held, start, links, summary.rows, schema.limit**2, total, first)
+        fits = await _relay_fits(terms, held, start, tree, summary.rows, schema.limit**2, total, first)
         chosen = "relay" if fits else "exact"
-    tree = spanning_tree(links)
     learner, strategy = await _learner(name, chosen, terms, roster, tree, held, start, summary, total)
     reach = max(1.0, schema.limit**2)
     rate = getattr(strategy, "rate", 1.0)
@@ -211,14 +210,14 @@ async def _relay_fits(
     terms: Terms,
     held: Holdings,
     start: np.ndarray,
-    links: Any,
+    tree: Tree,
     rows: int,
     reach: float,
     total: Total,
     first: First,
 ) -> bool:
     """As in the simulator: everybody is near, or data differ."""
-    if spanning_tree(links).mean_distance <= NEAR * terms.rounds:
+    if tree.mean_distance <= NEAR * terms.rounds:
         return True
     change, within = held.first(start[None])
     own = np.concatenate([change[0].ravel(), within])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import time
 from collections.abc import Iterator
@@ -87,7 +88,9 @@ def _port(home: Home, peer: Peer) -> Check:
             probe.bind((host.strip("[]"), int(port)))
     except OSError as error:
         advice = (
-            "another program uses the port" if error.errno == 98 else "is the address one of this machine's?"
+            "another program uses the port"
+            if error.errno == errno.EADDRINUSE
+            else "is the address one of this machine's?"
         )
         return Check("port", "failed", f"{listen} cannot be listened on: {error.strerror}; {advice}")
     return Check("port", "ok", f"{listen} is free")
@@ -96,7 +99,7 @@ def _port(home: Home, peer: Peer) -> Check:
 async def _neighbours(peer: Peer) -> list[Check]:
     transport = Grpc(peer, lambda who, reason, detail: None)
     try:
-        names = [name for name in peer.roster.neighbours(peer.name) if name not in peer.roster.revoked]
+        names = peer.roster.present(peer.name)
         return list(await asyncio.gather(*(_neighbour(peer, transport, name) for name in names)))
     finally:
         await transport.close()

@@ -24,7 +24,7 @@ async def farewell(peer: Peer) -> dict[str, str]:
         return "told" if reply.status == "ok" else f"refused: {reply.reason}"
 
     try:
-        names = [name for name in peer.roster.neighbours(peer.name) if name not in peer.roster.revoked]
+        names = peer.roster.present(peer.name)
         return dict(zip(names, await asyncio.gather(*map(tell, names)), strict=True))
     finally:
         await transport.close()

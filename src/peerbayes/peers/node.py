@@ -122,12 +122,7 @@ class Node:
     @property
     def neighbours(self) -> tuple[str, ...]:
         """Those that are still there."""
-        revoked = self.roster.revoked
-        return tuple(
-            name
-            for name in self.roster.neighbours(self.name)
-            if name not in revoked and not self._line(name).left
-        )
+        return tuple(name for name in self.roster.present(self.name) if not self._line(name).left)
 
     def _line(self, name: str) -> Line:
         return self.lines.setdefault(name, Line())

@@ -82,6 +82,10 @@ class Roster:
         """Those linked with a member, in the members' order; revoked ones too."""
         return tuple(self._names[place] for place in self._linked[self.place(name)])
 
+    def present(self, name: str) -> tuple[str, ...]:
+        """Those linked with a member that are not revoked."""
+        return tuple(other for other in self.neighbours(name) if other not in self.revoked)
+
     def adjacency(self) -> csr_array:
         """A [N,N] in the members' order, as `peerbayes.topologies` has it."""
         pairs = [(self._places[first], self._places[second]) for first, second in self.links]

@@ -92,7 +92,8 @@ class Store:
                 raise PeerError(
                     f"{path} has format {self.told('format')}; this peerbayes reads {FORMAT}. Update it"
                 )
-            self._known.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
+            if not readonly:
+                self._known.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
         except sqlite3.DatabaseError as error:
             raise PeerError(f"{path} cannot be used as a peer's state: {error}") from error
 

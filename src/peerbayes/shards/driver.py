@@ -16,7 +16,7 @@ from peerbayes.families import FAMILIES, Family, Rows
 from peerbayes.inputs import check_counts, check_names, classes_of, ordering, plain, rest, rows_at
 from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place
-from peerbayes.runs import COLUMNS
+from peerbayes.runs import history_of
 from peerbayes.schema import Schema
 from peerbayes.shards.cut import Plan, crossing, cut, places, plans
 from peerbayes.shards.engines import Engine, Here, OverRay, cluster
@@ -60,10 +60,7 @@ class ShardedRun:
     @property
     def history(self) -> Any:
         """A DataFrame with a row per evaluated round and peer."""
-        import pandas as pd
-
-        frame = pd.DataFrame(self.records, columns=list(COLUMNS))
-        return frame.astype(dict.fromkeys(("round", "node", "bytes", "floored"), np.int64))
+        return history_of(self.records)
 
     def classifier(self, node: int) -> Any:
         """The estimator of a peer whose statistics were asked for."""
