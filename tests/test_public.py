@@ -11,16 +11,15 @@ SOURCE = Path(peerbayes.__file__).parent
 
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
-    "errors", "machine", "core", "families.base", "families.naive_bayes", "families.gaussian", "families", "kernels",
-    "vectors",
-    "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema", "layouts", "files",
+    "errors", "machine", "versions", "core", "families.base", "families.naive_bayes", "families.gaussian", "families",
+    "kernels", "vectors", "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema", "layouts", "files",
     "statistics", "priors",
     "passes", "calibration", "settings", "reading", "classifier", "estimators",
     "sources.errors", "sources.values", "sources.text", "sources.parquet", "sources.databases", "sources",
     "telling", "answers",
     "topologies.links", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach",
     "topologies", "partitions", "places", "strategies", "relay", "rounds", "holdings", "metrics", "gossip", "runs",
-    "checkpoints", "inputs", "simulate",
+    "views", "live", "checkpoints", "inputs", "simulate",
     "shards.cut", "shards.shard", "shards.engines", "shards.driver", "shards",
     "datasets.errors", "datasets.expected", "datasets.origins", "datasets.registry", "datasets.downloads",
     "datasets.cache", "datasets.formats", "datasets.tabular", "datasets.images", "datasets.bundled",

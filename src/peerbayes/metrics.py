@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +32,40 @@ EVALUATION_STREAM = 4  # sets the rows that are drawn apart from other random nu
 STATISTICS_AT_ONCE = 1 << 19
 
 
+# Probabilities that what predictions look like is told from, and the bins of their confidence.
+OUTCOME_LOGITS, BINS = 1 << 24, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What predictions look like on labelled rows; for several models, the mean over them."""
+
+    confusion: np.ndarray
+    """[C, C] rows by true class (down) and predicted class (across)."""
+    reliability: np.ndarray
+    """[10, 3] by confidence, in tenths: rows, the sum of their confidence, how many are right."""
+
+    @classmethod
+    def of(cls, posterior: np.ndarray, labels: np.ndarray) -> Outcome:
+        """P [m, C] and classes [m]."""
+        classes = posterior.shape[1]
+        predicted, sure = posterior.argmax(axis=1), posterior.max(axis=1)
+        cells = np.bincount(labels * classes + predicted, minlength=classes * classes)
+        bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+        right = (predicted == labels).astype(float)
+        columns = [np.bincount(bins, each, minlength=BINS) for each in (np.ones_like(sure), sure, right)]
+        return cls(cells.reshape(classes, classes).astype(float), np.stack(columns, axis=1))
+
+    @classmethod
+    def mean(cls, outcomes: Iterable[Outcome]) -> Outcome:
+        """Over models."""
+        each = list(outcomes)
+        return cls(
+            np.mean([one.confusion for one in each], axis=0),
+            np.mean([one.reliability for one in each], axis=0),
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Labelled rows that models are judged on, all of them on all of these."""
@@ -51,6 +85,18 @@ class Sample:
             self._by_array(weights, soft, wrong, lost)
         count = max(self.labels.size, 1)
         return wrong / count, lost / count
+
+    def outcome(self, stats: np.ndarray, of_weights: bool) -> Outcome:
+        """What the predictions of peers [N, C, K] look like; of some of them, evenly, where they are many."""
+        most = max(1, OUTCOME_LOGITS // max(self.labels.size * stats.shape[1], 1))
+        some = stats[np.unique(np.linspace(0, len(stats) - 1, min(most, len(stats))).astype(np.int64))]
+        weights = some if of_weights else fetch(self.family.weights(some))
+        return Outcome.mean(self._outcome(each) for each in weights)
+
+    def _outcome(self, weights: np.ndarray) -> Outcome:
+        logits = [fetch(features) @ weights.T for _, features in self._blocks(LOGITS_HELD // len(weights))]
+        posterior = core.softmax(np.concatenate(logits).astype(np.float64))
+        return Outcome.of(posterior, self.labels)
 
     def _by_kernel(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, lost: np.ndarray) -> None:
         from peerbayes.kernels import judge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from peerbayes import files
 from peerbayes.errors import ModelFileDamaged
 from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.families import Family
+from peerbayes.metrics import Outcome
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
 COLUMNS = ("round", "node", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
+REFERENCES = tuple(f"{kind}_{who}" for who in ("rc", "ml", "local") for kind in ("train", "test"))
 RUN_FILE = "run.peerbayes"
+LIVE_FILE = "live.sqlite"  # what a simulation writes while it goes on
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,18 @@ class Run:
     records: np.ndarray = field(repr=False)
     """[rows, 8] the history, in the order of `COLUMNS`."""
     references: dict[str, float]
-    """Errors of RC and ML on the pooled rows."""
+    """Errors of RC and ML on the pooled rows, and the mean error of peers alone (strategy "local")."""
     sizes: np.ndarray = field(repr=False)
     """[N] rows of each peer."""
     of_weights: bool = False
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
     """What the time was spent on: rounds, evaluation, references."""
+    links: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
+    """[E, 2] who was linked with whom in the last round, each pair once; absent peers are there, too."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict, repr=False)
+    """What predictions at the end look like: of "peers" and, with references, of "rc" and "ml"."""
+    made: dict[str, str] = field(default_factory=dict, repr=False)
+    """When, and by which versions."""
 
     @property
     def history(self) -> Any:
@@ -52,8 +62,8 @@ class Run:
         for kind in ("train", "test"):
             errors = column[f"{kind}_error"]
             told[f"{kind}_error"], told[f"{kind}_std"] = float(errors.mean()), float(errors.std())
-            for reference in ("rc", "ml"):
-                told[f"{kind}_{reference}"] = self.references[f"{kind}_{reference}"]
+            for reference in ("rc", "ml", "local"):
+                told[f"{kind}_{reference}"] = self.references.get(f"{kind}_{reference}", math.nan)
                 told[f"{kind}_gap_{reference}"] = told[f"{kind}_error"] - told[f"{kind}_{reference}"]
         told["disagreement"] = float(column["disagreement"].mean())
         told["bytes_per_peer"] = float(column["bytes"].mean())
@@ -70,25 +80,38 @@ class Run:
             )
         if not 0 <= node < len(self.stats):
             raise ValueError(f"node is {node}; expected 0 to {len(self.stats) - 1}")
-        statistics = Statistics(self.stats[node], self.schema, self.layout, calibrated=True)
-        return ESTIMATOR_OF[self.layout.name].from_statistics(statistics)
+        return ESTIMATOR_OF[self.layout.name].from_statistics(self.statistics(node))
+
+    def statistics(self, node: int) -> Statistics:
+        """What one peer would predict with, and what its numbers mean."""
+        return Statistics(self.stats[node], self.schema, self.layout, calibrated=True)
+
+    def report(self, path: str | Path) -> Path:
+        """Write one HTML page that shows everything, and opens without a network; the extra `report`."""
+        from importlib import import_module
+
+        return Path(import_module("peerbayes.report").write(path, [self]))  # the one call upwards
 
     def save(self, folder: str | Path) -> None:
-        """Write the run to a folder; `Run.load` reads it."""
+        """Write the run to a folder, where it takes the place of what was written live; `Run.load` reads it."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         header = {
             "kind": "run",
             "configuration": self.configuration,
-            "references": self.references,
+            "references": {name: value for name, value in self.references.items() if math.isfinite(value)},
+            "made": self.made,
             "of_weights": self.of_weights,
             "seconds": self.seconds,
             "schema": self.schema.to_json(),
             "family": {"name": self.layout.name, **self.layout.layout()},
         }
-        arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes}
+        arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
+        for who, outcome in self.outcomes.items():
+            arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
         files.write(target / RUN_FILE, files.pack(header, arrays))
         (target / "summary.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
+        forget_live(target)
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
@@ -104,13 +127,28 @@ class Run:
                 layout,
                 arrays["stats"],
                 arrays["records"],
-                header["references"],
+                {**dict.fromkeys(REFERENCES, math.nan), **header["references"]},
                 arrays["sizes"].astype(np.int64),
                 header["of_weights"],
                 header.get("seconds", {}),
+                arrays.get("links", np.zeros((0, 2))).astype(np.int64),
+                {
+                    name.removeprefix("confusion "): Outcome(
+                        confusion, arrays[name.replace("confusion", "reliability", 1)]
+                    )
+                    for name, confusion in arrays.items()
+                    if name.startswith("confusion ")
+                },
+                header.get("made", {}),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error
+
+
+def forget_live(folder: Path) -> None:
+    """Remove what a simulation wrote while it went on."""
+    for end in ("", "-wal", "-shm"):
+        (folder / f"{LIVE_FILE}{end}").unlink(missing_ok=True)
 
 
 def history_of(records: np.ndarray) -> Any:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from peerbayes import layouts, metrics, topologies
+from peerbayes import layouts, metrics, topologies, versions
 from peerbayes.calibration import start_statistics
 from peerbayes.checkpoints import Checkpoint
 from peerbayes.estimators import ESTIMATOR_OF
-from peerbayes.families import FAMILIES
+from peerbayes.families import FAMILIES, Family
 from peerbayes.gossip import agree
 from peerbayes.holdings import Holdings
 from peerbayes.inputs import (
@@ -29,11 +29,12 @@ from peerbayes.inputs import (
     rest,
     rows_at,
 )
+from peerbayes.live import LiveFile
 from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place, fetch
 from peerbayes.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
 from peerbayes.rounds import Broadcast, Faults, OverTree
-from peerbayes.runs import Run
+from peerbayes.runs import REFERENCES, Run
 from peerbayes.schema import Schema
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
@@ -74,6 +75,7 @@ def simulate(
     references: bool = True,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
+    live: str | Path | None = None,
     device: str | None = None,
     dtype: str = "float64",
 ) -> Run:
@@ -90,15 +92,17 @@ def simulate(
     message_delay   probability that a link lags: what arrives is the message of the round before
     peers_down      probability that a peer is away for a round: it neither hears nor learns
     start_rounds    rounds of accelerated gossip that agree on the "marginal" and "ml" starts, counted in bytes
-    references      whether RC and ML on the pooled rows are computed beside the peers
+    references      whether RC and ML on the pooled rows, and peers alone (strategy "local"), are computed beside them
     checkpoint      a file to go on from after a crash: the same call then ends with the same bits
+    live            a folder that the rounds are written to as they come: `peerbayes watch` shows them
     device, dtype   PyTorch's name of a device ("cuda"), None for NumPy; "float64" or "float32"
     """
     configuration = {
         name: value if isinstance(value, str | int | float | bool | tuple | None) else type(value).__name__
         for name, value in locals().items()
-        if name not in ("X", "y", "schema", "test", "references", "progress", "checkpoint")
+        if name not in ("X", "y", "schema", "test", "references", "progress", "checkpoint", "live")
     }
+    made = versions.made()
     check_names(family, strategy, start, objective, lr)
     judged_rows = evaluate_rows if isinstance(evaluate_rows, tuple) else (evaluate_rows, evaluate_rows)
     check_counts(
@@ -115,6 +119,7 @@ def simulate(
     described = replace(described, classes=classes)
     parts = part_rows(partition, codes, lambda: ordering(described, table), nodes, rows_per_node, streams[0])
     network = topologies.schedule(topology, nodes, streams[1], change_every)
+    links = topologies.pairs(network.at(rounds))
     if peers_down:
         network = topologies.Churn(network, peers_down, int(streams[2].integers(2**31)))
 
@@ -153,6 +158,9 @@ def simulate(
     del begin  # a large network's memory is its statistics
     if saved is not None:
         done, state, sent, records = saved.resume(state, sent)
+    watched = None if live is None else LiveFile(Path(live), configuration, made, sizes, links)
+    if watched is not None and records:
+        watched.add(np.concatenate(records))
     for turn in range(done + 1, rounds + 1):
         state, more = driver.advance(state, turn)
         sent = sent + more
@@ -165,6 +173,10 @@ def simulate(
                 np.stack([np.full(nodes, float(turn)), np.arange(nodes), *judged[:4], sent, judged[4]], 1)
             )
             clock.add("evaluation")
+            if watched is not None:
+                watched.add(records[-1])
+        if watched is not None:
+            watched.turn(turn)
         if saved is not None:
             saved.keep(turn, state, sent, records)
             clock.add("checkpoints")
@@ -174,16 +186,55 @@ def simulate(
         saved.remove()
 
     stats, of_weights = np.asarray(fetch(driver.read(state)), dtype=np.float64), driver.strategy.of_weights
-    weights = held.row_weights
     clock.add("rounds")
-    del state, driver, held, rows, train, tested  # the references need room
-    beside = dict.fromkeys(("train_rc", "test_rc", "train_ml", "test_ml"), math.nan)
-    if references:
-        beside = _references(family, table, y, own, measured, start, lr, rounds, weights, away)
-        clock.add("references")
+    del state
     history = np.concatenate(records)
+    outcomes = {"peers": (train if tested is None else tested).outcome(stats, of_weights)}
+    clock.add("evaluation")
+    beside = dict.fromkeys(REFERENCES, math.nan)
+    if references:
+        alone = history[-nodes:, 2:4].mean(axis=0)
+        if driver.strategy.name != "local":
+            begin, _ = _start(start, held, lr, network, start_rounds, "local")
+            driver = _driver("local", network, held, begin, rounds, local_steps, Faults(0.0, seed))
+            alone = _at_the_end(driver, place.put(begin), rounds, guarded, train, tested)
+            del begin
+        beside |= {"train_local": float(alone[0]), "test_local": float(alone[1])}
+        weights = held.row_weights
+        del driver, held, rows, train, tested  # the others need room
+        errors, predicted = _references(family, table, y, own, measured, start, lr, rounds, weights, away)
+        beside |= errors
+        outcomes |= predicted
+        clock.add("references")
     layout = FAMILIES[family](**{**guarded.layout(), "cardinalities": guarded.cardinalities})
-    return Run(configuration, measured, layout, stats, history, beside, sizes, of_weights, clock.seconds)
+    if watched is not None:
+        watched.close()
+    return Run(
+        configuration,
+        measured,
+        layout,
+        stats,
+        history,
+        beside,
+        sizes,
+        of_weights,
+        clock.seconds,
+        links,
+        outcomes,
+        made,
+    )
+
+
+def _at_the_end(
+    driver: Broadcast | OverTree, state: Any, rounds: int, family: Family, train: Any, tested: Any
+) -> np.ndarray:
+    """Mean training and test error over peers after all rounds: [2]."""
+    state = driver.begin(state)
+    for turn in range(1, rounds + 1):
+        state, _ = driver.advance(state, turn)
+    now = driver.read(state)
+    mean = array_namespace(now).mean(now, axis=0)
+    return metrics.judged(now, mean, False, family, train, tested)[:2].mean(axis=1)
 
 
 class Clock:
@@ -275,14 +326,16 @@ def _references(
     rounds: int,
     weights: np.ndarray,
     away: tuple[Any, Any] | None,
-) -> dict[str, float]:
-    """Errors of RC (the last iterate, as many iterations as rounds) and of ML on the pooled rows."""
+) -> tuple[dict[str, float], dict[str, metrics.Outcome]]:
+    """Errors of RC (the last iterate, as many iterations as rounds) and ML on the pooled rows; their predictions."""
     X, labels = plain(rows_at(table, own)), np.asarray(y)[own]
-    told = {}
+    told, outcomes = {}, {}
     for name, calibrate in (("rc", True), ("ml", False)):
         model = ESTIMATOR_OF[family](
             calibrate=calibrate, schema=schema, start=start, lr=lr, max_iter=rounds, keep="last"
         ).fit(X, labels, sample_weight=weights)
         told[f"train_{name}"] = 1.0 - model.score(X, labels)
         told[f"test_{name}"] = np.nan if away is None else 1.0 - model.score(*away)
-    return {name: float(value) for name, value in told.items()}
+        judged = (X, labels) if away is None else away
+        outcomes[name] = metrics.Outcome.of(model.predict_proba(judged[0]), schema.encode_labels(judged[1]))
+    return {name: float(value) for name, value in told.items()}, outcomes

@@ -25,8 +25,9 @@ from peerbayes.experiments import document as pages
 from peerbayes.experiments.engines import engine_of
 from peerbayes.experiments.prepared import FILES, read_as
 from peerbayes.experiments.store import Store
-from peerbayes.experiments.sweep import Sweep, code_version
+from peerbayes.experiments.sweep import Sweep
 from peerbayes.strategies import STRATEGIES
+from peerbayes.versions import code_version
 
 KNOWN_STRATEGIES = (*STRATEGIES, "relay", "auto")
 

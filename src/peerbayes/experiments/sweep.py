@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 
 from peerbayes.experiments.cells import Cell, compute
 from peerbayes.experiments.engines import Engine
@@ -14,6 +11,7 @@ from peerbayes.experiments.prepared import read_as
 from peerbayes.experiments.printed import printed
 from peerbayes.experiments.store import Store
 from peerbayes.experiments.tables import Record, Table
+from peerbayes.versions import code_version
 
 Told = Callable[[int, int], object]  # called with the cells done and the cells in all
 
@@ -89,22 +87,3 @@ class Sweep:
                     strategies: Sequence[str] = ("rc",) if table.kind == "size" else self.strategies
                     for strategy in strategies:
                         yield table, column, strategy
-
-
-@cache
-def code_version() -> str:
-    """The version of this package, and the commit where it lies in a repository."""
-    from peerbayes import __version__
-
-    root = Path(__file__).parents[3]
-    try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "src")
-    except (OSError, subprocess.CalledProcessError):
-        return __version__
-    return f"{__version__} {head}{' changed' if changed else ''}"
-
-
-def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True)
-    return done.stdout.strip()

@@ -7,6 +7,7 @@
 Every matrix is a SciPy CSR array with sorted indices; entry [v,u] is the message from u to v. Nodes count from 0.
 """
 
+from peerbayes.topologies.links import pairs
 from peerbayes.topologies.mixing import closed_mean, delay, lose, metropolis, neighbour_mean, stable
 from peerbayes.topologies.networks import FIXED, NAMES, RANDOM, adjacency
 from peerbayes.topologies.reach import diameter, smallest_eigenvalue, spectral_gap, within_distance
@@ -14,6 +15,6 @@ from peerbayes.topologies.schedules import Changing, Churn, Schedule, Sequence, 
 
 __all__ = [
     "FIXED", "NAMES", "RANDOM", "Changing", "Churn", "Schedule", "Sequence", "Static", "adjacency", "closed_mean",
-    "delay", "diameter", "lose", "metropolis", "neighbour_mean", "schedule", "smallest_eigenvalue", "spectral_gap",
-    "stable", "within_distance",
+    "delay", "diameter", "lose", "metropolis", "neighbour_mean", "pairs", "schedule", "smallest_eigenvalue",
+    "spectral_gap", "stable", "within_distance",
 ]  # fmt: skip

@@ -77,6 +77,13 @@ def rows_of(matrix: csr_array) -> np.ndarray:
     return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
+def pairs(matrix: csr_array) -> np.ndarray:
+    """Who is linked with whom, each pair once, the smaller number first: [E, 2]."""
+    first, second = rows_of(matrix), matrix.indices
+    once = first < second
+    return np.stack([first[once], second[once]], axis=1).astype(np.int64)
+
+
 def row_sums(matrix: csr_array) -> np.ndarray:
     return np.bincount(rows_of(matrix), weights=matrix.data, minlength=matrix.shape[0])
 

@@ -1,0 +1,198 @@
+"""A simulation on disk while it goes on, for whoever watches: one SQLite file in the run's folder.
+
+The simulation writes every evaluated round; readers follow without disturbing it. The file goes once the run is saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes.errors import PeerbayesError
+from peerbayes.runs import COLUMNS, LIVE_FILE, RUN_FILE, Run, forget_live
+from peerbayes.views import CURVES, View, sampled, spread
+
+# Peers whose curves are written; of larger networks a sample.
+WRITTEN = 1 << 14
+
+# Seconds between two notes of the round that a simulation is in.
+PAUSE = 0.1
+
+TABLES = """
+CREATE TABLE about (content TEXT NOT NULL, sizes BLOB NOT NULL, links BLOB NOT NULL, peers BLOB NOT NULL) STRICT;
+CREATE TABLE turns (one INTEGER PRIMARY KEY CHECK (one = 1), turn INTEGER NOT NULL, at REAL NOT NULL) STRICT;
+CREATE TABLE rounds (round INTEGER PRIMARY KEY, curves BLOB NOT NULL, spread BLOB NOT NULL) STRICT;
+CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), figures BLOB NOT NULL) STRICT;
+"""
+
+
+class LiveFile:
+    """What a simulation writes. It never waits for a disk: after a power cut there is nothing to watch anyway."""
+
+    def __init__(
+        self,
+        folder: Path,
+        configuration: dict[str, Any],
+        made: dict[str, str],
+        sizes: np.ndarray,
+        links: np.ndarray,
+    ) -> None:
+        self.path = folder / LIVE_FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        forget_live(folder)
+        self._db = sqlite3.connect(self.path, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = OFF")
+        self._peers = sampled(len(sizes), 1, WRITTEN)
+        about = json.dumps({"configuration": configuration, "made": made})
+        blobs = (array.astype("<i8").tobytes() for array in (sizes, links, self._peers))
+        self._db.executescript(f"BEGIN; {TABLES} COMMIT")
+        self._db.execute("INSERT INTO about VALUES (?, ?, ?, ?)", (about, *blobs))
+        self._noted = 0.0
+
+    def turn(self, turn: int) -> None:
+        """A round is over."""
+        if (now := time.time()) - self._noted >= PAUSE:
+            self._db.execute("INSERT OR REPLACE INTO turns VALUES (1, ?, ?)", (turn, now))
+            self._noted = now
+
+    def add(self, records: np.ndarray) -> None:
+        """Evaluated rounds [T·N, 8], in the order of `COLUMNS`."""
+        turns = np.unique(records[:, 0])
+        table = records.reshape(len(turns), -1, len(COLUMNS))[:, :, [COLUMNS.index(name) for name in CURVES]]
+        self._db.execute("BEGIN")
+        for turn, figures in zip(turns, table, strict=True):  # figures [N, 5]
+            told = figures[self._peers].astype("<f4").tobytes(), spread(figures.T).astype("<f8").tobytes()
+            self._db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (int(turn), *told))
+        self._db.execute("INSERT OR REPLACE INTO last VALUES (1, ?)", (table[-1].astype("<f4").tobytes(),))
+        self._db.execute("INSERT OR REPLACE INTO turns VALUES (1, ?, ?)", (int(turns[-1]), time.time()))
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        """The simulation is over; the file stays until the run is saved."""
+        self._db.close()
+
+
+class NothingToWatch(PeerbayesError):
+    """A folder without a run, finished or not."""
+
+
+@dataclass
+class Following:
+    """A run on disk, read again and again: what it looks like now."""
+
+    folder: Path
+    at: float = 0.0
+    """When the simulation was last heard of, in seconds since 1970; 0: never."""
+    _db: sqlite3.Connection | None = field(default=None, repr=False)
+    _file: tuple[int, int] | None = None
+    _about: dict[str, Any] = field(default_factory=dict, repr=False)
+    _rounds: list[int] = field(default_factory=list, repr=False)
+    _curves: list[np.ndarray] = field(default_factory=list, repr=False)
+    _spread: list[np.ndarray] = field(default_factory=list, repr=False)
+    _finished: View | None = field(default=None, repr=False)
+    _seen: tuple[int, float] | None = None
+    _view: View | None = field(default=None, repr=False)
+
+    def look(self) -> View:
+        """The run as it is now: the same object as before where nothing has changed."""
+        live = self.folder / LIVE_FILE
+        if not live.exists() and (self.folder / RUN_FILE).exists():
+            return self._whole()
+        if not live.exists():
+            raise NothingToWatch(
+                f"{self.folder} holds no run: neither {RUN_FILE} nor {LIVE_FILE}. Start one with "
+                f"`peerbayes simulate FILE --out {self.folder}`"
+            )
+        self._open(live)
+        return self._partial()
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _whole(self) -> View:
+        path = self.folder / RUN_FILE
+        found = path.stat()
+        if self._finished is None or (found.st_ino, found.st_mtime_ns) != self._file:
+            self.close()
+            self._file = found.st_ino, found.st_mtime_ns
+            self._finished = View.of(Run.load(self.folder), self.folder.name)
+            self.at = found.st_mtime
+        return self._finished
+
+    def _open(self, live: Path) -> None:
+        """Connect, and begin anew where another simulation has taken the folder."""
+        found = live.stat()
+        if self._db is not None and self._file == (found.st_ino, 0):
+            return
+        self.close()
+        self._file, self._finished, self._view, self._seen = (found.st_ino, 0), None, None, None
+        self._rounds, self._curves, self._spread = [], [], []
+        self._db = sqlite3.connect(
+            f"{live.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False, timeout=10
+        )
+
+    def _partial(self) -> View:
+        assert self._db is not None
+        try:
+            return self._read(self._db)
+        except sqlite3.DatabaseError as error:
+            with contextlib.suppress(sqlite3.Error):
+                self.close()
+            raise NothingToWatch(f"{self.folder / LIVE_FILE} cannot be read: {error}") from error
+
+    def _read(self, db: sqlite3.Connection) -> View:
+        if not self._about or not self._rounds:
+            found = db.execute("SELECT * FROM about").fetchone()
+            if found is None:
+                raise NothingToWatch(f"{self.folder}: the simulation has not begun")
+            integers = (np.frombuffer(blob, dtype="<i8") for blob in found[1:])
+            self._about = json.loads(found[0]) | dict(zip(("sizes", "links", "peers"), integers, strict=True))
+        seen = db.execute("SELECT turn, at FROM turns").fetchone() or (0, 0.0)
+        if self._view is not None and seen == self._seen:
+            return self._view
+        last = self._rounds[-1] if self._rounds else 0
+        for turn, curves, over in db.execute(
+            "SELECT round, curves, spread FROM rounds WHERE round > ? ORDER BY round", (last,)
+        ):
+            self._rounds.append(turn)
+            self._curves.append(np.frombuffer(curves, dtype="<f4").reshape(-1, len(CURVES)))
+            self._spread.append(np.frombuffer(over, dtype="<f8").reshape(len(CURVES), -1))
+        now = db.execute("SELECT figures FROM last").fetchone()
+        self._seen, self.at = seen, seen[1]
+        self._view = self._made(int(seen[0]), now[0] if now else None)
+        return self._view
+
+    def _made(self, turn: int, last: bytes | None) -> View:
+        about, sizes = self._about, self._about["sizes"]
+        peers = about["peers"][sampled(len(about["peers"]), len(self._rounds))]
+        places = np.searchsorted(about["peers"], peers)
+        count = len(self._rounds)
+        curves = np.stack([each[places] for each in self._curves]) if count else np.zeros((0, len(peers), 5))
+        over = np.stack(self._spread) if count else np.zeros((0, len(CURVES), 8))
+        now = np.frombuffer(last or b"", dtype="<f4").reshape(-1, len(CURVES))
+        configuration = about["configuration"]
+        return View(
+            str(configuration["strategy"]),
+            configuration,
+            about["made"],
+            int(configuration["rounds"]),
+            turn,
+            np.array(self._rounds, dtype=np.int64),
+            peers,
+            {name: curves[:, :, place] for place, name in enumerate(CURVES)},
+            {name: over[:, place] for place, name in enumerate(CURVES)},
+            {name: now[:, place] for place, name in enumerate(CURVES)},
+            sizes,
+            about["links"].reshape(-1, 2),
+            finished=False,
+        )

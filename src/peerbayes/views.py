@@ -1,0 +1,133 @@
+"""What there is to see of a run, finished or not: the peers' curves, how peers spread, the network, the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from peerbayes.metrics import Outcome
+from peerbayes.runs import COLUMNS, Run
+from peerbayes.statistics import Statistics
+
+# What is shown of every peer and round.
+CURVES = ("test_error", "train_error", "soft_error", "disagreement", "bytes")
+
+# What is told of all peers together: columns of `View.spread`.
+LEVELS = ("mean", "least", "5 %", "25 %", "median", "75 %", "95 %", "most")
+
+# Peers times rounds whose curves are held.
+HELD = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """T evaluated rounds of N peers, P of which have curves."""
+
+    title: str
+    configuration: dict[str, Any]
+    made: dict[str, str]
+    """When, and by which versions."""
+    total: int
+    """Rounds in all."""
+    turn: int
+    """Rounds done."""
+    rounds: np.ndarray
+    """[T] the evaluated rounds."""
+    peers: np.ndarray
+    """[P] numbers of the peers that have curves: all, or a sample."""
+    curves: dict[str, np.ndarray]
+    """[T, P] by name, see `CURVES`."""
+    spread: dict[str, np.ndarray]
+    """[T, 8] over all N peers by name, see `LEVELS`."""
+    last: dict[str, np.ndarray]
+    """[N] of every peer in the last evaluated round, by name."""
+    sizes: np.ndarray
+    """[N] rows of each peer."""
+    links: np.ndarray
+    """[E, 2] who is linked with whom, each pair once."""
+    names: tuple[str, ...] | None = None
+    """[N] what peers are called; None: by their numbers."""
+    references: dict[str, float] = field(default_factory=dict)
+    """Errors beside the peers': train and test, of rc, ml and local."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """What predictions look like: of "peers", "rc" and "ml"."""
+    statistics: Statistics | None = None
+    """Of the model to show; None: there is none yet, or it is not generative."""
+    finished: bool = True
+
+    @property
+    def nodes(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def error(self) -> str:
+        """The curve that errors are read from: test, or training where there are no test rows."""
+        tested = self.spread["test_error"]
+        return "test_error" if len(tested) == 0 or np.isfinite(tested).any() else "train_error"
+
+    @classmethod
+    def of(cls, run: Run, title: str | None = None) -> View:
+        """A finished run; its model is that of the peer with the median error."""
+        rounds = np.unique(run.records[:, 0]).astype(np.int64)
+        nodes = len(run.sizes)
+        table = run.records.reshape(len(rounds), nodes, len(COLUMNS))
+        figures = {name: table[:, :, COLUMNS.index(name)] for name in CURVES}
+        peers = sampled(nodes, len(rounds))
+        statistics = None if run.of_weights else run.statistics(median_peer(run))
+        return cls(
+            title if title is not None else str(run.configuration["strategy"]),
+            run.configuration,
+            run.made,
+            int(run.configuration["rounds"]),
+            int(rounds[-1]),
+            rounds,
+            peers,
+            {name: values[:, peers] for name, values in figures.items()},
+            {name: spread(values) for name, values in figures.items()},
+            {name: values[-1] for name, values in figures.items()},
+            run.sizes,
+            run.links,
+            None,
+            run.references,
+            run.outcomes,
+            statistics,
+        )
+
+
+def sampled(nodes: int, rounds: int, held: int = HELD) -> np.ndarray:
+    """The peers whose curves are held: all, or as many as fit, evenly."""
+    most = max(1, held // max(rounds, 1))
+    return np.arange(nodes) if nodes <= most else np.linspace(0, nodes - 1, most).astype(np.int64)
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Mean, least, quantiles and most over peers: [T, N] -> [T, 8], see `LEVELS`."""
+    quantiles = np.quantile(values, (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0), axis=1)
+    return np.concatenate([values.mean(axis=1)[:, None], quantiles.T], axis=1)
+
+
+def median_peer(run: Run) -> int:
+    """The peer whose error at the end is the median: the one a model is shown of."""
+    last = run.records[-len(run.sizes) :]
+    errors = last[:, COLUMNS.index("test_error")]
+    if not np.isfinite(errors).all():
+        errors = last[:, COLUMNS.index("train_error")]
+    return int(np.argsort(errors, kind="stable")[len(errors) // 2])
+
+
+def titles(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """What to call several runs: by what differs between them, else by the names of their folders."""
+    differing = [
+        key for key in runs[0].configuration
+        if len({repr(run.configuration.get(key)) for run in runs}) == len(runs)
+    ]  # fmt: skip
+    for key in ("strategy", *differing):
+        if key in differing:
+            return [
+                str(run.configuration[key]) if key == "strategy" else f"{key} {run.configuration[key]}"
+                for run in runs
+            ]
+    return list(names)
