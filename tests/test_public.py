@@ -31,7 +31,7 @@ LAYERS = [
     "peers", "peers.errors", "peers.documents", "peers.terms", "peers.pem", "peers.identity", "peers.member",
     "peers.roster", "peers.invitation", "peers.settings", "peers.home", "peers.founder", "peers.inspection",
     "peers.wire", "peers.summary", "peers.learner", "peers.agreement", "peers.audit", "peers.store",
-    "peers.transport", "peers.news", "peers.sums", "peers.node", "peers.handshakes", "peers.journal",
+    "peers.transport", "peers.news", "peers.sums", "peers.judge", "peers.node", "peers.handshakes", "peers.journal",
     "peers.service", "peers.status",
     "peers.checks", "peers.farewell", "peers.prometheus", "peers.loopback",
     "__init__", "config", "commands", "commands.shared",

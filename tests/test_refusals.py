@@ -35,7 +35,7 @@ from peerbayes.peers.founder import Founder
 from peerbayes.peers.journal import Journal
 from peerbayes.peers.loopback import Loopback
 from peerbayes.peers.node import Membership, Node
-from peerbayes.peers.service import table_of
+from peerbayes.peers.service import tables_of
 from peerbayes.peers.status import status
 from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Limits, Terms
@@ -86,7 +86,7 @@ def opened(home, transport=Grpc, told=None):
             told(what, facts)
 
     made = Node(
-        Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()), *table_of(peer), store,
+        Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()), *tables_of(peer)[0], store,
         transport(peer, journal.refused), audit, model=home.model_path, newer=home.keep_roster, told=tell, linger=60.0,
     )  # fmt: skip
     try:

@@ -345,3 +345,16 @@ def test_large_networks_are_judged_on_some_rows(monkeypatch):
     monkeypatch.setattr(metrics, "JUDGEMENTS", 8 * 40)
     monkeypatch.setattr(metrics, "FEWEST_JUDGED", 1)
     np.testing.assert_array_equal(pb.simulate(*WINE, **QUICK).records, some.records)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_values_may_be_missing_in_the_test_rows_alone(sharded):
+    from peerbayes.shards import simulate_shards
+
+    X, y = load_wine(return_X_y=True)
+    away = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
+    settings = {"nodes": 5, "rows_per_node": 20, "rounds": 8, "test": (away, y), "evaluate_every": 0}
+    whole = pb.simulate(X, y, references=False, **settings)
+    run = simulate_shards(X, y, stats_of="all", **settings) if sharded else whole
+    errors = [1 - whole.classifier(node).score(away, y) for node in range(5)]
+    assert run.history["test_error"].to_numpy() == pytest.approx(errors)

@@ -81,21 +81,43 @@ def simulate(
 ) -> Run:
     """Let `nodes` peers learn one classifier over a network, and say how each of them does.
 
+    X               the table: a DataFrame or an array [n, D]
+    y               its labels [n]
+    family          what a class looks like: "naive-bayes", "qda" or "lda"
+    kinds           which columns are discrete: "auto" (text, booleans and categoricals), "paper" (at most 10 distinct
+                    values), "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
     schema          what columns and classes are, instead of `kinds`, `clip` and what the rows show;
                     units are those of the peers' rows
-    test            rows to test on; without it, the rows that no peer holds
+    nodes           how many peers
+    rows_per_node   rows of each peer, one number or one per peer; None: all rows, shared out evenly
+    topology        who hears whom: a name ("tree", "ring", "tree+80", …; see `topologies.NAMES`), a networkx graph, a
+                    matrix, a file of links, or a schedule that changes
+    partition       which peer holds which rows: a name ("iid", "drift-y", "dirichlet-0.3", …; see `partitions`), or a
+                    list of index arrays
+    strategy        how peers learn: "exact", "relay", "auto" (chooses between these two), "crc" (the paper's),
+                    "tracking", "local", "consensus-ml", "dsgd", or a strategy of your own
+    start           the statistics that all begin with: "uniform" (the paper's), "marginal" or "ml"
+    rounds          rounds of messages, 64 as in the paper
+    lr              the learning rate of RC, which decides how much the start weighs (m⁰ = m / (lr·n)); the paper's is 0.05
+    local_steps     steps on a peer's own rows between two messages
+    change_every    rounds after which a random network is drawn anew; None: it stays
     objective       "rows": every row counts the same; "peers": every peer does
+    test            rows and labels to test on; without it, the rows that no peer holds
     evaluate_every  rounds between evaluations; 0 evaluates at the end only
     evaluate_rows   training rows and test rows that peers are judged on, drawn at random, one number or two; None: all,
                     as long as that is at most 8 million judgements a kind (peers times rows)
+    seed            of all randomness: partition, network and faults
+    clip            standardised values are held within ±clip; None: they are not
     message_loss    probability that a message is lost; its weight goes to the receiver itself
     message_delay   probability that a link lags: what arrives is the message of the round before
     peers_down      probability that a peer is away for a round: it neither hears nor learns
     start_rounds    rounds of accelerated gossip that agree on the "marginal" and "ml" starts, counted in bytes
     references      whether RC and ML on the pooled rows, and peers alone (strategy "local"), are computed beside them
+    progress        called after every round with the rounds done and the rounds in all
     checkpoint      a file to go on from after a crash: the same call then ends with the same bits
     live            a folder that the rounds are written to as they come: `peerbayes watch` shows them
-    device, dtype   PyTorch's name of a device ("cuda"), None for NumPy; "float64" or "float32"
+    device          PyTorch's name of a device ("cuda"); None: NumPy
+    dtype           "float64" or "float32"
     """
     configuration = {
         name: value if isinstance(value, str | int | float | bool | tuple | None) else type(value).__name__
@@ -127,7 +149,9 @@ def simulate(
     measured = described.measured_on(rows_at(table, own))
     sizes = np.array([len(part) for part in parts])
     rows = measured.encode(rows_at(table, own))
-    missing = bool(np.isnan(rows.values).any())
+    away = test if test is not None else rest(table, codes, own, classes)
+    there = None if away is None else (measured.encode(away[0]), measured.encode_labels(away[1]))
+    missing = any(np.isnan(part.values).any() for part in (rows, *((there[0],) if there else ())))
     if missing and not FAMILIES[family].takes_missing:
         raise ValueError(
             f"{family} needs every continuous value; use family='naive-bayes', or fill them in first"
@@ -140,11 +164,9 @@ def simulate(
     driver = _driver(strategy, network, held, begin, rounds, local_steps, faults)
     configuration["strategy"] = driver.strategy.name
 
-    away = test if test is not None else rest(table, codes, own, classes)
     train = metrics.sample(guarded, rows, held.labels, place, judged_rows[0], nodes, seed)
     tested = None
-    if away is not None:
-        there = measured.encode(away[0]), measured.encode_labels(away[1])
+    if there is not None:
         tested = metrics.sample(guarded, *there, place, judged_rows[1], nodes, seed)
     saved = None
     if checkpoint is not None:
@@ -187,7 +209,7 @@ def simulate(
 
     stats, of_weights = np.asarray(fetch(driver.read(state)), dtype=np.float64), driver.strategy.of_weights
     clock.add("rounds")
-    del state
+    del state, there
     history = np.concatenate(records)
     outcomes = {"peers": (train if tested is None else tested).outcome(stats, of_weights)}
     clock.add("evaluation")

@@ -99,6 +99,7 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
     """How far the peer is, whom it hears, what it refused, what it sent."""
     with explained(), parts_needed():
         from peerbayes.peers.home import Home
+        from peerbayes.peers.judge import told as words
         from peerbayes.peers.status import status as status_of
 
         known_format(form)
@@ -111,6 +112,8 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
     console.print(
         f"sent {told['sent']['messages']:,} messages, {told['sent']['bytes']:,} bytes; model: {told['model']}"
     )
+    if told["judged"]:
+        console.print(f"after round {told['judged']['round']}: {words(told['judged'])}")
     rows = [
         (name, _when(line["seen"]), line["done"], told["missing"].get(name, 0), line["note"])
         for name, line in told["neighbours"].items()

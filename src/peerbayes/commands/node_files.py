@@ -20,12 +20,15 @@ def request(
     listen: Annotated[
         str | None, typer.Option(help="host:port on this machine; else the address's port, everywhere.")
     ] = None,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of the rows to test the model on here, and not to learn from.")
+    ] = 0.0,
 ) -> None:
     """Make a key and a request for a certificate."""
     with explained(), parts_needed():
         from peerbayes.peers.home import Home
 
-        home = Home.create(folder, name, address, data, query, listen)
+        home = Home.create(folder, name, address, data, query, listen, hold_out)
     print(f"{name} is in {folder}:")
     print("  peer.key   its private key: never leaves this machine")
     print("  peer.csr   its request for a certificate: for the network's founder")

@@ -82,6 +82,8 @@ class Agreed:
     of_weights: bool
     learner: Learner
     plausible: Plausible
+    held: Holdings
+    """This peer's rows."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
         return Statistics(stats, self.schema, self.layout, calibrated=True)
@@ -164,7 +166,9 @@ async def agree(
     )
     layout = FAMILIES[terms.family](**{**family.layout(), "cardinalities": family.cardinalities})
     of_weights = bool(getattr(strategy, "of_weights", False))
-    return Agreed(schema, family, layout, summary.peers, summary.rows, chosen, of_weights, learner, plausible)
+    return Agreed(
+        schema, family, layout, summary.peers, summary.rows, chosen, of_weights, learner, plausible, held
+    )
 
 
 def _squares(schema: Schema, frame: pd.DataFrame) -> Sums:

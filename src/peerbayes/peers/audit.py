@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,21 +47,52 @@ class AuditLog:
         self._file.close()
 
 
-def entries(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log, once each fits to the one before; a last line cut off by a power cut is left out."""
-    chain = ""
-    content = path.read_bytes() if path.exists() else b""
-    lines = content.split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):
+@dataclass
+class Tail:
+    """A log that grows, read again and again: each time what is new, once it fits to what was read before."""
+
+    path: Path
+    count: int = 0
+    """Lines read so far."""
+    _place: int = 0
+    _chain: str = ""
+    _file: int | None = None
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The new lines; what a power cut left of a last line, or is just being written, is left out."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if self.count and (found.st_ino != self._file or found.st_size < self._place):
+                raise PeerError(
+                    f"{self.path} is another file, or shorter, than after its {self.count} lines. The log was changed"
+                )
+            self._file = found.st_ino
+            file.seek(self._place)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                yield self._checked(line)
+
+    def _checked(self, line: bytes) -> dict[str, Any]:
         try:
             entry = json.loads(line)
             told = entry.pop("chain")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             entry, told = {}, None
-        chain = _chained(chain, entry)
-        if told != chain or line + b"\n" != _line(entry, chain):
-            raise PeerError(f"{path}, line {number}: it does not fit to the line before. The log was changed")
-        yield entry
+        chain = _chained(self._chain, entry)
+        if told != chain or line != _line(entry, chain):
+            raise PeerError(
+                f"{self.path}, line {self.count + 1}: it does not fit to the line before. The log was changed"
+            )
+        self._chain, self._place, self.count = chain, self._place + len(line), self.count + 1
+        return dict(entry)
+
+
+def entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log, once each fits to the one before; a last line cut off by a power cut is left out."""
+    return Tail(path).read()
 
 
 def _line(entry: dict[str, Any], chain: str) -> bytes:

@@ -14,7 +14,7 @@ from peerbayes.peers import wire
 from peerbayes.peers.agreement import described
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.home import Home, Peer
-from peerbayes.peers.service import running, table_of
+from peerbayes.peers.service import running, tables_of
 from peerbayes.peers.transport import Grpc, Unreachable
 from peerbayes.peers.wire import Request
 
@@ -50,7 +50,7 @@ def checks(home: Home) -> Iterator[Check]:
 
 def _data(peer: Peer) -> Iterator[Check]:
     try:
-        frame, labels = table_of(peer)
+        (frame, labels), away = tables_of(peer)
         summary = described(peer.name, frame, labels, peer.terms)
     except (PeerbayesError, ValueError, TypeError) as error:
         yield Check("data", "failed", str(error))
@@ -61,7 +61,7 @@ def _data(peer: Peer) -> Iterator[Check]:
     yield Check(
         "data", "ok",
         f"{len(frame):,} rows, {len(summary.columns)} features ({kinds}{', …' if len(summary.columns) > 8 else ''}), "
-        f"{len(summary.classes)} classes",
+        f"{len(summary.classes)} classes" + (f"; {len(away[1]):,} more rows to test on" if away else ""),
     )  # fmt: skip
     if len(frame) < FEW_ROWS:
         yield Check(

@@ -90,10 +90,11 @@ class Home:
         data: str,
         query: str | None = None,
         listen: str | None = None,
+        hold_out: float = 0.0,
     ) -> Home:
         """A new folder with a key, a request for a certificate, and settings. Nothing is written over."""
         home = cls(Path(folder))
-        settings = Settings(name, address, listen or everywhere(address), str(data), query)
+        settings = Settings(name, address, listen or everywhere(address), str(data), query, hold_out)
         for path in (home.key_path, home.settings_path, home.request_path):
             if path.exists():
                 raise IdentityError(

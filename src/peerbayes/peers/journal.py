@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from peerbayes.peers.judge import told
 from peerbayes.peers.node import Line
 from peerbayes.peers.store import Store
 
@@ -30,6 +31,7 @@ class Journal:
         self._spoken: dict[str, float] = {}
         self.round = 0
         self.rounds = 0
+        self.figures: dict[str, float | None] = {}
         self.missed: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
 
@@ -75,9 +77,11 @@ class Journal:
     def _round(self, facts: dict[str, Any]) -> None:
         self.round, self.rounds = facts["round"], facts["of"]
         self.missed.update(facts["missing"])
+        self.figures |= facts["figures"]
         heard, missing = facts["heard"], facts["missing"]
         now = time.monotonic()
-        tail = f"; not heard: {', '.join(missing)}" if missing else ""
+        tail = f"; {error}" if (error := told(facts["figures"])) else ""
+        tail += f"; not heard: {', '.join(missing)}" if missing else ""
         log.info(
             f"round {facts['round']}/{facts['of']}: heard {len(heard)} of {len(heard) + len(missing)} in "
             f"{now - self._began:.2f} s{tail}"

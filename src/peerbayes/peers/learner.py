@@ -83,6 +83,9 @@ class Learner(Protocol):
     def read(self, state: Any) -> np.ndarray:
         """S of its model: [C, K]."""
 
+    def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
+        """How far neighbours are from this peer: the mean of ‖S_u − S_v‖ / ‖S_v‖. None: messages do not tell."""
+
 
 @dataclass(frozen=True, eq=False)
 class Broadcaster:
@@ -122,6 +125,14 @@ class Broadcaster:
     def read(self, state: Any) -> np.ndarray:
         return self.strategy.read(state)[0]
 
+    def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
+        if not heard:
+            return None
+        place = 0 if isinstance(self.strategy, Tracking) else ...
+        own = self.strategy.message(state)[0][place]
+        size = float(np.linalg.norm(own)) or 1.0
+        return sum(float(np.linalg.norm(other[place] - own)) for other in heard.values()) / size / len(heard)
+
 
 @dataclass(frozen=True, eq=False)
 class Relayer:
@@ -150,3 +161,6 @@ class Relayer:
 
     def read(self, state: Any) -> np.ndarray:
         return self.strategy.read(state)[0]
+
+    def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
+        return None  # messages are sums of what lies behind a link, not states of a neighbour

@@ -27,6 +27,7 @@ from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed, Phase, agree, data_digest
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.errors import IdentityError, RefusedMessage
+from peerbayes.peers.judge import Judge
 from peerbayes.peers.news import News
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
@@ -95,6 +96,8 @@ class Node:
     """Called with every event: what happened, and its facts."""
     linger: float = 3600.0
     """Seconds to stay for neighbours that are not done yet."""
+    away: tuple[pd.DataFrame, np.ndarray] | None = None
+    """Rows that the model is tested on, and not learned from."""
 
     turn: int = 0
     agreed: Agreed | None = None
@@ -184,7 +187,7 @@ class Node:
         return TreeSums(self.name, self.roster, self.store, self._news)
 
     async def _rounds(self, agreed: Agreed) -> np.ndarray:
-        learner = agreed.learner
+        learner, judge = agreed.learner, Judge.of(agreed, self.away)
         state = await asyncio.to_thread(learner.begin)
         stored = self.store.last()
         if stored is None:
@@ -200,9 +203,11 @@ class Node:
             missing = tuple(name for name in learner.neighbours if name not in heard)
             began = time.monotonic()
             if quick:  # a thread would cost more than it saves
-                state, outbox = self._advanced(agreed, state, heard, missing)
+                state, outbox, figures = self._advanced(agreed, judge, state, heard, missing)
             else:
-                state, outbox = await asyncio.to_thread(self._advanced, agreed, state, heard, missing)
+                state, outbox, figures = await asyncio.to_thread(
+                    self._advanced, agreed, judge, state, heard, missing
+                )
             quick = time.monotonic() - began < QUICK
             self.turn += 1
             # A neighbour may be a round behind; older messages come from the store.
@@ -211,27 +216,44 @@ class Node:
             self._gone.clear()
             self._news.tell()
             self._tell(
-                "round", round=self.turn, of=self.terms.rounds, heard=sorted(heard), missing=sorted(missing)
-            )
+                "round", round=self.turn, of=self.terms.rounds, heard=sorted(heard), missing=sorted(missing),
+                figures=figures,
+            )  # fmt: skip
         stats = learner.read(state)
         await asyncio.to_thread(self._write_model, stats)
         return stats
 
     def _advanced(
-        self, agreed: Agreed, state: Any, heard: dict[str, np.ndarray], missing: tuple[str, ...]
-    ) -> tuple[Any, Outbox]:
-        """One round: learn, then store. In a thread where it takes long, so that neighbours get answers meanwhile."""
-        state = agreed.learner.step(state, heard)
-        outbox = self._stored(self.turn + 1, state, tuple(heard), missing)
+        self,
+        agreed: Agreed,
+        judge: Judge,
+        state: Any,
+        heard: dict[str, np.ndarray],
+        missing: tuple[str, ...],
+    ) -> tuple[Any, Outbox, dict[str, float | None]]:
+        """One round: learn, judge, store. In a thread where it takes long, so that neighbours get answers meanwhile."""
+        before, state = state, agreed.learner.step(state, heard)
+        turn, figures = self.turn + 1, {}
+        if turn == self.terms.rounds or time.monotonic() > judge.due:
+            figures = judge.figures(agreed.learner.read(state))
+            figures["disagreement"] = agreed.learner.apart(before, heard)
+        outbox = self._stored(turn, state, tuple(heard), missing, figures)
         if time.monotonic() > self._model_due:
             self._write_model(agreed.learner.read(state))
-        return state, outbox
+        return state, outbox, figures
 
-    def _stored(self, turn: int, state: Any, heard: tuple[str, ...], missing: tuple[str, ...]) -> Outbox:
+    def _stored(
+        self,
+        turn: int,
+        state: Any,
+        heard: tuple[str, ...],
+        missing: tuple[str, ...],
+        figures: dict[str, float | None] | None = None,
+    ) -> Outbox:
         """Store a round, and the messages of the next as bytes: only now may neighbours have them."""
         assert self.agreed is not None
         outgoing = self.agreed.learner.outgoing(state) if turn < self.terms.rounds else {}
-        digests = self.store.add_round(turn, state, outgoing, heard, missing)
+        digests = self.store.add_round(turn, state, outgoing, heard, missing, figures)
         bodies = {digests[name]: message for name, message in outgoing.items()}
         ready = {
             digest: np.ascontiguousarray(message, dtype="<f8").tobytes() for digest, message in bodies.items()

@@ -33,6 +33,15 @@ def expose(address: str, home: Home, journals: list[Any]) -> None:
                 gauge = GaugeMetricFamily(what, text, labels=["peer"])
                 gauge.add_metric([name], value)
                 yield gauge
+            for what, text in (
+                ("test_error", "Error of the model on the peer's held-out rows."),
+                ("train_error", "Error of the model on the rows the peer learns from."),
+                ("disagreement", "How far neighbours' statistics are from this peer's, relative to them."),
+            ):
+                if (figure := journal.figures.get(what)) is not None:
+                    gauge = GaugeMetricFamily(f"peerbayes_{what}", text, labels=["peer"])
+                    gauge.add_metric([name], figure)
+                    yield gauge
             for what, text, label, counts in (
                 (
                     "peerbayes_missed_messages",

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import pandas as pd
-
 from peerbayes import sources
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.journal import Journal
+from peerbayes.peers.judge import Table, held_out
 from peerbayes.peers.node import Membership, Node
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
@@ -29,11 +27,12 @@ FLUSH = 1.0  # seconds between two writes of what happened
 PATIENCE = 0.5  # seconds to wait for the lock: somebody may be looking whether it is held
 
 
-def table_of(peer: Peer) -> tuple[pd.DataFrame, np.ndarray]:
-    """The peer's features and labels, as the agreement names them."""
+def tables_of(peer: Peer) -> tuple[Table, Table | None]:
+    """The peer's features and labels, as the agreement names them: to learn from, and to test on."""
     terms, settings = peer.terms, peer.settings
     columns = [*terms.features, terms.label] if terms.features else ()
-    return sources.labelled(sources.read(settings.data, settings.query, columns), terms.label, terms.features)
+    found = sources.read(settings.data, settings.query, columns)
+    return held_out(*sources.labelled(found, terms.label, terms.features), settings.hold_out)
 
 
 @contextlib.contextmanager
@@ -78,7 +77,7 @@ class Stopped:
 async def serve(home: Home, linger: float, journal_to: list[Journal] | None = None) -> Stopped:
     """Run the peer of a folder until it is done, or until SIGTERM or SIGINT."""
     peer = home.load()
-    frame, labels = table_of(peer)
+    (frame, labels), away = tables_of(peer)
     store = Store(home.state_path)
     journal, audit = Journal(store), AuditLog(home.audit_path)
     if journal_to is not None:
@@ -87,6 +86,7 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
         frame, labels, store, Grpc(peer, journal.refused), audit,
         model=home.model_path, newer=lambda signed: _kept(home, signed), told=journal, linger=linger,
+        away=away,
     )  # fmt: skip
     work = asyncio.ensure_future(node.run())
     flushing = asyncio.ensure_future(_look_after(home, journal, node))

@@ -15,16 +15,19 @@ from peerbayes.peers.roster import valid_address
 class Settings:
     """What a peer's owner decides alone."""
 
-    name: str
+    name: str  # lower-case letters, digits and -, as in its certificate
     address: str  # host:port where neighbours reach it
-    listen: str  # host:port where it listens, on this machine
+    listen: str  # host:port where it listens, on this machine; left out, the address's port, everywhere
     data: str  # a file, or a SQLAlchemy URL
     query: str | None = None  # the SQL that gives the rows, where data is a URL
+    hold_out: float = 0.0  # share of the rows that the model is tested on here, and never learned from
 
     def __post_init__(self) -> None:
         valid_name(self.name)
         valid_address(self.address)
         valid_address(self.listen)
+        if isinstance(self.hold_out, bool) or not 0 <= self.hold_out < 1:
+            raise ConfigurationError(f"hold_out is {self.hold_out!r}; expected a share from 0 to below 1")
         if not self.data or is_url(self.data) != bool(self.query):
             raise ConfigurationError(
                 f"the data is {without_password(self.data)!r} and the query {self.query!r}; expected a file alone, or "
@@ -42,9 +45,11 @@ class Settings:
                 raise ConfigurationError(
                     f"{path}{line(text, name)}: {name!r} is no setting; expected one of {known}"
                 )
-            if not isinstance(value, str):
+            expected: tuple[type, ...] = (float, int) if name == "hold_out" else (str,)
+            if not isinstance(value, expected) or isinstance(value, bool):
+                what = "a share from 0 to below 1" if name == "hold_out" else "a text"
                 raise ConfigurationError(
-                    f"{path}{line(text, name)}: {name} is {value!r:.80}; expected a text"
+                    f"{path}{line(text, name)}: {name} is {value!r:.80}; expected {what}"
                 )
         for name in ("name", "address", "data"):
             if name not in content:
@@ -73,6 +78,10 @@ class Settings:
         ]
         if self.query is not None:
             lines.append(f"query = {string(self.query)}  # gives the rows")
+        lines.append(
+            f"{'' if self.hold_out else '# '}hold_out = {self.hold_out or 0.2}  # share of the rows to test on, and "
+            "not to learn from"
+        )
         return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from peerbayes.peers import audit
 from peerbayes.peers.home import Home
 from peerbayes.peers.service import running
-from peerbayes.peers.store import NoState, Store
+from peerbayes.peers.store import FIGURES, NoState, Store
 
 
 def status(home: Home) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def status(home: Home) -> dict[str, Any]:
             name: {"seen": None, "done": 0, "note": ""} for name in peer.roster.neighbours(peer.name)
         },
         "missing": {},
+        "judged": None,
         "refusals": [],
     }
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
@@ -35,6 +36,8 @@ def status(home: Home) -> dict[str, Any]:
         told["round"] = history[-1]["round"] if history else 0
         told["last_round_at"] = history[-1]["at"] if history else None
         told["agreed"] = bool(history)
+        judged = [entry for entry in history if entry["train_error"] is not None]
+        told["judged"] = {name: judged[-1][name] for name in ("round", *FIGURES)} if judged else None
         told["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
         told["neighbours"] |= store.neighbours()
         told["refusals"] = store.refusals()

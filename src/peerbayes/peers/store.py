@@ -39,6 +39,9 @@ CREATE TABLE IF NOT EXISTS rounds (
     turn INTEGER PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL, digest BLOB NOT NULL,
     heard TEXT NOT NULL, missing TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS judged (
+    turn INTEGER PRIMARY KEY, train_error REAL, soft_error REAL, test_error REAL, disagreement REAL
+) STRICT;
 CREATE TABLE IF NOT EXISTS outbox (
     turn INTEGER, receiver TEXT, digest BLOB NOT NULL, PRIMARY KEY (turn, receiver)
 ) STRICT;
@@ -47,6 +50,10 @@ CREATE TABLE IF NOT EXISTS refusals (
     who TEXT, reason TEXT, count INTEGER NOT NULL, last REAL NOT NULL, detail TEXT, PRIMARY KEY (who, reason)
 ) STRICT;
 """
+
+
+# What is told of a peer's model after a round.
+FIGURES = ("train_error", "soft_error", "test_error", "disagreement")
 
 
 class NoState(PeerError):
@@ -156,8 +163,9 @@ class Store:
         outgoing: Mapping[str, np.ndarray],
         heard: Iterable[str],
         missing: Iterable[str],
+        figures: Mapping[str, float | None] | None = None,
     ) -> dict[str, bytes]:
-        """The state after a round and the messages of the next, all or nothing; the digest of each message.
+        """The state after a round, how its model does and the messages of the next, all or nothing; their digests.
 
         A round is stored once.
         """
@@ -169,6 +177,11 @@ class Store:
             self._db.execute(
                 "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", (turn, time.time(), described, digest, *told)
             )
+            if figures:
+                self._db.execute(
+                    "INSERT INTO judged VALUES (?, ?, ?, ?, ?)",
+                    (turn, *(figures.get(name) for name in FIGURES)),
+                )
             digests = {receiver: self._put(message, seen) for receiver, message in outgoing.items()}
             for receiver, of_message in digests.items():
                 self._db.execute("INSERT INTO outbox VALUES (?, ?, ?)", (turn + 1, receiver, of_message))
@@ -206,12 +219,18 @@ class Store:
         return int(found[0] or 0)
 
     @alone
-    def history(self) -> list[dict[str, Any]]:
-        """Every round: when it closed, who was heard, who was not."""
-        rows = self._db.execute("SELECT turn, at, heard, missing FROM rounds ORDER BY turn")
+    def history(self, after: int = -1) -> list[dict[str, Any]]:
+        """Every round after one: when it closed, who was heard, who was not, and how the model did where it was judged."""
+        known = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'judged'").fetchone()
+        of_model = ", ".join(FIGURES if known else ["NULL"] * len(FIGURES))
+        join = "LEFT JOIN judged USING (turn)" if known else ""  # an earlier version's file has no such table
+        rows = self._db.execute(
+            f"SELECT turn, at, heard, missing, {of_model} FROM rounds {join} WHERE turn > ? ORDER BY turn", (after,)
+        )
         return [
             {"round": turn, "at": at, "heard": json.loads(heard), "missing": json.loads(missing)}
-            for turn, at, heard, missing in rows
+            | dict(zip(FIGURES, figures, strict=True))
+            for turn, at, heard, missing, *figures in rows
         ]
 
     # --- what happens ----------------------------------------------------------------------------------

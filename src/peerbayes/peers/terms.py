@@ -73,10 +73,14 @@ KIND = _one_of(KINDS)
 class Limits:
     """How long a peer waits, and what it takes from others."""
 
-    deadline: float = 60.0  # seconds a round waits for neighbours once this peer is ready
-    quorum: float = 0.5  # share of the neighbours that must have answered for the deadline to close a round
-    message_bytes: int = 64 << 20  # largest message
-    rows: int = 1  # fewest rows a peer may bring
+    deadline: float = 60.0
+    """Seconds a round waits for neighbours once this peer is ready."""
+    quorum: float = 0.5
+    """Share of the neighbours that must have answered for the deadline to close a round; 1: always wait for all."""
+    message_bytes: int = 64 << 20
+    """Bytes of the largest message."""
+    rows: int = 1
+    """Fewest rows a peer may bring; few can be guessed."""
 
     def __post_init__(self) -> None:
         for name, check in LIMIT_CHECKS.items():
@@ -88,17 +92,28 @@ class Limits:
 class Terms:
     """What the members of a network agreed on. Equal terms have equal digests."""
 
-    network: str  # its name
-    label: str  # the column to predict
-    features: Mapping[str, str] = field(default_factory=dict, hash=False)  # column -> kind; none: all others
+    network: str
+    """The network's name."""
+    label: str
+    """The column to predict."""
+    features: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The columns to learn from, each with its kind, as a section [features]; none named: all but the label."""
     family: str = "naive-bayes"
+    """What a class looks like."""
     strategy: str = "exact"
+    """How peers learn from what they hear."""
     start: str = "uniform"
+    """The statistics that all begin with; all but uniform are agreed on by a sum over the rows."""
     rounds: int = 64
+    """Rounds of messages."""
     lr: float = 0.05
+    """The learning rate of calibration, which decides how much the start weighs."""
     local_steps: int = 1
+    """Steps on a peer's own rows between two messages."""
     clip: float | None = 5.0
+    """Standard deviations at which continuous columns end; false: they do not."""
     limits: Limits = field(default_factory=Limits)
+    """How long a peer waits, and what it takes from others, as a section [limits]."""
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():

@@ -262,10 +262,13 @@ class _Driver:
         for number, (plan, source) in enumerate(zip(self.plans, sources, strict=True)):
             engine.start(plan, given.schema, self.place)
             loading.append(engine.call(number, "load", source))
-        family, strategy, start = self._settled(engine, any(engine.get(loading)))
-        tested = None
+        there = None
         if away is not None:
             there = given.schema.encode(away[0]), given.schema.encode_labels(away[1])
+        unseen = there is not None and bool(np.isnan(there[0].values).any())
+        family, strategy, start = self._settled(engine, any(engine.get(loading)) or unseen)
+        tested = None
+        if there is not None:
             sample = metrics.sample(family, *there, self.place, given.evaluate_rows, given.nodes, given.seed)
             tested = sample.rows, sample.labels
         self._everywhere(engine, "judge_on", self._training(engine), tested)
