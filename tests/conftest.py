@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browsing import browser, open_page  # noqa: F401  (fixtures)
 from hypothesis import HealthCheck, settings
 
 from peerbayes.families import Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian

@@ -1,6 +1,8 @@
 """The command line, run as a user runs it."""
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 
@@ -73,6 +75,34 @@ def test_simulate_a_table_of_ones_own(tmp_path, file):
     file.write_text(CONFIGURATION.replace('name = "wine"', 'file = "rows.csv"\nlabel = "out"'))
     told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path).stdout)
     assert told["summary"]["test_error"] < 0.1
+
+
+def test_simulate_the_rows_of_a_query(tmp_path, file):
+    pytest.importorskip("sqlalchemy")
+    with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as database, database:
+        database.execute("CREATE TABLE visits (a REAL, b TEXT, out TEXT)")
+        rows = [(i % 7, "xy"[i % 2], str(i % 2)) for i in range(200)]
+        database.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
+    url = f"sqlite:///{tmp_path / 'rows.db'}"
+    file.write_text(CONFIGURATION.replace('name = "wine"', f'file = "{url}"\nquery = "SELECT * FROM visits"'))
+    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path).stdout)
+    assert told["summary"]["test_error"] < 0.1
+
+
+def test_clipping_can_be_turned_off(tmp_path, file):
+    file.write_text(CONFIGURATION + "clip = false\n")
+    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path).stdout)
+    assert told["configuration"]["clip"] is None
+    refused = peerbayes("simulate", file, "--set", "clip=true", cwd=tmp_path, code=2)
+    assert "clip is True; expected float or int or false" in " ".join(refused.stderr.split())
+
+
+def test_a_checkpoint_of_another_simulation_is_refused(tmp_path, file):
+    peerbayes("simulate", file, "--checkpoint", "saved", cwd=tmp_path)
+    assert not (tmp_path / "saved").exists()  # done
+    (tmp_path / "saved").write_bytes(b"no checkpoint")
+    refused = peerbayes("simulate", file, "--checkpoint", "saved", cwd=tmp_path, code=2)
+    assert "saved is not from peerbayes" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize(

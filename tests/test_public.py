@@ -21,6 +21,9 @@ LAYERS = [
     "topologies", "partitions", "places", "strategies", "relay", "rounds", "holdings", "metrics", "gossip", "runs",
     "views", "live", "checkpoints", "inputs", "simulate",
     "shards.cut", "shards.shard", "shards.engines", "shards.driver", "shards",
+    "report.errors", "report.arrays", "report.labels", "report.theme", "report.layout", "report.plotlyjs",
+    "report.curves", "report.network", "report.model", "report.densities", "report.judged", "report.compare",
+    "report.captions", "report.tables", "report.figures", "report.page", "report.papers", "report",
     "datasets.errors", "datasets.expected", "datasets.origins", "datasets.registry", "datasets.downloads",
     "datasets.cache", "datasets.formats", "datasets.tabular", "datasets.images", "datasets.bundled",
     "datasets.catalogue", "datasets.sources", "datasets",
@@ -34,9 +37,12 @@ LAYERS = [
     "peers.transport", "peers.news", "peers.sums", "peers.judge", "peers.node", "peers.handshakes", "peers.journal",
     "peers.service", "peers.status",
     "peers.checks", "peers.farewell", "peers.prometheus", "peers.loopback",
-    "__init__", "config", "commands", "commands.shared",
-    "commands.simulation", "commands.demonstration", "commands.datasets", "commands.reproduce", "commands.model",
-    "commands.network_report", "commands.network", "commands.node_files", "commands.node", "cli", "__main__",
+    "web", "web.errors", "web.address", "web.access", "web.guard", "web.files", "web.seen", "web.run", "web.sent",
+    "web.peer", "web.folder", "web.peer_figures", "web.messages", "web.feed", "web.app", "web.serve", "web.launch",
+    "__init__", "config", "commands", "commands.shared", "commands.report",
+    "commands.watch", "commands.simulation", "commands.demonstration", "commands.datasets", "commands.reproduce",
+    "commands.model", "commands.network_report", "commands.network", "commands.node_files", "commands.node",
+    "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -91,7 +91,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     # --- learning --------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from rows X [n, D] (DataFrame or array) and labels y [n]; weights count a row that many times."""
+        """Learn from rows X [n, D] (DataFrame or array) and labels y [n]; a row counts `sample_weight` [n] times."""
         with self._whole_or_nothing():
             return self._fit(X, y, sample_weight)
 
@@ -120,7 +120,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(_learns_by_adding)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows to the model; over any split of a table it ends where `fit` does.
+        """Add rows X, y (and their `sample_weight`) to the model; over any split of a table it ends where `fit` does.
 
         The first call must name all `classes`. Without a `schema` the location and scale of all rows are known
         only at the end: training values are then not clipped, and a warning says when that matters. Rows may
@@ -154,7 +154,10 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
-        """The model of given statistics, for instance of several parties' added up: no row is needed."""
+        """The model of given statistics, for instance of several parties' added up: no row is needed.
+
+        `parameters` are the estimator's, where they should not be the defaults.
+        """
         if not isinstance(statistics, Statistics):
             raise TypeError(
                 f"from_statistics takes the statistics_ of a fitted {cls.__name__}, not {type(statistics).__name__}"
@@ -172,31 +175,31 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     # --- predicting ------------------------------------------------------------------------------------
 
     def predict_joint_log_proba(self, X: Any) -> np.ndarray:
-        """log p(x, c) in the units of the table: [n, C]."""
+        """log p(x, c) of the rows X, in the units of the table: [n, C]."""
         source, weights, family = self._reading(X)
         return passes.log_joint(family, weights, source) - self._log_units(source, family)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """p(c | x): [n, C]."""
+        """p(c | x) of the rows X: [n, C]."""
         source, weights, family = self._reading(X)
         return passes.posterior(family, weights, source)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """log p(c | x): [n, C]."""
+        """log p(c | x) of the rows X: [n, C]."""
         source, weights, family = self._reading(X)
         joint = passes.log_joint(family, weights, source)
         joint -= joint.max(axis=1, keepdims=True)
         return joint - np.log(np.exp(joint).sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row, or the cheapest one where `costs` were given: [n]."""
+        """The most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
         if self.costs is not None:
             return self.decide(X, self.costs)
         source, weights, family = self._reading(X)
         return self.classes_[passes.log_joint(family, weights, source).argmax(axis=1)]
 
     def decide(self, X: Any, costs: Any) -> np.ndarray:
-        """The class with the lowest expected cost: [n]. costs[i][j] is what saying classes_[j] costs when it is i."""
+        """The cheapest class for each row of X: [n]. `costs[i][j]` is what saying classes_[j] costs when it is i."""
         check_is_fitted(self)
         return self.classes_[(self.predict_proba(X) @ _cost_table(costs, self.classes_)).argmin(axis=1)]
 
@@ -223,7 +226,10 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         return reading.describe(self.schema_, self.family_, stats, self.classes_)
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> tuple[Any, np.ndarray]:
-        """Synthetic rows in the original columns and their labels; a DataFrame where one was fitted, else an array."""
+        """`n_samples` synthetic rows in the original columns, and their labels; a DataFrame where one was fitted.
+
+        `random_state` is a seed or a generator.
+        """
         check_is_fitted(self)
         if n_samples < 1:
             raise ValueError(f"n_samples is {n_samples}; expected 1 or more")
@@ -243,7 +249,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     # --- files -----------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a file that `peerbayes.load` reads; it holds no row and no code."""
+        """Write the model to the file `path`, which `peerbayes.load` reads; it holds no row and no code."""
         from peerbayes import __version__
 
         check_is_fitted(self)

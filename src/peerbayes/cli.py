@@ -14,6 +14,8 @@ from peerbayes import __version__
 COMMANDS = {
     "demo": ("demonstration", "demo"),
     "simulate": ("simulation", "simulate"),
+    "watch": ("watch", "watch"),
+    "report": ("report", "report"),
     "reproduce": ("reproduce", "reproduce"),
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),

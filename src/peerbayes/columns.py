@@ -23,10 +23,15 @@ class Column:
     """One column. A continuous one with categories is label-encoded text: its value is the category's index."""
 
     name: str
+    """As the table has it."""
     kind: Kind
+    """"continuous" or "discrete"."""
     categories: tuple[Scalar, ...] = ()
+    """Of a discrete column, in order."""
     location: float = 0.0
+    """What is taken off a value; of a continuous column, its mean."""
     scale: float = 1.0
+    """What a value is then divided by: its standard deviation."""
     count: float | None = None
     """Rows behind location and scale (weights added up), so that two schemas are pooled exactly; 0: no value was
     seen; None: somebody gave location and scale, and they are not to be changed by pooling."""
@@ -58,7 +63,7 @@ class Column:
         return not self.categories and self.count == 0
 
     def codes(self, values: np.ndarray) -> np.ndarray:
-        """The index of each value's category, -1 where it is missing or unknown: [n] -> [n].
+        """The index of each category in `values`, -1 where it is missing or unknown: [n] -> [n].
 
         Text where the categories are numbers, or the other way round, is a mistake and not an unknown category.
         """
@@ -86,7 +91,7 @@ class Column:
             )
 
     def numbers(self, values: np.ndarray) -> np.ndarray:
-        """A continuous column as float64 in its own units, NaN where missing."""
+        """The `values` of a continuous column as float64 in its own units, NaN where missing: [n] -> [n]."""
         if self.categories:
             codes = self.codes(values)
             return np.where(codes < 0, np.nan, codes)

@@ -2,7 +2,7 @@
 
 [data]
 name = "digits"          # see `peerbayes datasets list`
-# file = "rows.parquet"  # or your own .csv or .parquet, and
+# file = "rows.parquet"  # or your own .csv or .parquet (or a database's URL, with query = "SELECT …"), and
 # label = "outcome"      # the column to predict
 
 [simulation]             # any argument of peerbayes.simulate
@@ -26,7 +26,13 @@ from peerbayes.datasets.catalogue import ENTRIES
 from peerbayes.datasets.registry import find
 from peerbayes.errors import ConfigurationError
 
-DATA = {"name": str, "file": str, "label": str}
+# What [data] may say, and what it means.
+DATA = {
+    "name": "a dataset, as `peerbayes datasets list` names it; digits by default",
+    "file": "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead",
+    "query": "the SQL that gives the rows, where `file` is a URL",
+    "label": "the column of the file to predict; the last one by default",
+}
 
 # What a setting may be, by the name of the argument of `simulate`; callables and tables cannot be written in TOML.
 SETTINGS: dict[str, tuple[type, ...]] = {
@@ -46,7 +52,7 @@ SETTINGS: dict[str, tuple[type, ...]] = {
     "evaluate_every": (int,),
     "evaluate_rows": (int,),
     "seed": (int,),
-    "clip": (float, int),
+    "clip": (float, int, bool),  # false: none
     "message_loss": (float, int),
     "message_delay": (float, int),
     "peers_down": (float, int),
@@ -89,8 +95,10 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
             find(data["name"], ENTRIES)
         except UnknownDataset as error:
             raise ConfigurationError(f"{path}{_line(text, 'name')}: {error}") from error
-    for name, value in settings.items():
-        _typed(name, value, SETTINGS[name], f"{path}{_line(text, name)}")
+    settings = {
+        name: _typed(name, value, SETTINGS[name], f"{path}{_line(text, name)}")
+        for name, value in settings.items()
+    }
     return Configuration(data or {"name": "digits"}, {**settings, **parse_changes(changes)})
 
 
@@ -105,8 +113,7 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value
-        _typed(name, parsed, SETTINGS[name], f"--set {change}")
-        settings[name] = parsed
+        settings[name] = _typed(name, parsed, SETTINGS[name], f"--set {change}")
     return settings
 
 
@@ -132,10 +139,14 @@ def _known(given: Any, known: tuple[str, ...], path: Path, text: str, what: str)
             )
 
 
-def _typed(name: str, value: Any, types: tuple[type, ...], where: str) -> None:
+def _typed(name: str, value: Any, types: tuple[type, ...], where: str) -> Any:
+    """The value, if it is of one of these types; false, where it may be said, is none."""
+    if value is False and bool in types:
+        return None
     if not isinstance(value, types) or isinstance(value, bool):
-        expected = " or ".join(kind.__name__ for kind in types)
+        expected = " or ".join("false" if kind is bool else kind.__name__ for kind in types)
         raise ConfigurationError(f"{where}: {name} is {value!r}; expected {expected}")
+    return value
 
 
 def _line(text: str, name: str) -> str:

@@ -9,7 +9,9 @@
     ├── StatisticsMismatch     (also a ValueError)  statistics that cannot be added or used here
     ├── DatasetError           a dataset that cannot be had: see `datasets.errors`
     ├── SourceError            (also a ValueError)  rows that cannot be read: see `sources.errors`
+    ├── ReportError            a report that cannot be made: see `report.errors`
     ├── PeerError              what goes wrong between peers: see `peers.errors`
+    ├── WebError               a dashboard that cannot be shown: see `web.errors`
     └── ModelFileError         (also a ValueError)  a model file that cannot be trusted
         ├── ModelFileDamaged   truncated, flipped, or not a model file at all
         └── ModelFileTooNew    written by a newer peerbayes

@@ -16,19 +16,24 @@ from peerbayes.statistics import Statistics
 class MixedNB(GenerativeClassifier):
     """Naive Bayes with Gaussian continuous and categorical discrete columns; missing values are exact.
 
-    Parameters
-    ----------
-    calibrate : False for maximum likelihood (MAP with `alpha`), True for risk-based calibration.
-    kinds : "auto", "paper", "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`.
-    start, lr, max_iter, keep, patience, tol : how calibration runs; see `peerbayes.calibration.calibrate`.
-    clip : standardised values are held within ±clip; None turns it off.
-    alpha : Laplace smoothing of discrete columns, as in scikit-learn's CategoricalNB; not used by calibration.
-    prior : statistics of your own, added to those of the rows (MAP).
-    variance_floor, count_floor : guards, in standardised units and as a share of an even class; None: 1e-9 and 1e-30
-        for maximum likelihood, 0.05 and 1e-4 for calibration. `floored_` counts how often they act.
-    costs : costs[i][j] of saying class j when it is i; `predict` then minimises the expected cost.
-    schema : a schema agreed on beforehand, instead of the rows' own.
-    callback, verbose : called with (iteration, soft error, error) while calibrating; print them.
+    calibrate       False: maximum likelihood (MAP with `alpha` and `prior`); True: risk-based calibration
+    kinds           "auto", "paper", "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
+    start           where calibration begins: "uniform", "marginal", "ml", or statistics of your own
+    lr              its learning rate
+    max_iter        its iterations
+    keep            "best": the iterate with the lowest soft 0-1 loss on the rows; "last": the last one
+    clip            standardised values are held within ±clip; None turns it off
+    alpha           Laplace smoothing of discrete columns, as in scikit-learn's CategoricalNB; not used by calibration
+    prior           statistics of your own, added to those of the rows (MAP)
+    variance_floor  the least variance, in standardised units; None: 1e-9 for maximum likelihood, 0.05 for calibration
+    count_floor     the least class count, as a share of an even class; None: 1e-30 and 1e-4; `floored_` counts how
+                    often floors act
+    patience        stop early after so many iterations that lower the soft error by no more than `tol`; None: never
+    tol             see `patience`
+    costs           `costs[i][j]` of saying class j when it is i; `predict` then minimises the expected cost
+    schema          a schema agreed on beforehand, instead of the rows' own
+    callback        called with (iteration, soft error, error) while calibrating; a true answer ends it
+    verbose         print these
     """
 
     family_type = NaiveBayes
@@ -86,8 +91,8 @@ class QDA(_FullGaussian):
 
     Parameters are `MixedNB`'s, and
 
-    shrinkage : rows of an identity covariance added to each class (standardised units); None: 0 for maximum
-        likelihood, 10 for calibration.
+    shrinkage       rows of an identity covariance added to each class (standardised units); None: 0 for maximum
+                    likelihood, 10 for calibration
 
     Calibration starts from maximum likelihood by default: a uniform start never learns covariances.
     `variance_floor` is the least eigenvalue; None: 1e-9 for maximum likelihood, 0.01 for calibration.
@@ -112,7 +117,7 @@ ESTIMATOR_OF = {estimator.family_type.name: estimator for estimator in ESTIMATOR
 
 
 def load(path: str | Path) -> GenerativeClassifier:
-    """Read a model that `save` wrote, or the statistics that a peer keeps as its model: a fitted estimator."""
+    """The fitted estimator in the file `path`, which `save` wrote, or in which a peer keeps its model."""
     header, arrays = files.unpack(Path(path).read_bytes(), path)
     try:
         if header["kind"] == "statistics":

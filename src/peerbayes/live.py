@@ -17,7 +17,7 @@ import numpy as np
 
 from peerbayes.errors import PeerbayesError
 from peerbayes.runs import COLUMNS, LIVE_FILE, RUN_FILE, Run, forget_live
-from peerbayes.views import CURVES, View, sampled, spread
+from peerbayes.views import CURVES, LEVELS, View, sampled, spread
 
 # Peers whose curves are written; of larger networks a sample.
 WRITTEN = 1 << 14
@@ -84,6 +84,33 @@ class NothingToWatch(PeerbayesError):
     """A folder without a run, finished or not."""
 
 
+class Rows:
+    """Arrays of one shape that come one after another, held as one: what came before is not copied for each."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self._held, self._count = np.empty((16, *shape), dtype), 0
+
+    def add(self, row: np.ndarray | int) -> None:
+        if self._count == len(self._held):
+            wider = np.empty((2 * self._count, *self._held.shape[1:]), self._held.dtype)
+            wider[: self._count] = self._held
+            self._held = wider
+        self._held[self._count] = row
+        self._count += 1
+
+    def thin(self, step: int) -> None:
+        """Keep one of so many entries of each."""
+        self._held = self._held[:, ::step].copy()
+
+    @property
+    def all(self) -> np.ndarray:
+        """[T, ...]; it stays as it is when more come."""
+        return self._held[: self._count]
+
+    def __len__(self) -> int:
+        return self._count
+
+
 @dataclass
 class Following:
     """A run on disk, read again and again: what it looks like now."""
@@ -94,9 +121,11 @@ class Following:
     _db: sqlite3.Connection | None = field(default=None, repr=False)
     _file: tuple[int, int] | None = None
     _about: dict[str, Any] = field(default_factory=dict, repr=False)
-    _rounds: list[int] = field(default_factory=list, repr=False)
-    _curves: list[np.ndarray] = field(default_factory=list, repr=False)
-    _spread: list[np.ndarray] = field(default_factory=list, repr=False)
+    _rounds: Rows = field(init=False, repr=False)
+    _curves: Rows = field(init=False, repr=False)
+    _spread: Rows = field(init=False, repr=False)
+    _step: int = 1
+    """One of so many of the peers that were written is held."""
     _finished: View | None = field(default=None, repr=False)
     _seen: tuple[int, float] | None = None
     _view: View | None = field(default=None, repr=False)
@@ -136,7 +165,7 @@ class Following:
             return
         self.close()
         self._file, self._finished, self._view, self._seen = (found.st_ino, 0), None, None, None
-        self._rounds, self._curves, self._spread = [], [], []
+        self._about = {}
         self._db = sqlite3.connect(
             f"{live.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False, timeout=10
         )
@@ -151,34 +180,43 @@ class Following:
             raise NothingToWatch(f"{self.folder / LIVE_FILE} cannot be read: {error}") from error
 
     def _read(self, db: sqlite3.Connection) -> View:
-        if not self._about or not self._rounds:
+        if not self._about:
             found = db.execute("SELECT * FROM about").fetchone()
             if found is None:
                 raise NothingToWatch(f"{self.folder}: the simulation has not begun")
             integers = (np.frombuffer(blob, dtype="<i8") for blob in found[1:])
             self._about = json.loads(found[0]) | dict(zip(("sizes", "links", "peers"), integers, strict=True))
+            self._rounds, self._spread = Rows((), "<i8"), Rows((len(CURVES), len(LEVELS)), "<f8")
+            self._curves, self._step = Rows((len(self._about["peers"]), len(CURVES)), "<f4"), 1
         seen = db.execute("SELECT turn, at FROM turns").fetchone() or (0, 0.0)
         if self._view is not None and seen == self._seen:
             return self._view
-        last = self._rounds[-1] if self._rounds else 0
+        last = int(self._rounds.all[-1]) if len(self._rounds) else 0
+        [more] = db.execute("SELECT COUNT(*) FROM rounds WHERE round > ?", (last,)).fetchone()
+        self._make_room(len(self._rounds) + more)
         for turn, curves, over in db.execute(
             "SELECT round, curves, spread FROM rounds WHERE round > ? ORDER BY round", (last,)
         ):
-            self._rounds.append(turn)
-            self._curves.append(np.frombuffer(curves, dtype="<f4").reshape(-1, len(CURVES)))
-            self._spread.append(np.frombuffer(over, dtype="<f8").reshape(len(CURVES), -1))
+            self._rounds.add(turn)
+            self._curves.add(np.frombuffer(curves, dtype="<f4").reshape(-1, len(CURVES))[:: self._step])
+            self._spread.add(np.frombuffer(over, dtype="<f8").reshape(len(CURVES), -1))
         now = db.execute("SELECT figures FROM last").fetchone()
         self._seen, self.at = seen, seen[1]
         self._view = self._made(int(seen[0]), now[0] if now else None)
         return self._view
 
+    def _make_room(self, rounds: int) -> None:
+        """Hold the curves of fewer peers where rounds are many."""
+        written = len(self._about["peers"])
+        held = sampled(written, rounds)
+        step = int(held[1]) if len(held) > 1 else 1 << (written - 1).bit_length()
+        if step > self._step:
+            self._curves.thin(step // self._step)
+            self._step = step
+
     def _made(self, turn: int, last: bytes | None) -> View:
         about, sizes = self._about, self._about["sizes"]
-        peers = about["peers"][sampled(len(about["peers"]), len(self._rounds))]
-        places = np.searchsorted(about["peers"], peers)
-        count = len(self._rounds)
-        curves = np.stack([each[places] for each in self._curves]) if count else np.zeros((0, len(peers), 5))
-        over = np.stack(self._spread) if count else np.zeros((0, len(CURVES), 8))
+        curves, over = self._curves.all, self._spread.all
         now = np.frombuffer(last or b"", dtype="<f4").reshape(-1, len(CURVES))
         configuration = about["configuration"]
         return View(
@@ -187,8 +225,8 @@ class Following:
             about["made"],
             int(configuration["rounds"]),
             turn,
-            np.array(self._rounds, dtype=np.int64),
-            peers,
+            self._rounds.all,
+            about["peers"][:: self._step],
             {name: curves[:, :, place] for place, name in enumerate(CURVES)},
             {name: over[:, place] for place, name in enumerate(CURVES)},
             {name: now[:, place] for place, name in enumerate(CURVES)},

@@ -27,6 +27,8 @@ def prior_knowledge(
 ) -> Statistics:
     """Statistics of a belief that is worth `rows` rows, for `MixedNB(prior=...)` or `MixedNB(start=...)`.
 
+    schema    what the columns and classes are, for instance `Schema.infer(X, y)`
+    rows      how many rows the belief is worth
     classes   {class: probability}; without it nothing is said about how frequent classes are
     columns   {column: {class: belief}}; a belief is (mean, deviation) in the column's own units where the column is
               continuous, {category: probability} where it is discrete

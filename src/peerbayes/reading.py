@@ -55,16 +55,16 @@ def describe(schema: Schema, family: Family, stats: np.ndarray, classes: np.ndar
     parameters = family.parameters(stats)
     deviation = np.sqrt(np.maximum(_variances(family, parameters), 0.0)) * schema.scale
     mean = parameters.mean * schema.scale + schema.location
-    records = []
+    records, names = [], schema.names
     for c, label in enumerate(classes):
         records.append({"class": label, "feature": PRIOR, "probability": np.exp(parameters.log_prior[c])})
         for k, j in enumerate(schema.continuous):
             moments = {"mean": mean[c, k], "deviation": deviation[c, k]}
-            records.append({"class": label, "feature": schema.names[j], **moments})
+            records.append({"class": label, "feature": names[j], **moments})
         for k, j in enumerate(schema.discrete):
             for level, category in enumerate(schema.columns[j].categories):
                 probability = np.exp(parameters.log_cells[c, family.offsets[k] + level])
-                cell = {"class": label, "feature": schema.names[j], "category": category}
+                cell = {"class": label, "feature": names[j], "category": category}
                 records.append({**cell, "probability": probability})
     order = ["class", "feature", "category", "mean", "deviation", "probability"]
     return pd.DataFrame.from_records(records, columns=order)

@@ -29,8 +29,11 @@ class Run:
     """A finished simulation."""
 
     configuration: dict[str, Any]
+    """The settings it was made with."""
     schema: Schema
+    """What columns and classes are, in the units of the peers' rows."""
     layout: Family
+    """The family, as it lies in `stats`."""
     stats: np.ndarray
     """[N, C, K] what each peer would predict with: statistics, or natural weights for strategies that learn those."""
     records: np.ndarray = field(repr=False)
@@ -40,6 +43,7 @@ class Run:
     sizes: np.ndarray = field(repr=False)
     """[N] rows of each peer."""
     of_weights: bool = False
+    """Whether the strategy learned natural weights, and no statistics."""
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
     """What the time was spent on: rounds, evaluation, references."""
     links: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
@@ -72,7 +76,7 @@ class Run:
         return told
 
     def classifier(self, node: int) -> Any:
-        """The estimator of one peer."""
+        """The estimator of the peer `node`, counted from 0."""
         if self.of_weights:
             raise ValueError(
                 f"{self.configuration['strategy']} learns weights, not statistics: there is no generative classifier. "
@@ -83,11 +87,11 @@ class Run:
         return ESTIMATOR_OF[self.layout.name].from_statistics(self.statistics(node))
 
     def statistics(self, node: int) -> Statistics:
-        """What one peer would predict with, and what its numbers mean."""
+        """What the peer `node` would predict with, and what its numbers mean."""
         return Statistics(self.stats[node], self.schema, self.layout, calibrated=True)
 
     def report(self, path: str | Path) -> Path:
-        """Write one HTML page that shows everything, and opens without a network; the extra `report`."""
+        """Write one HTML page to `path` that shows everything, and opens without a network; the extra `report`."""
         from importlib import import_module
 
         return Path(import_module("peerbayes.report").write(path, [self]))  # the one call upwards
@@ -115,7 +119,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Read a run that `save` wrote."""
+        """Read a run that `save` wrote to `folder`."""
         path = Path(folder) / RUN_FILE
         header, arrays = files.unpack(path.read_bytes(), path)
         try:

@@ -53,10 +53,13 @@ class Schema:
     """Columns in order, the classes of the label, and where standardised values are clipped."""
 
     columns: tuple[Column, ...]
+    """What each column means, in order."""
     classes: tuple[Scalar, ...] = ()
+    """Of the label, in order; none where only rows are described."""
     clip: float | None = 5.0
     """Standardised values are held within ±clip (heavy tails); None turns it off."""
     label: str = field(default="label", compare=False)
+    """What the label is called."""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -83,11 +86,12 @@ class Schema:
         clip: float | None = 5.0,
         sample_weight: Any = None,
     ) -> Schema:
-        """The schema of a table, and of its labels if given.
+        """The schema of a table X, and of its labels y if given; `sample_weight` weighs location and scale.
 
         kinds: "auto" (text, booleans and categoricals are discrete, numbers continuous), "paper" (label-encode
         text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, one kind per
-        column, or a mapping from names (or positions) to kinds, the others "auto".
+        column, or a mapping from names (or positions) to kinds, the others "auto". clip: where standardised values
+        will end, None for nowhere.
         """
         table = Table.of(X)
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
@@ -100,10 +104,12 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Of the columns, in order."""
         return tuple(column.name for column in self.columns)
 
     @property
     def kinds(self) -> dict[str, str]:
+        """Of the columns, by name."""
         return {column.name: column.kind for column in self.columns}
 
     @cached_property
@@ -123,16 +129,18 @@ class Schema:
 
     @cached_property
     def location(self) -> np.ndarray:
+        """Of the continuous columns: [Dc]."""
         return np.array([self.columns[j].location for j in self.continuous], dtype=np.float64)
 
     @cached_property
     def scale(self) -> np.ndarray:
+        """Of the continuous columns: [Dc]."""
         return np.array([self.columns[j].scale for j in self.continuous], dtype=np.float64)
 
     # --- rows ------------------------------------------------------------------------------------------
 
     def encode(self, X: Any) -> Rows:
-        """Rows as arrays: standardised and clipped values [n, Dc], and category indices [n, Dd].
+        """The rows X as arrays: standardised and clipped values [n, Dc], and category indices [n, Dd].
 
         A DataFrame's columns are found by name, an array's by position.
         """
@@ -150,7 +158,7 @@ class Schema:
         return Rows(self.standardise(values), codes)
 
     def standardise(self, values: np.ndarray) -> np.ndarray:
-        """(x − location)/scale, clipped: [n, Dc] -> [n, Dc]."""
+        """(values − location)/scale, clipped: [n, Dc] -> [n, Dc]."""
         with np.errstate(over="ignore"):  # what overflows is clipped
             standard = (values - self.location) * (1.0 / self.scale)
         return np.clip(standard, -self.limit, self.limit)
@@ -179,7 +187,7 @@ class Schema:
         return pd.DataFrame(decoded)
 
     def encode_labels(self, y: Any) -> np.ndarray:
-        """Class indices of labels: [n] -> [n]; a class the schema does not name is refused."""
+        """Class indices of labels y: [n] -> [n]; a class the schema does not name is refused."""
         seen, codes = infer_classes(y)
         place = {value: index for index, value in enumerate(self.classes)}
         unknown = [value for value in seen if value not in place]
@@ -208,7 +216,7 @@ class Schema:
     # --- agreement -------------------------------------------------------------------------------------
 
     def measured_on(self, X: Any) -> Schema:
-        """This schema with the location and scale of other rows; kinds, categories and classes stay."""
+        """This schema with the location and scale of other rows X; kinds, categories and classes stay."""
         table = Table.of(X)
         places = self.places(table)
         columns = [
@@ -231,7 +239,7 @@ class Schema:
         return replace(self, columns=tuple(columns))
 
     def merge(self, other: Schema) -> Schema:
-        """The schema of both tables together: union of categories and classes, pooled location and scale.
+        """The schema of this and the other table together: union of categories and classes, pooled location and scale.
 
         Symmetric. Where the order of the columns differs, they are sorted by name.
         """
@@ -247,7 +255,7 @@ class Schema:
         return replace(self, columns=columns, classes=union(self.classes, other.classes))
 
     def differences(self, other: Schema) -> list[str]:
-        """What differs, a line each; a line that starts with "! " keeps the two from being merged."""
+        """What differs from the other, a line each; a line that starts with "! " keeps the two from being merged."""
         lines = [f"! only the first has column {name!r}" for name in self.names if name not in other.names]
         lines += [f"! only the second has column {name!r}" for name in other.names if name not in self.names]
         theirs = {column.name: column for column in other.columns}
@@ -279,6 +287,7 @@ class Schema:
     # --- files -----------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
+        """As a text that `from_json` reads; equal schemas have equal texts."""
         return self._text
 
     @cached_property
@@ -300,10 +309,12 @@ class Schema:
             raise SchemaError(f"this is not the JSON text of a schema: {error}") from error
 
     def save(self, path: str | Path) -> None:
+        """Write it to the file `path`, as JSON."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
+        """Read it from the file `path`."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
 
     def _described(self) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def simulate(
                     "tracking", "local", "consensus-ml", "dsgd", or a strategy of your own
     start           the statistics that all begin with: "uniform" (the paper's), "marginal" or "ml"
     rounds          rounds of messages, 64 as in the paper
-    lr              the learning rate of RC, which decides how much the start weighs (m⁰ = m / (lr·n)); the paper's is 0.05
+    lr              the learning rate of RC, by which the start weighs m⁰ = m / (lr·n) rows; the paper's is 0.05
     local_steps     steps on a peer's own rows between two messages
     change_every    rounds after which a random network is drawn anew; None: it stays
     objective       "rows": every row counts the same; "peers": every peer does

@@ -30,8 +30,11 @@ class Statistics:
     """
 
     values: np.ndarray
+    """The numbers: [C, K]."""
     schema: Schema
+    """What the columns and classes are."""
     family: Family
+    """How the numbers are laid out."""
     calibrated: bool = False
     """Whether calibration made them: they then describe a model, and no longer a set of rows."""
 
@@ -63,6 +66,7 @@ class Statistics:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(C, K)."""
         return self.values.shape
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -142,7 +146,7 @@ class Statistics:
 
     @classmethod
     def restored(cls, described: dict[str, Any], values: np.ndarray) -> Statistics:
-        """The statistics that `described` and their numbers tell; a family that is not known here is refused."""
+        """The statistics that `described` and their `values` tell; a family that is not known here is refused."""
         schema, family = Schema.from_json(described["schema"]), described["family"]
         if family["name"] not in FAMILIES:
             raise StatisticsMismatch(
@@ -163,7 +167,7 @@ class Statistics:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Statistics:
-        """What `to_bytes` wrote, once all of it is checked."""
+        """The statistics in `content`, which `to_bytes` wrote, once all of it is checked."""
         header, arrays = files.unpack(content, "the statistics")
         try:
             return cls.restored(header, arrays["statistics"])

@@ -56,6 +56,8 @@ class View:
     """What predictions look like: of "peers", "rc" and "ml"."""
     statistics: Statistics | None = None
     """Of the model to show; None: there is none yet, or it is not generative."""
+    classes: tuple[Any, ...] = ()
+    """What classes are called; empty while a run goes on."""
     finished: bool = True
 
     @property
@@ -94,13 +96,16 @@ class View:
             run.references,
             run.outcomes,
             statistics,
+            run.schema.classes,
         )
 
 
 def sampled(nodes: int, rounds: int, held: int = HELD) -> np.ndarray:
-    """The peers whose curves are held: all, or as many as fit, evenly."""
-    most = max(1, held // max(rounds, 1))
-    return np.arange(nodes) if nodes <= most else np.linspace(0, nodes - 1, most).astype(np.int64)
+    """The peers whose curves are held: all, or every 2nd, 4th, 8th…, so that those held later were held before."""
+    most, step = max(1, held // max(rounds, 1)), 1
+    while -(-nodes // step) > most:
+        step *= 2
+    return np.arange(0, nodes, step)
 
 
 def spread(values: np.ndarray) -> np.ndarray:

@@ -20,7 +20,9 @@ from peerbayes.datasets.registry import Entry, find
 from peerbayes.datasets.sources import fetch as fetch_entry
 from peerbayes.datasets.sources import take, where
 
-app = typer.Typer(help="The datasets of the paper: list, download, import.", no_args_is_help=True)
+app = typer.Typer(
+    help="The datasets of the paper: list, download, import.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.command("list")

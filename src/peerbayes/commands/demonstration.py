@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from peerbayes import config, topologies
+from peerbayes import config, report, topologies
 from peerbayes.commands.shared import console, explained, known_format, print_table, progress_bar
 from peerbayes.commands.simulation import run_with_bar
 from peerbayes.estimators import load
 from peerbayes.peers.errors import parts_needed
+from peerbayes.report.errors import PlotlyMissing
+from peerbayes.runs import Run
 from peerbayes.simulate import simulate
 
 TEST_ROWS = 797  # of the 1,797 digits; peers share the others
@@ -38,6 +40,7 @@ def demo(
         known_format(form)
         X, y = config.load_data({"name": "digits"})
         told: dict[str, dict[str, float]] = {}
+        runs: list[Run] = []
         for strategy in ("local", "crc", "exact"):
             settings: dict[str, Any] = {
                 "nodes": nodes,
@@ -51,6 +54,8 @@ def demo(
             run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json")
             run.save(out / strategy)
             told[strategy] = run.summary()
+            runs.append(run)
+        page = _report(out, runs)
     if form == "json":
         print(json.dumps(told, indent=2))
         return
@@ -68,6 +73,15 @@ def demo(
     print_table(("", "test error", "spread over peers", ""), rows)
     sent = told["exact"]["bytes_per_peer"] / 1e6
     console.print(f"\nThe runs are in {out}/. No row left its peer: each sent {sent:.1f} MB of statistics.")
+    console.print(page, soft_wrap=True, markup=False, highlight=False)
+
+
+def _report(out: Path, runs: list[Run]) -> str:
+    """One page of all runs, and where it is; or how to get one."""
+    try:
+        return f"See them side by side: {report.write(out / 'report.html', runs)}"
+    except PlotlyMissing:
+        return f"To see them: pip install 'peerbayes[report]', then peerbayes report {out}"
 
 
 def _error(told: dict[str, float]) -> tuple[float, float]:

@@ -21,7 +21,11 @@ from peerbayes.peers.terms import Limits, Terms
 if TYPE_CHECKING:
     from peerbayes.peers.roster import Roster
 
-app = typer.Typer(help="A private network: its authority, its agreement, its members.", no_args_is_help=True)
+app = typer.Typer(
+    help="A private network: its authority, its agreement, its members.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 Folder = Annotated[Path, typer.Option("--network", help="The network's folder, as `new` made it.")]
 

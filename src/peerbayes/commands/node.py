@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 makes no sense, 130 interrupted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -21,7 +22,9 @@ from peerbayes.commands import node_files
 from peerbayes.commands.shared import console, explained, known_format, print_table
 from peerbayes.peers.errors import parts_needed
 
-app = typer.Typer(help="One peer: its folder, its neighbours, its rounds.", no_args_is_help=True)
+app = typer.Typer(
+    help="One peer: its folder, its neighbours, its rounds.", no_args_is_help=True, add_completion=False
+)
 app.command()(node_files.request)
 app.command()(node_files.join)
 
@@ -62,6 +65,13 @@ def run(
         str | None, typer.Option(help="[HOST:]PORT for Prometheus; 127.0.0.1 unless a host is named.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Warnings only, no line per round.")] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show it in a browser while it runs.")
+    ] = False,
+    dashboard_address: Annotated[
+        str | None,
+        typer.Option(help="[HOST:]PORT of this machine for --dashboard; 127.0.0.1:8765 or the next."),
+    ] = None,
 ) -> None:
     """Learn with the others: agree, go through the rounds, answer neighbours. Stop and start it at any time."""
     with explained(), parts_needed():
@@ -75,7 +85,14 @@ def run(
         )
         home = Home(folder)
         os.umask(0o077)  # state, audit log and model are the owner's alone
-        with service.lock(home):
+        with contextlib.ExitStack() as beside:
+            beside.enter_context(service.lock(home))
+            if dashboard or dashboard_address is not None:
+                from peerbayes.web.launch import launch
+
+                home.load()  # what is wrong with the folder is said first
+                launched = beside.enter_context(launch(folder, dashboard_address))
+                print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
             journals: list[Any] = []
             handshakes.watch(
                 lambda reason, detail: (

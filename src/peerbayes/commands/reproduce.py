@@ -51,6 +51,9 @@ def reproduce(
         str, typer.Option(help="Where peers start: uniform (the paper's), marginal or ml.")
     ] = "uniform",
     engine: Annotated[str, typer.Option(help="local: processes here; ray: a cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster to join; auto: the one this machine is in.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; all processors by default.")] = None,
     store: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("peerbayes-results.sqlite"),
     resume: Annotated[
@@ -82,9 +85,9 @@ def reproduce(
             raise ValueError(f"--seeds is {seeds}; expected 1 or more")
         kept = Store(store)
         if found and resume:
-            _compute(sweep, kept, engine, workers)
+            _compute(sweep, kept, engine, workers, address)
             if document is not None:
-                _compute(agreement.evidence(sweep), kept, engine, workers)
+                _compute(agreement.evidence(sweep), kept, engine, workers, address)
         records = sweep.records(kept)
         if "distance" in chosen and form in ("json", "csv"):
             records += tables.distances().records()
@@ -97,7 +100,7 @@ def reproduce(
         _show_distances()
 
 
-def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None) -> None:
+def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None, address: str | None) -> None:
     """Compute what is missing, with a bar on a terminal and a line for every tenth elsewhere."""
     missing = len(sweep.missing(store))
     if not missing:
@@ -116,7 +119,7 @@ def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None) -> No
                 print(f"{done:,} of {of:,} cells", file=sys.stderr, flush=True)
 
         try:
-            refused = sweep.compute(store, engine_of(engine, workers), told)
+            refused = sweep.compute(store, engine_of(engine, workers, address), told)
         except KeyboardInterrupt:
             print("stopped; the same command goes on from here", file=sys.stderr)
             sys.exit(130)

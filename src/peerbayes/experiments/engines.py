@@ -117,8 +117,10 @@ def _watch(parent: int) -> None:
     threading.Thread(target=ended, daemon=True).start()
 
 
-def engine_of(name: str, workers: int | None) -> Engine:
-    """The engine of that name."""
+def engine_of(name: str, workers: int | None, address: str | None = None) -> Engine:
+    """The engine of that name; `address`: of a Ray cluster to join."""
+    if address is not None and name != "ray":
+        raise ConfigurationError(f"the address {address} is for the engine ray; the engine is {name!r}")
     if workers is not None and workers < 1:
         raise ConfigurationError(f"workers is {workers}; expected 1 or more")
     if name == "local":
@@ -126,5 +128,5 @@ def engine_of(name: str, workers: int | None) -> Engine:
     if name == "ray":
         from peerbayes.experiments.ray_engine import RayEngine
 
-        return RayEngine(workers)
+        return RayEngine(workers, address)
     raise ConfigurationError(f"the engine is {name!r}; expected one of {', '.join(ENGINES)}")

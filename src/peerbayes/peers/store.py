@@ -220,12 +220,13 @@ class Store:
 
     @alone
     def history(self, after: int = -1) -> list[dict[str, Any]]:
-        """Every round after one: when it closed, who was heard, who was not, and how the model did where it was judged."""
+        """Every round after one: when it closed, who was heard, who was not, how the model did where it was judged."""
         known = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'judged'").fetchone()
         of_model = ", ".join(FIGURES if known else ["NULL"] * len(FIGURES))
         join = "LEFT JOIN judged USING (turn)" if known else ""  # an earlier version's file has no such table
         rows = self._db.execute(
-            f"SELECT turn, at, heard, missing, {of_model} FROM rounds {join} WHERE turn > ? ORDER BY turn", (after,)
+            f"SELECT turn, at, heard, missing, {of_model} FROM rounds {join} WHERE turn > ? ORDER BY turn",
+            (after,),
         )
         return [
             {"round": turn, "at": at, "heard": json.loads(heard), "missing": json.loads(missing)}

@@ -1,0 +1,34 @@
+"""Seeing a run: figures as plotly's plain dictionaries, one self-contained page, and files for papers.
+
+    report.write("report.html", [run])              one page; opens without a network
+    report.figure_files("figures", [run], "svg")    each figure as a file
+
+The extras `report` (plotly) and, for files, `figures` (kaleido) are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from peerbayes import files
+from peerbayes.report.page import html
+from peerbayes.report.papers import FORMS, figure_files
+from peerbayes.runs import Run
+from peerbayes.views import titles as names_of
+
+__all__ = ["FORMS", "figure_files", "write"]
+
+
+def write(path: str | Path, runs: Sequence[Run], titles: Sequence[str] | None = None) -> Path:
+    """Write one page of one run, or of several side by side; titles are by what differs unless given."""
+    if not runs:
+        raise ValueError("there are no runs; expected one or more")
+    if titles is None:
+        titles = names_of(runs, [f"run {number}" for number in range(1, len(runs) + 1)])
+    if len(titles) != len(runs):
+        raise ValueError(f"{len(titles)} titles for {len(runs)} runs; expected one each")
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.write(target, html(runs, titles).encode("utf-8", "replace"))
+    return target

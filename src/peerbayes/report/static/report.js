@@ -1,0 +1,48 @@
+// A report: its figures and its peers' curves are in the page itself.
+"use strict";
+
+(() => {
+  const content = JSON.parse(document.getElementById("report-content").textContent);
+  const { numbers } = peerbayes;
+
+  const runs = content.runs.map((run) => ({
+    ...run,
+    peers: numbers(run.peers),
+    rounds: Array.from(numbers(run.rounds)),
+    sizes: numbers(run.sizes),
+    curves: { error: numbers(run.error), disagreement: numbers(run.disagreement) },
+    last: { error: numbers(run.last.error), disagreement: numbers(run.last.disagreement) },
+  }));
+
+  // NaN is a gap for plotly and null for people.
+  const plain = (values) => Array.from(values, (value) => (Number.isNaN(value) ? null : value));
+
+  peerbayes.curve = async (peer, number) => {
+    const run = runs[number];
+    const place = run.peers.indexOf(peer);
+    const whole = place >= 0;
+    const many = run.rounds.length;
+    const part = (kind) =>
+      whole ? run.curves[kind].slice(place * many, (place + 1) * many) : run.last[kind].slice(peer, peer + 1);
+    return {
+      peer,
+      name: run.names ? run.names[peer] : `peer ${peer}`,
+      rows: run.sizes[peer],
+      kind: run.kind,
+      whole,
+      rounds: whole ? run.rounds : run.rounds.slice(-1),
+      error: plain(part("error")),
+      disagreement: plain(part("disagreement")),
+    };
+  };
+
+  peerbayes.chooser(runs.map(({ title, nodes, names }) => ({ title, nodes, names })));
+  for (const [name, spec] of Object.entries(content.figures)) peerbayes.draw(name, spec);
+
+  for (const select of document.querySelectorAll("select[data-feature]")) {
+    const name = select.dataset.feature;
+    const show = () => peerbayes.draw(name, content.features[name][Number(select.value)]);
+    select.addEventListener("change", show);
+    show();
+  }
+})();

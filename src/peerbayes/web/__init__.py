@@ -1,0 +1,1 @@
+"""The dashboard: a process of its own that reads a folder, and sends what is new to browsers."""

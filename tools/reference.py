@@ -1,0 +1,191 @@
+"""The tables of the reference, from the code: commands, and what may be written in settings files."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from itertools import pairwise
+from typing import Any
+
+import typer
+from docstrings import arguments, table_of
+
+from peerbayes import config
+from peerbayes.cli import app
+from peerbayes.estimators import ESTIMATORS
+from peerbayes.peers import settings, terms
+from peerbayes.simulate import simulate
+
+NAMES = {
+    int: "whole number",
+    float: "number",
+    str: "text",
+    list: "list",
+    dict: "table",
+    bool: "true or false",
+}
+PLAIN = {
+    "str": "text",
+    "str | None": "text",
+    "float": "number",
+    "int": "whole number",
+    "bool": "true or false",
+}
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command by its full name, groups before what they hold."""
+    yield from _below("peerbayes", typer.main.get_command(app))
+
+
+def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield name, command
+    if hasattr(command, "list_commands"):
+        with command.make_context(name, [], resilient_parsing=True) as context:
+            for word in command.list_commands(context):
+                yield from _below(f"{name} {word}", command.get_command(context, word))
+
+
+def parameters(command: Any) -> Iterator[tuple[str, str, str]]:
+    """Arguments and options of a command: how they are written, their default, their help."""
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
+        written = " / ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+        if parameter.param_type_name == "argument":
+            written = f"`{(parameter.metavar or parameter.name.upper()).removesuffix('...')}`"
+            written += " …" if parameter.nargs == -1 else ""
+        yield written, _default(parameter), getattr(parameter, "help", None) or ""
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "needed"
+    if isinstance(parameter.default, bool):
+        return "yes" if parameter.default else ""
+    return "" if parameter.default in (None, "", [], ()) else f"`{parameter.default}`"
+
+
+def usage(name: str, command: Any) -> str:
+    """The line that a command is called by; what has a default is in brackets."""
+    words = [name]
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            word = (parameter.metavar or parameter.name.upper()).removesuffix("...")
+            word += "..." if parameter.nargs == -1 else ""
+            words.append(word if parameter.required else f"[{word}]")
+        elif parameter.required:
+            words.append(f"{parameter.opts[0]} {parameter.name.upper()}")
+    return " ".join([*words, "[OPTIONS]"])
+
+
+def command_tables() -> str:
+    """A section for every command."""
+    parts = []
+    for name, command in commands():
+        if name == "peerbayes":
+            continue
+        told = textwrap.dedent(command.help or "").strip()
+        parts.append(f"{'##' if name.count(' ') == 1 else '###'} {name}\n\n{told}\n")
+        if hasattr(command, "list_commands"):
+            continue
+        parts.append(f"```text\n{usage(name, command)}\n```\n")
+        rows = list(parameters(command))
+        if rows:
+            parts.append(table_of(rows, ("", "default", "")))
+    return "\n".join(parts)
+
+
+def estimator_signatures() -> str:
+    """How estimators are made, with their defaults."""
+    lines = []
+    for estimator in ESTIMATORS.values():
+        given = inspect.signature(estimator).parameters.values()
+        lines.append(f"{estimator.__name__}({', '.join(f'{each.name}={each.default!r}' for each in given)})")
+    folded = (textwrap.fill(line, 100, subsequent_indent="    ", break_long_words=False) for line in lines)
+    return "```python\n" + "\n".join(folded) + "\n```\n"
+
+
+def data_table() -> str:
+    """What [data] may say."""
+    return table_of([(f"`{name}`", "text", told) for name, told in config.DATA.items()], ("entry", "is", ""))
+
+
+def simulation_table() -> str:
+    """What [simulation] may say: the arguments of `simulate` that can be written in TOML."""
+    told, signature = arguments(inspect.getdoc(simulate) or ""), inspect.signature(simulate).parameters
+    rows = [
+        (f"`{name}`", kinds_of(kinds), written(signature[name].default), told[name])
+        for name, kinds in config.SETTINGS.items()
+    ]
+    return table_of(rows, ("setting", "is", "default", ""))
+
+
+def kinds_of(kinds: tuple[type, ...]) -> str:
+    """Types of a setting in words; whole numbers are numbers."""
+    return " or ".join(NAMES[kind] for kind in kinds if not (kind is int and float in kinds))
+
+
+def terms_table() -> str:
+    """What agreement.toml may say."""
+    return _fields(terms.Terms, terms.CHECKS | {"features": terms.KIND})
+
+
+def limits_table() -> str:
+    """What [limits] of agreement.toml may say."""
+    return _fields(terms.Limits, terms.LIMIT_CHECKS)
+
+
+def peer_table() -> str:
+    """What peer.toml may say."""
+    return _fields(settings.Settings, {}).replace("| `listen` | text | needed |", "| `listen` | text | |")
+
+
+def _fields(cls: Any, checks: dict[str, Any]) -> str:
+    told, rows = field_texts(cls), []
+    for each in fields(cls):
+        if each.name == "limits":
+            continue
+        default = "needed" if each.default is MISSING else written(each.default)
+        if each.default is MISSING and each.default_factory is not MISSING:
+            default = ""
+        expected = checks[each.name][1] if each.name in checks else PLAIN[str(each.type)]
+        rows.append((f"`{each.name}`", expected, default, told[each.name]))
+    return table_of(rows, ("setting", "is", "default", ""))
+
+
+def field_texts(cls: type) -> dict[str, str]:
+    """What stands beside each field of a class: the docstring below it, or the comment after it."""
+    source = textwrap.dedent(inspect.getsource(cls))
+    found = dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", source, flags=re.MULTILINE))
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    for field, after in pairwise(body):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+        ):
+            found[ast.unparse(field.target)] = inspect.cleandoc(after.value.value).replace("\n", " ")
+    return found
+
+
+def written(value: Any) -> str:
+    """A default as TOML writes it; None is what is left out."""
+    if value is None:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else repr(value)}`".replace("'", '"')
+
+
+SECTIONS = {
+    "estimators": estimator_signatures,
+    "commands": command_tables,
+    "data": data_table,
+    "simulation": simulation_table,
+    "terms": terms_table,
+    "limits": limits_table,
+    "peer": peer_table,
+}

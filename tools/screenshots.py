@@ -1,0 +1,147 @@
+"""The pictures in the docs, from real runs: python tools/screenshots.py [FOLDER].
+
+Needs the extra `test` (Playwright drives the browser) and Chromium on the path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import sync_playwright
+from sklearn.datasets import load_digits
+
+import peerbayes as pb
+from peerbayes.peers.loopback import Loopback
+from peerbayes.peers.terms import Limits, Terms
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 120.0  # seconds to wait for anything
+HEIGHTS = {"report": 1720, "dashboard": 1400, "peer": 1180}  # as far as the network is drawn
+
+RUN = """
+[data]
+name = "digits"
+
+[simulation]
+nodes = 50
+rows_per_node = 20
+topology = "tree+10"
+partition = "drift-y"
+strategy = "exact"
+rounds = {rounds}
+"""
+
+
+def digits() -> tuple[Any, np.ndarray]:
+    found = load_digits(as_frame=True)
+    return found.data, found.target.to_numpy()
+
+
+def of_report(page: Any, folder: Path) -> None:
+    """One digit per peer, on a tree."""
+    X, y = digits()
+    run = pb.simulate(X, y, nodes=50, rows_per_node=20, partition="drift-y", topology="tree+10")
+    page.goto(run.report(folder / "report.html").absolute().as_uri())
+    page.wait_for_selector("#figure-network .plotly")
+    page.wait_for_timeout(1000)
+
+
+@contextlib.contextmanager
+def of_dashboard(page: Any, folder: Path) -> Iterator[None]:
+    """A simulation, a third of the way."""
+    rounds = 200
+    (folder / "run.toml").write_text(RUN.format(rounds=rounds))
+    words = [sys.executable, "-m", "peerbayes", "simulate", str(folder / "run.toml"), "--watch"]
+    with watched(words) as url:
+        page.goto(url)
+        until(page, rounds // 3)
+        yield
+
+
+@contextlib.contextmanager
+def of_peer(page: Any, folder: Path) -> Iterator[None]:
+    """One of three peers, each with a third of the digits; the third is killed on the way."""
+    X, y = digits()
+    tables = [X.iloc[k::3, ::3].assign(digit=y[k::3]) for k in range(3)]
+    terms = Terms("three-hospitals", "digit", rounds=2000, limits=Limits(deadline=0.5, quorum=0.5))
+    network = Loopback.create(folder / "network", terms, tables, [(0, 1), (1, 2), (0, 2)])
+    home = network.homes["peer-1"]
+    home.settings_path.write_text(
+        re.sub(r"# hold_out = \S+", "hold_out = 0.2", home.settings_path.read_text())
+    )
+    try:
+        for name in ("peer-2", "peer-3"):
+            network.start(name)
+        words = [sys.executable, "-m", "peerbayes", "node", "run", str(home.folder), "--dashboard"]
+        with watched(words) as url:
+            page.goto(url)
+            until(page, 60)
+            network.processes["peer-3"].kill()
+            time.sleep(4)
+            yield
+    finally:
+        network.stop()
+
+
+@contextlib.contextmanager
+def watched(words: list[str]) -> Iterator[str]:
+    """A command that says where to watch it, as long as this lasts."""
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if found := re.search(r"http://\S+", line):
+                yield found[0]
+                return
+        raise SystemExit(f"{' '.join(words)} did not say where to watch it")
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def until(page: Any, turn: int) -> None:
+    """Wait until the page is at a round."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if (found := re.search(r"[Rr]ound\s+([\d,]+)", page.inner_text("body"))) and int(
+            found[1].replace(",", "")
+        ) >= turn:
+            return
+        page.wait_for_timeout(200)
+    raise SystemExit(f"the page did not come to round {turn}")
+
+
+def main(target: Path) -> None:
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        raise SystemExit(f"no browser: expected one of {', '.join(BROWSERS)} on the path")
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary, sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        for name, picture in (("report", of_report), ("dashboard", of_dashboard), ("peer", of_peer)):
+            folder = Path(temporary) / name
+            folder.mkdir()
+            page = browser.new_page(viewport={"width": 1200, "height": HEIGHTS[name]})
+            with contextlib.nullcontext() if name == "report" else picture(page, folder):
+                if name == "report":
+                    picture(page, folder)
+                page.screenshot(path=target / f"{name}.png")
+            page.close()
+            print(target / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES)
