@@ -16,7 +16,9 @@ from test_peers import DENSE, impatient, peers_of, rng, shared_out  # noqa: F401
 
 import peerbayes as pb
 from peerbayes.errors import ConfigurationError
+from peerbayes.peers.home import Home
 from peerbayes.peers.judge import held_out, told
+from peerbayes.peers.service import set_aside
 from peerbayes.peers.settings import Settings
 from peerbayes.peers.store import FIGURES, Store
 from peerbayes.peers.terms import Terms
@@ -135,3 +137,19 @@ def test_words_for_people():
     assert told({"train_error": 0.5, "test_error": 0.25}) == "error 0.2500 on held-out rows"
     assert told({"train_error": 0.5, "test_error": None}) == "error 0.5000 on its own rows"
     assert told({}) == ""
+
+
+def test_a_state_that_is_set_aside_is_whole_whoever_reads_it(tmp_path):
+    home = Home(tmp_path)
+    with contextlib.closing(Store(home.state_path)) as store:
+        store.add_round(1, (np.zeros(2),), {}, ["b"], [])
+    reader = sqlite3.connect(home.state_path)
+    with contextlib.closing(reader):
+        reader.execute("SELECT turn FROM rounds").fetchall()  # connected, but not in the middle of reading
+        with contextlib.closing(Store(home.state_path)) as store:
+            store.add_round(2, (np.ones(2),), {}, ["b"], [])
+            store.flush()
+        moved = set_aside(home)
+    assert moved is not None and not home.state_path.exists()
+    with contextlib.closing(sqlite3.connect(moved)) as there:
+        assert there.execute("SELECT MAX(turn) FROM rounds").fetchone() == (2,)

@@ -25,6 +25,7 @@ from peerbayes.peers.audit import AuditLog, Tail
 from peerbayes.peers.errors import PeerError
 from peerbayes.runs import COLUMNS, LIVE_FILE, RUN_FILE
 from peerbayes.views import sampled
+from peerbayes.web import feed as feed_module
 from peerbayes.web import messages
 from peerbayes.web.access import Access
 from peerbayes.web.address import Address, names_loopback
@@ -780,3 +781,26 @@ def test_a_log_that_is_cut_or_replaced_is_noticed(tmp_path):
     other.replace(path)
     with pytest.raises(PeerError, match="another file"):
         list(tail.read())
+
+
+def test_a_look_that_fails_does_not_end_the_dashboard(monkeypatch, caplog):
+    monkeypatch.setattr(feed_module, "BEAT", 0.01)
+    looks = []
+
+    class Watched:
+        def look(self):
+            looks.append(1)
+            raise RuntimeError("a bug")
+
+    async def watch():
+        feed = Feed(Watched())
+        task = asyncio.create_task(feed.run())
+        with feed.viewer():
+            async with asyncio.timeout(30):
+                while len(looks) < 3:
+                    await asyncio.sleep(0.01)
+            feed.stop()
+            await asyncio.wait_for(task, 30)
+
+    asyncio.run(watch())
+    assert "looking failed" in caplog.text

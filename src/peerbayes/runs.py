@@ -12,7 +12,6 @@ import numpy as np
 
 from peerbayes import files
 from peerbayes.errors import ModelFileDamaged
-from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.families import Family
 from peerbayes.metrics import Outcome
 from peerbayes.schema import Schema
@@ -84,6 +83,8 @@ class Run:
             )
         if not 0 <= node < len(self.stats):
             raise ValueError(f"node is {node}; expected 0 to {len(self.stats) - 1}")
+        from peerbayes.estimators import ESTIMATOR_OF  # here, so that a dashboard need not load scikit-learn
+
         return ESTIMATOR_OF[self.layout.name].from_statistics(self.statistics(node))
 
     def statistics(self, node: int) -> Statistics:

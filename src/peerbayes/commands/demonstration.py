@@ -51,7 +51,7 @@ def demo(
                 "seed": seed,
                 "evaluate_every": 8,
             }
-            run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json")
+            run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json", live=out / strategy)
             run.save(out / strategy)
             told[strategy] = run.summary()
             runs.append(run)

@@ -148,7 +148,7 @@ def set_aside(home: Home) -> Path | None:
     number = 1
     while (target := home.folder / f"state.left-{number}.sqlite").exists():
         number += 1
-    with contextlib.closing(Store(home.state_path)):
-        pass  # what the write-ahead log holds is now in the file
+    with contextlib.closing(Store(home.state_path)) as store:
+        store.flush()
     home.state_path.replace(target)
     return target

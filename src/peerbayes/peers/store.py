@@ -109,6 +109,13 @@ class Store:
         """Once whoever writes is done."""
         self._db.close()
 
+    @alone
+    def flush(self) -> None:
+        """Bring into the file what its write-ahead log holds: it can then be moved, whoever else reads it."""
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise PeerError(f"{self.path} is being read by another process; try again in a moment")
+
     # --- single facts ----------------------------------------------------------------------------------
 
     @alone

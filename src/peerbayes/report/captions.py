@@ -22,7 +22,7 @@ CAPTIONS = {
     ),
     "spread": (
         "Spread over the peers",
-        "How many peers have which error at the end. A narrow hill near RC: it does not matter which peer one asks.",
+        "How many peers have which error now. A narrow hill near RC: it does not matter which peer one asks.",
     ),
     "bytes": ("Bytes sent", "What a peer has sent to all its neighbours together since the first round."),
     "priors": (

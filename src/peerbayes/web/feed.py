@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from peerbayes.web.messages import beat, event, figures
 from peerbayes.web.seen import Seen
+
+log = logging.getLogger("peerbayes.web")
 
 PAUSE = 0.1  # seconds between two looks: ten updates a second at most
 REST = 3.0  # and so many times as long as a look took: a large run costs a quarter of a core at most
@@ -70,7 +73,12 @@ class Feed:
         while not self._stopped:
             await self._watching.wait()
             began = time.monotonic()
-            message = await self._look()
+            try:
+                message = await self._look()
+            except Exception:  # whoever watches keeps what was seen, and the next look may succeed
+                log.exception("looking failed")
+                await asyncio.sleep(BEAT)
+                continue
             now = time.monotonic()
             if message is None and now - told >= BEAT and self._seen is not None:
                 message = beat(self._seen, self._version, self._clock())
