@@ -8,7 +8,7 @@ import pytest
 from browsing import browser, open_page  # noqa: F401  (fixtures)
 from hypothesis import HealthCheck, settings
 
-from peerbayes.families import Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.families import BayesNet, Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 
 settings.register_profile(
     "peerbayes",
@@ -38,7 +38,14 @@ FAMILIES: dict[str, Family] = {
     "lda, calibrated": SharedGaussian(
         continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4
     ),
-}
+    "bayes-net": BayesNet(continuous=3, cardinalities=CARDINALITIES, parents=((), (0,), (3,), (), (3,))),
+    # Parents that share a child are linked: else a column's own moments are not those of the model.
+    "bayes-net, calibrated": BayesNet(
+        continuous=3, cardinalities=CARDINALITIES, parents=((3,), (0, 3), (0, 1, 3), (), (3,)),
+        variance_floor=0.01, count_floor=1e-4, shrinkage=0.02,
+    ),
+    "bayes-net, discrete": BayesNet(cardinalities=(3, 2, 4), parents=((), (0,), (0, 1))),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session", params=FAMILIES.values(), ids=FAMILIES.keys())
@@ -47,14 +54,24 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 
 def draw_rows(family: Family, rng: np.random.Generator, *shape: int) -> Rows:
-    """Random encoded rows [..., n, D]; with values missing where the family takes them."""
+    """Random encoded rows [..., n, D]; with values missing where φ alone takes them."""
     values = rng.normal(size=(*shape, family.continuous))
     codes = [rng.integers(0, size, shape) for size in family.cardinalities]
     stacked = np.stack(codes, axis=-1) if codes else np.zeros((*shape, 0), dtype=np.int64)
     if getattr(family, "missing", False):
         values[rng.random(values.shape) < 0.2] = np.nan
-    stacked[rng.random(stacked.shape) < 0.1] = -1
+    free = ~getattr(family, "linked", np.zeros(family.continuous + stacked.shape[-1], dtype=bool))
+    stacked[(rng.random(stacked.shape) < 0.1) & free[family.continuous :]] = -1
     return Rows(values, stacked)
+
+
+def with_gaps(family: Family, rng: np.random.Generator, *shape: int, share: float = 0.35) -> Rows:
+    """Random encoded rows [..., n, D] with values missing in every column; each row has one at least."""
+    rows = draw_rows(family, rng, *shape)
+    absent = rng.random((*shape, family.continuous + len(family.cardinalities))) < share
+    np.put_along_axis(absent, rng.integers(0, absent.shape[-1], (*shape, 1)), False, axis=-1)
+    values = np.where(absent[..., : family.continuous], np.nan, rows.values)
+    return Rows(values, np.where(absent[..., family.continuous :], -1, rows.codes))
 
 
 @pytest.fixture(scope="session")

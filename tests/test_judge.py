@@ -15,6 +15,7 @@ import networkx as nx
 from test_peers import DENSE, impatient, peers_of, rng, shared_out  # noqa: F401
 
 import peerbayes as pb
+from peerbayes.completion import complete
 from peerbayes.errors import ConfigurationError
 from peerbayes.peers.home import Home
 from peerbayes.peers.judge import held_out, told
@@ -86,17 +87,23 @@ def test_disagreement_is_the_relative_distance_to_neighbours_and_falls(tmp_path,
         assert told[0] >= 0 and told[-1] < 0.2
 
 
-def test_rows_with_missing_values_are_left_out_where_nobody_learns_from_such(tmp_path, rng):  # noqa: F811
+@pytest.mark.parametrize(("family", "left_out"), [("naive-bayes", 10), ("qda", 0), ("tan", 0)])
+def test_rows_with_missing_values_are_judged_where_there_is_a_place_for_them(family, left_out, tmp_path, rng):  # noqa: F811
     X, y, parts = shared_out(rng, missing=False)
     away, labels = X.iloc[:30].copy(), y[:30]
     away.iloc[:10, 0] = np.nan
     peers = peers_of(
-        tmp_path, Terms("test", "label", family="qda", start="ml", rounds=4), nx.path_graph(5), (X, y, parts)
+        tmp_path, Terms("test", "label", family=family, start="ml", rounds=4), nx.path_graph(5), (X, y, parts)
     )
     asyncio.run(peers.all(away=(away, labels)))
     for name in peers.names:
-        model = pb.load(tmp_path / name / "model.peerbayes")
-        error = 1 - model.score(away.iloc[10:], labels[10:])
+        agreed, model = peers.nodes[name].agreed, pb.load(tmp_path / name / "model.peerbayes")
+        rows, codes = (
+            agreed.schema.encode(away.iloc[left_out:]),
+            agreed.schema.encode_labels(labels[left_out:]),
+        )
+        joint = complete(agreed.family, rows).log_joint(agreed.family.weights(model.statistics_.values))
+        error = np.mean(joint.argmax(axis=1) != codes)
         assert peers.history(name)[-1]["test_error"] == pytest.approx(error)
 
 

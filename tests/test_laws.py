@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from peerbayes import core
+from peerbayes.completion import complete
 from peerbayes.families import Rows, SharedGaussian
+from peerbayes.families.base import Move
 
 CLASSES = 3
 seeds = st.integers(0, 2**32 - 1)
@@ -182,17 +184,37 @@ def test_contributions_add_up_to_the_log_joint(family, seed):
 
 @given(seed=seeds)
 def test_other_units_are_another_basis(family, seed):
-    """S of moved values is the moved S, and moving back restores it."""
+    """S of moved columns, units and categories is the moved S, and moving back restores it."""
     rng = np.random.default_rng(seed)
-    d = family.continuous
+    d, sizes = family.continuous, family.cardinalities
     order, shift, ratio = rng.permutation(d), rng.normal(size=d), np.exp(rng.normal(size=d))
+    columns = rng.permutation(len(sizes))
+    levels = tuple(rng.permutation(sizes[column]) for column in columns)
     rows, labels = draw_rows(family, rng, 25), core.one_hot(rng.integers(0, CLASSES, 25), CLASSES)
-    stats = core.statistics(family.features(rows), labels)[:, : family.dense_size]
-    moved = core.statistics(family.dense((rows.values[:, order] - shift) * ratio), labels)
-    transformed = family.transformed(stats, order, shift, ratio)
-    np.testing.assert_allclose(transformed, moved, rtol=1e-9, atol=1e-9)
-    back = np.argsort(order)
-    restored = family.transformed(transformed, back, (-shift * ratio)[back], (1 / ratio)[back])
+    stats = core.statistics(family.features(rows), labels)
+    there = Move(order, shift, ratio, tuple(sizes[column] for column in columns), tuple(columns), levels)
+    target, moved = family.moved(stats, there)
+    codes = [
+        np.where(rows.codes[:, c] < 0, -1, level[rows.codes[:, c]])
+        for c, level in zip(columns, levels, strict=True)
+    ]
+    elsewhere = Rows(
+        (rows.values[:, order] - shift) * ratio, np.stack(codes, axis=1) if codes else rows.codes
+    )
+    np.testing.assert_allclose(
+        moved, core.statistics(target.features(elsewhere), labels), rtol=1e-9, atol=1e-9
+    )
+    back, home = np.argsort(order), np.argsort(columns)
+    again = Move(
+        back,
+        (-shift * ratio)[back],
+        (1 / ratio)[back],
+        sizes,
+        tuple(home),
+        tuple(np.argsort(levels[k]) for k in home),
+    )
+    origin, restored = target.moved(moved, again)
+    assert origin == family
     np.testing.assert_allclose(restored, stats, rtol=1e-9, atol=1e-9)
 
 
@@ -213,14 +235,17 @@ def test_rows_drawn_from_a_model_give_the_model_back(family):
 
 
 def test_discrete_columns_may_be_missing_in_every_family(family):
-    """A row without its discrete values has the joint density of the rest: the sum over the categories."""
+    """A row without its discrete values has the joint density of the rest: the sum over the categories.
+
+    By φ alone, or completed where columns depend on each other.
+    """
     weights = family.weights(ordinary_statistics(family, 0))
     values = np.random.default_rng(1).normal(size=(1, family.continuous))
     absent = Rows(values, np.full((1, len(family.cardinalities)), -1))
     total = 0.0
     for cell in np.ndindex(*family.cardinalities):
         total = total + np.exp(core.log_joint(family.features(Rows(values, np.array([cell]))), weights))
-    np.testing.assert_allclose(np.exp(core.log_joint(family.features(absent), weights)), total, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(complete(family, absent).log_joint(weights)), total, rtol=1e-12)
 
 
 def test_a_singular_covariance_in_float32_is_floored():

@@ -250,10 +250,37 @@ def test_labels_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
         assert "the label is text at some peers and a number at others" in told
 
 
-def test_missing_values_are_refused_at_every_peer_where_the_family_has_no_place_for_them(tmp_path, rng):
-    peers = peers_of(tmp_path, Terms("test", "label", family="qda", rounds=4), DENSE, shared_out(rng))
-    for told in refused_everywhere(peers, PeerError):
-        assert "qda needs every continuous value, and some are missing at one of the peers" in told
+@pytest.mark.parametrize("start", ["uniform", "marginal", "ml"])
+@pytest.mark.parametrize(
+    ("family", "strategy"), [("qda", "exact"), ("lda", "crc"), ("tan", "exact"), ("tan", "relay")]
+)
+def test_peers_with_missing_values_end_where_the_simulator_does(family, strategy, start, tmp_path, rng):
+    terms = Terms("test", "label", family=family, strategy=strategy, start=start, rounds=12)
+    peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng))
+    plausible = peers.nodes["p0"].agreed.plausible
+    assert plausible.sums is None  # completed rows move them
+    assert len(plausible.cells) == (2 if family == "tan" else 1)  # colour is missing somewhere, size is not
+
+
+@pytest.mark.parametrize("family", ["qda", "tan"])
+@pytest.mark.parametrize("strategy", ["tracking", "auto", "consensus-ml"])
+def test_other_strategies_complete_missing_values_too(family, strategy, tmp_path, rng):
+    terms = Terms("test", "label", family=family, strategy=strategy, start="ml", rounds=4)
+    same_as_simulated(tmp_path, terms, nx.path_graph(5) if strategy == "auto" else DENSE, shared_out(rng))
+
+
+def test_where_nobody_misses_a_value_class_sums_are_checked(tmp_path, rng):
+    terms = Terms("test", "label", family="tan", start="ml", rounds=4)
+    peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng, missing=False))
+    assert peers.nodes["p0"].agreed.plausible.sums is not None
+
+
+def test_weights_of_no_model_complete_nothing(tmp_path, rng):
+    terms, shared = Terms("test", "label", family="qda", strategy="dsgd", rounds=4), shared_out(rng)
+    for told in refused_everywhere(peers_of(tmp_path, terms, DENSE, shared), PeerError):
+        assert "values are missing at one of the peers, and qda completes them by its model" in told
+    with pytest.raises(ValueError, match="values are missing, and dsgd learns the weights of no model"):
+        simulated(shared, DENSE, terms)
 
 
 def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):

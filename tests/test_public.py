@@ -11,15 +11,18 @@ SOURCE = Path(peerbayes.__file__).parent
 
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
-    "errors", "machine", "versions", "core", "families.base", "families.naive_bayes", "families.gaussian", "families",
-    "kernels", "vectors", "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema", "layouts", "files",
-    "statistics", "priors",
-    "passes", "calibration", "settings", "reading", "classifier", "estimators",
+    "errors", "machine", "versions", "core", "families.base", "families.naive_bayes", "families.gaussian",
+    "families.structures", "families.bayes_net", "families",
+    "kernels", "vectors", "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema",
+    "completion.by_enumeration", "completion.by_messages", "completion.known", "completion.places", "completion.rows",
+    "completion.alone", "completion.terms", "completion",
+    "passes", "expectation", "dependence", "layouts", "files", "statistics", "priors",
+    "calibration", "settings", "reading", "classifier", "estimators",
     "sources.errors", "sources.values", "sources.text", "sources.parquet", "sources.databases", "sources",
     "telling", "answers",
     "topologies.links", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach",
     "topologies", "partitions", "places", "strategies", "relay", "rounds", "holdings", "metrics", "gossip", "runs",
-    "views", "live", "checkpoints", "inputs", "simulate",
+    "views", "live", "checkpoints", "inputs", "grids", "structure", "simulate",
     "shards.cut", "shards.shard", "shards.engines", "shards.driver", "shards",
     "report.errors", "report.arrays", "report.labels", "report.theme", "report.layout", "report.plotlyjs",
     "report.curves", "report.network", "report.model", "report.densities", "report.judged", "report.compare",
@@ -33,7 +36,8 @@ LAYERS = [
     "experiments.agreement", "experiments.document",
     "peers", "peers.errors", "peers.documents", "peers.terms", "peers.pem", "peers.identity", "peers.member",
     "peers.roster", "peers.invitation", "peers.settings", "peers.home", "peers.founder", "peers.inspection",
-    "peers.wire", "peers.summary", "peers.learner", "peers.agreement", "peers.audit", "peers.store",
+    "peers.wire", "peers.summary", "peers.learner", "peers.pooling", "peers.structures", "peers.agreement",
+    "peers.audit", "peers.store",
     "peers.transport", "peers.news", "peers.sums", "peers.judge", "peers.node", "peers.handshakes", "peers.journal",
     "peers.service", "peers.status",
     "peers.checks", "peers.farewell", "peers.prometheus", "peers.loopback",
@@ -48,9 +52,10 @@ LAYERS = [
 
 def test_public_names_are_pinned():
     assert sorted(peerbayes.__all__) == [
-        "Column", "ConfigurationError", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
+        "BayesNetClassifier", "Column", "ConfigurationError", "KDB", "LDA", "MixedNB",
+        "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
         "PartitionError", "PeerbayesError", "QDA", "Run", "Schema", "SchemaError", "SchemaMismatch", "Statistics",
-        "StatisticsMismatch", "TopologyError", "load", "prior_knowledge", "simulate",
+        "StatisticsMismatch", "StructureError", "TAN", "TopologyError", "load", "prior_knowledge", "simulate",
     ]  # fmt: skip
     assert all(hasattr(peerbayes, name) for name in peerbayes.__all__)
 

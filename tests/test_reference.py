@@ -294,7 +294,9 @@ def test_every_public_name_is_on_the_site(site):
         found = getattr(pb, name)
         assert f"{found.__module__}.{name}" in known, name
         for member, _ in (
-            public_members(found) if inspect.isclass(found) and name not in ("QDA", "LDA") else ()
+            public_members(found)
+            if inspect.isclass(found) and name not in ("QDA", "LDA", "TAN", "KDB", "BayesNetClassifier")
+            else ()
         ):
             assert f"{found.__module__}.{name}.{member}" in known, f"{name}.{member}"
     for module in MODULES:

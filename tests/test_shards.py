@@ -82,8 +82,10 @@ def test_a_value_missing_in_one_shard_is_known_to_all():
     whole = pb.simulate(gaps, Y, **settings)
     sharded = simulate_shards(gaps, Y, shards=3, stats_of="all", **settings)
     np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=1e-10)
-    with pytest.raises(ValueError, match="needs every continuous value"):
+    with pytest.raises(ValueError, match="shards take such rows for naive-bayes only"):
         simulate_shards(gaps, Y, family="qda", **settings)
+    with pytest.raises(ValueError, match="whose structure peers learn first"):
+        simulate_shards(X, Y, family="tan", **settings)
 
 
 def test_shards_fetch_their_own_rows():

@@ -3,10 +3,11 @@
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import peerbayes as pb
+from peerbayes.estimators import KDB, TAN, BayesNetClassifier
 
 ESTIMATORS = [
     estimator(calibrate=calibrate)
-    for estimator in (pb.MixedNB, pb.QDA, pb.LDA)
+    for estimator in (pb.MixedNB, pb.QDA, pb.LDA, TAN, KDB, BayesNetClassifier)
     for calibrate in (False, True)
 ]
 

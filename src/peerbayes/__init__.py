@@ -19,9 +19,10 @@ if TYPE_CHECKING:
         SchemaError,
         SchemaMismatch,
         StatisticsMismatch,
+        StructureError,
         TopologyError,
     )
-    from peerbayes.estimators import LDA, QDA, MixedNB, load
+    from peerbayes.estimators import KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
     from peerbayes.priors import prior_knowledge
     from peerbayes.runs import Run
     from peerbayes.schema import Schema
@@ -36,9 +37,10 @@ _HOMES = {
     "columns": ("Column",),
     "errors": (
         "ConfigurationError", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
-        "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "TopologyError",
+        "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "StructureError",
+        "TopologyError",
     ),
-    "estimators": ("LDA", "QDA", "MixedNB", "load"),
+    "estimators": ("KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
     "priors": ("prior_knowledge",),
     "runs": ("Run",),
     "schema": ("Schema",),
@@ -48,8 +50,11 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "KDB",
     "LDA",
     "QDA",
+    "TAN",
+    "BayesNetClassifier",
     "Column",
     "ConfigurationError",
     "MixedNB",
@@ -64,6 +69,7 @@ __all__ = [
     "SchemaMismatch",
     "Statistics",
     "StatisticsMismatch",
+    "StructureError",
     "TopologyError",
     "load",
     "prior_knowledge",

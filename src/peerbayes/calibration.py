@@ -4,7 +4,8 @@
     MAP     W = θ(YᵀΦ + prior)                         the prior is a statistic
     RC      S ← S + lr·R(S),   R(S) = (Y − P)ᵀΦ        from a start of equivalent sample size m⁰
 
-Σ_c R_c = 0, so the class sums of S stay where the start puts them: the start decides what can be learnt.
+Σ_c R_c = 0, so the class sums of S stay where the start puts them: the start decides what can be learnt. Rows that are
+completed move them a little: see `completion`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from peerbayes.expectation import Gapped
 from peerbayes.families.base import Family
 from peerbayes.passes import Data, repeated
 
@@ -69,7 +71,7 @@ def start_statistics(
 
 def calibrate(
     family: Family,
-    data: Data,
+    data: Data | Gapped,
     start: np.ndarray,
     *,
     lr: float = 0.05,
@@ -90,7 +92,7 @@ def calibrate(
         raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
     if max_iter < 0:
         raise ValueError(f"max_iter is {max_iter}; expected 0 or more")
-    data = repeated(data, max_iter + 1)
+    data = data.repeated(max_iter + 1) if isinstance(data, Gapped) else repeated(data, max_iter + 1)
     stats = kept = start
     kept_at, lowest, waited = 0, np.inf, 0
     soft_errors: list[float] = []

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -24,15 +25,16 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from peerbayes import files, passes, reading, settings
+from peerbayes import expectation, files, passes, reading, settings
 from peerbayes.calibration import Calibrated, calibrate, start_statistics
 from peerbayes.errors import SchemaError, SchemaMismatch, StatisticsMismatch
-from peerbayes.families import Family, NaiveBayes
+from peerbayes.expectation import Gapped
+from peerbayes.families import BayesNet, Family, NaiveBayes
 from peerbayes.inference import infer_classes
 from peerbayes.layouts import guarded, laid_out
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
-from peerbayes.tables import Table
+from peerbayes.tables import Table, missing_of
 
 
 def _learns_by_adding(estimator: GenerativeClassifier) -> bool:
@@ -41,6 +43,11 @@ def _learns_by_adding(estimator: GenerativeClassifier) -> bool:
             "partial_fit needs calibrate=False: calibration goes through all rows again and again. "
             "Use fit, or add up the statistics_ of several fits with calibrate=False"
         )
+    if estimator.learns_structure:
+        raise AttributeError(
+            f"partial_fit of {type(estimator).__name__} would see only some of the rows that its structure is learned "
+            "from; use BayesNetClassifier(structure=...), for instance with the parents_ of a model fitted on some rows"
+        )
     return True
 
 
@@ -48,6 +55,8 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     """What every estimator shares. Use `MixedNB`, `QDA` or `LDA`; subclass it for a family of your own."""
 
     family_type: ClassVar[type[Family]]
+    learns_structure: ClassVar[bool] = False
+    """Whether who depends on whom is learned from the rows."""
 
     def __init__(
         self,
@@ -65,6 +74,9 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         count_floor: float | None = None,
         patience: int | None = None,
         tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
         costs: Any = None,
         schema: Schema | None = None,
         callback: Any = None,
@@ -83,6 +95,9 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         self.count_floor = count_floor
         self.patience = patience
         self.tol = tol
+        self.em_iter = em_iter
+        self.em_tol = em_tol
+        self.unlabelled = unlabelled
         self.costs = costs
         self.schema = schema
         self.callback = callback
@@ -105,14 +120,20 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             )
         labels = _relabelled(labels, seen, schema)
         source = passes.source_of(schema, table, again=self.calibrate)
-        layout = self._layout(schema, self._missing(source, table, inferred=weights is None))
+        missing = self._missing(source, table, inferred=weights is None)
+        layout = self._layout(schema, missing)
+        layout = self._structured(layout, source, labels, len(schema.classes), weights)
         family = self._guarded(layout, float(table.rows if weights is None else weights.sum()))
-        data = passes.labelled(family, source, labels, len(schema.classes), weights)
-        for name in ("history_", "n_iter_", "best_iter_", "_finds_columns"):
+        holed = self._first_gap(source, layout, missing) is not None
+        data = expectation.labelled(family, source, labels, len(schema.classes), weights, missing=holed)
+        for name in ("history_", "n_iter_", "best_iter_", "log_likelihood_", "_finds_columns"):
             self.__dict__.pop(name, None)
+        if isinstance(data, Gapped) and not isinstance(family, NaiveBayes):
+            _refuse_empty(data, schema)
         if not self.calibrate:
-            self.n_iter_ = 1  # a single pass over the rows
-            return self._adopt(Statistics(data.statistics(), schema, layout))
+            self.n_iter_ = 1  # a single pass over the rows, unless something is missing
+            stats = self._likely(data, layout, source) if isinstance(data, Gapped) else data.statistics()
+            return self._adopt(Statistics(stats, schema, layout))
         calibrated = self._calibrated(family, data, schema)
         self.history_ = _history(calibrated)
         self.n_iter_, self.best_iter_ = calibrated.soft_error.size - 1, calibrated.kept
@@ -126,6 +147,10 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         only at the end: training values are then not clipped, and a warning says when that matters. Rows may
         bring new categories, not new classes.
         """
+        if self.unlabelled is not None:
+            raise ValueError(
+                "partial_fit adds up labelled rows; rows without a label (unlabelled=...) need fit"
+            )
         with self._whole_or_nothing():
             return self._partial_fit(X, y, classes, sample_weight)
 
@@ -143,7 +168,15 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         labels = _relabelled(labels, seen, schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
         source = passes.source_of(unclipped, table, again=False)
-        layout = self._layout(schema, self._missing(source, table, inferred=weights is None))
+        missing = self._missing(source, table, inferred=weights is None)
+        layout = self._structured(self._layout(schema, missing), source, labels, len(known), weights)
+        absent = self._first_gap(source, layout, missing)
+        if absent is not None:
+            raise SchemaError(
+                f"column {absent!r} has missing values; {type(self).__name__} completes them by going through all rows "
+                "again and again, which partial_fit does not have. Use fit, or MixedNB, or fill them in first, for "
+                "instance with sklearn.impute.SimpleImputer"
+            )
         stats = passes.labelled(layout, source, labels, len(known), weights).statistics()
         added = Statistics(stats, schema, layout)
         total = added if first else self.statistics_ + added
@@ -177,7 +210,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def predict_joint_log_proba(self, X: Any) -> np.ndarray:
         """log p(x, c) of the rows X, in the units of the table: [n, C]."""
         source, weights, family = self._reading(X)
-        return passes.log_joint(family, weights, source) - self._log_units(source, family)
+        return passes.log_joint(family, weights, source) - _log_units(source, family)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(c | x) of the rows X: [n, C]."""
@@ -211,7 +244,9 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         One row of it per row of x and column, the strongest first, after a "(baseline)" with what does not depend
         on x (the class prior, and for QDA the determinants). They add up to the log-odds. By default `of` is the
         predicted class and `against` the runner-up. x is a table, or one row as an array, a Series or a mapping;
-        what a mapping does not name is missing.
+        what a mapping does not name is missing. A missing value says nothing in naive Bayes and in networks, where
+        the others are told by those before them that are there; in QDA and LDA it has its share of what the smaller
+        determinant changes.
         """
         check_is_fitted(self)
         table = self._table(self._as_rows(x), reset=False)
@@ -290,9 +325,16 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             )
         labels = column_or_1d(y, warn=True)
         check_consistent_length(range(table.rows), labels)
-        classes, codes = infer_classes(labels)
+        loose = _unlabelled(labels, self.unlabelled)
+        if loose.all():
+            raise ValueError(
+                f"every label is {self.unlabelled!r}, which stands for none; expected some labels"
+            )
+        classes, found = infer_classes(labels[~loose] if loose.any() else labels)
+        codes = np.full(labels.size, -1, dtype=found.dtype)
+        codes[~loose] = found
         if any(isinstance(value, float) for value in classes):
-            check_classification_targets(labels)
+            check_classification_targets(labels[~loose])
         if sample_weight is None:
             return table, codes, classes, None
         weights = _check_sample_weight(
@@ -302,8 +344,9 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         if not counted.any():
             raise ValueError("every sample_weight is 0; expected at least one row that counts")
         if not counted.all():
-            table, weights = table.take(counted), weights[counted]
-            present, codes = np.unique(codes[counted], return_inverse=True)
+            table, weights, codes = table.take(counted), weights[counted], codes[counted]
+            present = np.unique(codes[codes >= 0])
+            codes = np.where(codes < 0, -1, np.searchsorted(present, codes))
             classes = tuple(classes[index] for index in present)
         return table, codes, classes, weights
 
@@ -362,21 +405,54 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
     def _missing(self, source: passes.Source, table: Table, inferred: bool) -> bool:
         """Whether training values are missing, or prior knowledge speaks of some columns only."""
         own = inferred and self.schema is None
-        missing = self._allowed(passes.check_rows(source, table, training=True, inferred=own), source)
+        missing = passes.check_rows(source, table, training=True, inferred=own)
         layouts = [item.family for item in self._knowledge()]
         return missing or any(isinstance(family, NaiveBayes) and family.missing for family in layouts)
 
-    def _allowed(self, missing: bool, source: passes.Source) -> bool:
-        if missing and not self.family_type.takes_missing:
-            raise SchemaError(
-                f"column {passes.first_missing(source)!r} has missing values (NaN); {type(self).__name__} needs "
-                "every continuous value. Use MixedNB, which handles missing values exactly, or fill them in first, "
-                "for instance with sklearn.impute.SimpleImputer"
+    def _first_gap(self, source: passes.Source, layout: Family, missing: bool) -> str | None:
+        """A column whose missing value φ alone cannot take; looked for only where there may be one."""
+        if layout.marks_missing or not (missing or isinstance(layout, BayesNet)):
+            return None
+        return passes.first_missing(source, layout)
+
+    def _likely(self, data: Gapped, layout: Family, source: passes.Source) -> np.ndarray:
+        """S of maximum likelihood where values or labels are missing, by expectation-maximisation: [C, K].
+
+        A missing parent or label makes the model a mixture, whose likelihood has no maximum: a variance that shrinks
+        around one row raises it for ever. So the steps keep the variance floor of calibration, unless one is given.
+        """
+        prior = self._prior_for(
+            Statistics(np.zeros((data.alone.shape[0], layout.size)), source.schema, layout)
+        )
+        family = data.family
+        if self.variance_floor is None:
+            family = replace(family, variance_floor=family.calibrated_floor)
+        found = expectation.maximise(family, data, prior, self.em_iter, self.em_tol)
+        self.n_iter_ = found.objective.size
+        units = np.broadcast_to(_log_units(source, data.family), (source.rows, 1))[:, 0]
+        self.log_likelihood_ = found.objective - units.mean()
+        if not found.converged:
+            warnings.warn(
+                f"the log likelihood still moves by {self.em_tol} a row or more after em_iter={self.em_iter} steps "
+                "(see log_likelihood_); raise em_iter, or em_tol",
+                ConvergenceWarning,
+                stacklevel=4,
             )
-        return missing
+        return found.stats
 
     def _layout(self, schema: Schema, missing: bool) -> Family:
         return laid_out(self.family_type, schema, missing)
+
+    def _structured(
+        self,
+        layout: Family,
+        source: passes.Source,
+        labels: np.ndarray,
+        classes: int,
+        weights: np.ndarray | None,
+    ) -> Family:
+        """The layout with who depends on whom, for families where something does."""
+        return layout
 
     def _guarded(self, layout: Family, rows: float) -> Family:
         """The family with this estimator's floors."""
@@ -389,9 +465,14 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
             getattr(self, "shrinkage", None),
         )
 
-    def _calibrated(self, family: Family, data: passes.Data, schema: Schema) -> Calibrated:
+    def _calibrated(self, family: Family, data: passes.Data | Gapped, schema: Schema) -> Calibrated:
         start = _fitting(self.start, schema, family) if isinstance(self.start, Statistics) else self.start
-        ml = data.statistics() if isinstance(start, str) and start != "uniform" else None
+        ml = None
+        if isinstance(start, str) and start != "uniform":
+            if isinstance(data, Gapped):
+                ml = expectation.maximise(family, data, 0.0, self.em_iter, self.em_tol).stats
+            else:
+                ml = data.statistics()
         begin = start_statistics(start, family, len(schema.classes), data.mass, ml)
         return calibrate(
             family,
@@ -457,21 +538,11 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         table = self._table(X, reset=False)
         source = passes.source_of(self.schema_, table, again=False)
-        missing = self._allowed(passes.check_rows(source, table, training=False), source)
+        missing = passes.check_rows(source, table, training=False)
         if not missing or not isinstance(self.family_, NaiveBayes) or self.family_.missing:
             return source, self._weights, self.family_
         family = self.family_.with_missing()
         return source, family.weights(self._stats_with_prior(family)), family
-
-    def _log_units(self, source: passes.Source, family: Family) -> Any:
-        """Σ log scale over the columns present, which turns densities of z into densities of x: a number or [n, 1]."""
-        log_scale = np.log(self.schema_.scale)
-        if not (isinstance(family, NaiveBayes) and family.missing):
-            return log_scale.sum()
-        units = np.empty((source.rows, 1))
-        for start, block in source.blocks(passes.FRAME_ROWS):
-            units[start : start + len(block.values), 0] = ~np.isnan(block.values) @ log_scale
-        return units
 
     def _as_rows(self, x: Any) -> Any:
         """One row (array, list, Series or mapping) or several, as a table."""
@@ -496,7 +567,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.family_type.takes_missing
+        tags.input_tags.allow_nan = True
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
@@ -518,7 +589,37 @@ def _relabelled(labels: np.ndarray, seen: tuple[Any, ...], schema: Schema) -> np
     """Indices among the classes seen as indices among all of the schema's: [n] -> [n]."""
     if seen == schema.classes:
         return labels
-    return schema.encode_labels(np.asarray(seen, dtype=object))[labels]
+    return np.where(labels < 0, -1, schema.encode_labels(np.asarray(seen, dtype=object))[labels])
+
+
+def _unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
+    """Which rows have no label: those that are the sentinel, or missing where it is NaN. [n]."""
+    if sentinel is None:
+        return np.zeros(labels.size, dtype=bool)
+    if isinstance(sentinel, float) and np.isnan(sentinel):
+        return missing_of(labels)
+    return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
+
+
+def _refuse_empty(data: Gapped, schema: Schema) -> None:
+    """A column without any value tells nothing of how it goes with others."""
+    there = data.alone[:, 1 : 1 + len(schema.continuous)].sum(axis=0)
+    if (there <= 0).any():
+        name = schema.names[schema.continuous[int(np.argmax(there <= 0))]]
+        raise SchemaError(
+            f"column {name!r} has no value in any training row with a label; leave it out, or use MixedNB"
+        )
+
+
+def _log_units(source: passes.Source, family: Family) -> Any:
+    """Σ log scale over the columns present, which turns densities of z into densities of x: a number or [n, 1]."""
+    log_scale = np.log(source.schema.scale)
+    if isinstance(family, NaiveBayes) and not family.missing:
+        return log_scale.sum()
+    units = np.empty((source.rows, 1))
+    for start, block in source.blocks(passes.FRAME_ROWS):
+        units[start : start + len(block.values), 0] = ~np.isnan(block.values) @ log_scale
+    return units
 
 
 def _history(calibrated: Calibrated) -> Any:

@@ -5,6 +5,7 @@
     │   └── SchemaMismatch     two schemas, or a schema and a table, that do not fit
     ├── ConfigurationError     (also a ValueError)  a settings file that cannot be read or makes no sense
     ├── TopologyError          (also a ValueError)  a network that cannot be built or used
+    ├── StructureError         (also a ValueError)  parents that make no Bayesian network
     ├── PartitionError         (also a ValueError)  rows that cannot be dealt out to peers like that
     ├── StatisticsMismatch     (also a ValueError)  statistics that cannot be added or used here
     ├── DatasetError           a dataset that cannot be had: see `datasets.errors`
@@ -39,6 +40,10 @@ class ConfigurationError(PeerbayesError, ValueError):
 
 class TopologyError(PeerbayesError, ValueError):
     """A network that cannot be built or used."""
+
+
+class StructureError(PeerbayesError, ValueError):
+    """Parents that make no Bayesian network."""
 
 
 class PartitionError(PeerbayesError, ValueError):

@@ -1,14 +1,21 @@
-"""The scikit-learn face of every family: `MixedNB`, `QDA` and `LDA`."""
+"""The scikit-learn face of every family: `MixedNB`, `QDA`, `LDA`, `TAN`, `KDB` and `BayesNetClassifier`."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
-from peerbayes import files
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from peerbayes import files, passes
 from peerbayes.classifier import GenerativeClassifier
+from peerbayes.dependence import Pairs, kdb, pairs_of, tan
 from peerbayes.errors import ModelFileDamaged
-from peerbayes.families import NaiveBayes, SeparateGaussian, SharedGaussian
+from peerbayes.families import BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
+from peerbayes.families.structures import Parents, named
+from peerbayes.layouts import named_columns, named_parents, sized, with_parents
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
@@ -22,6 +29,13 @@ class MixedNB(GenerativeClassifier):
     lr              its learning rate
     max_iter        its iterations
     keep            "best": the iterate with the lowest soft 0-1 loss on the rows; "last": the last one
+    em_iter         steps of expectation-maximisation at most, where labels, or values of columns that depend on each
+                    other, are missing; a ConvergenceWarning says where they were too few. `log_likelihood_` then has
+                    the mean over rows of log p(x, y) before each step, with what `alpha` and `prior` say of the model
+    em_tol          the gain in log likelihood a row below which it ends
+    unlabelled      the label that stands for none (-1 in scikit-learn's semi-supervised estimators; NaN: missing
+                    labels). Such rows count in every class, by p(c | x); structures are learned without them. None:
+                    every label is a class. For maximum likelihood only
     clip            standardised values are held within ±clip; None turns it off
     alpha           Laplace smoothing of discrete columns, as in scikit-learn's CategoricalNB; not used by calibration
     prior           statistics of your own, added to those of the rows (MAP)
@@ -59,6 +73,9 @@ class _FullGaussian(GenerativeClassifier):
         shrinkage: float | None = None,
         patience: int | None = None,
         tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
         costs: Any = None,
         schema: Schema | None = None,
         callback: Any = None,
@@ -78,6 +95,9 @@ class _FullGaussian(GenerativeClassifier):
             count_floor=count_floor,
             patience=patience,
             tol=tol,
+            em_iter=em_iter,
+            em_tol=em_tol,
+            unlabelled=unlabelled,
             costs=costs,
             schema=schema,
             callback=callback,
@@ -87,7 +107,9 @@ class _FullGaussian(GenerativeClassifier):
 
 
 class QDA(_FullGaussian):
-    """Gaussian classes with a covariance each; discrete columns as in naive Bayes. No missing continuous value.
+    """Gaussian classes with a covariance each; discrete columns as in naive Bayes.
+
+    Missing values are completed by what the others say of them, under the model itself: see `peerbayes.completion`.
 
     Parameters are `MixedNB`'s, and
 
@@ -110,10 +132,189 @@ class LDA(_FullGaussian):
     family_type = SharedGaussian
 
 
+class _Network(_FullGaussian):
+    """What Bayesian-network classifiers share: parents of columns, learned or given."""
+
+    family_type = BayesNet
+    family_: BayesNet
+    learns_structure = True
+
+    @property
+    def parents_(self) -> dict[str, list[str]]:
+        """The parents of each column beside the class, by name."""
+        check_is_fitted(self)
+        return named_parents(self.family_, self.schema_)
+
+    def conditional_tables(self) -> dict[str, dict[tuple[Any, ...], dict[Any, float]]]:
+        """p(x_j | parents, class) of discrete columns: (class, values of the parents…) -> category -> probability."""
+        check_is_fitted(self)
+        schema, family = self.schema_, self.family_
+        found = family.conditionals(self._stats_with_prior(family))
+        columns = [schema.columns[j] for j in (*schema.continuous, *schema.discrete)]
+        told: dict[str, dict[tuple[Any, ...], dict[Any, float]]] = {}
+        for j in range(family.continuous, len(columns)):
+            probabilities = np.exp(found[j])  # [C, configurations, r]
+            configurations = list(itertools.product(*(columns[p].categories for p in family.parents[j])))
+            told[columns[j].name] = {
+                (label, *values): dict(
+                    zip(columns[j].categories, map(float, probabilities[c, d]), strict=True)
+                )
+                for c, label in enumerate(schema.classes)
+                for d, values in enumerate(configurations)
+            }
+        return told
+
+    @property
+    def structure_(self) -> Any:
+        """Who depends on whom as a networkx DiGraph, the class included; needs networkx."""
+        import networkx as nx
+
+        graph = nx.DiGraph()
+        label = self.schema_.label
+        for name, parents in self.parents_.items():
+            graph.add_edges_from((parent, name) for parent in (label, *parents))
+        return graph
+
+    def _structured(
+        self,
+        layout: Family,
+        source: passes.Source,
+        labels: np.ndarray,
+        classes: int,
+        weights: np.ndarray | None,
+    ) -> Family:
+        parents = self._parents(pairs_of(source, labels, classes, layout.cardinalities, weights))
+        return sized(with_parents(layout, parents), classes)
+
+    def _parents(self, pairs: Pairs) -> Parents:
+        raise NotImplementedError
+
+
+class TAN(_Network):
+    """Tree-augmented naive Bayes: beside the class, each column depends on one other, by the tree that tells most.
+
+    Continuous columns are linear Gaussian in a continuous parent, or Gaussian with a mean and a variance for each
+    category of a discrete one; discrete columns have discrete parents only. Parameters are `QDA`'s;
+
+    shrinkage       rows of independence added to each dependence; None: 0 for maximum likelihood, 5 for calibration
+
+    Missing values are summed and integrated out exactly. The structure is learned from the pairs of values present.
+    """
+
+    def _parents(self, pairs: Pairs) -> Parents:
+        return tan(pairs)
+
+
+class KDB(_Network):
+    """k-dependence classifier: each column has up to k parents among those that tell more about the class.
+
+    Parameters are `TAN`'s, and
+
+    k               how many parents a column may have beside the class
+
+    A row may miss discrete values that depend on each other as long as they have at most 65,536 joint values.
+    """
+
+    def __init__(
+        self,
+        k: int = 2,
+        *,
+        calibrate: bool = False,
+        kinds: Any = "auto",
+        start: Any = "ml",
+        lr: float = 0.05,
+        max_iter: int = 64,
+        keep: Any = "best",
+        clip: float | None = 5.0,
+        alpha: float = 1.0,
+        prior: Statistics | None = None,
+        variance_floor: float | None = None,
+        count_floor: float | None = None,
+        shrinkage: float | None = None,
+        patience: int | None = None,
+        tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
+        costs: Any = None,
+        schema: Schema | None = None,
+        callback: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            calibrate=calibrate, kinds=kinds, start=start, lr=lr, max_iter=max_iter, keep=keep, clip=clip, alpha=alpha,
+            prior=prior, variance_floor=variance_floor, count_floor=count_floor, shrinkage=shrinkage, patience=patience,
+            tol=tol, em_iter=em_iter, em_tol=em_tol, unlabelled=unlabelled, costs=costs, schema=schema,
+            callback=callback, verbose=verbose,
+        )  # fmt: skip
+        self.k = k
+
+    def _parents(self, pairs: Pairs) -> Parents:
+        return kdb(pairs, self.k)
+
+
+class BayesNetClassifier(_Network):
+    """A Bayesian network of your own beside the class. Parameters are `TAN`'s, and
+
+    structure       a mapping of columns to their parents (a name or a list of names), or a networkx DiGraph of
+                    columns; None: no column has a parent, which is naive Bayes
+    """
+
+    learns_structure = False
+
+    def __init__(
+        self,
+        structure: Any = None,
+        *,
+        calibrate: bool = False,
+        kinds: Any = "auto",
+        start: Any = "ml",
+        lr: float = 0.05,
+        max_iter: int = 64,
+        keep: Any = "best",
+        clip: float | None = 5.0,
+        alpha: float = 1.0,
+        prior: Statistics | None = None,
+        variance_floor: float | None = None,
+        count_floor: float | None = None,
+        shrinkage: float | None = None,
+        patience: int | None = None,
+        tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
+        costs: Any = None,
+        schema: Schema | None = None,
+        callback: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            calibrate=calibrate, kinds=kinds, start=start, lr=lr, max_iter=max_iter, keep=keep, clip=clip, alpha=alpha,
+            prior=prior, variance_floor=variance_floor, count_floor=count_floor, shrinkage=shrinkage, patience=patience,
+            tol=tol, em_iter=em_iter, em_tol=em_tol, unlabelled=unlabelled, costs=costs, schema=schema,
+            callback=callback, verbose=verbose,
+        )  # fmt: skip
+        self.structure = structure
+
+    def _structured(
+        self,
+        layout: Family,
+        source: passes.Source,
+        labels: np.ndarray,
+        classes: int,
+        weights: np.ndarray | None,
+    ) -> Family:
+        names = named_columns(source.schema)
+        given = {} if self.structure is None else self.structure
+        return sized(with_parents(layout, named(given, names, names[: layout.continuous])), classes)
+
+
 ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
-    estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA)
+    estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA, TAN, KDB, BayesNetClassifier)
 }
-ESTIMATOR_OF = {estimator.family_type.name: estimator for estimator in ESTIMATORS.values()}
+ESTIMATOR_OF: dict[str, type[GenerativeClassifier]] = {
+    estimator.family_type.name: estimator for estimator in ESTIMATORS.values()
+}
 
 
 def load(path: str | Path) -> GenerativeClassifier:

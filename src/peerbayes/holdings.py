@@ -1,20 +1,24 @@
 """The rows of all simulated peers, and R_v(S_v) from them: what a round spends its time on.
 
 Three ways to the same numbers: Φ held in memory (small networks), the fused kernels that hold x and not Φ (naive
-Bayes, large networks, NumPy or a GPU in float32), and Φ made anew for a few peers at a time (everything else).
+Bayes, large networks, NumPy or a GPU in float32), and Φ made anew for a few peers at a time (everything else). Rows
+that φ alone cannot take are completed, peer by peer.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from scipy.sparse import csr_array
 
 from peerbayes import core
+from peerbayes.completion import Completion, alone, apart, complete
 from peerbayes.core import Array
 from peerbayes.families import Family, NaiveBayes, Rows
 from peerbayes.places import HERE, Place
@@ -53,21 +57,87 @@ class Holdings:
 
         `of_weights`: S are natural weights W, and R is taken at them. `rounds` says whether a kernel pays.
         """
+        if self.incomplete.any():
+            once = self._completed(self._whole.residual(rounds, 1), of_weights)
+            return _steps(once, steps)
         fused = None if of_weights else self._kernel(rounds)
-        once = fused if fused is not None else self._dense(of_weights)
-
-        def repeated(stats: Array) -> Array:
-            moved = stats + once(stats)
-            for _ in range(steps - 1):
-                moved = moved + once(moved)
-            return moved - stats
-
-        return once if steps == 1 else repeated
+        return _steps(fused if fused is not None else self._general(rounds)(of_weights), steps)
 
     def statistics(self) -> np.ndarray:
-        """Y_vᵀΦ_v of every peer: [N, C, K]."""
+        """Y_vᵀΦ_v of every peer, whose rows φ must take as they are (see `expected` for others): [N, C, K]."""
         parts = [core.statistics(features, labels) for _, features, labels in self._blocks(HERE)]
         return np.concatenate(parts)
+
+    # --- rows with values missing ----------------------------------------------------------------------
+
+    @cached_property
+    def incomplete(self) -> np.ndarray:
+        """Which rows φ alone cannot take: [m]."""
+        return self.family.incomplete(self.rows)
+
+    def apart(self) -> np.ndarray:
+        """What is there of each column alone, by class, at every peer: [N, C, M]. See `completion.alone`."""
+        labels = core.one_hot(self.labels, self.classes) * self.row_weights[:, None]
+        return np.stack([apart(self.family, self._rows(mine), labels[mine]) for mine in self._slices])
+
+    def alone(self, sums: np.ndarray) -> np.ndarray:
+        """The statistics that completion starts from, given `apart` of all peers: [..., C, M] -> [..., C, K]."""
+        return alone(self.family, sums)
+
+    def expected(self, stats: np.ndarray) -> np.ndarray:
+        """Y_vᵀΦ̃_v of every peer, missing values completed by the model of S_v: [N, C, K] -> [N, C, K]."""
+        whole, weights = self._whole.statistics(), np.asarray(self.family.weights(stats))
+        for peer, (known, labels) in self._gaps.items():
+            whole[peer] += known.statistics(weights[peer], labels)[0]
+        return whole
+
+    def _completed(self, of_whole: Callable[[Array], Array], of_weights: bool) -> Callable[[Array], Array]:
+        """R with the residuals of incomplete rows, Σ (y_c − p(c | x_obs)) Φ̃_c, peer by peer."""
+        if of_weights:
+            raise ValueError("values are missing, and weights of no model complete nothing")
+        if self.place != HERE:
+            raise ValueError(
+                "values are missing, and are completed in NumPy and float64 only; leave out device and dtype, use "
+                "family='naive-bayes', or fill them in first"
+            )
+
+        def residual(stats: Array) -> Array:
+            change, weights = of_whole(stats), self.family.weights(stats)
+            for peer, (known, labels) in self._gaps.items():
+                change[peer] += _residual(known, labels, weights[peer])
+            return change
+
+        return residual
+
+    @cached_property
+    def _whole(self) -> Holdings:
+        """The rows that φ takes as they are."""
+        if not self.incomplete.any():
+            return self
+        kept = ~self.incomplete
+        owner = np.repeat(np.arange(self.nodes), self.sizes)
+        return replace(
+            self, rows=self._rows(kept), labels=self.labels[kept], row_weights=self.row_weights[kept],
+            sizes=np.bincount(owner[kept], minlength=self.nodes),
+        )  # fmt: skip
+
+    @cached_property
+    def _gaps(self) -> dict[int, tuple[Completion, np.ndarray]]:
+        """The other rows of each peer that has some, and their Y."""
+        found = {}
+        for peer, mine in enumerate(self._slices):
+            rows = mine.start + np.flatnonzero(self.incomplete[mine])
+            if rows.size:
+                labels = core.one_hot(self.labels[rows], self.classes) * self.row_weights[rows, None]
+                found[peer] = complete(self.family, self._rows(rows), numbers=rows), labels
+        return found
+
+    @property
+    def _slices(self) -> list[slice]:
+        return [slice(begin, end) for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+
+    def _rows(self, some: Any) -> Rows:
+        return Rows(self.rows.values[some], self.rows.codes[some])
 
     def mean_square(self) -> float:
         """The mean of ‖φ‖² over the rows, by weight."""
@@ -80,12 +150,31 @@ class Holdings:
 
     def first(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """R_v at the common start, and its variance within each peer's rows: [N, C, K], [N]."""
+        if self.incomplete.any():
+            return self._first_completed(start)
         parts = [
             first_residual(features, labels, self.family.weights(start[peers]))
             for peers, features, labels in self._blocks(HERE)
         ]
         changes, within = zip(*parts, strict=True)
         return np.concatenate(changes), np.concatenate(within)
+
+    def _first_completed(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same row by row, since completed features differ from class to class."""
+        weights = self.family.weights(start)
+        change, within = np.zeros(start.shape), np.zeros(self.nodes)
+        labels = core.one_hot(self.labels, self.classes) * self.row_weights[:, None]
+        for peer, mine in enumerate(self._slices):
+            known = complete(self.family, self._rows(mine))
+            step = labels[mine] - self.row_weights[mine, None] * core.softmax(known.log_joint(weights[peer]))
+            square = 0.0
+            for row in range(len(step)):
+                own, _ = known.take(slice(row, row + 1)).statistics(weights[peer], step[row : row + 1])
+                change[peer] += own
+                square += float((own**2).sum())
+            rows, size = len(step), float((change[peer] ** 2).sum())
+            within[peer] = rows / (rows - 1) * (square - size / rows) if rows > 1 else square
+        return change, within
 
     def _kernel(self, rounds: int) -> Callable[[Array], Array] | None:
         """R by a fused kernel, where there is one for the family and the place, and enough work for it."""
@@ -118,13 +207,65 @@ class Holdings:
 
         return residual
 
+    def _general(self, rounds: int) -> Callable[[bool], Callable[[Array], Array]]:
+        """The way that fits families without a kernel of their own."""
+        if self.place != HERE:
+            return self._dense
+        if self.family.wide:
+            return self._sparse
+        entries = self.labels.size * self.family.size
+        large = entries * self.classes * rounds > FUSED_WORK and entries <= FEATURES_HELD
+        return self._by_peer if large else self._dense
+
+    def _by_peer(self, of_weights: bool) -> Callable[[Array], Array]:
+        """R of one peer after the other, while its numbers are in cache; the posterior by a kernel, in place."""
+        from peerbayes import kernels
+
+        features = self.family.features(self.rows)
+        parts = [slice(begin, end) for begin, end in itertools.pairwise(self.offsets.tolist())]
+        labels, row_weights = self.labels.astype(np.int64), self.row_weights.astype(np.float64)
+        best = np.empty(int(self.sizes.max()), dtype=np.int64)
+
+        def residual(stats: Array) -> Array:
+            weights = stats if of_weights else self.family.weights(stats)
+            change = np.empty(weights.shape)
+            for peer, part in enumerate(parts):
+                logits = np.dot(weights[peer], features[part].T)
+                kernels.residuals(logits, best[: logits.shape[1]], labels[part], row_weights[part])
+                np.dot(logits, features[part], out=change[peer])
+            return change
+
+        return residual
+
+    def _sparse(self, of_weights: bool) -> Callable[[Array], Array]:
+        """R of all peers by two products with one sparse matrix, whose blocks are the peers' Φ."""
+        labels = core.one_hot(self.labels, self.classes) * self.row_weights[:, None]
+
+        def residual(stats: Array) -> Array:
+            weights = stats if of_weights else self.family.weights(stats)
+            turned = np.swapaxes(weights, 1, 2).reshape(-1, self.classes)  # [N·K, C]
+            posterior = core.softmax(self._diagonal @ turned)
+            change = self._diagonal.T @ (labels - self.row_weights[:, None] * posterior)
+            return np.swapaxes(change.reshape(self.nodes, self.family.size, self.classes), 1, 2)
+
+        return residual
+
+    @cached_property
+    def _diagonal(self) -> csr_array:
+        """Φ of all peers without its zeros, each peer in columns of its own: [m, N·K]."""
+        features = self.family.sparse(self.rows)
+        entries = np.diff(features.indptr)
+        first = np.repeat(np.repeat(np.arange(self.nodes) * self.family.size, self.sizes), entries)
+        shape = (features.shape[0], self.nodes * self.family.size)
+        return csr_array((features.data, features.indices + first, features.indptr), shape=shape)
+
     @property
     def _held(self) -> Any:
         """Blocks of peers with their Φ and Y: kept when they are one, made anew each time when they are more."""
-        return self._whole if self._at_once >= self.nodes else self._blocks(self.place)
+        return self._kept if self._at_once >= self.nodes else self._blocks(self.place)
 
     @cached_property
-    def _whole(self) -> list[tuple[slice, Array, Array]]:
+    def _kept(self) -> list[tuple[slice, Array, Array]]:
         return list(self._blocks(self.place))
 
     @property
@@ -146,3 +287,22 @@ class Holdings:
             labels = np.zeros((sizes.size, int(sizes.max()), self.classes))
             labels[node, spot, self.labels[begin:end]] = self.row_weights[begin:end]
             yield peers, place.put(features), place.put(labels)
+
+
+def _steps(once: Callable[[Array], Array], steps: int) -> Callable[[Array], Array]:
+    """S -> what so many local iterations change."""
+
+    def repeated(stats: Array) -> Array:
+        moved = stats + once(stats)
+        for _ in range(steps - 1):
+            moved = moved + once(moved)
+        return moved - stats
+
+    return once if steps == 1 else repeated
+
+
+def _residual(known: Completion, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """R_c = Σ_n (y_nc − p(c | x_obs)) Φ̃_c, each row of p times the row's weight: [n, C], [C, K] -> [C, K]."""
+    posterior = core.softmax(known.log_joint(weights))
+    change, _ = known.statistics(weights, labels - labels.sum(axis=1, keepdims=True) * posterior)
+    return change

@@ -9,8 +9,9 @@ import numpy as np
 
 from peerbayes import core
 from peerbayes.calibration import STARTS
-from peerbayes.families import FAMILIES
+from peerbayes.families import Family, Rows
 from peerbayes.inference import infer_classes
+from peerbayes.layouts import known as known_families
 from peerbayes.schema import Schema
 from peerbayes.strategies import STRATEGIES
 from peerbayes.tables import Table
@@ -19,7 +20,7 @@ from peerbayes.tables import Table
 def check_names(family: str, strategy: Any, start: str, objective: str, lr: float) -> None:
     """Refuse settings that make no sense before any work starts."""
     for name, value, known in (
-        ("family", family, tuple(FAMILIES)),
+        ("family", family, known_families()),
         ("strategy", strategy if isinstance(strategy, str) else "exact", (*STRATEGIES, "relay", "auto")),
         ("start", start, STARTS),
         ("objective", objective, ("rows", "peers")),
@@ -28,6 +29,15 @@ def check_names(family: str, strategy: Any, start: str, objective: str, lr: floa
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
     if not 0 < lr < np.inf:
         raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
+
+
+def refuse_gaps(family: Family, *parts: Rows) -> None:
+    """For strategies that learn weights, which complete nothing."""
+    if any(family.incomplete(rows).any() for rows in parts):
+        raise ValueError(
+            "values are missing, and dsgd learns the weights of no model that could complete them; use another "
+            "strategy, family='naive-bayes', or fill them in first"
+        )
 
 
 def check_counts(*counts: tuple[int, str, int]) -> None:

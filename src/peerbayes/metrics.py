@@ -11,6 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from peerbayes import core
+from peerbayes.completion import Completion, complete
 from peerbayes.core import Array
 from peerbayes.families import Family, Rows
 from peerbayes.places import HERE, Place, fetch
@@ -79,6 +80,8 @@ class Sample:
         """0-1 error and, if `soft`, soft error of each model: W [N, C, K] -> two [N]."""
         models, classes, _ = weights.shape
         wrong, lost = np.zeros(models), np.zeros(models)
+        if self._gaps is not None:
+            return self._with_gaps(weights, soft)
         if self.place.device is None and models * classes * self.labels.size > LARGE:
             self._by_kernel(np.ascontiguousarray(weights), soft, wrong, lost)
         else:
@@ -94,9 +97,42 @@ class Sample:
         return Outcome.mean(self._outcome(each) for each in weights)
 
     def _outcome(self, weights: np.ndarray) -> Outcome:
-        logits = [fetch(features) @ weights.T for _, features in self._blocks(LOGITS_HELD // len(weights))]
-        posterior = core.softmax(np.concatenate(logits).astype(np.float64))
-        return Outcome.of(posterior, self.labels)
+        return Outcome.of(core.softmax(self._logits(weights)), self.labels)
+
+    def _logits(self, weights: np.ndarray) -> np.ndarray:
+        """log p(x_obs, c) of every row: [m, C]."""
+        if self._gaps is not None:
+            whole, holed, known = self._gaps
+            logits = np.empty((self.labels.size, len(weights)))
+            logits[holed] = known.log_joint(weights.astype(np.float64))
+            if whole.labels.size:
+                logits[~holed] = whole._logits(weights)
+            return logits
+        parts = [fetch(features) @ weights.T for _, features in self._blocks(LOGITS_HELD // len(weights))]
+        return np.concatenate(parts).astype(np.float64)
+
+    @cached_property
+    def _gaps(self) -> tuple[Sample, np.ndarray, Completion] | None:
+        """The rows that φ takes as they are, which the others are [m], and those; None where there are none."""
+        holed = self.family.incomplete(self.rows)
+        if not holed.any():
+            return None
+        some, others = (Rows(self.rows.values[which], self.rows.codes[which]) for which in (~holed, holed))
+        whole = Sample(self.family, some, self.labels[~holed], self.place)
+        return whole, holed, complete(self.family, others, numbers=np.flatnonzero(holed))
+
+    def _with_gaps(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
+        """`errors` where values are missing: one model after the other."""
+        assert self._gaps is not None
+        whole, holed, known = self._gaps
+        wrong, lost = (part * whole.labels.size for part in whole.errors(weights, soft))
+        labels = self.labels[holed]
+        for model, own in enumerate(np.asarray(fetch(weights), dtype=np.float64)):
+            logits = known.log_joint(own)
+            wrong[model] += np.sum(logits.argmax(axis=1) != labels)
+            if soft:
+                lost[model] += np.sum(1.0 - core.softmax(logits)[np.arange(labels.size), labels])
+        return wrong / self.labels.size, lost / self.labels.size
 
     def _by_kernel(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, lost: np.ndarray) -> None:
         from peerbayes.kernels import judge

@@ -12,13 +12,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from peerbayes import core
+from peerbayes.completion import complete
 from peerbayes.errors import SchemaError
 from peerbayes.families.base import Family, Rows
+from peerbayes.families.bayes_net import BayesNet
 from peerbayes.families.gaussian import Gaussian
 from peerbayes.families.naive_bayes import NaiveBayes
 from peerbayes.scans import LARGE, LONG_BLOCK_ROWS, SMALL_RANGE
@@ -174,14 +176,20 @@ def check_rows(source: Source, table: Table, *, training: bool, inferred: bool =
     return missing
 
 
-def first_missing(source: Source) -> str:
-    """The name of a continuous column that has a missing value."""
-    schema = source.schema
+def columns_of(schema: Schema) -> list[str]:
+    """The names of the columns in a family's order: continuous ones first."""
+    return [schema.names[j] for j in (*schema.continuous, *schema.discrete)]
+
+
+def first_missing(source: Source, family: Family) -> str | None:
+    """The name of a column whose missing value φ alone cannot take, if there is one."""
+    names = columns_of(source.schema)
     for _, block in source.blocks(FRAME_ROWS):
-        absent = np.isnan(block.values).any(axis=0)
-        if absent.any():
-            return schema.names[schema.continuous[int(np.argmax(absent))]]
-    raise ValueError("no value is missing")
+        holed = family.incomplete(Rows(block.values, block.codes))
+        if holed.any():
+            absent = np.concatenate([np.isnan(block.values[holed]), block.codes[holed] < 0], axis=1)
+            return names[int(np.argmax(absent.any(axis=0)))]
+    return None
 
 
 def _complete(source: Raw) -> bool:
@@ -250,7 +258,7 @@ def _look_up(
 class Held:
     """Labelled rows as Φ [n, K] and Y [n, C]: a few, or some that will pass by many times."""
 
-    features: np.ndarray
+    features: Any  # [n, K] an array, or sparse where most of it is zero
     labels: np.ndarray
 
     @cached_property
@@ -267,7 +275,8 @@ class Held:
 
     def statistics(self) -> np.ndarray:
         """S = YᵀΦ: [C, K], summed almost without rounding errors."""
-        upper, lower = _split_sums((self.features * self.weights[:, None]).T, self.labels > 0)
+        features = self.features if isinstance(self.features, np.ndarray) else self.features.toarray()
+        upper, lower = _split_sums((features * self.weights[:, None]).T, self.labels > 0)
         return upper + lower
 
     def evaluate(self, weights: np.ndarray) -> Evaluation:
@@ -275,7 +284,7 @@ class Held:
         residual, soft, wrong = np.zeros(weights.shape), 0.0, 0.0
         rows, size = self.features.shape[0], block_rows(self.features.shape[1])
         for part in (slice(start, start + size) for start in range(0, rows, size)):
-            logits = weights @ self.features[part].T
+            logits = weights @ self.features[part].T  # [C, b]
             lost = _residuals(logits, self.classes[part], self.weights[part])
             soft, wrong = soft + lost[0], wrong + lost[1]
             residual += logits @ self.features[part]
@@ -309,11 +318,14 @@ class Plain(Labelled):
 
     def held(self) -> Held:
         """The same rows, expanded once and for all."""
+        one_hot = core.one_hot(self.labels, self.classes)
+        labels = one_hot if self.weights is None else one_hot * self.weights[:, None]
+        if self.family.wide:
+            return Held(self.family.sparse(all_rows(self.source)), labels)
         features = np.empty((self.family.size, self.source.rows))
         for start, block in self.source.blocks(block_rows(self.family.size)):
             features[:, start : start + block.values.shape[0]] = _features(self.family, block)
-        one_hot = core.one_hot(self.labels, self.classes)
-        return Held(features.T, one_hot if self.weights is None else one_hot * self.weights[:, None])
+        return Held(features.T, labels)
 
     def statistics(self) -> np.ndarray:
         """S = YᵀΦ: [C, K], summed almost without rounding errors.
@@ -322,7 +334,7 @@ class Plain(Labelled):
         """
         family = self.family
         total, lost = np.zeros((2, self.classes, family.dense_size))
-        cells = np.zeros((self.classes, sum(family.cardinalities)))
+        cells = np.zeros((self.classes, family.size - family.dense_size))
         for block, labels, of_rows in self._blocks(block_rows(family.dense_size), fast=False):
             weights = None if self.weights is None else of_rows
             features = _dense(family, block)
@@ -332,8 +344,8 @@ class Plain(Labelled):
             before, total = total, total + upper
             added = total - before
             lost += (before - (total - added)) + (upper - added) + lower
-            if family.cardinalities:
-                _cell_statistics(block.codes, family.offsets, labels, weights, cells)
+            if cells.size:
+                _entry_statistics(family, block, labels, weights, cells)
         return np.concatenate([total + lost, cells], axis=1)
 
     def evaluate(self, weights: np.ndarray) -> Evaluation:
@@ -342,7 +354,7 @@ class Plain(Labelled):
         soft = wrong = 0.0
         for block, labels, row_weights in self._blocks(block_rows(self.family.size), fast=False):
             features = _features(self.family, block)
-            logits = weights @ features
+            logits = np.asarray(weights @ features)
             lost = _residuals(logits, labels, row_weights)
             soft, wrong = soft + lost[0], wrong + lost[1]
             residual += logits @ features.T
@@ -416,9 +428,9 @@ def repeated(data: Data, passes: int) -> Data:
     if not isinstance(data, Plain):
         return data
     family, rows = data.family, data.source.rows
-    if rows * family.size * passes > LARGE_PASSES:
+    if rows * family.size * passes > LARGE_PASSES and not isinstance(family, BayesNet):
         return Streamed(family, data.source, data.labels, data.classes, data.weights)
-    return data.held() if rows * family.size <= HELD_ENTRIES else data
+    return data.held() if rows * (family.filled if family.wide else family.size) <= HELD_ENTRIES else data
 
 
 # --- prediction --------------------------------------------------------------------------------------------
@@ -453,12 +465,20 @@ def _predicted(
     out = np.empty((source.rows, weights.shape[0]))
     for start, block in source.blocks(size, large):
         _, logits = logits_of(block)
+        holed = np.flatnonzero(family.incomplete(Rows(block.values, block.codes)))
+        if holed.size:
+            rows = block.rows()
+            gaps = Rows(rows.values[holed], rows.codes[holed])
+            known = complete(family, gaps, columns_of(source.schema), start + holed)
+            logits[:, holed] = known.log_joint(weights).T
         out[start : start + logits.shape[1]] = finish(logits).T
     return out
 
 
 def _plain_logits(family: Family, weights: np.ndarray) -> Callable[[Block], tuple[np.ndarray, np.ndarray]]:
     """`_logits` in NumPy. One-hots are not written out: a column may have very many categories."""
+    if isinstance(family, BayesNet):
+        return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
     dense = weights[:, : family.dense_size]
     cells = np.pad(weights[:, family.dense_size :], ((0, 0), (0, 1)))  # the last one is for missing values
 
@@ -539,7 +559,8 @@ def _start_of(buffer: np.ndarray, *shape: int) -> np.ndarray:
 
 def is_large(family: Family, rows: int) -> bool:
     """Whether a pass over so many rows is work for the kernels; one-hots are not written out in a single pass."""
-    return rows * (family.dense_size + 2 * len(family.cardinalities)) > LARGE_PASS
+    work = rows * (family.dense_size + 2 * len(family.cardinalities))
+    return work > LARGE_PASS and not isinstance(family, BayesNet)
 
 
 def block_rows(features: int) -> int:
@@ -576,8 +597,12 @@ def _dense(family: Family, block: Block) -> np.ndarray:
     return features
 
 
-def _features(family: Family, block: Block) -> np.ndarray:
-    """Φᵀ of a block: [K, b]."""
+def _features(family: Family, block: Block) -> Any:
+    """Φᵀ of a block: [K, b], sparse where it is mostly zeros."""
+    if family.wide:
+        return family.sparse(block.rows()).T
+    if isinstance(family, BayesNet):
+        return np.ascontiguousarray(np.asarray(family.features(block.rows())).T)
     dense = _dense(family, block)
     if not family.cardinalities:
         return dense
@@ -601,6 +626,26 @@ def _split_sums(features: np.ndarray, of_class: np.ndarray) -> tuple[np.ndarray,
     upper -= grid
     exact = of_class.T @ upper.T
     return exact, of_class.T @ np.subtract(features, upper, out=upper).T
+
+
+def _entry_statistics(
+    family: Family, block: Block, labels: np.ndarray, weights: np.ndarray | None, stats: np.ndarray
+) -> None:
+    """S beside the dense features: add a block to [C, K − dense]."""
+    if not isinstance(family, BayesNet):
+        _cell_statistics(block.codes, family.offsets, labels, weights, stats)
+        return
+    places, values = family.entries(block.rows())
+    known = places < family.size
+    rows = np.broadcast_to(np.arange(len(labels))[:, None], places.shape)[known]
+    told = np.ones(rows.size) if values is None else values[known]
+    if weights is not None:
+        told = told * weights[rows]
+    place = labels[rows].astype(np.int64) * stats.shape[1] + places[known] - family.dense_size
+    if stats.size > place.size:
+        np.add.at(stats.reshape(-1), place, told)
+    else:
+        stats += np.bincount(place, told, minlength=stats.size).reshape(stats.shape)
 
 
 def _cell_statistics(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.completion import contributions
 from peerbayes.families.base import Family, Rows
-from peerbayes.families.naive_bayes import NaiveBayes
 from peerbayes.schema import Schema
 from peerbayes.tables import Table
 
@@ -28,7 +28,7 @@ def explain(
     """Each column's part of log p(of|x) − log p(against|x): a DataFrame, a row per row of the table and column."""
     import pandas as pd
 
-    baseline, terms = family.contributions(stats, rows)
+    baseline, terms = contributions(family, stats, rows)
     ranking = np.argsort(-(baseline + terms.sum(axis=-1)), axis=1, kind="stable")
     columns, places = [*schema.continuous, *schema.discrete], schema.places(table)
     names, values = [schema.names[j] for j in columns], [table.column(places[j]) for j in columns]
@@ -80,7 +80,7 @@ def sample(
 
 
 def _variances(family: Family, parameters: Any) -> np.ndarray:
-    if isinstance(family, NaiveBayes):
+    if hasattr(parameters, "variance"):
         return parameters.variance
     diagonal = np.diagonal(parameters.covariance, axis1=-2, axis2=-1)
     return np.broadcast_to(diagonal, parameters.mean.shape)

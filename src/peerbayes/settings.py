@@ -19,7 +19,7 @@ UNSAVED = ("callback",)
 
 def check(parameters: Mapping[str, Any]) -> None:
     """Refuse values that make no sense, by name; which of them are used does not matter."""
-    for name in ("alpha", "tol"):
+    for name in ("alpha", "tol", "em_tol"):
         _number(parameters, name, least=0.0)
     _number(parameters, "lr", above=0.0, advice=" (the paper's is 0.05)")
     if parameters["clip"] is not None:
@@ -30,6 +30,7 @@ def check(parameters: Mapping[str, Any]) -> None:
         if parameters.get(name) is not None:
             _number(parameters, name, least=0.0, advice=", or None for the default")
     _whole(parameters, "max_iter", 0)
+    _whole(parameters, "em_iter", 1)
     if parameters["patience"] is not None:
         _whole(parameters, "patience", 1, advice=", or None for no early stop")
     if parameters["keep"] not in ("best", "last"):
@@ -50,6 +51,15 @@ def _check_types(parameters: Mapping[str, Any]) -> None:
     if prior is not None and parameters["calibrate"]:
         raise ValueError(
             "prior is for calibrate=False; calibration takes knowledge as its start: start=prior"
+        )
+    unlabelled = parameters["unlabelled"]
+    if not isinstance(unlabelled, str | Real | np.generic | None):
+        raise TypeError(
+            f"unlabelled is {unlabelled!r:.80}; expected a label that stands for none, NaN, or None"
+        )
+    if unlabelled is not None and parameters["calibrate"]:
+        raise ValueError(
+            "unlabelled is for calibrate=False: calibration learns from labels. Leave the other rows out"
         )
     if not isinstance(start, str | Statistics | np.ndarray) or (
         isinstance(start, str) and start not in STARTS
@@ -97,6 +107,10 @@ def portable(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, n
             plain[name] = {"pairs": [[key, kind] for key, kind in value.items()]}
         elif isinstance(value, np.ndarray | list | tuple):
             plain[name] = {"list": np.asarray(value).tolist()}
+        elif isinstance(value, float | np.floating) and math.isnan(value):
+            plain[name] = {"missing": True}
+        elif isinstance(value, np.generic):
+            plain[name] = value.item()
         else:
             plain[name] = value
     return plain, arrays
@@ -112,6 +126,8 @@ def restored(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
             parameters[name] = Statistics.restored(value["statistics"], arrays[f"parameter {name}"])
         elif "schema" in value:
             parameters[name] = Schema.from_json(value["schema"])
+        elif "missing" in value:
+            parameters[name] = math.nan
         elif "pairs" in value:
             parameters[name] = dict(value["pairs"])
         else:

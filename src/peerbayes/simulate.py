@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from sklearn.exceptions import ConvergenceWarning
 
-from peerbayes import layouts, metrics, topologies, versions
+from peerbayes import layouts, metrics, structure, topologies, versions
 from peerbayes.calibration import start_statistics
 from peerbayes.checkpoints import Checkpoint
 from peerbayes.estimators import ESTIMATOR_OF
-from peerbayes.families import FAMILIES, Family
+from peerbayes.expectation import AGREED_STEPS
+from peerbayes.families import BayesNet, Family
 from peerbayes.gossip import agree
 from peerbayes.holdings import Holdings
 from peerbayes.inputs import (
@@ -26,6 +29,7 @@ from peerbayes.inputs import (
     classes_of,
     ordering,
     plain,
+    refuse_gaps,
     rest,
     rows_at,
 )
@@ -83,7 +87,7 @@ def simulate(
 
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
-    family          what a class looks like: "naive-bayes", "qda" or "lda"
+    family          what a class looks like: "naive-bayes", "qda", "lda", "tan", "kdb"; all take missing values
     kinds           which columns are discrete: "auto" (text, booleans and categoricals), "paper" (at most 10 distinct
                     values), "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
     schema          what columns and classes are, instead of `kinds`, `clip` and what the rows show;
@@ -152,11 +156,14 @@ def simulate(
     away = test if test is not None else rest(table, codes, own, classes)
     there = None if away is None else (measured.encode(away[0]), measured.encode_labels(away[1]))
     missing = any(np.isnan(part.values).any() for part in (rows, *((there[0],) if there else ())))
-    if missing and not FAMILIES[family].takes_missing:
-        raise ValueError(
-            f"{family} needs every continuous value; use family='naive-bayes', or fill them in first"
-        )
-    guarded = layouts.calibrated(family, measured, missing, float(sizes.sum()))
+    learned = layouts.STRUCTURES.get(family)
+    parents, structure_bytes = None, np.zeros(nodes)
+    if learned is not None:
+        pairs, structure_bytes = structure.pooled(rows, codes[own], sizes, measured, network.at(1))
+        parents = learned(pairs)
+    guarded = layouts.calibrated(family, measured, missing, float(sizes.sum()), parents)
+    if getattr(strategy, "name", strategy) == "dsgd":
+        refuse_gaps(guarded, rows, *((there[0],) if there else ()))
     per_row = np.ones(nodes) if objective == "rows" else sizes.sum() / (nodes * sizes)
     held = Holdings(guarded, rows, codes[own], np.repeat(per_row, sizes), sizes, len(classes), place)
     begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy)
@@ -176,7 +183,7 @@ def simulate(
         )
     clock = Clock()
     records: list[np.ndarray] = []
-    state, sent, done = driver.begin(place.put(begin)), np.full(nodes, float(start_bytes)), 0
+    state, sent, done = driver.begin(place.put(begin)), structure_bytes + start_bytes, 0
     del begin  # a large network's memory is its statistics
     if saved is not None:
         done, state, sent, records = saved.resume(state, sent)
@@ -224,11 +231,11 @@ def simulate(
         beside |= {"train_local": float(alone[0]), "test_local": float(alone[1])}
         weights = held.row_weights
         del driver, held, rows, train, tested  # the others need room
-        errors, predicted = _references(family, table, y, own, measured, start, lr, rounds, weights, away)
+        errors, predicted = _references(guarded, table, y, own, measured, start, lr, rounds, weights, away)
         beside |= errors
         outcomes |= predicted
         clock.add("references")
-    layout = FAMILIES[family](**{**guarded.layout(), "cardinalities": guarded.cardinalities})
+    layout = layouts.without_guards(guarded)
     if watched is not None:
         watched.close()
     return Run(
@@ -323,22 +330,49 @@ def _start(
     """Every peer's S⁰ [N, C, K], and the bytes each peer sent to agree on it.
 
     The ml start is the mean over peers of Y_vᵀΦ_v / lr: peers agree on it by gossip. The uniform start needs none.
+    Where values are missing that mean is the last of a few steps of expectation-maximisation, each agreed on.
     """
     nodes, mass = held.nodes, float(held.sizes.sum()) / (lr * held.nodes)
-    if getattr(strategy, "name", strategy) == "consensus-ml":
+    alone = getattr(strategy, "name", strategy) == "consensus-ml"
+    if alone and not held.incomplete.any():
         return held.statistics(), 0
-    if start == "uniform":
+    if start == "uniform" and not alone:
         uniform = start_statistics("uniform", held.family, held.classes, mass)
         return np.tile(uniform.astype(held.place.precision), (nodes, 1, 1)), 0
-    own = held.statistics()
+    sent = 0
+    if held.incomplete.any():
+        own, sent = _completed(held, network, rounds)
+        if alone:
+            return own, sent
+    else:
+        own = held.statistics()
     local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * held.classes)
     agreed = agree(network, local.reshape(nodes, -1), rounds).reshape(local.shape)
     degree = float(np.diff(network.at(1).indptr).mean())
-    return np.broadcast_to(agreed, own.shape).copy(), int(rounds * degree * local[0].nbytes)
+    return np.broadcast_to(agreed, own.shape).copy(), sent + int(rounds * degree * local[0].nbytes)
+
+
+def _completed(held: Holdings, network: topologies.Schedule, rounds: int) -> tuple[np.ndarray, int]:
+    """Every peer's Y_vᵀΦ̃_v [N, C, K] under the model that all have agreed on, and the bytes each peer sent.
+
+    First they agree on what is there of each column alone, then on the completed statistics of all steps but the last.
+    """
+    sums, sent = held.apart(), 0
+    degree = float(np.diff(network.at(1).indptr).mean())
+
+    def together(values: np.ndarray) -> np.ndarray:
+        nonlocal sent
+        sent += int(rounds * degree * values[0].nbytes)
+        return agree(network, values.reshape(held.nodes, -1), rounds).reshape(values.shape)
+
+    own = held.expected(held.alone(together(sums)))
+    for _ in range(AGREED_STEPS - 1):
+        own = held.expected(together(own))
+    return own, sent
 
 
 def _references(
-    family: str,
+    family: Family,
     table: Table,
     y: Any,
     own: np.ndarray,
@@ -353,9 +387,23 @@ def _references(
     X, labels = plain(rows_at(table, own)), np.asarray(y)[own]
     told, outcomes = {}, {}
     for name, calibrate in (("rc", True), ("ml", False)):
-        model = ESTIMATOR_OF[family](
-            calibrate=calibrate, schema=schema, start=start, lr=lr, max_iter=rounds, keep="last"
-        ).fit(X, labels, sample_weight=weights)
+        structure: dict[str, Any] = (
+            {"structure": layouts.named_parents(family, schema)} if isinstance(family, BayesNet) else {}
+        )
+        steps: dict[str, Any] = {"em_iter": AGREED_STEPS, "em_tol": 0.0} if calibrate else {}
+        model = ESTIMATOR_OF[family.name](
+            calibrate=calibrate,
+            schema=schema,
+            start=start,
+            lr=lr,
+            max_iter=rounds,
+            keep="last",
+            **steps,
+            **structure,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not be perfect
+            model.fit(X, labels, sample_weight=weights)
         told[f"train_{name}"] = 1.0 - model.score(X, labels)
         told[f"test_{name}"] = np.nan if away is None else 1.0 - model.score(*away)
         judged = (X, labels) if away is None else away

@@ -18,7 +18,7 @@ import numpy as np
 from peerbayes import files
 from peerbayes.errors import ModelFileDamaged, StatisticsMismatch
 from peerbayes.families import FAMILIES
-from peerbayes.families.base import Family
+from peerbayes.families.base import Family, Move
 from peerbayes.families.naive_bayes import NaiveBayes
 from peerbayes.schema import Schema
 
@@ -128,13 +128,10 @@ class Statistics:
         return any(schema.names[j] not in mine for j in schema.continuous)
 
     def _expressed(self, schema: Schema) -> Statistics:
-        mine = self.schema
-        family = replace(self.family, continuous=len(schema.continuous), cardinalities=schema.cardinalities)
+        classes = [_place(schema.classes, value, "class") for value in self.schema.classes]
+        family, moved = self.family.moved(self.values, self._move_to(schema))
         values = np.zeros((len(schema.classes), family.size))
-        classes = [_place(schema.classes, value, "class") for value in mine.classes]
-        values[classes, : family.dense_size] = self._dense_in(schema)
-        for source, target in self._cells_in(schema, family):
-            values[classes, target] = self.values[:, source]
+        values[classes] = moved
         return replace(self, values=values, schema=schema, family=family)
 
     # --- bytes -----------------------------------------------------------------------------------------
@@ -153,6 +150,8 @@ class Statistics:
                 f"the family is {family['name']!r}; expected one of {', '.join(FAMILIES)}"
             )
         layout: dict[str, Any] = {"missing": True} if family.get("missing") is True else {}
+        if "parents" in family:
+            layout["parents"] = tuple(tuple(own) for own in family["parents"])
         layout |= {"continuous": len(schema.continuous), "cardinalities": schema.cardinalities}
         built = FAMILIES[family["name"]](**layout)
         if {"name": built.name, **built.layout()} != family:
@@ -176,8 +175,8 @@ class Statistics:
 
     # --- inside ----------------------------------------------------------------------------------------
 
-    def _dense_in(self, schema: Schema) -> np.ndarray:
-        """The statistics of the continuous columns, in the order and the units of `schema`: [C, dense']."""
+    def _move_to(self, schema: Schema) -> Move:
+        """From the columns, units and categories here to those of `schema`."""
         mine = self.schema
         at = {mine.names[j]: k for k, j in enumerate(mine.continuous)}
         order = np.array([at.get(schema.names[j], -1) for j in schema.continuous], dtype=np.int64)
@@ -185,21 +184,15 @@ class Statistics:
         location, scale = np.zeros(order.size), np.ones(order.size)
         location[known], scale[known] = mine.location[order[known]], mine.scale[order[known]]
         shift, ratio = (schema.location - location) / scale, scale / schema.scale
-        return self.family.transformed(self.values[:, : self.family.dense_size], order, shift, ratio)
-
-    def _cells_in(self, schema: Schema, family: Family) -> list[tuple[int, int]]:
-        """For each cell: where it is here, and where it goes."""
-        mine = self.schema
-        starts = {schema.names[j]: int(family.offsets[k]) for k, j in enumerate(schema.discrete)}
-        columns = {column.name: column for column in schema.columns}
-        pairs = []
-        for k, j in enumerate(mine.discrete):
-            column = mine.columns[j]
-            for level, category in enumerate(column.categories):
-                place = _place(columns[column.name].categories, category, f"category of {column.name!r}")
-                source = self.family.dense_size + int(self.family.offsets[k]) + level
-                pairs.append((source, family.dense_size + starts[column.name] + place))
-        return pairs
+        cells = {mine.names[j]: k for k, j in enumerate(mine.discrete)}
+        columns = tuple(cells.get(schema.names[j], -1) for j in schema.discrete)
+        levels = []
+        for j, column in zip(schema.discrete, columns, strict=True):
+            categories = () if column < 0 else mine.columns[mine.discrete[column]].categories
+            what = f"category of {schema.names[j]!r}"
+            places = [_place(schema.columns[j].categories, category, what) for category in categories]
+            levels.append(np.array(places, dtype=np.int64))
+        return Move(order, shift, ratio, schema.cardinalities, columns, tuple(levels))
 
 
 def _place(known: tuple[Any, ...], value: Any, what: str) -> int:

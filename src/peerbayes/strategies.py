@@ -8,7 +8,8 @@
 
 `residual(S)` is R_v(S), from the peer's own rows: [..., C, K] -> [..., C, K], a new array that the strategy may use up;
 a leading axis is all peers at once.
-Weight of a neighbour that was not heard goes to the peer itself. Class sums of S are conserved by all of them.
+Weight of a neighbour that was not heard goes to the peer itself. Class sums of S are conserved by all of them, unless
+values are missing that the family completes.
 """
 
 from __future__ import annotations

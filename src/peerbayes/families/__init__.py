@@ -1,11 +1,12 @@
 """Families: what a class looks like. Two pure functions each, φ and θ, and a prior."""
 
 from peerbayes.families.base import Family, Rows
+from peerbayes.families.bayes_net import BayesNet
 from peerbayes.families.gaussian import SeparateGaussian, SharedGaussian
 from peerbayes.families.naive_bayes import NaiveBayes
 
 FAMILIES: dict[str, type[Family]] = {
-    family.name: family for family in (NaiveBayes, SeparateGaussian, SharedGaussian)
+    family.name: family for family in (NaiveBayes, SeparateGaussian, SharedGaussian, BayesNet)
 }
 
-__all__ = ["FAMILIES", "Family", "NaiveBayes", "Rows", "SeparateGaussian", "SharedGaussian"]
+__all__ = ["FAMILIES", "BayesNet", "Family", "NaiveBayes", "Rows", "SeparateGaussian", "SharedGaussian"]

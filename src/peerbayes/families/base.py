@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from array_api_compat import array_namespace, device
+from scipy.sparse import csr_array
 
 from peerbayes.core import Array
 
@@ -28,6 +29,9 @@ MEAN_LIMIT = 1e6
 
 # The least a count may be beside the largest entry of S: its inverse is still finite in float32.
 TINY = 1e-30
+
+# Features of a row for each that is not zero, above which Φ is held without its zeros.
+WIDE = 8
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -54,13 +58,26 @@ class Counts(NamedTuple):
         return xp.clip(floor - xp.clip(count, 0.0, None), 0.0, None)
 
 
+class Move(NamedTuple):
+    """How columns of one schema become those of another: other order, units and categories."""
+
+    order: (
+        np.ndarray
+    )  # [Dc'] the continuous column here that becomes column k there; −1: nothing is known of it
+    shift: np.ndarray  # [Dc'] z'_k = (z_order[k] − shift_k)·ratio_k
+    ratio: np.ndarray  # [Dc']
+    cardinalities: tuple[int, ...]  # [Dd'] categories of the discrete columns there
+    columns: tuple[int, ...]  # [Dd'] the discrete column here that becomes column k there; −1: it is new
+    levels: tuple[np.ndarray, ...]  # [Dd'][r] where each of its categories goes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family(ABC):
     """Hyper-parameters and the pure functions φ and θ. `continuous` and `cardinalities` are the layout."""
 
     name: ClassVar[str]
-    takes_missing: ClassVar[bool] = False
-    """Whether continuous values may be missing."""
+    marks_missing: ClassVar[bool] = False
+    """Whether φ has a layout that says which continuous values are missing; other families complete them."""
     calibrated_floor: ClassVar[float] = 0.05
     """The variance floor while calibrating, unless somebody says otherwise."""
     calibrated_shrinkage: ClassVar[float] = 0.0
@@ -104,6 +121,42 @@ class Family(ABC):
         column, level = (beside(rows.codes, index) for index in self._cells)
         cells = xp.take(rows.codes, column, axis=-1) == level
         return xp.concat([dense, xp.astype(cells, dense.dtype)], axis=-1)
+
+    def incomplete(self, rows: Rows) -> np.ndarray:
+        """Which rows φ alone cannot take, because of what is missing in them; see `completion`: [..., n], in NumPy."""
+        if self.marks_missing:
+            return np.zeros(rows.values.shape[:-1], dtype=bool)
+        return np.isnan(rows.values).any(axis=-1)
+
+    def entries(self, rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
+        """What φ holds beside the dense features: places [n, E] and values [n, E], or None for ones.
+
+        A place of K is nowhere: the value is missing.
+        """
+        places = np.where(rows.codes < 0, self.size, rows.codes + (self.dense_size + self.offsets))
+        return places.astype(np.int64, copy=False), None
+
+    def sparse(self, rows: Rows) -> csr_array:
+        """Φ [n, K] without its zeros, in NumPy: a column of many categories costs one number a row."""
+        dense = np.asarray(self.dense(rows.values))
+        places, values = self.entries(rows)
+        ahead = np.broadcast_to(np.arange(self.dense_size), dense.shape)
+        columns = np.concatenate([ahead, places], axis=1)
+        values = np.ones(places.shape) if values is None else values
+        content = np.concatenate([dense, values], axis=1)
+        known = columns < self.size
+        ends = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
+        return csr_array((content[known], columns[known], ends), shape=(len(dense), self.size))
+
+    @property
+    def filled(self) -> int:
+        """How many features of a row are not zero by construction."""
+        return self.dense_size + len(self.cardinalities)
+
+    @property
+    def wide(self) -> bool:
+        """Whether Φ is mostly zeros, by construction, and is held without them."""
+        return self.size > WIDE * self.filled
 
     @cached_property
     def _cells(self) -> tuple[np.ndarray, np.ndarray]:
@@ -154,6 +207,19 @@ class Family(ABC):
         is known.
         """
         raise NotImplementedError(f"{self.name} cannot be expressed in other units: agree on a schema first")
+
+    def moved(self, stats: np.ndarray, move: Move) -> tuple[Self, np.ndarray]:
+        """The family for other columns, and S in it, exactly: [C, K] -> [C, K']."""
+        family = replace(self, continuous=move.order.size, cardinalities=move.cardinalities)
+        values = np.zeros((len(stats), family.size))
+        dense = stats[:, : self.dense_size]
+        values[:, : family.dense_size] = self.transformed(dense, move.order, move.shift, move.ratio)
+        for target, (column, levels) in enumerate(zip(move.columns, move.levels, strict=True)):
+            if column >= 0:
+                begin = self.dense_size + int(self.offsets[column])
+                cells = stats[:, begin : begin + self.cardinalities[column]]
+                values[:, family.dense_size + int(family.offsets[target]) + levels] = cells
+        return family, values
 
     # --- reading a model -------------------------------------------------------------------------------
 
@@ -206,6 +272,11 @@ class Family(ABC):
         sizes = beside(counts.stats, np.asarray(self.cardinalities, dtype=float)[column], counts.stats.dtype)
         return xp.clip(counts.floor[..., None] / sizes, TINY, None)
 
+    def tabled(self) -> list[tuple[slice, tuple[int, ...]]]:
+        """Which features are counts of one discrete column's values, and the discrete columns that they need."""
+        begins = self.dense_size + np.append(self.offsets, sum(self.cardinalities))
+        return [(slice(int(begins[k]), int(begins[k + 1])), (k,)) for k in range(len(self.cardinalities))]
+
     def log_cells(self, counts: Counts) -> Array:
         """log p(x_j = k | c), normalised within each discrete column: [..., C, cells]."""
         xp = array_namespace(counts.stats)
@@ -230,7 +301,7 @@ class Family(ABC):
         low = counts.stats[..., self.dense_size :] < self._cell_floor(counts)
         return classes + xp.sum(xp.astype(low, xp.int64), axis=(-2, -1))
 
-    def _cell_contributions(self, log_cells: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    def cell_contributions(self, log_cells: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Each discrete column's term of log p(x, c); a missing value contributes nothing: [n, C, Dd]."""
         cell = np.maximum(codes, 0) + self.offsets
         return np.where((codes >= 0)[:, None, :], np.swapaxes(log_cells[:, cell], 0, 1), 0.0)
@@ -245,6 +316,11 @@ class Family(ABC):
             draws = rng.random(labels.size) * cumulative[labels, -1]
             codes[:, column] = np.sum(draws[:, None] >= cumulative[labels], axis=1)
         return codes
+
+
+def here(array: Array) -> np.ndarray:
+    """An array of any library as NumPy's."""
+    return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
 
 
 def beside(array: Array, values: np.ndarray, dtype: Any = None) -> Array:

@@ -3,7 +3,7 @@
     φ(x) = [ 1 | x₁ … x_d | x_i x_j for i ≤ j | one-hots ]
 
 Discrete columns keep their naive Bayes one-hots beside the Gaussian block, independent of it given the class.
-Values must not be missing in continuous columns; in discrete ones they may.
+φ takes rows without their discrete values; rows without a continuous one are completed by what the others say of it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Gaussian(Family):
         mean, precision = self._moments(counts)
         offset = rows.values[:, None, :] - mean
         whitened = (precision.matrix @ offset[..., None])[..., 0]
-        cells = self._cell_contributions(self.log_cells(counts), rows.codes)
+        cells = self.cell_contributions(self.log_cells(counts), rows.codes)
         return self._baseline(counts, precision), np.concatenate([-0.5 * offset * whitened, cells], axis=-1)
 
     def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:

@@ -33,7 +33,7 @@ class NaiveBayes(Family):
     """log p(x, c) = log p(c) + Σ_j log N(x_j; μ_cj, σ²_cj) + Σ_j log p(x_j | c) over the columns present."""
 
     name: ClassVar[str] = "naive-bayes"
-    takes_missing: ClassVar[bool] = True
+    marks_missing: ClassVar[bool] = True
 
     missing: bool = False
     """Whether the layout holds o_j, so that continuous values may be missing."""
@@ -136,7 +136,7 @@ class NaiveBayes(Family):
         distance = (rows.values[:, None, :] - mean) ** 2 / variance
         gaussian = -0.5 * (LOG_2PI + np.log(variance) + distance)
         gaussian = np.where(np.isnan(rows.values)[:, None, :], 0.0, gaussian)
-        return log_prior, np.concatenate([gaussian, self._cell_contributions(log_cells, rows.codes)], axis=-1)
+        return log_prior, np.concatenate([gaussian, self.cell_contributions(log_cells, rows.codes)], axis=-1)
 
     def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
         _, mean, variance, log_cells = self.parameters(stats)

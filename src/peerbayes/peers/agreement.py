@@ -2,11 +2,15 @@
 
     columns   kinds, categories and classes (unions), n, m, and Σx of continuous columns
     spread    Σ(x − mean)²: with it every peer has the same schema, to the last bit
-    start     YᵀΦ of all peers, for the starts `ml` and `marginal`; `bound` before it, so that integers can hold it
+    pairs     counts and moments of every pair of columns, for families whose structure is learned
+    structure the one that the first member proposes, and all check against the pairs
+    alone     counts and moments of each column alone, where values are missing that the family completes
+    step k    YᵀΦ̃ of all peers, missing values completed by the sum before, for the starts `ml` and `marginal`
+    start     YᵀΦ of all peers, or YᵀΦ̃ after the last step
     squares   Σ‖φ‖², for dsgd
     differ    how far apart neighbours' first residuals are, for `auto` where peers are not near each other
 
-Only such sums travel. A later family may add a phase of its own, for instance to agree on a structure.
+Only such sums travel. Before `pairs` and `start` goes a bound, so that integers can hold them.
 """
 
 from __future__ import annotations
@@ -23,11 +27,14 @@ import pandas as pd
 
 from peerbayes import layouts, topologies
 from peerbayes.calibration import start_statistics
-from peerbayes.families import FAMILIES, Family
+from peerbayes.expectation import AGREED_STEPS
+from peerbayes.families import Family
 from peerbayes.holdings import Holdings
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.learner import Broadcaster, Learner, Plausible, Relayer
+from peerbayes.peers.pooling import Phase, Total, pooled
 from peerbayes.peers.roster import Roster
+from peerbayes.peers.structures import agreed_structure
 from peerbayes.peers.summary import Summary, Sums, with_scales
 from peerbayes.peers.terms import Terms
 from peerbayes.relay import DIFFERENT, NEAR, Relay, Tree, spanning_tree
@@ -36,34 +43,9 @@ from peerbayes.statistics import Statistics
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
 
-GRID = 62  # bits of an exact sum of statistics
+# Completed values are not clipped: an honest message may be that many times larger than clipped ones make it.
+UNCLIPPED = 100.0
 
-
-@dataclass(frozen=True, eq=False)
-class Integers:
-    """Statistics on a grid, so that they add up to the same bits in any order: [C, K] int64."""
-
-    values: np.ndarray
-
-    def __add__(self, other: Integers) -> Integers:
-        if self.values.shape != other.values.shape:
-            raise RefusedMessage("wrong shape", f"{other.values.shape} instead of {self.values.shape}")
-        return Integers(self.values + other.values)
-
-    def pack(self) -> bytes:
-        return np.ascontiguousarray(self.values, dtype="<i8").tobytes()
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One sum: its name, how a part of it is read, and of how many peers it then is, where it says so."""
-
-    name: str
-    parse: Callable[[bytes], Any]
-    peers: Callable[[Any], int] | None = None
-
-
-Total = Callable[[Phase, Any], Awaitable[Any]]  # own value -> that of all peers
 # Own numbers, and a check of others' -> the neighbours'.
 First = Callable[[np.ndarray, Callable[[np.ndarray], None]], Awaitable[dict[str, np.ndarray]]]
 
@@ -130,11 +112,10 @@ async def agree(
     names = [schema.columns[j].name for j in schema.continuous]
     squares = await total(Phase("spread", Sums.named(*names)), _squares(schema, frame))
     schema = with_scales(schema, squares)
-    if summary.missing and not FAMILIES[terms.family].takes_missing:
-        raise PeerError(
-            f"{terms.family} needs every continuous value, and some are missing at one of the peers"
-        )
-    family = layouts.calibrated(terms.family, schema, summary.missing, float(summary.rows))
+    parents = None
+    if terms.family in layouts.STRUCTURES:
+        parents = await agreed_structure(terms, roster.members[0].name == name, schema, frame, labels, total)
+    family = layouts.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
     classes, size = len(schema.classes), family.size
     largest = 8 * classes * size * (2 if terms.strategy == "tracking" else 1)
     if largest > terms.limits.message_bytes:
@@ -147,24 +128,30 @@ async def agree(
         family, schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame)), sizes, classes
     )
     mass = summary.rows / (terms.lr * summary.peers)
-    start = await _start(terms, held, mass, summary.peers, total)
+    gapped = _gapped(family, schema, summary)
+    if gapped and terms.strategy == "dsgd":
+        raise PeerError(
+            f"values are missing at one of the peers, and {terms.family} completes them by its model, which dsgd has "
+            "none of; agree on another strategy, or on naive-bayes"
+        )
+    start = await _start(terms, held, mass, summary.peers, gapped, total)
     tree = spanning_tree(roster.adjacency())
     chosen = terms.strategy
     if chosen == "auto":
         fits = await _relay_fits(terms, held, start, tree, summary.rows, schema.limit**2, total, first)
         chosen = "relay" if fits else "exact"
     learner, strategy = await _learner(name, chosen, terms, roster, tree, held, start, summary, total)
-    reach = max(1.0, schema.limit**2)
+    reach = max(1.0, schema.limit**2) * (UNCLIPPED if gapped else 1.0)
     rate = getattr(strategy, "rate", 1.0)
     known = {"relay": np.zeros(size), "dsgd": np.zeros(size), "consensus-ml": None}
     plausible = Plausible(
-        sums=known.get(chosen, start.sum(axis=0)),
+        sums=None if gapped else known.get(chosen, start.sum(axis=0)),
         mass=mass,
         cells=_cells(family, schema, summary),
         growth=rate * summary.rows * reach,
         centre=start if chosen not in known else np.zeros_like(start),
     )
-    layout = FAMILIES[terms.family](**{**family.layout(), "cardinalities": family.cardinalities})
+    layout = layouts.without_guards(family)
     of_weights = bool(getattr(strategy, "of_weights", False))
     return Agreed(
         schema, family, layout, summary.peers, summary.rows, chosen, of_weights, learner, plausible, held
@@ -183,31 +170,38 @@ def _squares(schema: Schema, frame: pd.DataFrame) -> Sums:
     return found
 
 
-async def _start(terms: Terms, held: Holdings, mass: float, peers: int, total: Total) -> np.ndarray:
+async def _start(
+    terms: Terms, held: Holdings, mass: float, peers: int, gapped: bool, total: Total
+) -> np.ndarray:
     """S⁰ [C, K]: the same for all peers, but for consensus-ml, which averages what each has."""
-    if terms.strategy == "consensus-ml":
-        return held.statistics()[0]
-    if terms.start == "uniform":
+    alone = terms.strategy == "consensus-ml"
+    if terms.start == "uniform" and not alone:
         return start_statistics("uniform", held.family, held.classes, mass)
-    own = held.statistics()[0]
-    bound = await total(Phase("bound", Sums.named("most")), Sums(most=Fraction(float(np.abs(own).max()))))
-    # Every sum is below the bound, so on this grid it stays below 2^62.
-    exponent = GRID - math.frexp(float(bound["most"]) * (1 + 1e-9))[1]
-    shape = own.shape
-
-    def parse(content: bytes) -> Integers:
-        if len(content) != 8 * own.size:
-            raise RefusedMessage("wrong shape", f"{len(content):,} bytes instead of {8 * own.size:,}")
-        values = np.frombuffer(content, dtype="<i8").reshape(shape)
-        if (np.abs(values) >> GRID).any():
-            raise RefusedMessage("absurd magnitude", "an entry above what all peers together can have")
-        return Integers(values)
-
-    grid = Integers(np.rint(np.ldexp(own, exponent)).astype(np.int64))
-    pooled = np.ldexp((await total(Phase("start", parse), grid)).values.astype(np.float64), -exponent)
+    own = await _completed(held, total) if gapped else held.statistics()[0]
+    if alone:
+        return own
+    summed = await pooled("start", own, total)
     if terms.start == "marginal":
-        pooled = np.broadcast_to(pooled.sum(axis=0) / held.classes, shape)
-    return np.ascontiguousarray(pooled / (terms.lr * peers))
+        summed = np.broadcast_to(summed.sum(axis=0) / held.classes, own.shape)
+    return np.ascontiguousarray(summed / (terms.lr * peers))
+
+
+async def _completed(held: Holdings, total: Total) -> np.ndarray:
+    """This peer's YᵀΦ̃ [C, K] after a few steps of expectation-maximisation, as the simulator takes them."""
+    sums = await pooled("alone", held.apart()[0], total)
+    own = held.expected(held.alone(sums)[None])[0]
+    for step in range(1, AGREED_STEPS):
+        own = held.expected((await pooled(f"step {step}", own, total))[None])[0]
+    return own
+
+
+def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
+    """Whether anybody has a row that φ alone cannot take."""
+    if family.marks_missing:
+        return False
+    linked = getattr(family, "linked", np.zeros(0, dtype=bool))[family.continuous :]
+    needed = [schema.columns[j].name for j, link in zip(schema.discrete, linked, strict=False) if link]
+    return summary.missing or not all(summary.whole(name) for name in needed)
 
 
 async def _relay_fits(
@@ -277,10 +271,13 @@ async def _learner(
 
 
 def _cells(family: Family, schema: Schema, summary: Summary) -> tuple[slice, ...]:
-    """Where φ holds the cells of discrete columns that have a value in every row."""
-    begins = family.dense_size + np.concatenate([[0], np.cumsum(family.cardinalities)]).astype(int)
-    return tuple(
-        slice(int(begins[k]), int(begins[k + 1]))
+    """Where φ holds the cells of discrete columns that have a value in every row, and so do their discrete parents.
+
+    A missing value that the family completes is spread over all cells, which add up as well.
+    """
+    linked = getattr(family, "linked", np.zeros(family.continuous + len(schema.discrete), dtype=bool))
+    known = [
+        linked[family.continuous + k] or summary.whole(schema.columns[j].name)
         for k, j in enumerate(schema.discrete)
-        if summary.whole(schema.columns[j].name)
-    )
+    ]
+    return tuple(cells for cells, columns in family.tabled() if all(known[column] for column in columns))

@@ -55,8 +55,11 @@ class Judge:
         tested = None
         if away is not None:
             rows, labels = agreed.schema.encode(away[0]), agreed.schema.encode_labels(away[1])
-            # Where nobody misses a value in training, the layout agreed on has no place for a row that does.
-            whole = ~np.isnan(rows.values).any(axis=1) | getattr(agreed.family, "missing", False)
+            # Where nobody misses a value in training, naive Bayes' layout has no place for a row that does.
+            placeless = agreed.family.marks_missing and not getattr(agreed.family, "missing", False)
+            whole = ~(np.isnan(rows.values).any(axis=1) & placeless)
+            if agreed.of_weights:  # weights of no model complete nothing
+                whole &= ~agreed.family.incomplete(rows)
             tested = Sample(agreed.family, Rows(rows.values[whole], rows.codes[whole]), labels[whole])
         return cls(own, tested, agreed.of_weights)
 

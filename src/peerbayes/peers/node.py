@@ -24,11 +24,12 @@ from peerbayes.checkpoints import restored
 from peerbayes.errors import PeerbayesError
 from peerbayes.peers import store as stores
 from peerbayes.peers import wire
-from peerbayes.peers.agreement import Agreed, Phase, agree, data_digest
+from peerbayes.peers.agreement import Agreed, agree, data_digest
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.errors import IdentityError, RefusedMessage
 from peerbayes.peers.judge import Judge
 from peerbayes.peers.news import News
+from peerbayes.peers.pooling import Phase
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
 from peerbayes.peers.sums import TreeSums

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from peerbayes.peers import wire
-from peerbayes.peers.agreement import Phase
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.news import News
+from peerbayes.peers.pooling import Phase
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
 from peerbayes.peers.wire import Reply

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.calibration import STARTS
-from peerbayes.families import FAMILIES
+from peerbayes.layouts import known as known_families
 from peerbayes.peers.documents import canonical, key, line, string, table, text_of
 from peerbayes.peers.errors import TermsError
 from peerbayes.strategies import STRATEGIES
@@ -58,7 +58,7 @@ CHECKS: dict[str, Check] = {
         "1 to 40 letters, digits and '-'",
     ),
     "label": (_text, "the name of the column to predict"),
-    "family": _one_of(FAMILIES),
+    "family": _one_of(known_families()),
     "strategy": _one_of((*STRATEGIES, "relay", "auto")),
     "start": _one_of(STARTS),
     "rounds": _whole(1),

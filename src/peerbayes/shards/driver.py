@@ -120,7 +120,7 @@ def simulate_shards(
         for name, value in locals().items()
         if name not in ("X", "y", "schema", "test", "progress", "others", "stats_of", "address")
     }
-    _refuse(strategy, start, engine, rows_of, schema, X, y, others)
+    _refuse(family, strategy, start, engine, rows_of, schema, X, y, others)
     check_names(family, strategy, start, objective, lr)
     check_counts(
         (rounds, "rounds", 1), (local_steps, "local_steps", 1), (evaluate_every, "evaluate_every", 0),
@@ -183,13 +183,23 @@ def _pieces(
 
 
 def _refuse(
-    strategy: Any, start: str, engine: str, rows_of: Any, schema: Any, X: Any, y: Any, others: dict[str, Any]
+    family: str,
+    strategy: Any,
+    start: str,
+    engine: str,
+    rows_of: Any,
+    schema: Any,
+    X: Any,
+    y: Any,
+    others: dict[str, Any],
 ) -> None:
     """What `simulate` can do and shards cannot."""
     if others:
         raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
     if strategy in ("relay", "auto"):
         raise ValueError(f"strategy is {strategy!r}; shards take {SUPPORTED}")
+    if family in layouts.STRUCTURES:
+        raise ValueError(f"family is {family!r}, whose structure peers learn first; shards take {SUPPORTED}")
     if start != "uniform":
         raise ValueError(f"start is {start!r}; shards take {SUPPORTED}")
     if engine not in ENGINES:
@@ -316,9 +326,10 @@ class _Driver:
     def _settled(self, engine: Engine, missing: bool) -> tuple[Family, Strategy, np.ndarray | None]:
         """The family, the strategy and S⁰ that all peers begin with (None: their own statistics)."""
         given = self.settings
-        if missing and not FAMILIES[given.family].takes_missing:
+        if missing and not FAMILIES[given.family].marks_missing:
             raise ValueError(
-                f"{given.family} needs every continuous value; use family='naive-bayes', or fill them in first"
+                f"values are missing, and {given.family} completes them; shards take such rows for naive-bayes only. "
+                "Use simulate, family='naive-bayes', or fill them in first"
             )
         rows = float(given.sizes.sum())
         family = layouts.calibrated(given.family, given.schema, missing, rows)

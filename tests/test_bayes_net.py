@@ -1,0 +1,339 @@
+"""Bayesian-network classifiers beside independent implementations, their structures, and what is refused."""
+
+import warnings
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+
+import peerbayes as pb
+from peerbayes import KDB, TAN, BayesNetClassifier, core, dependence
+from peerbayes.errors import StructureError
+from peerbayes.families import BayesNet, NaiveBayes, Rows, SeparateGaussian
+from peerbayes.families.structures import checked, order
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def rows_of(rng, count, continuous, cardinalities):
+    values = rng.normal(size=(count, continuous)) @ (
+        np.eye(continuous) + 0.5 * rng.normal(size=(continuous,) * 2)
+    )
+    codes = [rng.integers(0, size, count) for size in cardinalities]
+    return Rows(values, np.stack(codes, axis=1) if codes else np.zeros((count, 0), dtype=np.int64))
+
+
+def random_parents(rng, continuous, columns, most=3):
+    """Parents of a random network: a column's are before it in a random order, and discrete for a discrete one."""
+    place = rng.permutation(columns)
+    parents = []
+    for column in range(columns):
+        may = [
+            p for p in range(columns) if place[p] < place[column] and (column < continuous or p >= continuous)
+        ]
+        parents.append(tuple(sorted(rng.permutation(may)[: rng.integers(0, most + 1)].astype(int))))
+    return tuple(parents)
+
+
+def directly(family, rows, labels, classes):
+    """log p(x, c) written out: tables by counting, regressions by least squares, densities by scipy. [n, C]."""
+    joint = np.zeros((len(labels), classes))
+    columns = family.continuous + len(family.cardinalities)
+    for c in range(classes):
+        own = labels == c
+        joint[:, c] = np.log(own.mean())
+        for column in range(columns):
+            linear = [p for p in family.parents[column] if p < family.continuous]
+            discrete = [p - family.continuous for p in family.parents[column] if p >= family.continuous]
+            for values in np.ndindex(*(family.cardinalities[p] for p in discrete)):
+                here = (rows.codes[:, discrete] == values).all(axis=1)
+                mine = here & own
+                if column >= family.continuous:
+                    code = rows.codes[:, column - family.continuous]
+                    shares = np.bincount(
+                        code[mine], minlength=family.cardinalities[column - family.continuous]
+                    )
+                    joint[here, c] += np.log(shares / mine.sum())[code[here]]
+                else:
+                    design = np.concatenate([np.ones((len(labels), 1)), rows.values[:, linear]], axis=1)
+                    fitted, *_ = np.linalg.lstsq(design[mine], rows.values[mine, column], rcond=None)
+                    apart = rows.values[:, column] - design @ fitted
+                    joint[here, c] += norm.logpdf(apart[here], scale=np.sqrt((apart[mine] ** 2).mean()))
+    return joint
+
+
+def fitted(family, rows, labels, classes):
+    features = family.features(rows)
+    return core.log_joint(features, family.weights(core.statistics(features, core.one_hot(labels, classes))))
+
+
+@given(seed=seeds)
+def test_the_log_joint_of_random_networks_is_scipys(seed):
+    rng = np.random.default_rng(seed)
+    continuous, cardinalities = int(rng.integers(0, 5)), tuple(rng.integers(2, 4, rng.integers(1, 3)))
+    parents = random_parents(rng, continuous, continuous + len(cardinalities))
+    family = BayesNet(continuous=continuous, cardinalities=tuple(map(int, cardinalities)), parents=parents)
+    rows, labels = rows_of(rng, 600, continuous, cardinalities), rng.integers(0, 2, 600)
+    expected = directly(family, rows, labels, 2)
+    np.testing.assert_allclose(fitted(family, rows, labels, 2), expected, rtol=1e-8, atol=1e-8)
+
+
+@given(seed=seeds)
+def test_without_parents_it_is_naive_bayes(seed):
+    rng = np.random.default_rng(seed)
+    layout = {"continuous": 3, "cardinalities": (2, 4), "variance_floor": 0.05, "count_floor": 1e-4}
+    rows, labels = rows_of(rng, 80, 3, (2, 4)), rng.integers(0, 3, 80)
+    networks = fitted(BayesNet(**layout, shrinkage=0.02), rows, labels, 3)
+    np.testing.assert_allclose(networks, fitted(NaiveBayes(**layout), rows, labels, 3), rtol=1e-12)
+
+
+@given(seed=seeds)
+def test_with_all_links_it_is_qda(seed):
+    rng = np.random.default_rng(seed)
+    parents = ((), (0,), (0, 1), (0, 1, 2), ())
+    rows, labels = rows_of(rng, 120, 4, (3,)), rng.integers(0, 3, 120)
+    full = BayesNet(continuous=4, cardinalities=(3,), parents=parents)
+    qda = SeparateGaussian(continuous=4, cardinalities=(3,))
+    assert full.size == qda.size
+    np.testing.assert_allclose(
+        fitted(full, rows, labels, 3), fitted(qda, rows, labels, 3), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_estimators_without_and_with_all_links_are_mixed_nb_and_qda():
+    X, y = load_wine(return_X_y=True, as_frame=True)
+    X = X.iloc[:, :5]
+    nb, net = pb.MixedNB().fit(X, y), BayesNetClassifier().fit(X, y)
+    np.testing.assert_allclose(net.predict_proba(X), nb.predict_proba(X), rtol=1e-12)
+    everybody = {name: list(X.columns[:place]) for place, name in enumerate(X.columns)}
+    full, qda = BayesNetClassifier(everybody).fit(X, y), pb.QDA().fit(X, y)
+    np.testing.assert_allclose(full.predict_joint_log_proba(X), qda.predict_joint_log_proba(X), rtol=1e-9)
+
+
+# --- beside pgmpy ------------------------------------------------------------------------------------------
+
+
+def in_bins(load, columns, bins=4):
+    """A dataset of scikit-learn's with its columns cut at their quantiles, as text."""
+    X, y = load(return_X_y=True, as_frame=True)
+    X = X.iloc[:, :columns]
+    return X.apply(
+        lambda column: pd.qcut(column, bins, labels=False, duplicates="drop").astype(str)
+    ), y.astype(str)
+
+
+@pytest.mark.parametrize(
+    ("load", "columns"),
+    [(load_iris, 4), (load_wine, 8), (load_breast_cancer, 8)],
+    ids=["iris", "wine", "cancer"],
+)
+def test_the_tree_and_its_tables_are_pgmpys(load, columns):
+    pytest.importorskip("pgmpy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own
+        from pgmpy.estimators import TreeSearch
+        from pgmpy.models import DiscreteBayesianNetwork
+        from pgmpy.parameter_estimator import DiscreteMLE
+
+        X, y = in_bins(load, columns)
+        table = X.assign(outcome=y)
+        tree = TreeSearch(table, root_node=X.columns[0], n_jobs=1).estimate(
+            estimator_type="tan", class_node="outcome", show_progress=False
+        )
+        model = DiscreteBayesianNetwork(tree.edges())
+        model.fit(table, estimator=DiscreteMLE())
+    ours = TAN(alpha=0.0).fit(X, y)
+    links = {(parent, name) for name, parents in ours.parents_.items() for parent in parents}
+    assert links == {(a, b) for a, b in tree.edges() if a != "outcome"}
+    tables = ours.conditional_tables()
+    for name in X.columns:
+        cpd = model.get_cpds(name)
+        for (label, *values), probabilities in tables[name].items():
+            given = dict(zip(["outcome", *ours.parents_[name]], [label, *values], strict=True))
+            seen = (table[list(given)] == pd.Series(given)).all(axis=1)
+            if not seen.any():
+                continue  # nothing is known: theirs is uniform, and so is ours
+            for category, probability in probabilities.items():
+                assert probability == pytest.approx(cpd.get_value(**given, **{name: category}), abs=1e-9)
+
+
+# --- structures --------------------------------------------------------------------------------------------
+
+
+@given(seed=seeds)
+def test_the_tree_tells_most(seed):
+    """No exchange of a link makes the tree better; discrete columns are a tree of their own at the top."""
+    rng = np.random.default_rng(seed)
+    rows, labels = rows_of(rng, 200, 3, (2, 3, 2)), rng.integers(0, 2, 200)
+    pairs = dependence.Pairs.of(rows, labels, 2, (2, 3, 2))
+    parents = dependence.tan(pairs)
+    assert [len(own) for own in parents].count(0) == 1 and max(map(len, parents)) == 1
+    links = {frozenset((column, own[0])) for column, own in enumerate(parents) if own}
+    graph = nx.Graph(tuple(link) for link in links)
+    assert nx.is_tree(graph) and nx.is_connected(graph.subgraph([3, 4, 5]))
+    for link in links:
+        rest = graph.copy()
+        rest.remove_edge(*link)
+        parts = [set(part) for part in nx.connected_components(rest)]
+        told = pairs.information[tuple(link)]
+        for i in parts[0]:
+            for j in parts[1]:
+                if (min(link) >= 3) == (min(i, j) >= 3):  # links among discrete columns are chosen first
+                    assert pairs.information[i, j] <= told + 1e-12
+
+
+def test_information_is_what_it_says():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, (4000, 2))
+    codes[:, 1] = np.where(rng.random(4000) < 0.7, codes[:, 0], codes[:, 1])
+    labels = rng.integers(0, 2, 4000)
+    pairs = dependence.Pairs.of(Rows(np.zeros((4000, 0)), codes), labels, 2, (3, 3))
+    from sklearn.metrics import mutual_info_score
+
+    expected = sum((labels == c).mean() * mutual_info_score(*codes[labels == c].T) for c in (0, 1))
+    assert pairs.information[0, 1] == pytest.approx(expected)
+    values = rng.multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], 4000)
+    pairs = dependence.Pairs.of(Rows(values, np.zeros((4000, 0), dtype=int)), labels, 2, ())
+    assert pairs.information[0, 1] == pytest.approx(-0.5 * np.log(1 - 0.64), abs=0.05)
+
+
+@given(seed=seeds, cut=st.integers(0, 120))
+def test_pairs_add_over_any_split(seed, cut):
+    rng = np.random.default_rng(seed)
+    rows, labels = rows_of(rng, 120, 2, (2, 3)), rng.integers(0, 3, 120)
+    rows.values[rng.random(rows.values.shape) < 0.2] = np.nan
+    rows.codes[rng.random(rows.codes.shape) < 0.2] = -1
+    parts = [
+        dependence.Pairs.of(Rows(rows.values[some], rows.codes[some]), labels[some], 3, (2, 3))
+        for some in (slice(0, cut), slice(cut, None))
+    ]
+    whole = dependence.Pairs.of(rows, labels, 3, (2, 3))
+    np.testing.assert_allclose((parts[0] + parts[1]).vector, whole.vector, rtol=1e-12, atol=1e-12)
+
+
+@given(seed=seeds, k=st.integers(0, 3))
+def test_kdb_gives_at_most_k_parents_that_tell_more_about_the_class(seed, k):
+    rng = np.random.default_rng(seed)
+    rows, labels = rows_of(rng, 150, 2, (2, 3, 2)), rng.integers(0, 2, 150)
+    pairs = dependence.Pairs.of(rows, labels, 2, (2, 3, 2))
+    parents = dependence.kdb(pairs, k)
+    order(parents)
+    for column, own in enumerate(parents):
+        assert len(own) <= k
+        assert all(pairs.of_class[parent] >= pairs.of_class[column] for parent in own)
+        assert column < 2 or all(parent >= 2 for parent in own)
+
+
+# --- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("structure", "message"),
+    [
+        ({"flavanoids": "beauty"}, "names 'beauty'; expected columns: alcohol"),
+        ({"flavanoids": "hue", "hue": "flavanoids"}, "go round in a circle: "),
+        ({"region": "hue"}, "'region' is discrete and has the continuous parent 'hue'"),
+        ({"hue": "hue"}, "go round in a circle"),
+        ([1, 2], "expected a networkx DiGraph, or a mapping"),
+    ],
+)
+def test_structures_that_make_no_sense(structure, message):
+    X, y = load_wine(return_X_y=True, as_frame=True)
+    X["region"] = np.where(np.arange(len(y)) % 2, "north", "south")
+    with pytest.raises(StructureError, match=message):
+        BayesNetClassifier(structure).fit(X, y)
+
+
+def test_the_number_of_parameters_is_told_before_they_are_allocated():
+    X = pd.DataFrame({name: np.arange(3000).astype(str) for name in "abc"})
+    with pytest.raises(
+        StructureError, match=r"statistics of all pairs .* 9,000 categories .* 162,000,000 numbers"
+    ):
+        TAN().fit(X, np.arange(3000) % 2)
+    with pytest.raises(StructureError, match=r"are 54,\d+,\d+,\d+ numbers \(4\d\d.\d GB\)"):
+        BayesNetClassifier({"a": ["b", "c"]}).fit(X, np.arange(3000) % 2)
+
+
+def test_parents_must_be_columns():
+    with pytest.raises(StructureError, match="has the parent 7; expected one of 0 to 2"):
+        checked(((7,), (), ()), 3, 3)
+    with pytest.raises(StructureError, match="parents of 1 columns; expected those of 2"):
+        checked(((),), 1, 2)
+
+
+def test_a_configuration_never_seen_is_like_the_whole_class():
+    """With shrinkage; without, its table is even."""
+    X = pd.DataFrame({"a": list("xxxxyyyy") * 10, "b": list("ppqqpppp") * 10})
+    y = np.array([0, 1] * 40)
+    X.loc[80] = ["z", "p"]
+    model = BayesNetClassifier({"b": "a"}, alpha=0.0).fit(X, np.append(y, 0))
+    assert model.conditional_tables()["b"][(1, "z")] == pytest.approx({"p": 0.5, "q": 0.5})
+    backed = BayesNetClassifier({"b": "a"}, alpha=0.0, shrinkage=5.0).fit(X, np.append(y, 0))
+    assert backed.conditional_tables()["b"][(1, "z")]["p"] == pytest.approx(0.75, abs=0.01)
+
+
+# --- faces -------------------------------------------------------------------------------------------------
+
+
+def test_the_structure_as_a_graph():
+    X, y = load_wine(return_X_y=True, as_frame=True)
+    model = TAN().fit(X, y)
+    graph = model.structure_
+    assert nx.is_directed_acyclic_graph(graph) and graph.number_of_nodes() == X.shape[1] + 1
+    again = BayesNetClassifier(model.parents_).fit(X, y)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    of_columns = graph.subgraph(X.columns)
+    same = BayesNetClassifier(nx.DiGraph(of_columns)).fit(X, y)
+    np.testing.assert_array_equal(same.predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize("estimator", [TAN(), KDB(1), KDB(2), BayesNetClassifier({"hue": ["alcohol"]})])
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_save_and_load(estimator, calibrate, tmp_path):
+    X, y = load_wine(return_X_y=True, as_frame=True)
+    model = estimator.set_params(calibrate=calibrate).fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = pb.load(tmp_path / "model")
+    assert type(loaded) is type(model) and loaded.parents_ == model.parents_
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize("family", ["tan", "kdb"])
+def test_the_structure_over_the_network_is_the_pooled_one(family):
+    X, y = load_digits(return_X_y=True, as_frame=True)
+    X = X.iloc[:, 10:26]
+    order_of_rows = np.argsort(y.to_numpy(), kind="stable")[:1600]  # one class per peer
+    parts = np.array_split(order_of_rows, 20)
+    run = pb.simulate(X, y, family=family, nodes=20, partition=parts, start="ml", rounds=4)
+    pooled = {"tan": TAN, "kdb": KDB}[family](schema=run.schema).fit(
+        X.iloc[order_of_rows], y.iloc[order_of_rows]
+    )
+    assert run.classifier(0).parents_ == pooled.parents_
+    assert run.history["bytes"].min() > 8 * run.stats[0].size * 4  # the pairs were sent, too
+
+
+def test_wide_columns_do_not_cost_their_zeros():
+    rng = np.random.default_rng(0)
+    family = NaiveBayes(cardinalities=(1000,) * 20)
+    rows = Rows(np.zeros((500, 0)), rng.integers(0, 1000, (500, 20)))
+    sparse = family.sparse(rows)
+    assert family.wide and sparse.nnz == 500 * 21
+    np.testing.assert_array_equal(sparse.toarray(), family.features(rows))
+
+
+@given(seed=seeds)
+def test_both_ways_of_counting_pairs_agree(seed):
+    rng = np.random.default_rng(seed)
+    rows = rows_of(rng, 90, 2, (2, 3))
+    rows.values[rng.random(rows.values.shape) < 0.2] = np.nan
+    rows.codes[rng.random(rows.codes.shape) < 0.2] = -1
+    weight = rng.random(90)
+    for ours, theirs in zip(
+        dependence._products(rows, weight, (2, 3)), dependence._counted(rows, weight, (2, 3)), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
