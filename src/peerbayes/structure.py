@@ -28,6 +28,7 @@ def pooled(
         some = Rows(rows.values[part], rows.codes[part])
         return Pairs.of(some, labels[part], classes, schema.cardinalities)
 
+    # Each peer's are made twice: those of all peers together may not fit.
     bound = sum(float(np.abs(own(part).vector).max()) for part in parts)
     power = grids.exponent(bound)
     first = own(parts[0])

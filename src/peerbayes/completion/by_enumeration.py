@@ -80,18 +80,23 @@ def factorise(q, A, h, mean, covariance):
 
 
 @njit(cache=True, nogil=True)
+def _begin(g, now, blocks, choosing, sizes):
+    """Where block g has its entries of the configuration `now`."""
+    code = 0
+    for m in range(choosing.shape[1]):
+        p = choosing[g, m]
+        if p >= 0:
+            code = code * sizes[p] + now[p]
+    return blocks[g, 1] + code * blocks[g, 2]
+
+
+@njit(cache=True, nogil=True)
 def _assemble(w, x, now, place_of, active, actives, blocks, linear, choosing, sizes, unknown, A, h):
     """Add the blocks' part of one configuration `now` to A and h; the constant is returned."""
     constant = 0.0
     for s in range(actives):
         g = active[s]
-        place, width = blocks[g, 1], blocks[g, 2]
-        code = 0
-        for m in range(choosing.shape[1]):
-            p = choosing[g, m]
-            if p >= 0:
-                code = code * sizes[p] + now[p]
-        base = place + code * width
+        base = _begin(g, now, blocks, choosing, sizes)
         if linear.shape[1] == 0 or linear[g, 0] < 0:
             constant += w[base + now[blocks[g, 0] - x.size]]
             continue
@@ -150,13 +155,7 @@ def _count(
     """Add the expected features of the blocks in one configuration."""
     for s in range(actives):
         g = active[s]
-        place, width = blocks[g, 1], blocks[g, 2]
-        code = 0
-        for m in range(choosing.shape[1]):
-            p = choosing[g, m]
-            if p >= 0:
-                code = code * sizes[p] + now[p]
-        base = place + code * width
+        base = _begin(g, now, blocks, choosing, sizes)
         if linear.shape[1] == 0 or linear[g, 0] < 0:
             stats[base + now[blocks[g, 0] - x.size]] += share
             continue

@@ -6,8 +6,6 @@ parents only: a continuous value can be Gaussian given a category, but a categor
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,8 +106,3 @@ def named(given: Any, names: Sequence[str], continuous: Sequence[str]) -> Parent
             " → ".join(names[int(place)] for place in round_trip.split(" → ")) if "→" in round_trip else ""
         )
         raise StructureError(f"the parents go round in a circle: {shown}; expected none") from None
-
-
-def digest(parents: Parents) -> str:
-    """What peers compare: sha256 of the parents."""
-    return hashlib.sha256(json.dumps(parents).encode()).hexdigest()
