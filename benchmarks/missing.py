@@ -1,6 +1,6 @@
 """Missing values: completed by the model (expectation-maximisation) beside mean and mode imputation.
 
-    PEERBAYES_DATA=folder python benchmarks/missing.py [dataset ...] [--seeds 3] [--rows 2500]
+    PEERBAYES_DATA=folder python benchmarks/missing.py [dataset ...] [--seeds 3] [--first-seed 0] [--rows 2500]
 
 30 % of all values are removed at random from training and test rows of the paper's tabular datasets (paper typing).
 QDA and TAN, under maximum likelihood and after calibration (RC, from the ml start): mean test error over the seeds.
@@ -68,17 +68,19 @@ def main() -> int:
     )
     parser.add_argument("datasets", nargs="*", default=DATASETS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=2500)
     given = parser.parse_args()
     if "PEERBAYES_DATA" not in os.environ:
         print("PEERBAYES_DATA must name the folder of the datasets", file=sys.stderr)
         return 2
     warnings.simplefilter("ignore", ConvergenceWarning)
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
     print(f"{'':<12}" + "".join(f"{name:>22}" for name in MODELS))
     print(f"{'dataset':<12}" + f"{'EM':>9}{'imputed':>9}{'':>4}" * len(MODELS))
     not_worse, strictly = np.zeros(len(MODELS), int), np.zeros(len(MODELS), int)
     for name in given.datasets:
-        found = np.stack([errors(prepared(name), given.rows, seed) for seed in range(given.seeds)])
+        found = np.stack([errors(prepared(name), given.rows, seed) for seed in seeds])
         apart = found[..., 0] - found[..., 1]  # [seeds, models]
         mean = apart.mean(axis=0)
         error = apart.std(axis=0, ddof=1) / np.sqrt(given.seeds) if given.seeds > 1 else np.zeros(len(MODELS))

@@ -326,6 +326,22 @@ def test_wide_columns_do_not_cost_their_zeros():
     np.testing.assert_array_equal(sparse.toarray(), family.features(rows))
 
 
+@pytest.mark.parametrize("start", ["uniform", "ml"])
+def test_wide_columns_are_simulated_as_narrow_ones_are(start, monkeypatch):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 60, (400, 6)), rng.integers(0, 3, 400)
+    settings = {"kinds": "discrete", "nodes": 5, "rows_per_node": 60, "rounds": 6, "start": start}
+    sparse = pb.simulate(X, y, **settings)
+    assert sparse.layout.wide
+    monkeypatch.setattr("peerbayes.families.base.WIDE", 1e9)
+    dense = pb.simulate(X, y, **settings)
+    assert not dense.layout.wide
+    np.testing.assert_allclose(sparse.stats, dense.stats, atol=1e-9)
+    np.testing.assert_allclose(sparse.records, dense.records, atol=1e-9)
+    for who, outcome in sparse.outcomes.items():
+        np.testing.assert_allclose(outcome.confusion, dense.outcomes[who].confusion)
+
+
 @given(seed=seeds)
 def test_both_ways_of_counting_pairs_agree(seed):
     rng = np.random.default_rng(seed)

@@ -83,6 +83,14 @@ def test_the_reference_is_calibration_of_the_same_rows(file):
     assert run["train_error"] == pytest.approx(reference["train_rc"])
 
 
+@pytest.mark.parametrize("family", ["qda", "tan", "kdb"])
+def test_references_of_other_families_have_the_structure_of_the_network(file, family):
+    cell = Cell(file, 1, "exact", start="ml", family=family, **SMALL)
+    run, reference = (compute(each.specification()) for each in (cell, cell.reference_from("ml")))
+    assert run.get("parents") == reference.get("parents")
+    assert ("parents" in run) == (family != "qda")
+
+
 def test_splits_are_disjoint_and_share_their_test_rows(file):
     data = prepared(file)
     (train, _), (test, _) = data.split(400, 0)
@@ -115,7 +123,8 @@ def test_columns_are_as_in_the_paper(tmp_path):
         reading: "".join(c.kind[0] for c in prepared(f"{path}:{reading}").schema.columns)
         for reading in READINGS
     }
-    assert kinds == {"text": "ddcd", "discrete": "dddd"}
+    assert kinds == {"text": "ddcd", "discrete": "dddd", "gaps": "cdcd"}
+    assert prepared(f"{path}:gaps").schema.columns[1].categories == (0.0, 1.0, 2.0)
     assert data.schema.classes == ("no", "yes")
     assert np.isnan(data.values[5, 1]) and np.isfinite(np.delete(data.values, 5, axis=0)).all()
 

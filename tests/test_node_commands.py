@@ -87,7 +87,7 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
     for place, home in enumerate(network.homes.values()):
         model = pb.load(home.model_path)
         found = model.statistics_.expressed(run.schema).values
-        assert abs(found - run.stats[place]).max() <= 1e-9
+        assert abs(found - run.statistics(place).values).max() <= 1e-9
         assert oct(home.model_path.stat().st_mode & 0o777) == "0o600"
     assert third.log_path.read_text().count("round ") == 12
 

@@ -176,7 +176,7 @@ def test_peers_end_where_the_simulator_does(strategy, start, tmp_path, rng):
             assert not path.exists()
         else:
             stored = pb.load(path).statistics_.expressed(run.schema).values
-            assert np.abs(stored - run.stats[place]).max() <= 1e-9
+            assert np.abs(stored - run.statistics(place).values).max() <= 1e-9
 
 
 @pytest.mark.parametrize("strategy", ["exact", "relay"])

@@ -115,10 +115,11 @@ def test_evaluation_does_not_change_the_run():
     assert sorted(set(seldom.history["round"])) == [10]
 
 
-def test_a_peers_classifier_is_what_was_evaluated():
+@pytest.mark.parametrize("family", ["naive-bayes", "qda", "lda", "tan", "kdb"])
+def test_a_peers_classifier_is_what_was_evaluated(family):
     X, y = WINE
     test = X[100:], y[100:]
-    run = pb.simulate(X[:100], y[:100], test=test, nodes=4, rows_per_node=25, rounds=12)
+    run = pb.simulate(X[:100], y[:100], test=test, nodes=4, rows_per_node=25, rounds=12, family=family)
     last = run.history.query("round == 12")
     for node in range(4):
         model = run.classifier(node)

@@ -65,7 +65,8 @@ def simulated(digits, graph, rounds):
 def difference(models, run):
     """The largest between peers' model files and the simulator's statistics."""
     stats = [pb.load(path).statistics_.expressed(run.schema).values for path in models]
-    return float(np.abs(np.stack(stats) - run.stats).max())
+    expected = [run.statistics(place).values for place in range(len(stats))]
+    return float(np.abs(np.stack(stats) - np.stack(expected)).max())
 
 
 def history(home):

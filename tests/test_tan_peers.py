@@ -45,4 +45,4 @@ def test_five_processes_learn_a_tree_over_mutual_tls(tmp_path):
     for place, model in enumerate(models):
         assert model.parents_ == run.classifier(place).parents_
         stats = model.statistics_.expressed(run.schema).values
-        assert np.abs(stats - run.stats[place]).max() <= 1e-9
+        assert np.abs(stats - run.statistics(place).values).max() <= 1e-9

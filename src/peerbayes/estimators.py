@@ -315,6 +315,8 @@ ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
 ESTIMATOR_OF: dict[str, type[GenerativeClassifier]] = {
     estimator.family_type.name: estimator for estimator in ESTIMATORS.values()
 }
+LEARNED: dict[str, type[GenerativeClassifier]] = {"tan": TAN, "kdb": KDB}
+"""Estimators of the families whose structure is learned, by what `layouts.STRUCTURES` calls them."""
 
 
 def load(path: str | Path) -> GenerativeClassifier:

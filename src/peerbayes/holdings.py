@@ -65,6 +65,9 @@ class Holdings:
 
     def statistics(self) -> np.ndarray:
         """Y_vᵀΦ_v of every peer, whose rows φ must take as they are (see `expected` for others): [N, C, K]."""
+        if self.family.wide:
+            labels = core.one_hot(self.labels, self.classes) * self.row_weights[:, None]
+            return self._apart(self._diagonal.T @ labels)
         parts = [core.statistics(features, labels) for _, features, labels in self._blocks(HERE)]
         return np.concatenate(parts)
 
@@ -245,10 +248,13 @@ class Holdings:
             weights = stats if of_weights else self.family.weights(stats)
             turned = np.swapaxes(weights, 1, 2).reshape(-1, self.classes)  # [N·K, C]
             posterior = core.softmax(self._diagonal @ turned)
-            change = self._diagonal.T @ (labels - self.row_weights[:, None] * posterior)
-            return np.swapaxes(change.reshape(self.nodes, self.family.size, self.classes), 1, 2)
+            return self._apart(self._diagonal.T @ (labels - self.row_weights[:, None] * posterior))
 
         return residual
+
+    def _apart(self, stats: np.ndarray) -> np.ndarray:
+        """Statistics of all peers below each other [N·K, C], as [N, C, K]."""
+        return np.swapaxes(stats.reshape(self.nodes, self.family.size, self.classes), 1, 2)
 
     @cached_property
     def _diagonal(self) -> csr_array:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -82,7 +83,7 @@ class Sample:
         wrong, lost = np.zeros(models), np.zeros(models)
         if self._gaps is not None:
             return self._with_gaps(weights, soft)
-        if self.place.device is None and models * classes * self.labels.size > LARGE:
+        if self.place.device is None and not self._wide and models * classes * self.labels.size > LARGE:
             self._by_kernel(np.ascontiguousarray(weights), soft, wrong, lost)
         else:
             self._by_array(weights, soft, wrong, lost)
@@ -108,7 +109,10 @@ class Sample:
             if whole.labels.size:
                 logits[~holed] = whole._logits(weights)
             return logits
-        parts = [fetch(features) @ weights.T for _, features in self._blocks(LOGITS_HELD // len(weights))]
+        parts = [
+            (features if self._wide else fetch(features)) @ weights.T
+            for _, features in self._blocks(LOGITS_HELD // len(weights))
+        ]
         return np.concatenate(parts).astype(np.float64)
 
     @cached_property
@@ -151,7 +155,7 @@ class Sample:
         xp = array_namespace(weights)
         models, classes, size = weights.shape
         for begin, features in self._blocks(max(1, LOGITS_HELD // classes)):
-            labels = self.labels[begin : begin + len(features)]
+            labels = self.labels[begin : begin + features.shape[0]]
             one_hot = self.place.put(core.one_hot(labels, classes))[:, None, :]  # [b, 1, C]
             together = max(1, LOGITS_HELD // (labels.size * classes))
             for first in range(0, models, together):
@@ -163,19 +167,27 @@ class Sample:
                 if soft:
                     lost[some] += fetch(xp.sum(one_hot * (1.0 - core.softmax(logits)), axis=(0, 2)))
 
-    def _blocks(self, at_once: int) -> Iterator[tuple[int, Array]]:
+    @property
+    def _wide(self) -> bool:
+        """Whether Φ is mostly zeros, and held without them."""
+        return self.family.wide and self.place == HERE
+
+    def _blocks(self, at_once: int) -> Iterator[tuple[int, Any]]:
         """Φ of so many rows at a time, and where they begin."""
         for begin in range(0, self.labels.size, at_once):
             some = slice(begin, begin + at_once)
-            if self.labels.size * self.family.size <= FEATURES_KEPT:
+            if self._wide or self.labels.size * self.family.size <= FEATURES_KEPT:
                 yield begin, self._features[some]
             else:
                 part = Rows(self.rows.values[some], self.rows.codes[some])
                 yield begin, self.place.put(self.family.features(part))
 
     @cached_property
-    def _features(self) -> Array:
-        return self.place.put(self.family.features(self.rows))
+    def _features(self) -> Any:
+        """Φ [m, K], an array of the place or, where it is mostly zeros, a sparse one."""
+        return (
+            self.family.sparse(self.rows) if self._wide else self.place.put(self.family.features(self.rows))
+        )
 
 
 def disagreement(stats: Array, mean: Array) -> Array:

@@ -89,7 +89,7 @@ class Run:
 
     def statistics(self, node: int) -> Statistics:
         """What the peer `node` would predict with, and what its numbers mean."""
-        return Statistics(self.stats[node], self.schema, self.layout, calibrated=True)
+        return Statistics.of_model(self.stats[node], self.schema, self.layout, float(self.sizes.sum()))
 
     def report(self, path: str | Path) -> Path:
         """Write one HTML page to `path` that shows everything, and opens without a network; the extra `report`."""

@@ -64,6 +64,15 @@ class Statistics:
         """How many rows they stand for: Σ_c S_c0."""
         return float(self.values[:, 0].sum())
 
+    @classmethod
+    def of_model(cls, values: np.ndarray, schema: Schema, family: Family, rows: float) -> Statistics:
+        """A calibrated model as statistics of so many rows: guards that count pseudo-rows then act as they did.
+
+        Peers calibrate statistics of weight m⁰; θ(aS) = θ(S), so their scale is free.
+        """
+        mass = float(values[:, 0].sum())
+        return cls(values * (rows / mass) if mass > 0 else values, schema, family, calibrated=True)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """(C, K)."""

@@ -40,7 +40,7 @@ def reproduce(
         str,
         typer.Option(
             help="Names with commas between them, or files whose last column is the label; after a name, :text reads "
-            "all text as discrete and :discrete all columns."
+            "all text as discrete, :discrete all columns, and :gaps takes a gap in text as a value."
         ),
     ] = "",
     columns: Annotated[str, typer.Option(help="Columns with commas between them; all by default.")] = "",

@@ -55,13 +55,13 @@ class Prepared:
 def prepared(dataset: str) -> Prepared:
     """A dataset of the registry, or a .csv or .parquet file whose last column is the label.
 
-    A reading after a colon says which of its columns are discrete: `letter:discrete`.
+    A reading after a colon says which of its columns are discrete (`letter:discrete`), or what its gaps are.
     """
     name, reading = read_as(dataset)
     frame, labels = _table(name)
     values, kinds = np.empty((len(frame), frame.shape[1])), []
     for place, column in enumerate(frame.columns):
-        values[:, place], distinct, text = _numbers(frame[column])
+        values[:, place], distinct, text = _numbers(frame[column], gaps=reading == "gaps")
         discrete = distinct <= DISCRETE or reading == "discrete" or (reading == "text" and text)
         kinds.append("discrete" if discrete else "continuous")
     return Prepared(dataset, values, labels, Schema.infer(values, labels, kinds=kinds))
@@ -80,7 +80,11 @@ def file_digest(dataset: str) -> str | None:
 
 
 DISCRETE = 10  # the paper: columns of at most ten values are discrete
-READINGS = {"text": "all text is discrete", "discrete": "all columns are discrete"}
+READINGS = {
+    "text": "all text is discrete",
+    "discrete": "all columns are discrete",
+    "gaps": "a gap in text is a value of its own",
+}
 FILES = (".csv", ".parquet")
 
 
@@ -97,12 +101,17 @@ def _table(dataset: str) -> tuple[Any, np.ndarray]:
     return frame.iloc[:, :-1], frame.iloc[:, -1].to_numpy()
 
 
-def _numbers(column: Any) -> tuple[np.ndarray, int, bool]:
-    """A column as numbers, NaN where missing; how many distinct values it has; whether it is text."""
+def _numbers(column: Any, gaps: bool) -> tuple[np.ndarray, int, bool]:
+    """A column as numbers, NaN where missing; how many distinct values it has; whether it is text.
+
+    `gaps`: where text is missing, that is a value of its own.
+    """
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return values, int(column.nunique()), False
     codes, found = pd.factorize(column.astype(object), sort=True)
+    if gaps and (codes < 0).any():
+        return np.where(codes < 0, len(found), codes).astype(np.float64), len(found) + 1, True
     return np.where(codes < 0, np.nan, codes.astype(np.float64)), len(found), True

@@ -68,7 +68,8 @@ class Agreed:
     """This peer's rows."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
-        return Statistics(stats, self.schema, self.layout, calibrated=True)
+        """The model of S [C, K], as statistics of all peers' rows."""
+        return Statistics.of_model(stats, self.schema, self.layout, float(self.rows))
 
 
 def data_digest(frame: pd.DataFrame, labels: np.ndarray) -> str:

@@ -69,7 +69,7 @@ class ShardedRun:
         at = np.flatnonzero(self.peers == node)
         if not at.size:
             raise ValueError(f"the statistics of peer {node} were not kept; name it in stats_of")
-        statistics = Statistics(self.stats[at[0]], self.schema, self.layout, calibrated=True)
+        statistics = Statistics.of_model(self.stats[at[0]], self.schema, self.layout, float(self.sizes.sum()))
         return ESTIMATOR_OF[self.layout.name].from_statistics(statistics)
 
 
