@@ -68,16 +68,19 @@ def simulation(tmp_path):
     """`peerbayes simulate --watch` as a process, its address and its folder."""
     (tmp_path / "digits.toml").write_text(SIMULATION)
     words = ["simulate", str(tmp_path / "digits.toml"), "--out", str(tmp_path / "run"), "--watch", "--stay"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "peerbayes", *words, "--watch-address", "0"],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    told = process.stderr.readline()
-    assert "Watch it at http://127.0.0.1:" in told
-    yield process, told.split()[-1], tmp_path / "run"
-    process.send_signal(signal.SIGCONT)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    ) as process:  # fmt: skip
+        try:
+            told = process.stderr.readline()
+            assert "Watch it at http://127.0.0.1:" in told
+            yield process, told.split()[-1], tmp_path / "run"
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+        finally:
+            process.kill()  # one that does not end in time would leave its pipe open
 
 
 def test_a_running_simulation_is_followed_to_its_end(browser, simulation, open_page):

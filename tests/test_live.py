@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import peerbayes as pb
 from peerbayes.live import PAUSE, WRITTEN, Following, LiveFile, NothingToWatch
 from peerbayes.metrics import Outcome
 from peerbayes.runs import COLUMNS, LIVE_FILE
-from peerbayes.views import CURVES, LEVELS, View, median_peer, sampled, spread, titles
+from peerbayes.views import CURVES, LEVELS, Structure, View, median_peer, sampled, spread, titles
 
 SETTINGS = {"nodes": 6, "rows_per_node": 15, "rounds": 12, "partition": "drift-y"}
 
@@ -121,6 +122,25 @@ def test_a_killed_simulation_can_be_looked_at(tmp_path):
         process.stdout.close()
     seen = Following(tmp_path).look()
     assert seen.turn >= 9 and len(seen.rounds) >= 9 and not seen.finished
+
+
+@pytest.mark.parametrize("family", ["tan", "naive-bayes"])
+def test_the_structure_is_known_from_the_first_round_on(wine, tmp_path, family):
+    following, seen = Following(tmp_path), []
+    settings = {**SETTINGS, "rounds": 2, "family": family, "start": "ml", "references": False}
+    run = pb.simulate(
+        *wine, **settings, live=tmp_path, progress=lambda *_: seen.append(following.look().structure)
+    )
+    assert seen == 2 * [Structure.of(run.schema, run.layout)]
+    assert (seen[0] is None) == (family == "naive-bayes")
+    if seen[0] is not None:
+        names = {
+            name: [seen[0].names[p] for p in own] for name, own in zip(*astuple(seen[0])[:3:2], strict=True)
+        }
+        assert names == run.classifier(0).parents_
+    run.save(tmp_path)
+    assert following.look().structure == seen[0]
+    following.close()
 
 
 def test_nothing_to_watch(tmp_path):

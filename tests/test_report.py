@@ -37,6 +37,7 @@ from peerbayes.views import CURVES, View, spread
 STATIC = Path(report.__file__).parent / "static"
 ALL = ("error", "disagreement", "network", "spread", "bytes")
 LEARNED = ("priors", "features", "telling")
+STRUCTURE = ("structure",)
 JUDGED = ("confusion", "reliability")
 
 HOSTILE = (
@@ -83,6 +84,9 @@ RUNS = {
     "naive-bayes": {},
     "qda": {"family": "qda", "start": "ml"},
     "lda": {"family": "lda", "start": "ml"},
+    "tan": {"family": "tan", "start": "ml", "data": mixed},
+    "kdb": {"family": "kdb", "start": "ml", "data": mixed},
+    "kdb, dsgd": {"family": "kdb", "strategy": "dsgd", "data": mixed},
     "discrete columns": {"data": mixed},
     "discrete only": {"data": lambda: (mixed()[0][["colour", "flag"]], mixed()[1])},
     "missing": {"data": with_missing},
@@ -204,12 +208,14 @@ def test_plotly_takes_every_figure(case):
         expected -= {"disagreement", "network", "spread", "bytes"}
     elif name == "local":
         expected -= {"bytes"}
-    elif name == "dsgd":
+    elif name.endswith("dsgd"):
         expected -= set(LEARNED)
+    if name.startswith(("tan", "kdb")):
+        expected |= set(STRUCTURE)
     if not (made.records[:, 5] > 0).any():
         expected -= {"disagreement"}  # peers that all agree
     assert set(found) == expected
-    assert list(found) == [one for one in ALL + LEARNED + JUDGED if one in found]
+    assert list(found) == [one for one in ALL + LEARNED + STRUCTURE + JUDGED if one in found]
 
 
 def test_all_live_figures_are_there_before_the_first_round(case):

@@ -116,6 +116,71 @@ def test_every_other_figure_is_drawn(open_page, address):
         assert figure.get_attribute("role") == "img" and len(figure.get_attribute("aria-label")) > 30
 
 
+@pytest.fixture(scope="module")
+def dependent(tmp_path_factory):
+    """A run of KDB with 50 columns of long names, 10 of them discrete; and its page."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 300)
+    X = np.cumsum(rng.normal(size=(300, 50)), axis=1) + y[:, None]
+    table = pd.DataFrame(X, columns=[f"measurement number {place}, mg/l" for place in range(50)])
+    for name in table.columns[::5]:
+        table[name] = np.where(table[name] > 0, "high", "low")
+    made = simulate(table, y, nodes=4, rows_per_node=50, rounds=2, family="kdb", start="ml", references=False)
+    return made, report.write(tmp_path_factory.mktemp("kdb") / "report.html", [made]).as_uri()
+
+
+BOXES = """all => all.map((one) => {
+  const { x, y, right, bottom } = one.getBoundingClientRect();
+  return [x, y, right, bottom];
+})"""
+
+
+def overlap(boxes, others):
+    """How far boxes reach into each other, in pixels, across and down: [N, M]."""
+    first, second = boxes[:, None], others[None]
+    return (np.minimum(first[..., 2:], second[..., 2:]) - np.maximum(first[..., :2], second[..., :2])).min(
+        axis=2
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
+def test_the_structure_is_drawn_and_its_names_overlap_nothing(open_page, dependent, width, scheme):
+    run, address = dependent
+    page = open_page(address, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    figure = drawn(page, "structure")
+    columns = np.array(figure.locator(".scatterlayer .points path.point").evaluate_all(BOXES))
+    names = np.array(figure.locator(".scatterlayer .textpoint text").evaluate_all(BOXES))
+    links = sum(map(len, run.layout.parents))
+    heads = sum(bool(own) for own in run.layout.parents)
+    assert len(names) == 50 and len(columns) == 50 + heads and links > 60
+    assert figure.locator(".scatterlayer .js-line").count() == links
+    apart = overlap(names, names)
+    np.fill_diagonal(apart, -1.0)
+    assert apart.max() <= 2  # a letter's box is higher than the letter
+    assert overlap(names, columns[-50:]).max() <= 1
+    box = figure.bounding_box()
+    assert (names[:, 0] >= box["x"]).all() and (names[:, 2] <= box["x"] + box["width"]).all()
+    legend = figure.locator(".legendtext").all_text_contents()
+    assert legend == ["continuous", "discrete"]
+    ink = figure.locator(".textpoint text").first.evaluate("one => getComputedStyle(one).fill")
+    assert ink == ("rgb(28, 34, 48)" if scheme == "light" else "rgb(231, 234, 240)")
+
+
+def test_the_pointer_shows_parents_and_children(open_page, dependent):
+    run, address = dependent
+    page = open_page(address)
+    figure = drawn(page, "structure")
+    parents = run.classifier(0).parents_
+    name = max(parents, key=lambda one: len(parents[one]))
+    mark = figure.locator(".textpoint", has_text=re.compile(rf"^{name}$"))
+    mark.scroll_into_view_if_needed()
+    box = mark.bounding_box()
+    page.mouse.move(box["x"] - 6, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#figure-structure .hoverlayer .hovertext")
+    told = page.text_content("#figure-structure .hoverlayer .hovertext")
+    assert name in told and "the class (label)" in told and all(one in told for one in parents[name])
+
+
 def chosen_curve(page, name="error"):
     return page.evaluate(
         """(name) => { const { data } = document.getElementById(`figure-${name}`);

@@ -24,7 +24,7 @@ from peerbayes.live import Following, LiveFile
 from peerbayes.peers.audit import AuditLog, Tail
 from peerbayes.peers.errors import PeerError
 from peerbayes.runs import COLUMNS, LIVE_FILE, RUN_FILE
-from peerbayes.views import sampled
+from peerbayes.views import Structure, sampled
 from peerbayes.web import feed as feed_module
 from peerbayes.web import messages
 from peerbayes.web.access import Access
@@ -715,6 +715,36 @@ def test_a_peers_folder_is_followed_round_by_round(home):
         whole = json.loads(messages.figures(seen, 2, 0.0))
         assert {"error", "network", "disagreement", "bytes"} <= set(whole["figures"])
         assert [line["number"] for line in whole["lines"]] == list(range(1, 9))
+
+
+def test_the_structure_of_a_running_simulation_is_shown(tmp_path):
+    structure = Structure(("a", "b", "c"), 2, ((), (0, 2), ()), "y")
+    made = LiveFile(
+        tmp_path, {"strategy": "exact", "rounds": 3}, {}, np.ones(2, dtype=int), np.array([[0, 1]]), structure
+    )
+    folder = Folder(tmp_path)
+    told = json.loads(messages.figures(folder.look(), 1, 0.0))
+    made.close()
+    folder._run.close()
+    assert "structure" in told["figures"] and "error" in told["figures"]
+    assert [heading for heading, _ in told["sections"]] == ["How the peers did", "What was learned"]
+    [[name, title, caption, place]] = told["sections"][1][1]
+    assert (name, title, place) == ("structure", "Who depends on whom", "span-6") and "class" in caption
+
+
+def test_a_peer_shows_the_structure_of_its_model(home):
+    from peerbayes import TAN
+
+    with contextlib.closing(Peer(home)) as peer:
+        peer.round()
+        assert "structure" not in json.loads(messages.figures(Folder(home.folder).look(), 1, 0.0))["figures"]
+        rng = np.random.default_rng(0)
+        model = TAN().fit(rng.normal(size=(40, 4)), rng.integers(0, 2, 40))
+        home.model_path.write_bytes(model.statistics_.to_bytes())
+        seen = Folder(home.folder).look()
+    assert seen.view.structure == Structure.of(model.schema_, model.family_)
+    for told in (messages.figures(seen, 1, 0.0), messages.model(seen)):
+        assert {"structure", "priors"} <= set(json.loads(told)["figures"])
 
 
 def test_a_run_that_is_set_aside_begins_anew_and_a_changed_log_is_told(home):

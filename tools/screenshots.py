@@ -1,4 +1,4 @@
-"""The pictures in the docs, from real runs: python tools/screenshots.py [FOLDER].
+"""The pictures in the docs, from real runs: python tools/screenshots.py [FOLDER [NAME…]].
 
 Needs the extra `test` (Playwright drives the browser) and Chromium on the path.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from playwright.sync_api import sync_playwright
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_wine
 
 import peerbayes as pb
 from peerbayes.peers.loopback import Loopback
@@ -27,7 +27,14 @@ from peerbayes.peers.terms import Limits, Terms
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 120.0  # seconds to wait for anything
-HEIGHTS = {"report": 1720, "dashboard": 1400, "peer": 1180}  # as far as the network is drawn
+HEIGHTS = {
+    "report": 1720,
+    "structure": 330,
+    "dashboard": 1400,
+    "peer": 1180,
+}  # as far as the network is drawn
+
+WIDTHS = {"structure": 760}
 
 RUN = """
 [data]
@@ -55,6 +62,17 @@ def of_report(page: Any, folder: Path) -> None:
     page.goto(run.report(folder / "report.html").absolute().as_uri())
     page.wait_for_selector("#figure-network .plotly")
     page.wait_for_timeout(1000)
+
+
+def of_structure(page: Any, folder: Path) -> None:
+    """TAN on the chemistry of wines, three of its columns as levels."""
+    found = load_wine(as_frame=True)
+    X = found.data
+    for name in ("color_intensity", "hue", "proline"):
+        X[name] = np.where(X[name] > X[name].median(), "high", "low")
+    pb.TAN().fit(X, found.target).plot_structure().write_html(folder / "structure.html")
+    page.goto((folder / "structure.html").absolute().as_uri())
+    page.wait_for_selector(".plotly .textpoint")
 
 
 @contextlib.contextmanager
@@ -123,20 +141,27 @@ def until(page: Any, turn: int) -> None:
     raise SystemExit(f"the page did not come to round {turn}")
 
 
-def main(target: Path) -> None:
+def main(target: Path, only: list[str]) -> None:
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if path is None:
         raise SystemExit(f"no browser: expected one of {', '.join(BROWSERS)} on the path")
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as started:
         browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        for name, picture in (("report", of_report), ("dashboard", of_dashboard), ("peer", of_peer)):
+        pictures = {
+            "report": of_report,
+            "structure": of_structure,
+            "dashboard": of_dashboard,
+            "peer": of_peer,
+        }
+        for name, picture in pictures.items():
+            if only and name not in only:
+                continue
             folder = Path(temporary) / name
             folder.mkdir()
-            page = browser.new_page(viewport={"width": 1200, "height": HEIGHTS[name]})
-            with contextlib.nullcontext() if name == "report" else picture(page, folder):
-                if name == "report":
-                    picture(page, folder)
+            page = browser.new_page(viewport={"width": WIDTHS.get(name, 1200), "height": HEIGHTS[name]})
+            still = picture(page, folder)
+            with contextlib.nullcontext() if still is None else still:
                 page.screenshot(path=target / f"{name}.png")
             page.close()
             print(target / f"{name}.png")
@@ -144,4 +169,4 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES, sys.argv[2:])

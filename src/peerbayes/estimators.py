@@ -175,6 +175,19 @@ class _Network(_FullGaussian):
             graph.add_edges_from((parent, name) for parent in (label, *parents))
         return graph
 
+    def plot_structure(self) -> Any:
+        """A picture of who depends on whom, as plotly's Figure: `.show()`, `.write_html(path)`; the extra `report`.
+
+        Each column has a line, below its parents and right of them; round ones are continuous, square ones discrete.
+        The class, on which all depend, is in the title. The pointer shows a column's parents and children.
+        """
+        check_is_fitted(self)
+        from importlib import import_module
+
+        return import_module("peerbayes.report.structure").picture(
+            self.schema_, self.family_
+        )  # a call upwards
+
     def _structured(
         self,
         layout: Family,

@@ -9,7 +9,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from peerbayes.errors import PeerbayesError
 from peerbayes.runs import COLUMNS, LIVE_FILE, RUN_FILE, Run, forget_live
-from peerbayes.views import CURVES, LEVELS, View, sampled, spread
+from peerbayes.views import CURVES, LEVELS, Structure, View, sampled, spread
 
 # Peers whose curves are written; of larger networks a sample.
 WRITTEN = 1 << 14
@@ -43,6 +43,7 @@ class LiveFile:
         made: dict[str, str],
         sizes: np.ndarray,
         links: np.ndarray,
+        structure: Structure | None = None,
     ) -> None:
         self.path = folder / LIVE_FILE
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,8 @@ class LiveFile:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = OFF")
         self._peers = sampled(len(sizes), 1, WRITTEN)
-        about = json.dumps({"configuration": configuration, "made": made})
+        told = None if structure is None else asdict(structure)
+        about = json.dumps({"configuration": configuration, "made": made, "structure": told})
         blobs = (array.astype("<i8").tobytes() for array in (sizes, links, self._peers))
         self._db.executescript(f"BEGIN; {TABLES} COMMIT")
         self._db.execute("INSERT INTO about VALUES (?, ?, ?, ?)", (about, *blobs))
@@ -186,6 +188,8 @@ class Following:
                 raise NothingToWatch(f"{self.folder}: the simulation has not begun")
             integers = (np.frombuffer(blob, dtype="<i8") for blob in found[1:])
             self._about = json.loads(found[0]) | dict(zip(("sizes", "links", "peers"), integers, strict=True))
+            told = self._about.get("structure")
+            self._about["structure"] = None if told is None else Structure.from_json(told)
             self._rounds, self._spread = Rows((), "<i8"), Rows((len(CURVES), len(LEVELS)), "<f8")
             self._curves, self._step = Rows((len(self._about["peers"]), len(CURVES)), "<f4"), 1
         seen = db.execute("SELECT turn, at FROM turns").fetchone() or (0, 0.0)
@@ -232,5 +236,6 @@ class Following:
             {name: now[:, place] for place, name in enumerate(CURVES)},
             sizes,
             about["links"].reshape(-1, 2),
+            structure=about["structure"],
             finished=False,
         )

@@ -95,7 +95,7 @@ class Run:
         """Write one HTML page to `path` that shows everything, and opens without a network; the extra `report`."""
         from importlib import import_module
 
-        return Path(import_module("peerbayes.report").write(path, [self]))  # the one call upwards
+        return Path(import_module("peerbayes.report").write(path, [self]))  # a call upwards
 
     def save(self, folder: str | Path) -> None:
         """Write the run to a folder, where it takes the place of what was written live; `Run.load` reads it."""

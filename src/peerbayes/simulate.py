@@ -42,6 +42,7 @@ from peerbayes.runs import REFERENCES, Run
 from peerbayes.schema import Schema
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
+from peerbayes.views import Structure
 
 # ρ of `exact` where messages get lost or late, or peers are away.
 LOSSY_MEMORY = 0.97
@@ -187,7 +188,8 @@ def simulate(
     del begin  # a large network's memory is its statistics
     if saved is not None:
         done, state, sent, records = saved.resume(state, sent)
-    watched = None if live is None else LiveFile(Path(live), configuration, made, sizes, links)
+    seen = Structure.of(measured, guarded)
+    watched = None if live is None else LiveFile(Path(live), configuration, made, sizes, links, seen)
     if watched is not None and records:
         watched.add(np.concatenate(records))
     for turn in range(done + 1, rounds + 1):

@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.families import BayesNet, Family
+from peerbayes.families.structures import Parents
+from peerbayes.layouts import named_columns
 from peerbayes.metrics import Outcome
 from peerbayes.runs import COLUMNS, Run
+from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
 # What is shown of every peer and round.
@@ -20,6 +24,33 @@ LEVELS = ("mean", "least", "5 %", "25 %", "median", "75 %", "95 %", "most")
 
 # Peers times rounds whose curves are held.
 HELD = 1 << 20
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Who depends on whom in a Bayesian network, beside the class."""
+
+    names: tuple[str, ...]
+    """[D] of the columns, continuous ones first."""
+    continuous: int
+    """How many of them are continuous."""
+    parents: Parents
+    """[D] the columns that each depends on, by number."""
+    label: str
+    """What the class is called."""
+
+    @classmethod
+    def of(cls, schema: Schema, family: Family) -> Structure | None:
+        """Of a family with the columns of a schema; None where it is no Bayesian network."""
+        if not isinstance(family, BayesNet):
+            return None
+        return cls(tuple(named_columns(schema)), family.continuous, family.parents, schema.label)
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Structure:
+        """What `dataclasses.asdict` told, after JSON."""
+        parents = tuple(tuple(map(int, own)) for own in told["parents"])
+        return cls(tuple(told["names"]), int(told["continuous"]), parents, str(told["label"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +89,8 @@ class View:
     """Of the model to show; None: there is none yet, or it is not generative."""
     classes: tuple[Any, ...] = ()
     """What classes are called; empty while a run goes on."""
+    structure: Structure | None = None
+    """Of a Bayesian network; None: the family is none, or nothing is known yet."""
     finished: bool = True
 
     @property
@@ -97,6 +130,7 @@ class View:
             run.outcomes,
             statistics,
             run.schema.classes,
+            Structure.of(run.schema, run.layout),
         )
 
 

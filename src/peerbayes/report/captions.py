@@ -39,6 +39,12 @@ CAPTIONS = {
         "The most telling columns",
         "How many bits a column alone says about the class, by the model; columns may say the same twice.",
     ),
+    "structure": (
+        "Who depends on whom",
+        "An arrow goes from a column to one that depends on it; all columns depend on the class as well, which is not "
+        "drawn. Each column has a line, below its parents and right of them. The pointer shows a column's parents and "
+        "children.",
+    ),
     "confusion": (
         "What is taken for what",
         "Each line is a true class, in shares of its rows: right predictions lie on the diagonal. Over a figure, the "

@@ -2,6 +2,7 @@
 
 of(view)            all figures, by name, in the order of a page; one with nothing to show is left out
 live(view)          those that change while a run goes on; all of them, also before the first round
+structured(view)    the structure of a Bayesian network, which does not
 patch(view, since)  what the rounds after `since` add to these
 curve(view, peer)   one peer's numbers
 columns(view)       the columns of the model that can be chosen, each with its figure
@@ -21,6 +22,7 @@ from peerbayes.report.judged import confusion, reliability
 from peerbayes.report.labels import shown
 from peerbayes.report.model import Model, priors, telling
 from peerbayes.report.network import network, renewed, spread
+from peerbayes.report.structure import structure
 from peerbayes.views import View
 
 LIVE: dict[str, Callable[[View], Spec]] = {
@@ -39,12 +41,19 @@ def of(view: View, learned: Model | None = None) -> dict[str, Spec]:
         made["priors"] = priors(view, learned)
         if learned.columns:
             made |= {"features": features(learned), "telling": telling(learned)}
+    made |= structured(view)
     if "peers" in view.outcomes:
         made |= {
             "confusion": confusion(view, view.classes),
             "reliability": reliability(view),
         }
     return made
+
+
+def structured(view: View) -> dict[str, Spec]:
+    """The structure, from the first round on; none where no column has a parent."""
+    found = view.structure
+    return {} if found is None or not any(found.parents) else {"structure": structure(found)}
 
 
 def learned_by(view: View) -> Model | None:

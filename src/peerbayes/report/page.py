@@ -32,11 +32,13 @@ STATIC = Path(__file__).parent / "static"
 # Sections, and the figures in each.
 SECTIONS = {
     "How the peers did": ("error", "spread", "network", "disagreement", "bytes"),
-    "What was learned": ("telling", "priors", "features", "feature"),
+    "What was learned": ("telling", "priors", "structure", "features", "feature"),
     "How it predicts": ("confusion", "reliability"),
 }
 # Columns of six that a figure takes beside others of the same run.
-SPANS = {"error": 4, "network": 4, "telling": 3, "priors": 3, "features": 6, "feature": 6, "confusion": 4}
+SPANS = {
+    "error": 4, "network": 4, "telling": 3, "priors": 3, "structure": 6, "features": 6, "feature": 6, "confusion": 4,
+}  # fmt: skip
 TALL = ("network",)  # two others fit beside it
 
 PAGE = """<!doctype html>

@@ -102,7 +102,9 @@ def _figures(seen: Seen) -> dict[str, Any]:
         return {}
     if seen.kind == "peer":
         return peer_figures.figures(seen.view, seen.facts) | _of_model(seen.view)
-    return drawn.of(seen.view) if seen.view.finished else drawn.live(seen.view)
+    if seen.view.finished:
+        return drawn.of(seen.view)
+    return drawn.live(seen.view) | drawn.structured(seen.view)
 
 
 def _of_model(view: View | None) -> dict[str, Any]:

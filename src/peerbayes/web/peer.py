@@ -22,7 +22,7 @@ from peerbayes.peers.service import running
 from peerbayes.peers.store import FIGURES, NoState, Store
 from peerbayes.peers.terms import Terms
 from peerbayes.statistics import Statistics
-from peerbayes.views import CURVES, LEVELS, View
+from peerbayes.views import CURVES, LEVELS, Structure, View
 from peerbayes.web.seen import Seen
 from peerbayes.web.sent import Sent
 
@@ -167,6 +167,10 @@ class PeerFolder:
             **line,
         }
 
+    def _structure(self) -> Structure | None:
+        found = self._statistics
+        return None if found is None else Structure.of(found.schema, found.family)
+
     def _drawn(self, terms: Terms, roster: Roster) -> View:
         """The peer as a network of which one member has curves."""
         me, nodes = roster.place(self._name), len(roster.members)
@@ -201,6 +205,7 @@ class PeerFolder:
             links=np.array([(places[a], places[b]) for a, b in roster.links], dtype=np.int64).reshape(-1, 2),
             names=tuple(places),
             statistics=self._statistics,
+            structure=self._structure(),
             finished=False,
         )
 

@@ -19,6 +19,8 @@ globalThis.peerbayes = (() => {
   const SHARE = 0.3; // of the time may go into drawing
   const NARROW = 520; // pixels below which a figure is on a phone
   const STEP = 90; // pixels of width after which a figure is arranged anew
+  const LANES = [2, 90]; // pixels of a lane of columns: least and most
+  const TURN = 0.2; // of a lane: where an arrow turns
   const AHEAD = "600px"; // how far out of sight figures are drawn
   const TYPES = { f4: Float32Array, f8: Float64Array, i4: Int32Array, u1: Uint8Array };
 
@@ -141,6 +143,7 @@ globalThis.peerbayes = (() => {
     const { shape } = layout.meta || {};
     if (shape) layout.height = Math.min(layout.height, Math.round(width * shape + (narrow ? 60 : 0)));
     if (layout.meta && layout.meta.grid) arranged(layout, layout.meta.grid, width);
+    if (layout.meta && layout.meta.lanes) indented(layout, layout.meta.lanes, width);
     if (!narrow) return spec;
     layout.font = { ...layout.font, size: 11 };
     layout.margin = { ...layout.margin, l: Math.min(layout.margin.l, 40), r: Math.min(layout.margin.r, 76) };
@@ -153,6 +156,13 @@ globalThis.peerbayes = (() => {
       }
     }
     return spec;
+  }
+
+  // Lanes as wide as the names in them leave room for; `structure.reach` does the same.
+  function indented(layout, names, width) {
+    const room = width - layout.margin.l - layout.margin.r;
+    const widest = Math.min(...names.map((name, lane) => (room - name) / (lane + TURN)));
+    layout.xaxis.range = [-TURN, room / Math.min(Math.max(widest, LANES[0]), LANES[1]) - TURN];
   }
 
   // Small figures in a grid, as many across as there is room for; `densities.arranged` does the same.
