@@ -43,21 +43,28 @@ def beside_pgmpy() -> None:
         except ModuleNotFoundError:
             print("pgmpy is not installed: the fit beside it is left out")
             return
-        table = X.assign(outcome=y)
-        began = time.perf_counter()
-        tree = TreeSearch(table, root_node="x0", n_jobs=1).estimate(
-            estimator_type="tan", class_node="outcome", show_progress=False
-        )
-        model = DiscreteBayesianNetwork(tree.edges())
-        model.fit(table, estimator=DiscreteMLE())
-        theirs = time.perf_counter() - began
-    ours = TAN(kinds="discrete", alpha=0.0)
-    (took,) = side_by_side(lambda: ours.fit(X, y), turns=3)
+        table, found = X.assign(outcome=y), set()
+
+        def pgmpys() -> None:
+            tree = TreeSearch(table, root_node="x0", n_jobs=1).estimate(
+                estimator_type="tan", class_node="outcome", show_progress=False
+            )
+            DiscreteBayesianNetwork(tree.edges()).fit(table, estimator=DiscreteMLE())
+            found.update((a, b) for a, b in tree.edges() if a != "outcome")
+
+        ours = TAN(kinds="discrete", alpha=0.0)
+        ours.fit(X, y)  # imported
+        times: dict[str, list[float]] = {"pgmpy": [], "ours": []}
+        for turn in range(8):  # pgmpy takes seconds: in two turns of them
+            sides = {"pgmpy": pgmpys} if turn % 4 == 0 else {}
+            for name, call in {**sides, "ours": lambda: ours.fit(X, y)}.items():
+                began = time.perf_counter()
+                call()
+                times[name].append(time.perf_counter() - began)
     links = {(parent, name) for name, parents in ours.parents_.items() for parent in parents}
-    assert links == {(a, b) for a, b in tree.edges() if a != "outcome"}, "another tree"
-    report(
-        "TAN fit, 50,000 × 20 discrete: pgmpy's time over ours", theirs / took, ">= 20", theirs >= 20 * took
-    )
+    assert links == found, "another tree"
+    ratio = float(np.median(times["pgmpy"]) / np.median(times["ours"]))
+    report("TAN fit, 50,000 × 20 discrete: pgmpy's median time over ours", ratio, ">= 20", ratio >= 20)
 
 
 def a_round(
@@ -83,7 +90,7 @@ def a_round(
         features @ weights.mT
         credit.mT @ features
 
-    ours, bare = side_by_side(lambda: residual(stats), products, turns=9)
+    ours, bare = side_by_side(lambda: residual(stats), products, turns=41, clock=time.process_time)
     report(f"one round of TAN, {what}, over its products", ours / bare, "<= 2.0", ours <= 2.0 * bare)
 
 
@@ -106,6 +113,9 @@ def main() -> int:
             count_floor=1e-4, shrinkage=5 / 16_000), rng, 26, 50, 320)  # fmt: skip
     a_round("50 × 320 rows, 16 × 8 categories, 2 classes", BayesNet(cardinalities=(8,) * 16, parents=chain,
             count_floor=1e-4, shrinkage=5 / 16_000), rng, 2, 50, 320)  # fmt: skip
+    mixed = ((), (0,), (1,), (8,), (3,), (9,), (5,), (10,), (), *((j,) for j in range(8, 15)))
+    a_round("50 × 320 rows, 8 continuous, 8 × 4 categories, 5 classes", BayesNet(continuous=8, cardinalities=(4,) * 8,
+            parents=mixed, variance_floor=0.01, count_floor=1e-4, shrinkage=5 / 16_000), rng, 5, 50, 320)  # fmt: skip
     wide_columns()
     beside_pgmpy()
     return verdict()

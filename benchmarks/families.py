@@ -175,7 +175,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, help="processes; all processors by default")
     parser.add_argument("--store", type=Path, default=Path("families.sqlite"), help="where results are kept")
-    parser.add_argument("--document", type=Path, help="write the tables to this page as well")
+    parser.add_argument(
+        "--document", type=Path, help="write the tables to this page as well, and the results beside it"
+    )
     given = parser.parse_args()
     if "PEERBAYES_DATA" not in os.environ:
         print("PEERBAYES_DATA must name the folder of the datasets", file=sys.stderr)
@@ -188,6 +190,7 @@ def main() -> int:
     print(text)
     if given.document is not None:
         given.document.write_text(text, encoding="utf-8")
+        store.export(given.document.with_suffix(".parquet"))
     print("all limits met" if not missed else f"missed: {', '.join(missed)}")
     return 1 if missed else 0
 

@@ -348,8 +348,41 @@ def test_both_ways_of_counting_pairs_agree(seed):
     rows = rows_of(rng, 90, 2, (2, 3))
     rows.values[rng.random(rows.values.shape) < 0.2] = np.nan
     rows.codes[rng.random(rows.codes.shape) < 0.2] = -1
-    weight = rng.random(90)
-    for ours, theirs in zip(
-        dependence._products(rows, weight, (2, 3)), dependence._counted(rows, weight, (2, 3)), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+    for some in (rows, Rows(rows.values[:, :0], rows.codes)):
+        for weight in (rng.random(90), None):
+            for ours, theirs in zip(
+                dependence._products(some, weight, (2, 3)),
+                dependence._counted(some, weight, (2, 3)),
+                strict=True,
+            ):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@given(seed=seeds)
+def test_tables_side_by_side_tell_what_each_tells_alone(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 5, rng.integers(0, 5))
+    tables = rng.integers(-1, 6, (3, sizes.sum())).astype(float)
+    apart = np.split(tables, np.cumsum(sizes)[:-1], axis=1) if sizes.size else []
+    alone = [dependence._mutual(table) for table in apart]
+    np.testing.assert_allclose(dependence._mutuals(tables, sizes), alone, rtol=1e-12, atol=1e-14)
+
+
+@given(seed=seeds)
+def test_a_row_is_in_one_cell_of_each_table_that_nothing_is_missing_for(seed):
+    rng = np.random.default_rng(seed)
+    cardinalities = tuple(map(int, rng.integers(1, 4, 5)))
+    family = BayesNet(continuous=1, cardinalities=cardinalities, parents=random_parents(rng, 1, 6))
+    rows = rows_of(rng, 30, 1, cardinalities)
+    rows.codes[rng.random(rows.codes.shape) < 0.2] = -1
+    places, _ = family.entries(rows)
+    for column in range(1, 6):
+        own = family._of_column[column]  # [configurations, r]
+        sizes = [cardinalities[p - 1] for p in family.parents[column]]
+        for row, place in zip(rows.codes, places[:, column - 6], strict=True):
+            values = [row[p - 1] for p in family.parents[column]]
+            if min([row[column - 1], *values]) < 0:
+                assert place == family.size
+            else:
+                configuration = np.ravel_multi_index(values, sizes) if sizes else 0
+                assert place == own[configuration, row[column - 1]]

@@ -12,8 +12,8 @@ SOURCE = Path(peerbayes.__file__).parent
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
     "errors", "machine", "versions", "core", "families.base", "families.naive_bayes", "families.gaussian",
-    "families.structures", "families.bayes_net", "families",
-    "kernels", "vectors", "fused", "fused_gpu", "scans", "tables", "columns", "inference", "schema",
+    "families.structures", "families.lines", "families.bayes_net", "families",
+    "kernels", "vectors", "fused", "fused_lines", "fused_gpu", "scans", "tables", "columns", "inference", "schema",
     "completion.by_enumeration", "completion.by_messages", "completion.known", "completion.places", "completion.rows",
     "completion.alone", "completion.terms", "completion",
     "passes", "expectation", "dependence", "layouts", "files", "statistics", "priors",

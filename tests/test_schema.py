@@ -548,3 +548,28 @@ def test_whatever_changes_the_fingerprint_is_a_difference(changed):
 )
 def test_a_difference_is_a_readable_line(changed, line):
     assert FIXED.differences(changed) == [line]
+
+
+WHOLE = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "bool"]
+
+
+@given(
+    categories=st.lists(
+        st.integers(-300, 300) | st.integers(-(2**60), 2**60), min_size=1, max_size=8, unique=True
+    ),
+    values=st.lists(st.integers(-(2**63), 2**64 - 1) | st.integers(-310, 310), max_size=12),
+    dtype=st.sampled_from(WHOLE),
+)
+def test_integers_have_the_index_of_their_category(categories, values, dtype):
+    ends = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    held = [value for value in [*values, *categories] if ends[0] <= value <= ends[1]]
+    column = Column("n", "discrete", tuple(categories))
+    expected = [categories.index(value) if value in categories else -1 for value in held]
+    assert column.codes(np.array(held, dtype=dtype)).tolist() == expected
+
+
+@given(values=st.lists(st.integers(-400, 400), min_size=1), far=st.sampled_from([0, 2**40, 2**62]))
+def test_distinct_integers_of_a_dataframe(values, far):
+    held = np.array([*values, far], dtype=np.int64)
+    (column,) = Schema.infer(pd.DataFrame({"n": held}), kinds="discrete").columns
+    assert column.categories == tuple(sorted({*values, far}))

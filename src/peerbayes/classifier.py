@@ -119,7 +119,7 @@ class GenerativeClassifier(ClassifierMixin, BaseEstimator):
                 "Name the others in a schema, or add rows of one class to a model by partial_fit with classes=..."
             )
         labels = _relabelled(labels, seen, schema)
-        source = passes.source_of(schema, table, again=self.calibrate)
+        source = passes.source_of(schema, table, again=self.calibrate or self.learns_structure)
         missing = self._missing(source, table, inferred=weights is None)
         layout = self._layout(schema, missing)
         layout = self._structured(layout, source, labels, len(schema.classes), weights)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from peerbayes.errors import SchemaError, SchemaMismatch
+from peerbayes.scans import SMALL_RANGE
 from peerbayes.tables import missing_of, numbers_of
 
 Kind = Literal["continuous", "discrete"]
@@ -69,6 +71,11 @@ class Column:
         """
         if not self.categories:
             return np.full(values.shape, -1, dtype=np.int32)
+        if self._integers is not None and np.can_cast(values.dtype, np.int64):
+            low, table = self._integers
+            place = values.astype(np.int64) - low
+            known = place.view(np.uint64) < table.size  # negative ones are very large here
+            return table[place] if known.all() else np.where(known, table[np.where(known, place, 0)], -1)
         if values.dtype.kind in "fiub" and not any(map(_needs_hashing, self.categories)):
             known = np.asarray(self.categories, dtype=np.float64)
             order = np.argsort(known)
@@ -81,6 +88,18 @@ class Column:
         if strange.any():
             self._refuse_other_type(values[np.argmax(strange)])
         return codes.astype(np.int32)
+
+    @cached_property
+    def _integers(self) -> tuple[int, np.ndarray] | None:
+        """The lowest category, and the index of every integer from it on, −1 for none; if they are small integers."""
+        if not all(isinstance(category, int) for category in self.categories):
+            return None
+        low, high = int(min(self.categories)), int(max(self.categories))
+        if high - low >= SMALL_RANGE or abs(low) > 2**53:
+            return None
+        table = np.full(high - low + 1, -1, dtype=np.int32)
+        table[np.asarray(self.categories, dtype=np.int64) - low] = np.arange(len(self.categories))
+        return low, table
 
     def _refuse_other_type(self, value: Any) -> None:
         text = [isinstance(category, str) for category in self.categories]

@@ -67,8 +67,8 @@ class Pairs:
         for c in range(classes):
             mine = np.flatnonzero(labels == c)
             some = Rows(rows.values[mine], rows.codes[mine])
-            weight = np.ones(mine.size) if weights is None else weights[mine]
-            counts[c] = weight.sum()
+            weight = None if weights is None else weights[mine]
+            counts[c] = mine.size if weight is None else weight.sum()
             moments[c], mixed[c], cells[c] = products(some, weight, cardinalities)
         return cls(continuous, cardinalities, counts, moments, mixed, cells)
 
@@ -105,10 +105,9 @@ class Pairs:
         d = self.continuous
         told[:d, :d] = np.einsum("c,cij->ij", self.prior, self._of_continuous())
         for a in range(len(self.cardinalities)):
-            across = self.prior @ self._of_mixed(a)
-            told[d + a, :d] = told[:d, d + a] = across
-            for b in range(a):
-                told[d + a, d + b] = told[d + b, d + a] = self.prior @ self._of_discrete(a, b)
+            if d:
+                told[d + a, :d] = told[:d, d + a] = self.prior @ self._of_mixed(a)
+            told[d + a, d : d + a] = told[d : d + a, d + a] = self.prior @ self._of_discrete(a)
         np.fill_diagonal(told, 0.0)
         return np.maximum(told, 0.0)
 
@@ -131,8 +130,10 @@ class Pairs:
     def _table(self, a: int, b: int) -> np.ndarray:
         return self.cells[:, self._slice(a), self._slice(b)]
 
-    def _of_discrete(self, a: int, b: int) -> np.ndarray:
-        return np.array([_mutual(table) for table in self._table(a, b)])
+    def _of_discrete(self, a: int) -> np.ndarray:
+        """With each discrete column before it: [C, a]."""
+        own, sizes = self._slice(a), np.array(self.cardinalities[:a], dtype=np.int64)
+        return np.array([_mutuals(cells[own, : own.start], sizes) for cells in self.cells])
 
     def _of_continuous(self) -> np.ndarray:
         """[C, Dc, Dc]."""
@@ -159,21 +160,25 @@ def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _products(
-    rows: Rows, weight: np.ndarray, cardinalities: tuple[int, ...]
+    rows: Rows, weight: np.ndarray | None, cardinalities: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`Pairs` of one class by one matrix product, a block of rows at a time: few categories are written out."""
     d, categories = rows.values.shape[1], sum(cardinalities)
     offsets = np.concatenate([[0], np.cumsum(cardinalities)]).astype(np.int64)[:-1]
     total = np.zeros((categories + 3 * d,) * 2)
-    for start in range(0, len(weight), BLOCK_ROWS):
+    kind = np.float32 if weight is None and not d else np.float64  # counts of a block are exact in both
+    for start in range(0, len(rows.codes), BLOCK_ROWS):
         part = slice(start, start + BLOCK_ROWS)
         codes = rows.codes[part]
-        written = np.zeros((len(codes), categories + 1 + 3 * d))  # the first one is where missing values go
-        place = np.where(codes < 0, 0, codes + (1 + offsets))
-        written[np.arange(len(codes))[:, None], place] = 1.0
-        written[:, categories + 1 :] = np.concatenate(_known(rows.values[part]), axis=1)
+        written = np.zeros((len(codes), categories + 1 + 3 * d), dtype=kind)  # missing values go to the first
+        place = codes + (1 + offsets)
+        if place.size and codes.min() < 0:
+            place[codes < 0] = 0
+        written.reshape(-1)[place + written.shape[1] * np.arange(len(codes))[:, None]] = 1.0
+        if d:
+            written[:, categories + 1 :] = np.concatenate(_known(rows.values[part]), axis=1)
         written = written[:, 1:]
-        total += (written * weight[part, None]).T @ written
+        total += (written if weight is None else written * weight[part, None]).T @ written
     o, x, squares = (slice(categories + k * d, categories + (k + 1) * d) for k in range(3))
     across = total[:categories]
     moments = np.stack([total[o, o], total[x, o], total[squares, o], total[x, x]])
@@ -181,9 +186,10 @@ def _products(
 
 
 def _counted(
-    rows: Rows, weight: np.ndarray, cardinalities: tuple[int, ...]
+    rows: Rows, weight: np.ndarray | None, cardinalities: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same by counting: many categories are not written out."""
+    weight = np.ones(len(rows.codes)) if weight is None else weight
     parts = [part * weight[:, None] for part in _known(rows.values)]
     present, known, _ = _known(rows.values)
     moments = np.stack([parts[0].T @ present, parts[1].T @ present, parts[2].T @ present, parts[1].T @ known])
@@ -246,6 +252,20 @@ def _mutual(table: np.ndarray) -> float:
     apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
     some = joint > 0
     return float(np.sum(joint[some] * np.log(joint[some] / apart[some])))
+
+
+def _mutuals(tables: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """`_mutual` of tables with the same rows, side by side: [r, Σs] -> as many as there are sizes s."""
+    if not sizes.size:
+        return np.zeros(0)
+    starts = np.cumsum(sizes) - sizes
+    total = np.add.reduceat(tables.sum(axis=0), starts)
+    joint = np.maximum(tables, 0.0) / np.repeat(np.where(total > 0, total, np.inf), sizes)
+    apart = np.repeat(np.add.reduceat(joint, starts, axis=1), sizes, axis=1) * joint.sum(axis=0)
+    some = joint > 0
+    terms = np.zeros(joint.shape)
+    terms[some] = joint[some] * np.log(joint[some] / apart[some])
+    return np.add.reduceat(terms.sum(axis=0), starts)
 
 
 def _between(count: np.ndarray, first: np.ndarray, second: np.ndarray, pseudo: float = 0.0) -> np.ndarray:

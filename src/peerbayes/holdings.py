@@ -7,7 +7,6 @@ that φ alone cannot take are completed, peer by peer.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -222,20 +221,31 @@ class Holdings:
 
     def _by_peer(self, of_weights: bool) -> Callable[[Array], Array]:
         """R of one peer after the other, while its numbers are in cache; the posterior by a kernel, in place."""
-        from peerbayes import kernels
+        from peerbayes import fused_lines, kernels
 
-        features = self.family.features(self.rows)
-        parts = [slice(begin, end) for begin, end in itertools.pairwise(self.offsets.tolist())]
+        family = self.family
+        theta = fused_lines.weights_of(family) if fused_lines.supports(family) else family.weights
+        features = family.features(self.rows)
         labels, row_weights = self.labels.astype(np.int64), self.row_weights.astype(np.float64)
         best = np.empty(int(self.sizes.max()), dtype=np.int64)
+        parts = [
+            (
+                features[mine],
+                features[mine].T,
+                best[: mine.stop - mine.start],
+                labels[mine],
+                row_weights[mine],
+            )
+            for mine in self._slices
+        ]
 
         def residual(stats: Array) -> Array:
-            weights = stats if of_weights else self.family.weights(stats)
+            weights = stats if of_weights else theta(stats)
             change = np.empty(weights.shape)
-            for peer, part in enumerate(parts):
-                logits = np.dot(weights[peer], features[part].T)
-                kernels.residuals(logits, best[: logits.shape[1]], labels[part], row_weights[part])
-                np.dot(logits, features[part], out=change[peer])
+            for peer, (own, turned, *given) in enumerate(parts):
+                logits = np.dot(weights[peer], turned)
+                kernels.residuals(logits, *given)
+                np.dot(logits, own, out=change[peer])
             return change
 
         return residual

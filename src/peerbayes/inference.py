@@ -124,9 +124,21 @@ def _type(kind: type, name: str) -> str:
 
 def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
     """The distinct values, in order."""
+    counted = _counted(values) if values.dtype.kind in "iu" and values.size else None
+    if counted is not None:
+        low, counts = counted
+        return tuple((np.flatnonzero(counts) + low).tolist())
     import pandas as pd
 
     return ordered({scalar(value, f"column {name!r}") for value in pd.unique(values)})
+
+
+def _counted(values: np.ndarray) -> tuple[int, np.ndarray] | None:
+    """The lowest of some integers, and how many there are of each from it on; None where they are too far apart."""
+    low, high = int(values.min()), int(values.max())
+    if high - low >= SMALL_RANGE or abs(low) >= 2**62:
+        return None
+    return low, np.bincount(values if low == 0 else values.astype(np.int64) - low, minlength=high - low + 1)
 
 
 # --- location and scale ------------------------------------------------------------------------------------
@@ -195,12 +207,12 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
     if labels.size == 0:
         raise ValueError("y has no label; expected one per row")
     if labels.dtype.kind in "iu":
-        low, high = int(labels.min()), int(labels.max())
-        if high - low < SMALL_RANGE and abs(low) < 2**62:
+        counted = _counted(labels)
+        if counted is not None:
+            low, counts = counted
+            place = (np.cumsum(counts > 0) - 1).astype(np.int32)
             shifted = labels if low == 0 else labels.astype(np.int64) - low
-            seen = np.bincount(shifted, minlength=high - low + 1) > 0
-            place = (np.cumsum(seen) - 1).astype(np.int32)
-            return tuple((np.flatnonzero(seen) + low).tolist()), place[shifted]
+            return tuple((np.flatnonzero(counts) + low).tolist()), place[shifted]
     import pandas as pd
 
     if missing_of(labels).any():

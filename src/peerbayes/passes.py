@@ -20,7 +20,6 @@ from peerbayes import core
 from peerbayes.completion import complete
 from peerbayes.errors import SchemaError
 from peerbayes.families.base import Family, Rows
-from peerbayes.families.bayes_net import BayesNet
 from peerbayes.families.gaussian import Gaussian
 from peerbayes.families.naive_bayes import NaiveBayes
 from peerbayes.scans import LARGE, LONG_BLOCK_ROWS, SMALL_RANGE
@@ -428,7 +427,7 @@ def repeated(data: Data, passes: int) -> Data:
     if not isinstance(data, Plain):
         return data
     family, rows = data.family, data.source.rows
-    if rows * family.size * passes > LARGE_PASSES and not isinstance(family, BayesNet):
+    if rows * family.size * passes > LARGE_PASSES and family.plain_cells:
         return Streamed(family, data.source, data.labels, data.classes, data.weights)
     return data.held() if rows * (family.filled if family.wide else family.size) <= HELD_ENTRIES else data
 
@@ -477,7 +476,7 @@ def _predicted(
 
 def _plain_logits(family: Family, weights: np.ndarray) -> Callable[[Block], tuple[np.ndarray, np.ndarray]]:
     """`_logits` in NumPy. One-hots are not written out: a column may have very many categories."""
-    if isinstance(family, BayesNet):
+    if not family.plain_cells:
         return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
     dense = weights[:, : family.dense_size]
     cells = np.pad(weights[:, family.dense_size :], ((0, 0), (0, 1)))  # the last one is for missing values
@@ -560,7 +559,7 @@ def _start_of(buffer: np.ndarray, *shape: int) -> np.ndarray:
 def is_large(family: Family, rows: int) -> bool:
     """Whether a pass over so many rows is work for the kernels; one-hots are not written out in a single pass."""
     work = rows * (family.dense_size + 2 * len(family.cardinalities))
-    return work > LARGE_PASS and not isinstance(family, BayesNet)
+    return work > LARGE_PASS and family.plain_cells
 
 
 def block_rows(features: int) -> int:
@@ -601,7 +600,7 @@ def _features(family: Family, block: Block) -> Any:
     """Φᵀ of a block: [K, b], sparse where it is mostly zeros."""
     if family.wide:
         return family.sparse(block.rows()).T
-    if isinstance(family, BayesNet):
+    if not family.plain_cells:
         return np.ascontiguousarray(np.asarray(family.features(block.rows())).T)
     dense = _dense(family, block)
     if not family.cardinalities:
@@ -632,20 +631,15 @@ def _entry_statistics(
     family: Family, block: Block, labels: np.ndarray, weights: np.ndarray | None, stats: np.ndarray
 ) -> None:
     """S beside the dense features: add a block to [C, K − dense]."""
-    if not isinstance(family, BayesNet):
+    if family.plain_cells:
         _cell_statistics(block.codes, family.offsets, labels, weights, stats)
         return
-    places, values = family.entries(block.rows())
-    known = places < family.size
-    rows = np.broadcast_to(np.arange(len(labels))[:, None], places.shape)[known]
-    told = np.ones(rows.size) if values is None else values[known]
+    places, told = family.entries(block.rows())
     if weights is not None:
-        told = told * weights[rows]
-    place = labels[rows].astype(np.int64) * stats.shape[1] + places[known] - family.dense_size
-    if stats.size > place.size:
-        np.add.at(stats.reshape(-1), place, told)
-    else:
-        stats += np.bincount(place, told, minlength=stats.size).reshape(stats.shape)
+        told = np.broadcast_to(weights[:, None], places.shape) if told is None else told * weights[:, None]
+    known = places < family.size
+    place = places + (labels[:, None].astype(np.int64) * stats.shape[1] - family.dense_size)
+    _add_at(stats, place, told, known)
 
 
 def _cell_statistics(
@@ -653,15 +647,19 @@ def _cell_statistics(
 ) -> None:
     """S of the discrete columns: add a block of category indices [b, Dd] to [C, cells]."""
     place = codes + (offsets + labels[:, None].astype(np.int64) * stats.shape[1])
-    of_values = None if weights is None else np.broadcast_to(weights[:, None], codes.shape)
-    if codes.min() < 0:
-        known = codes >= 0
-        place, of_values = place[known], None if of_values is None else of_values[known]
+    told = None if weights is None else np.broadcast_to(weights[:, None], codes.shape)
+    _add_at(stats, place, told, codes >= 0)
+
+
+def _add_at(stats: np.ndarray, place: np.ndarray, told: np.ndarray | None, known: np.ndarray) -> None:
+    """Add what is told, ones if nothing is, to flat places of S, where they are known."""
+    if not known.all():
+        place, told = place[known], None if told is None else told[known]
     if stats.size > place.size:  # many categories: most cells are not touched
-        np.add.at(stats.reshape(-1), place, 1.0 if of_values is None else of_values)
+        np.add.at(stats.reshape(-1), place, 1.0 if told is None else told)
         return
-    of_values = None if of_values is None else of_values.ravel()
-    stats += np.bincount(place.ravel(), of_values, minlength=stats.size).reshape(stats.shape)
+    told = None if told is None else told.ravel()
+    stats += np.bincount(place.ravel(), told, minlength=stats.size).reshape(stats.shape)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ A column is read as one of two things, never copied wholesale:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -95,11 +96,16 @@ class Table:
         """What the user counts this row as."""
         return row if self.numbers is None else int(self.numbers[row])
 
+    @cached_property
+    def _dtypes(self) -> list[Any]:
+        """Of the DataFrame's columns: pandas makes them anew each time."""
+        return list(self.frame.dtypes)
+
     def declared(self, column: int) -> list[Any] | None:
         """The categories that a pandas categorical column declares, seen or not; None for any other column."""
         if self.frame is None:
             return None
-        dtype = self.frame.dtypes.iloc[column]
+        dtype = self._dtypes[column]
         return list(dtype.categories) if getattr(dtype, "name", "") == "category" else None
 
     def column(self, column: int) -> np.ndarray:

@@ -28,6 +28,10 @@ CREATE TRIGGER IF NOT EXISTS never_changed BEFORE UPDATE ON results
 CREATE TRIGGER IF NOT EXISTS never_deleted BEFORE DELETE ON results
     BEGIN SELECT RAISE(ABORT, 'results are appended, never deleted'); END;
 """
+LISTS = {
+    "trajectory": "by_round",
+    "parents": "structure",
+}  # results that are lists, and their columns of text
 KNOWN_AT_ONCE = 500  # keys asked for in one query
 
 
@@ -101,7 +105,8 @@ class Store:
         records = []
         for key, specification, result, code, engine, computed in rows:
             found = json.loads(result)
-            found["by_round"] = json.dumps(found.pop("trajectory")) if "trajectory" in found else None
+            for name, written in LISTS.items():
+                found[written] = json.dumps(found.pop(name)) if name in found else None
             records.append(
                 {
                     "key": key,
@@ -131,8 +136,9 @@ class Store:
                     f"{path}: {specification} has the key {key_of(specification)}, not {key}"
                 )
             result = {name: value for name, value in known.items() if value is not None}
-            if "by_round" in result:
-                result["trajectory"] = json.loads(result.pop("by_round"))
+            for name, written in LISTS.items():
+                if written in result:
+                    result[name] = json.loads(result.pop(written))
             self.add(key, specification, result, code, engine, computed)
         return len(frame)
 

@@ -78,6 +78,9 @@ class Family(ABC):
     name: ClassVar[str]
     marks_missing: ClassVar[bool] = False
     """Whether φ has a layout that says which continuous values are missing; other families complete them."""
+    plain_cells: ClassVar[bool] = True
+    """Whether the dense features are followed by one-hots of the discrete columns, one after the other, and no more:
+    the kernels of `passes` know these only."""
     calibrated_floor: ClassVar[float] = 0.05
     """The variance floor while calibrating, unless somebody says otherwise."""
     calibrated_shrinkage: ClassVar[float] = 0.0

@@ -28,10 +28,8 @@ from array_api_compat import array_namespace, device
 from peerbayes.core import Array
 from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, Move, Rows, beside, here
 from peerbayes.families.gaussian import floored_precision
+from peerbayes.families.lines import SLOPE_LIMIT, Lines
 from peerbayes.families.structures import Parents, checked, order
-
-# Coefficients and means are kept within this many standardised units: their products stay finite in float32.
-SLOPE_LIMIT = 1e5
 
 # The largest correlation of a column with a parent while calibrating: noise makes it exceed one.
 CORRELATION = 0.995
@@ -74,6 +72,7 @@ class BayesNet(Family):
     """A Bayesian network of the columns for every class, all with the same parents."""
 
     name: ClassVar[str] = "bayes-net"
+    plain_cells: ClassVar[bool] = False
     calibrated_floor: ClassVar[float] = 0.01
     calibrated_shrinkage: ClassVar[float] = 5.0
 
@@ -230,30 +229,52 @@ class BayesNet(Family):
     def entries(self, rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
         """A row is nowhere in a block whose column, or one of whose discrete parents, is missing."""
         codes = np.asarray(rows.codes)
+        cells = self._cells_of(codes)
         places: list[np.ndarray] = []
-        values: list[np.ndarray | None] = []
+        values: list[np.ndarray] = []
         for column, place, _, width in self.blocks:
+            if column >= self.continuous:
+                break  # these follow, all of them
             linear, discrete = self.split(column)
             code, known = self._configuration(codes, discrete)
-            if column >= self.continuous:
-                own = codes[..., column - self.continuous]
-                at = place + code * width + own
-                places.append(np.where(known & (own >= 0), at, self.size)[..., None])
-                values.append(None)
-                continue
             u = np.stack([np.ones(code.shape), *(rows.values[..., i] for i in (column, *linear))], axis=-1)
             upper, right = np.triu_indices(2 + len(linear))
             values.append(u[..., upper] * u[..., right])
             at = place + code[..., None] * width + np.arange(width)
             places.append(np.where(known[..., None], at, self.size))
         if not places:
-            return np.zeros((*codes.shape[:-1], 0), dtype=np.int64), None
-        if all(value is None for value in values):
-            return np.concatenate(places, axis=-1), None
-        ones = np.ones((*codes.shape[:-1], 1))
-        return np.concatenate(places, axis=-1), np.concatenate(
-            [ones if v is None else v for v in values], axis=-1
+            return cells, None
+        return np.concatenate([*places, cells], axis=-1), np.concatenate(
+            [*values, np.ones(cells.shape)], axis=-1
         )
+
+    @cached_property
+    def _steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where each discrete column's table begins [Dd]; its discrete parents, itself instead of none [q, Dd], and how
+        far one value more of each is from the last [q, Dd], 0 for none."""
+        tables = [block for block in self.blocks if block[0] >= self.continuous]
+        most = max((len(self.split(column)[1]) for column, *_ in tables), default=0)
+        parents = np.tile(np.arange(len(tables), dtype=np.int64), (most, 1))
+        steps = np.zeros((most, len(tables)), dtype=np.int64)
+        for own, (column, _, _, width) in enumerate(tables):
+            step = width
+            for k, parent in reversed(list(enumerate(self.split(column)[1]))):
+                parents[k, own], steps[k, own] = parent, step
+                step *= self.cardinalities[parent]
+        return np.array([place for _, place, *_ in tables], dtype=np.int64), parents, steps
+
+    def _cells_of(self, codes: np.ndarray) -> np.ndarray:
+        """Which cell of each discrete column's table a row is in: [..., n, Dd]."""
+        begins, parents, steps = self._steps
+        cells = codes + begins
+        for parent, step in zip(parents, steps, strict=True):
+            cells += codes[..., parent] * step
+        if codes.size and codes.min() < 0:
+            missing = codes < 0
+            for parent in parents:
+                missing = missing | (codes < 0)[..., parent]
+            cells[missing] = self.size
+        return cells
 
     def features(self, rows: Rows) -> Array:
         dense = self.dense(rows.values)
@@ -274,7 +295,6 @@ class BayesNet(Family):
         parts: list[Array] = []
         for regression in self.regressions:
             if self._is_line(regression):
-                terms.append(self._lines(counts, regression))
                 continue
             natural = _natural(self._conditional(counts, regression))
             flat = xp.reshape(natural, (*stats.shape[:-1], math.prod(natural.shape[len(stats.shape) - 1 :])))
@@ -282,26 +302,41 @@ class BayesNet(Family):
         for table in self.tables:
             flat = self._log_table(counts, table)
             parts.append(xp.reshape(flat, (*stats.shape[:-1], table.cells.size)))
-        bias = counts.log_prior[..., None]
-        dense = bias * beside(stats, np.eye(1, self.dense_size)[0], stats.dtype)
+        dense = self.lines.weights(counts, self._extra(counts), max(self.variance_floor, TINY))
         if terms:
             dense = dense + xp.concat(terms, axis=-1) @ beside(stats, self._gathering, stats.dtype)
+        if not parts:
+            return dense
         together = xp.concat([dense, *parts], axis=-1)
         return xp.take(together, beside(stats, self._places), axis=-1)
 
     def _is_dense(self, regression: Regression) -> bool:
         return regression.columns[0] in self._plain
 
+    def _is_line(self, regression: Regression) -> bool:
+        """Whether columns have at most one parent, a continuous one: see `lines`."""
+        return self._is_dense(regression) and regression.moments.shape[-1] <= 3
+
+    @cached_property
+    def lines(self) -> Lines:
+        """Such columns; the dense features are squares after singles in the same order, then other products."""
+        singles = {column: place for place, column in enumerate(self.singles)}
+        products = {pair: place for place, pair in enumerate(self.products[len(singles) :])}
+        columns = [column for each in self.regressions if self._is_line(each) for column in each.columns]
+        links = [(column, *self.split(column)[0]) for column in columns]
+        roots = [singles[link[0]] for link in links if len(link) == 1]
+        links = [link for link in links if len(link) == 2]
+        places = [(singles[j], singles[p], products[min(j, p), max(j, p)]) for j, p in links]
+        children, parents, product = np.array(places, dtype=np.int64).reshape(-1, 3).T
+        most = CORRELATION if self.shrinkage else 1.0
+        alone = np.array(roots, dtype=np.int64)
+        return Lines(len(singles), len(products), alone, children, parents, product, most)
+
     @cached_property
     def _gathering(self) -> np.ndarray:
-        """Adds up what the dense regressions say of each dense feature: [terms, dense_size] of 0 and 1."""
-        places = [
-            _upper(each.moments)[:, 0].T.ravel() if self._is_line(each) else _upper(each.moments).ravel()
-            for each in self.regressions
-            if self._is_dense(each)
-        ]
-        together = np.concatenate(places) if places else np.zeros(0, dtype=np.int64)
-        return np.eye(self.dense_size)[together]
+        """Adds up what the other dense regressions say of each dense feature: [terms, dense_size] of 0 and 1."""
+        others = [each for each in self.regressions if self._is_dense(each) and not self._is_line(each)]
+        return np.eye(self.dense_size)[np.concatenate([_upper(each.moments).ravel() for each in others])]
 
     @cached_property
     def _places(self) -> np.ndarray:
@@ -310,34 +345,6 @@ class BayesNet(Family):
         places += [_upper(each.moments).ravel() for each in self.regressions if not self._is_dense(each)]
         places += [table.cells.ravel() for table in self.tables]
         return np.argsort(np.concatenate(places))
-
-    def _is_line(self, regression: Regression) -> bool:
-        """Whether columns have one continuous parent and nothing else: numbers instead of matrices do."""
-        return self._is_dense(regression) and regression.moments.shape[-1] == 3
-
-    def _lines(self, counts: Counts, regression: Regression) -> Array:
-        """`_natural` of `_conditional` for such columns, each of the six weights for all of them: [..., C, 6·G]."""
-        xp = array_namespace(counts.stats)
-        places = _upper(regression.moments)[:, 0].T  # [6, G]
-        taken = self._taken(counts, places)
-        count, first, of_parent, square, product, parent_square = (taken[..., k, :] for k in range(6))
-        floor, least = counts.floor[..., None], max(self.variance_floor, TINY)
-        rows, lacking = xp.maximum(count, floor), counts.lacking(count)
-        mean = xp.clip(first / rows, -MEAN_LIMIT, MEAN_LIMIT)
-        parent = xp.clip(of_parent / rows, -MEAN_LIMIT, MEAN_LIMIT)
-        own = xp.clip((square + lacking) / rows - mean * mean, least, 1.0 / TINY)
-        spread = xp.clip((parent_square + lacking) / rows - parent * parent, least, 1.0 / TINY)
-        limit = xp.sqrt(own) * xp.sqrt(spread) * (CORRELATION if self.shrinkage else 1.0)
-        kept = rows / (rows + self._extra(counts)[..., None])
-        covariance = xp.clip(product / rows - mean * parent, -limit, limit) * kept
-        slope = xp.clip(covariance / spread, -SLOPE_LIMIT, SLOPE_LIMIT)
-        variance = xp.clip(own - slope * (2.0 * covariance - spread * slope), least, None)
-        precision, intercept = 1.0 / variance, mean - slope * parent
-        linear = intercept * precision
-        constant = -0.5 * (LOG_2PI + xp.log(variance) + intercept * linear)
-        tilted = slope * precision
-        weights = [constant, linear, -slope * linear, -0.5 * precision, tilted, -0.5 * slope * tilted]
-        return xp.concat(weights, axis=-1)
 
     def _extra(self, counts: Counts) -> Array:
         """The rows of independence that are added: [..., 1]."""
