@@ -57,6 +57,7 @@ NOT_RUN = {
     "python sweep.py auto": ("joins a cluster of several machines", None),
     "python benchmarks/gpu.py": ("needs an NVIDIA GPU", None),
     "python benchmarks/relay_rules.py": ("needs the paper's datasets", None),
+    "python benchmarks/missing.py": ("needs the paper's datasets", None),
     "ssh ": ("another machine", None),
     "peerbayes report runs/exact --figures": (
         "drawn by a browser; tests/test_report.py does, where there is one",
