@@ -157,6 +157,7 @@ def test_every_setting_of_a_file_is_explained():
     [
         (reference.terms.Terms, reference.terms_table),
         (reference.terms.Limits, reference.limits_table),
+        (reference.terms.Privacy, reference.privacy_table),
         (reference.settings.Settings, reference.peer_table),
     ],
 )
@@ -164,7 +165,7 @@ def test_every_field_of_a_file_is_explained(cls, table):
     told = reference.field_texts(cls)
     for field in fields(cls):
         assert told.get(field.name), f"{cls.__name__}.{field.name} has no text"
-        assert field.name == "limits" or f"| `{field.name}` |" in table()
+        assert field.name in ("limits", "privacy") or f"| `{field.name}` |" in table()
 
 
 def test_the_pages_hold_every_table():

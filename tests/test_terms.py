@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peerbayes.families import FAMILIES
+from peerbayes.layouts import STRUCTURES
 from peerbayes.peers.errors import TermsError
-from peerbayes.peers.terms import KINDS, Limits, Terms
+from peerbayes.peers.terms import KINDS, Limits, Privacy, Terms
+from peerbayes.secure_sums import SUMMING
 from peerbayes.strategies import STRATEGIES
 
 columns = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -25,18 +27,25 @@ def agreements(draw):
         draw(st.integers(1024, 2**31 - 1)),
         draw(whole),
     )
+    strategy, start = (
+        draw(st.sampled_from([*STRATEGIES, "relay", "auto"])),
+        draw(st.sampled_from(["uniform", "marginal", "ml"])),
+    )
+    family = draw(st.sampled_from(list(FAMILIES)))
+    summed = strategy in SUMMING and start == "uniform" and family not in STRUCTURES
     return Terms(
         network=draw(st.from_regex(r"[A-Za-z0-9-]{1,40}", fullmatch=True)),
         label=label,
         features=draw(st.dictionaries(columns.filter(lambda name: name != label), st.sampled_from(KINDS))),
-        family=draw(st.sampled_from(list(FAMILIES))),
-        strategy=draw(st.sampled_from([*STRATEGIES, "relay", "auto"])),
-        start=draw(st.sampled_from(["uniform", "marginal", "ml"])),
+        family=family,
+        strategy=strategy,
+        start=start,
         rounds=draw(whole),
         lr=draw(positive),
         local_steps=draw(whole),
         clip=draw(st.none() | positive),
         limits=limits,
+        privacy=Privacy(summed and draw(st.booleans())),
     )
 
 

@@ -140,6 +140,11 @@ def limits_table() -> str:
     return _fields(terms.Limits, terms.LIMIT_CHECKS)
 
 
+def privacy_table() -> str:
+    """What [privacy] of agreement.toml may say."""
+    return _fields(terms.Privacy, terms.PRIVACY_CHECKS)
+
+
 def peer_table() -> str:
     """What peer.toml may say."""
     return _fields(settings.Settings, {}).replace("| `listen` | text | needed |", "| `listen` | text | |")
@@ -148,7 +153,7 @@ def peer_table() -> str:
 def _fields(cls: Any, checks: dict[str, Any]) -> str:
     told, rows = field_texts(cls), []
     for each in fields(cls):
-        if each.name == "limits":
+        if each.name in ("limits", "privacy"):
             continue
         default = "needed" if each.default is MISSING else written(each.default)
         if each.default is MISSING and each.default_factory is not MISSING:
@@ -187,5 +192,6 @@ SECTIONS = {
     "simulation": simulation_table,
     "terms": terms_table,
     "limits": limits_table,
+    "privacy": privacy_table,
     "peer": peer_table,
 }

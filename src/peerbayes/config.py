@@ -56,6 +56,7 @@ SETTINGS: dict[str, tuple[type, ...]] = {
     "message_loss": (float, int),
     "message_delay": (float, int),
     "peers_down": (float, int),
+    "secure_sum": (bool,),
     "start_rounds": (int,),
     "device": (str,),
     "dtype": (str,),
@@ -140,7 +141,11 @@ def _known(given: Any, known: tuple[str, ...], path: Path, text: str, what: str)
 
 
 def _typed(name: str, value: Any, types: tuple[type, ...], where: str) -> Any:
-    """The value, if it is of one of these types; false, where it may be said, is none."""
+    """The value, if it is of one of these types; false, where it may be said beside another type, is none."""
+    if types == (bool,):
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{where}: {name} is {value!r}; expected true or false")
+        return value
     if value is False and bool in types:
         return None
     if not isinstance(value, types) or isinstance(value, bool):

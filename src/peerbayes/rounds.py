@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 
 from peerbayes import topologies
 from peerbayes.core import Array
-from peerbayes.places import Place
+from peerbayes.places import Place, fetch
 from peerbayes.relay import Relay
+from peerbayes.secure_sums import SecureSums
 from peerbayes.strategies import Residual, Strategy
 
 LOSS_STREAM = 3  # sets the faults of a round apart from other random numbers of the same seed
@@ -64,6 +65,8 @@ class Broadcast:
     residual: Residual
     faults: Faults
     place: Place
+    secure: SecureSums | None = None
+    """Messages are summed in fixed point, all of a receiver's or none."""
     _mixing: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def begin(self, start: Array) -> Any:
@@ -73,7 +76,7 @@ class Broadcast:
     @property
     def _keeps(self) -> bool:
         """Whether the messages of the round before are kept: links lag, and the strategy takes what they bring."""
-        return bool(self.faults.late) and self.strategy.takes_old
+        return bool(self.faults.late) and self.strategy.takes_old and self.secure is None
 
     def advance(self, state: Any, turn: int) -> tuple[Any, np.ndarray]:
         if not self._keeps:
@@ -96,6 +99,9 @@ class Broadcast:
 
     def _mixed(self, links: csr_array, turn: int, message: Array, before: Array | None) -> Array:
         """Σ_u a_vu message_u of what arrived: [N, …]."""
+        if self.secure is not None:
+            kept = self.faults.fates(turn, self.secure.weights.nnz)[0]
+            return self.place.put(self.secure.mixed(links, kept, fetch(message)))
         if self._mixing.get("links") is not links:
             weights = getattr(topologies, self.strategy.mixing)(links)
             self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))

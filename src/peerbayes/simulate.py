@@ -40,6 +40,7 @@ from peerbayes.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tr
 from peerbayes.rounds import Broadcast, Faults, OverTree
 from peerbayes.runs import REFERENCES, Run
 from peerbayes.schema import Schema
+from peerbayes.secure_sums import CONSERVING, SUMMING, SecureSums
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
 from peerbayes.views import Structure
@@ -76,6 +77,7 @@ def simulate(
     message_loss: float = 0.0,
     message_delay: float = 0.0,
     peers_down: float = 0.0,
+    secure_sum: bool = False,
     start_rounds: int = 32,
     references: bool = True,
     progress: Progress | None = None,
@@ -116,6 +118,8 @@ def simulate(
     message_loss    probability that a message is lost; its weight goes to the receiver itself
     message_delay   probability that a link lags: what arrives is the message of the round before
     peers_down      probability that a peer is away for a round: it neither hears nor learns
+    secure_sum      whether neighbours learn only the sum of the messages that they hear: numbers are rounded to 2⁻³²,
+                    a peer that misses one message keeps its own, and every peer needs three neighbours or more
     start_rounds    rounds of accelerated gossip that agree on the "marginal" and "ml" starts, counted in bytes
     references      whether RC and ML on the pooled rows, and peers alone (strategy "local"), are computed beside them
     progress        called after every round with the rounds done and the rounds in all
@@ -170,6 +174,8 @@ def simulate(
     begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy)
     faults = Faults(message_loss, seed, message_delay)
     driver = _driver(strategy, network, held, begin, rounds, local_steps, faults)
+    if secure_sum:
+        driver = _secured(strategy, driver, network, held)
     configuration["strategy"] = driver.strategy.name
 
     train = metrics.sample(guarded, rows, held.labels, place, judged_rows[0], nodes, seed)
@@ -305,6 +311,28 @@ def _driver(
     chosen = _strategy(strategy, rounds, lossy, held)
     residual = held.residual(rounds, steps, chosen.of_weights)
     return Broadcast(chosen, network, residual, faults, held.place)
+
+
+def _secured(
+    asked: str | Strategy, driver: Broadcast | OverTree, network: topologies.Schedule, held: Holdings
+) -> Broadcast:
+    """The same driver with sums in fixed point over the network that all agreed on; whoever is away is missed."""
+    if not isinstance(driver, Broadcast) or asked == "auto":
+        raise ValueError(
+            f"secure_sum is True and the strategy {asked}, which needs messages singly; expected one of "
+            f"{', '.join(SUMMING)}"
+        )
+    name, agreed = driver.strategy.name, network.base if isinstance(network, topologies.Churn) else network
+    if not agreed.static:
+        raise ValueError("secure_sum is True and the network changes; expected one that all agreed on before")
+    if driver.strategy.mixing == "none":
+        return driver
+    whole, family = (held.rows.codes >= 0).all(axis=0), held.family
+    linked = getattr(family, "linked", np.zeros(family.continuous + whole.size, dtype=bool))
+    known = whole | linked[family.continuous :]
+    cells = tuple(cells for cells, columns in family.tabled() if known[list(columns)].all())
+    conserved = name in CONSERVING and not held.incomplete.any()
+    return replace(driver, secure=SecureSums(agreed.at(1), driver.strategy.mixing, conserved, cells))
 
 
 def _relay_fits(network: topologies.Schedule, held: Holdings, start: np.ndarray, rounds: int) -> bool:

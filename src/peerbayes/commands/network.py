@@ -16,7 +16,7 @@ import typer
 from peerbayes.commands.shared import explained, known_format
 from peerbayes.files import write
 from peerbayes.peers.errors import TermsError, parts_needed
-from peerbayes.peers.terms import Limits, Terms
+from peerbayes.peers.terms import Limits, Privacy, Terms
 
 if TYPE_CHECKING:
     from peerbayes.peers.roster import Roster
@@ -53,6 +53,10 @@ def new(
     rows: Annotated[
         int | None, typer.Option(help="Fewest rows a peer may bring; few can be guessed.")
     ] = None,
+    secure_sum: Annotated[
+        bool | None,
+        typer.Option("--secure-sum", help="Neighbours learn sums of three or more messages, and no message."),
+    ] = None,
     peers: Annotated[int | None, typer.Option(help="Close when so many are in.")] = None,
 ) -> None:
     """Make an authority, an agreement and an empty roster."""
@@ -67,8 +71,8 @@ def new(
         }  # fmt: skip
         limits = {"deadline": deadline, "quorum": quorum, "rows": rows}
         if terms is None:
-            agreement = _terms(given, limits).to_toml()
-        elif all(value is None for value in (*given.values(), *limits.values())):
+            agreement = _terms(given, limits, Privacy(bool(secure_sum))).to_toml()
+        elif all(value is None for value in (*given.values(), *limits.values(), secure_sum)):
             Terms.read(terms)  # errors name the founder's file, not the copy
             agreement = text_of(terms)
         else:
@@ -188,7 +192,7 @@ def inspect(
         sys.exit(1)
 
 
-def _terms(given: dict[str, Any], limits: dict[str, Any]) -> Terms:
+def _terms(given: dict[str, Any], limits: dict[str, Any], privacy: Privacy) -> Terms:
     """Terms from the options that were given; the others have their defaults."""
     chosen = {key: value for key, value in given.items() if value is not None}
     for option, key in (("--name", "network"), ("--label", "label")):
@@ -197,7 +201,7 @@ def _terms(given: dict[str, Any], limits: dict[str, Any]) -> Terms:
     if chosen.get("clip") == 0:
         chosen["clip"] = None
     bounds = replace(Limits(), **{key: value for key, value in limits.items() if value is not None})
-    return Terms(**chosen, limits=bounds)
+    return Terms(**chosen, limits=bounds, privacy=privacy)
 
 
 def _features(given: list[str] | None) -> dict[str, str] | None:

@@ -178,6 +178,11 @@ async def _start(
     alone = terms.strategy == "consensus-ml"
     if terms.start == "uniform" and not alone:
         return start_statistics("uniform", held.family, held.classes, mass)
+    if gapped and terms.privacy.secure_sum:
+        raise PeerError(
+            "values are missing at one of the peers, and completing them takes sums along a tree that tell a leaf's "
+            f"statistics to its neighbour; with secure_sum, {terms.strategy} needs naive-bayes, or tables without gaps"
+        )
     own = await _completed(held, total) if gapped else held.statistics()[0]
     if alone:
         return own

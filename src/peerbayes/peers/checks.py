@@ -13,6 +13,7 @@ from peerbayes.errors import PeerbayesError
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import described
 from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.groups import groups
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.service import running, tables_of
 from peerbayes.peers.transport import Grpc, Unreachable
@@ -43,6 +44,8 @@ def checks(home: Home) -> Iterator[Check]:
     if not peer.roster.closed:
         yield Check("roster", "warning", f"still open with {len(peer.roster.members)} members: a run waits until the "
                     "founder closes it")  # fmt: skip
+    if peer.terms.privacy.secure_sum and peer.roster.closed:
+        yield _group(peer)
     yield from _data(peer)
     yield _port(home, peer)
     yield from asyncio.run(_neighbours(peer))
@@ -74,6 +77,17 @@ def _data(peer: Peer) -> Iterator[Check]:
             "privacy", "warning",
             "one neighbour only: it learns this peer's contribution exactly, every round. See docs/protection.md",
         )  # fmt: skip
+
+
+def _group(peer: Peer) -> Check:
+    group = groups(peer.roster).get(peer.name)
+    if group is None:
+        others = ", ".join(peer.roster.present(peer.name)) or "nobody"
+        return Check(
+            "secure sums", "failed",
+            f"too few are left to sum: linked to {others}, of whom each needs three as well. Found another network",
+        )  # fmt: skip
+    return Check("secure sums", "ok", f"a group of {len(group)}: {', '.join(group)}")
 
 
 def _port(home: Home, peer: Peer) -> Check:

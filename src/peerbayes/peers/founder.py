@@ -11,6 +11,7 @@ from peerbayes.files import write
 from peerbayes.peers import identity
 from peerbayes.peers.documents import line, private, table, text_of
 from peerbayes.peers.errors import IdentityError, TermsError
+from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.invitation import Invitation
 from peerbayes.peers.roster import Member, Roster, valid_address
 from peerbayes.peers.terms import Terms
@@ -114,7 +115,7 @@ class Founder:
         else:
             roster = roster.with_member(invited, default_links(roster) if links is None else links)
         if not roster.closed and len(roster.members) == self.peers():
-            roster = roster.with_closed()
+            roster = _closed(roster, terms)
         signed = roster.signed(key)
         invitation = Invitation(
             roster.network, name, certificate.decode(), authority.decode(), text_of(self.agreement_path),
@@ -129,7 +130,8 @@ class Founder:
 
     def close(self) -> Roster:
         """Let nobody else in, so that a run can start."""
-        return self._keep(self._settled(self.terms()).with_closed())
+        terms = self.terms()
+        return self._keep(_closed(self._settled(terms), terms))
 
     def revoke(self, name: str) -> Roster:
         """Let nobody listen to a member any more; one that is in no run yet is taken out."""
@@ -167,6 +169,13 @@ class Founder:
                 "with --network"
             )
         return path.read_bytes()
+
+
+def _closed(roster: Roster, terms: Terms) -> Roster:
+    """The roster closed, if a run can start with it."""
+    if terms.privacy.secure_sum:
+        refuse_small(roster)
+    return roster.with_closed()
 
 
 def default_links(roster: Roster) -> tuple[str, ...]:

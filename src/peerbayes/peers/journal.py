@@ -110,6 +110,7 @@ LINES = {
     "agreeing": "agreeing on {phase}",
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
+    "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",
     "done": "all {round} rounds are done; staying until the neighbours are too",
     "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
 }

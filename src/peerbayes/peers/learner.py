@@ -40,10 +40,10 @@ class Plausible:
     growth: float
     centre: np.ndarray
 
-    def check(self, message: np.ndarray, turn: int) -> None:
-        """Refuse a message [..., C, K] of a round that no honest peer can have sent."""
+    def check(self, message: np.ndarray, turn: int, slack: float = 0.0) -> None:
+        """Refuse a message [..., C, K] of a round that no honest peer can have sent; sums may be `slack` more off."""
         parts = message.reshape(-1, *message.shape[-2:])
-        tolerance = ROUNDING * self.mass
+        tolerance = ROUNDING * self.mass + slack
         for place, part in enumerate(parts):
             centre = self.centre if place == 0 else 0.0
             farthest = float(np.abs(part - centre).max())

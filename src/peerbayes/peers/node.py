@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,13 @@ from peerbayes.peers import store as stores
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed, agree, data_digest
 from peerbayes.peers.audit import AuditLog
-from peerbayes.peers.errors import IdentityError, RefusedMessage
+from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
+from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.judge import Judge
+from peerbayes.peers.learner import Broadcaster
+from peerbayes.peers.mask_keys import PHASE, MaskKeys, own_key, verified
+from peerbayes.peers.masked import Masked, Summed, Words
+from peerbayes.peers.masks import Masker, new_key
 from peerbayes.peers.news import News
 from peerbayes.peers.pooling import Phase
 from peerbayes.peers.roster import Roster
@@ -36,6 +41,7 @@ from peerbayes.peers.sums import TreeSums
 from peerbayes.peers.terms import Terms
 from peerbayes.peers.transport import Transport, Unreachable
 from peerbayes.peers.wire import Reply, Request
+from peerbayes.secure_sums import MIN_GROUP
 
 log = logging.getLogger("peerbayes.peer")
 
@@ -49,8 +55,8 @@ DRAIN = 30.0  # seconds to let neighbours hear why this peer stops
 
 
 Outbox = dict[
-    tuple[int, str], tuple[bytes, bytes, tuple[int, ...]]
-]  # (round, receiver): bytes, digest, shape
+    tuple[int, str], tuple[bytes, bytes, tuple[int, ...], str]
+]  # (round, receiver): bytes, digest, shape, group
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Node:
     lines: dict[str, Line] = field(default_factory=dict)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _news: News = field(default_factory=News)
-    _inbox: dict[str, np.ndarray] = field(default_factory=dict)
+    _inbox: dict[str, Any] = field(default_factory=dict)  # arrays, or masked words
     _gone: set[str] = field(default_factory=set)
     _outbox: Outbox = field(default_factory=dict)
     _busy: Counter[str] = field(default_factory=Counter)
@@ -140,6 +146,8 @@ class Node:
         await self.transport.serve(self.answer)
         try:
             await self._until_closed()
+            if self.terms.privacy.secure_sum and self.store.last() is None:  # later, those with a group go on
+                refuse_small(self.roster)
             self.store.claim(
                 {
                     "run": (self.roster.run, "other terms, members or links"),
@@ -149,9 +157,12 @@ class Node:
             if (stored := self.store.last()) is not None:
                 self.turn = stored[0]  # before anybody is asked for a round
             try:
-                self.agreed = await agree(
+                agreed = await agree(
                     self.name, self.frame, self.labels, self.terms, self.roster, self._total, self._exchange
                 )
+                if self.terms.privacy.secure_sum:
+                    agreed = replace(agreed, learner=await self._masked_learner(agreed))
+                self.agreed = agreed
             except PeerbayesError:
                 await self._sums.drain(DRAIN)
                 self.store.forget_agreement()  # the next start may bring other rows
@@ -182,6 +193,23 @@ class Node:
     async def _exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
         return await self._sums.exchange(own, check)
 
+    async def _masked_learner(self, agreed: Agreed) -> Masked:
+        """The learner of masked messages, once everybody's key is known to be its own."""
+        assert isinstance(agreed.learner, Broadcaster)
+        private = self.store.secret("private mask key", new_key)
+        own = own_key(private, self.roster, self.name, self.transport.vouch)
+        keys: MaskKeys = await self._total(Phase(PHASE, MaskKeys.parse, lambda part: len(part.held)), own)
+        masker = Masker(self.name, private, self.roster.network, self.roster.run)
+        if self.store.told("mask keys") != keys.digest:  # certificates may be renewed during a run; keys stay
+            verified(keys, self.roster, self.transport.vouched)
+            self.store.claim({"mask keys": (keys.digest, "other mask keys")})
+        return Masked.of(agreed.learner, agreed.plausible, masker, keys.public, self.roster)
+
+    @property
+    def _masked(self) -> Masked | None:
+        """The learner, where messages are masked."""
+        return self.agreed.learner if self.agreed and isinstance(self.agreed.learner, Masked) else None
+
     @cached_property
     def _sums(self) -> TreeSums:
         """What is agreed on by sums, once the roster is closed."""
@@ -200,6 +228,7 @@ class Node:
         self._news.tell()
         quick = False
         while self.turn < self.terms.rounds:
+            self._refuse_alone()
             heard = await self._hear()
             missing = tuple(name for name in learner.neighbours if name not in heard)
             began = time.monotonic()
@@ -229,11 +258,11 @@ class Node:
         agreed: Agreed,
         judge: Judge,
         state: Any,
-        heard: dict[str, np.ndarray],
+        heard: dict[str, Any],
         missing: tuple[str, ...],
     ) -> tuple[Any, Outbox, dict[str, float | None]]:
         """One round: learn, judge, store. In a thread where it takes long, so that neighbours get answers meanwhile."""
-        before, state = state, agreed.learner.step(state, heard)
+        before, state = state, agreed.learner.step(state, self._gathered(state, heard))
         turn, figures = self.turn + 1, {}
         if turn == self.terms.rounds or time.monotonic() > judge.due:
             figures = judge.figures(agreed.learner.read(state))
@@ -242,6 +271,28 @@ class Node:
         if time.monotonic() > self._model_due:
             self._write_model(agreed.learner.read(state))
         return state, outbox, figures
+
+    def _gathered(self, state: Any, heard: dict[str, Any]) -> Any:
+        """What the learner takes: the messages heard, or their sum where they are masked."""
+        if (masked := self._masked) is None:
+            return heard
+        try:
+            found = masked.summed(state, heard, self.turn + 1)
+        except RefusedMessage as error:
+            self._refuse("the group", error)
+            found = Summed(None, why=f"refused: {error.reason}")
+        if found.total is None and masked.neighbours:
+            self._tell("skipped", round=self.turn + 1, why=found.why)
+        return found
+
+    def _refuse_alone(self) -> None:
+        """Stop where so many were revoked that this peer has no group any more."""
+        masked = self._masked
+        if masked is not None and masked.neighbours and self.name not in masked.groups(self.roster):
+            raise PeerError(
+                f"roster {self.roster.version} revoked {', '.join(self.roster.revoked)}, and fewer than {MIN_GROUP} "
+                f"neighbours of {self.name} are left to sum; the model stays as it is. Found another network to go on"
+            )
 
     def _stored(
         self,
@@ -253,23 +304,32 @@ class Node:
     ) -> Outbox:
         """Store a round, and the messages of the next as bytes: only now may neighbours have them."""
         assert self.agreed is not None
-        outgoing = self.agreed.learner.outgoing(state) if turn < self.terms.rounds else {}
-        digests = self.store.add_round(turn, state, outgoing, heard, missing, figures)
+        outgoing, groups = self._outgoing(state, turn + 1) if turn < self.terms.rounds else ({}, {})
+        digests = self.store.add_round(turn, state, outgoing, heard, missing, figures, groups)
         bodies = {digests[name]: message for name, message in outgoing.items()}
-        ready = {
-            digest: np.ascontiguousarray(message, dtype="<f8").tobytes() for digest, message in bodies.items()
-        }
+        ready = {digest: wire.bytes_of(message) for digest, message in bodies.items()}
         return {
-            (turn + 1, name): (ready[digests[name]], digests[name], message.shape)
+            (turn + 1, name): (ready[digests[name]], digests[name], message.shape, groups.get(name, ""))
             for name, message in outgoing.items()
         }
 
-    async def _hear(self) -> dict[str, np.ndarray]:
+    def _outgoing(self, state: Any, turn: int) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """The messages of a round by receiver, and the groups that they were masked for."""
+        assert self.agreed is not None
+        if (masked := self._masked) is None:
+            return self.agreed.learner.outgoing(state), {}
+        hidden = masked.hidden(state, turn, self.roster)
+        return (
+            {name: each.words for name, each in hidden.items()},
+            {name: each.group for name, each in hidden.items()},
+        )
+
+    async def _hear(self) -> dict[str, Any]:
         """The neighbours' messages of the coming round: all, or after the deadline a quorum."""
         assert self.agreed is not None
         began, clock = time.monotonic(), time.time()
         while True:
-            waited = [name for name in self.agreed.learner.neighbours if name in self.neighbours]
+            waited = [name for name in self._speaking if name in self.neighbours]
             lacking = [name for name in waited if name not in self._inbox and name not in self._gone]
             if not lacking:
                 break
@@ -283,6 +343,19 @@ class Node:
                 break
             await self._news.wait(min(left, 1.0) if left > 0 else 1.0)
         return dict(self._inbox)
+
+    @property
+    def _speaking(self) -> tuple[str, ...]:
+        """Whose messages a round needs."""
+        assert self.agreed is not None
+        if (masked := self._masked) is None or not masked.neighbours:
+            return self.agreed.learner.neighbours
+        return masked.groups(self.roster).get(self.name, ())
+
+    @property
+    def _kind(self) -> wire.Kind:
+        """What this network's messages are."""
+        return "masked" if self.terms.privacy.secure_sum else "round"
 
     def _write_model(self, stats: np.ndarray) -> None:
         """The model as a file: as good as it is now."""
@@ -341,7 +414,7 @@ class Node:
             and neighbour in self.agreed.learner.neighbours
         ):
             return self._request(
-                "round", turn=self.turn + 1, schema=self.agreed.schema.fingerprint, wait=WAIT
+                self._kind, turn=self.turn + 1, schema=self.agreed.schema.fingerprint, wait=WAIT
             )
         if self.turn >= self.terms.rounds > line.done:
             return self._request("hello")
@@ -389,7 +462,7 @@ class Node:
             self._note(neighbour, f"it refuses: {reply.reason}")
             return
         self._note(neighbour, "")
-        if reply.status == "gone" and asked.kind == "round" and asked.turn == self.turn + 1:
+        if reply.status == "gone" and asked.kind in wire.OF_ROUND and asked.turn == self.turn + 1:
             if reply.done < asked.turn + stores.KEPT:
                 raise RefusedMessage("gone", f"at round {reply.done} it must still have round {asked.turn}")
             self._gone.add(neighbour)  # this peer was away for too long: the round goes on without it
@@ -402,6 +475,10 @@ class Node:
             self.agreed.plausible.check(message, asked.turn)
             if asked.turn == self.turn + 1:  # else the round was closed without it
                 self._inbox[neighbour] = message
+        elif reply.status == "ok" and asked.kind == "masked" and self.agreed is not None:
+            words = wire.numbers_in(reply, self.agreed.learner.shape, "<u8")
+            if asked.turn == self.turn + 1:
+                self._inbox[neighbour] = Words(reply.phase, words)
         self._news.tell()
 
     # --- answering -------------------------------------------------------------------------------------
@@ -427,7 +504,7 @@ class Node:
         facts: dict[str, Any] = {} if asked is None else {"phase": asked.phase, "turn": asked.turn}
         return Reply(
             wire.VERSION, self.roster.run, self.name, kind, status, done=self.turn, roster=self.roster.version,
-            clock=time.time(), **facts, **more,
+            clock=time.time(), **(facts | more),
         )  # fmt: skip
 
     def _admit(self, caller: str, asked: Request) -> None:
@@ -474,8 +551,8 @@ class Node:
             return self._answer(asked, asked.kind, "gone")
         if caller in self.roster.revoked:  # meanwhile
             raise RefusedMessage("revoked", f"{caller} is no longer a member")
-        body, digest, shape = found
-        return self._bytes(caller, asked, body, shape, digest)
+        body, digest, shape, *group = found
+        return self._bytes(caller, asked, body, shape, digest, group=group[0] if group else "")
 
     async def _found(self, caller: str, asked: Request) -> Any:
         """Bytes, digest and shape of what is asked for; None: not yet."""
@@ -485,6 +562,10 @@ class Node:
         if asked.kind == "first":
             own = self._sums.first()
             return None if own is None else _as_bytes(own)
+        if asked.kind != self._kind:
+            raise RefusedMessage(
+                "wrong message", f"{asked.kind!r} was asked for; this network has {self._kind!r}"
+            )
         if self.agreed is not None and asked.schema != self.agreed.schema.fingerprint:
             raise RefusedMessage(
                 "wrong schema", f"schema {asked.schema:.12} instead of {self.agreed.schema.fingerprint:.12}"
@@ -496,7 +577,7 @@ class Node:
             stored = await asyncio.to_thread(self.store.message, asked.turn, caller)
             if stored is None:
                 return "gone" if asked.turn < self.store.oldest() else None
-            ready = *stored, self.agreed.learner.shape
+            ready = *stored, self.agreed.learner.shape, self.store.group(asked.turn, caller)
         return ready
 
     def _bytes(
@@ -507,13 +588,17 @@ class Node:
         shape: tuple[int, ...],
         digest: bytes = b"",
         logged: bool = True,
+        group: str = "",
     ) -> Reply:
         digest = digest or wire.digest_of(body)
         if logged:
-            what = f"round {asked.turn}" if asked.kind == "round" else f"{asked.kind} {asked.phase}".strip()
+            what = {"round": f"round {asked.turn}", "masked": f"masked round {asked.turn}"}.get(
+                asked.kind, f"{asked.kind} {asked.phase}".strip()
+            )
             self.audit.add(caller, what, len(body), digest)
+        phase = group if asked.kind == "masked" else asked.phase
         return self._answer(
-            asked, asked.kind, "ok", schema=asked.schema, shape=shape, digest=digest, body=body
+            asked, asked.kind, "ok", phase=phase, schema=asked.schema, shape=shape, digest=digest, body=body
         )
 
     # --- what happens ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -44,6 +45,9 @@ CREATE TABLE IF NOT EXISTS judged (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS outbox (
     turn INTEGER, receiver TEXT, digest BLOB NOT NULL, PRIMARY KEY (turn, receiver)
+) STRICT;
+CREATE TABLE IF NOT EXISTS groups (
+    turn INTEGER, receiver TEXT, digest TEXT NOT NULL, PRIMARY KEY (turn, receiver)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS neighbours (name TEXT PRIMARY KEY, seen REAL, done INTEGER, note TEXT) STRICT;
 CREATE TABLE IF NOT EXISTS refusals (
@@ -82,6 +86,10 @@ class Store:
         self._known: set[bytes] = set()
         self._digests: Seen = {}  # of the last state
         try:
+            if (
+                not readonly and not path.exists()
+            ):  # it holds this peer's messages, and a key where sums are secure
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
             uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
             self._db = sqlite3.connect(
                 uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
@@ -130,6 +138,17 @@ class Store:
         )
 
     @alone
+    def secret(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """A secret of this state: made when it is first asked for, and never again while the state lasts."""
+        held = self.told(key)
+        if held is None:
+            for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
+                if (file := self.path.with_name(name)).exists():
+                    file.chmod(0o600)
+            self.keep(key, held := make().hex())
+        return bytes.fromhex(held)
+
+    @alone
     def claim(self, facts: Mapping[str, tuple[str, str]]) -> None:
         """What a run depends on must not change while it lasts: key -> (value, what it is called)."""
         for key, (value, what) in facts.items():
@@ -154,7 +173,7 @@ class Store:
         """The peers did not agree: the next start begins anew, with whatever rows there are then."""
         with self._transaction():
             self._db.execute("DELETE FROM sums")
-            self._db.execute("DELETE FROM meta WHERE key IN ('run', 'data')")
+            self._db.execute("DELETE FROM meta WHERE key IN ('run', 'data', 'mask keys')")
 
     @alone
     def sums(self, phase: str) -> dict[str, bytes]:
@@ -171,10 +190,11 @@ class Store:
         heard: Iterable[str],
         missing: Iterable[str],
         figures: Mapping[str, float | None] | None = None,
+        groups: Mapping[str, str] | None = None,
     ) -> dict[str, bytes]:
         """The state after a round, how its model does and the messages of the next, all or nothing; their digests.
 
-        A round is stored once.
+        A round is stored once; so is the group that a masked message was made for, by receiver.
         """
         with self._transaction():
             seen: Seen = {}
@@ -192,6 +212,8 @@ class Store:
             digests = {receiver: self._put(message, seen) for receiver, message in outgoing.items()}
             for receiver, of_message in digests.items():
                 self._db.execute("INSERT INTO outbox VALUES (?, ?, ?)", (turn + 1, receiver, of_message))
+            for receiver, group in (groups or {}).items():
+                self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", (turn + 1, receiver, group))
             self._forget(turn)
         self._digests = seen
         return digests
@@ -218,6 +240,14 @@ class Store:
             "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", (turn, receiver)
         ).fetchone()
         return None if found is None else (self._body(found[0]), found[0])
+
+    @alone
+    def group(self, turn: int, receiver: str) -> str:
+        """The digest of the group that a masked message was made for; empty: it was not masked."""
+        found = self._db.execute(
+            "SELECT digest FROM groups WHERE turn = ? AND receiver = ?", (turn, receiver)
+        ).fetchone()
+        return "" if found is None else str(found[0])
 
     @alone
     def oldest(self) -> int:
@@ -295,7 +325,7 @@ class Store:
             if where in known:  # the array there is still held, so this is the same memory
                 seen[where] = known[where]
                 return known[where][1]
-        body = np.ascontiguousarray(array, dtype="<f8")
+        body = np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8")
         digest = hashlib.sha256(body.data).digest()
         if digest not in self._known:
             self._db.execute("INSERT INTO arrays VALUES (?, ?)", (digest, body.data))
@@ -338,6 +368,7 @@ class Store:
             gone.update(_digests(json.loads(before[0])))
             self._db.execute("UPDATE rounds SET state = '[]' WHERE turn = ?", (turn - 1,))
         self._db.execute("DELETE FROM outbox WHERE turn <= ?", (turn - KEPT,))
+        self._db.execute("DELETE FROM groups WHERE turn <= ?", (turn - KEPT,))
         for digest in gone - set(_digests(json.loads(now[0]))):
             if (
                 self._db.execute("SELECT 1 FROM outbox WHERE digest = ? LIMIT 1", (digest,)).fetchone()

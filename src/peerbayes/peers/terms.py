@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.calibration import STARTS
+from peerbayes.layouts import STRUCTURES
 from peerbayes.layouts import known as known_families
 from peerbayes.peers.documents import canonical, key, line, string, table, text_of
 from peerbayes.peers.errors import TermsError
+from peerbayes.secure_sums import SUMMING
 from peerbayes.strategies import STRATEGIES
 
 KINDS = ("auto", "continuous", "discrete")
@@ -51,6 +53,9 @@ LIMIT_CHECKS: dict[str, Check] = {
     "quorum": (lambda value: _positive(value, 1.0), "a share of the neighbours, above 0 and at most 1"),
     "message_bytes": _whole(1024),
     "rows": _whole(1),
+}
+PRIVACY_CHECKS: dict[str, Check] = {
+    "secure_sum": (lambda value: isinstance(value, bool), "true or false"),
 }
 CHECKS: dict[str, Check] = {
     "network": (
@@ -89,6 +94,18 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Privacy:
+    """What hides a peer's messages from its neighbours."""
+
+    secure_sum: bool = False
+    """Whether messages are masked, so that a neighbour learns the sum of those it hears and none of them."""
+
+    def __post_init__(self) -> None:
+        for name, check in PRIVACY_CHECKS.items():
+            _refuse(f"privacy.{name}", getattr(self, name), check)
+
+
+@dataclass(frozen=True)
 class Terms:
     """What the members of a network agreed on. Equal terms have equal digests."""
 
@@ -114,20 +131,29 @@ class Terms:
     """Standard deviations at which continuous columns end; false: they do not."""
     limits: Limits = field(default_factory=Limits)
     """How long a peer waits, and what it takes from others, as a section [limits]."""
+    privacy: Privacy = field(default_factory=Privacy)
+    """What hides messages from neighbours, as a section [privacy]."""
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
             _refuse(name, getattr(self, name), check)
         for name, kind in self.features.items():
             _refuse_feature(name, kind, self.label)
+        _refuse_sums(self)
         _as_floats(self, "lr", "clip")
         # In one order, so that equal terms also give equal columns whatever order they were written in.
         object.__setattr__(self, "features", dict(sorted(self.features.items())))
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of everything agreed on."""
-        return hashlib.sha256(canonical(asdict(self))).hexdigest()
+        """sha256 of everything agreed on.
+
+        Sections that came later count where they say something, so that older agreements keep their digest.
+        """
+        plain = asdict(self)
+        if self.privacy == Privacy():
+            del plain["privacy"]
+        return hashlib.sha256(canonical(plain)).hexdigest()
 
     @classmethod
     def read(cls, path: Path) -> Terms:
@@ -139,25 +165,32 @@ class Terms:
         """The terms in a TOML text, which errors call `where`."""
         content = table(text, where, TermsError)
         features, limits = content.pop("features", {}), content.pop("limits", {})
-        for name, part in (("features", features), ("limits", limits)):
+        privacy = content.pop("privacy", {})
+        for name, part in (("features", features), ("limits", limits), ("privacy", privacy)):
             if not isinstance(part, dict):
                 raise TermsError(
                     f"{where}{line(text, name)}: {name} is {part!r}; expected a section [{name}]"
                 )
-        _known(content, (*CHECKS, "features", "limits"), where, text)
+        _known(content, (*CHECKS, "features", "limits", "privacy"), where, text)
         _known(limits, tuple(LIMIT_CHECKS), where, text, "limits")
+        _known(privacy, tuple(PRIVACY_CHECKS), where, text, "privacy")
         if content.get("clip") is False:
             content["clip"] = None
         for name, value in content.items():
             _refuse(name, value, CHECKS[name], f"{where}{line(text, name)}: ")
         for name, value in limits.items():
             _refuse(f"limits.{name}", value, LIMIT_CHECKS[name], f"{where}{line(text, 'limits', name)}: ")
+        for name, value in privacy.items():
+            _refuse(f"privacy.{name}", value, PRIVACY_CHECKS[name], f"{where}{line(text, 'privacy', name)}: ")
         for name in ("network", "label"):
             if name not in content:
                 raise TermsError(f'{where}: {name} is missing; expected a line {name} = "..."')
         for name, kind in features.items():
             _refuse_feature(name, kind, content["label"], f"{where}{line(text, 'features', name)}: ")
-        return cls(**content, features=features, limits=Limits(**limits))
+        try:
+            return cls(**content, features=features, limits=Limits(**limits), privacy=Privacy(**privacy))
+        except TermsError as error:  # each was fine, but not together
+            raise TermsError(f"{where}{line(text, 'privacy', 'secure_sum')}: {error}") from None
 
     def to_toml(self) -> str:
         """A readable file that `parse` gives back as these terms."""
@@ -183,6 +216,9 @@ deadline = {self.limits.deadline!r}  # seconds a round waits for neighbours
 quorum = {self.limits.quorum!r}  # share of the neighbours that must have answered for the deadline to count
 message_bytes = {self.limits.message_bytes}  # the largest message
 rows = {self.limits.rows}  # the fewest rows a peer may bring
+
+[privacy]
+secure_sum = {str(self.privacy.secure_sum).lower()}  # neighbours learn sums of three or more messages, and no message
 """
 
     def differences(self, other: Terms) -> list[str]:
@@ -202,9 +238,10 @@ rows = {self.limits.rows}  # the fewest rows a peer may bring
 def _flat(terms: Terms) -> dict[str, str]:
     """Every setting by its dotted name, as it would be written."""
     plain = asdict(terms)
-    features, limits = plain.pop("features"), plain.pop("limits")
+    features, limits, privacy = plain.pop("features"), plain.pop("limits"), plain.pop("privacy")
     plain |= {f"features.{name}": kind for name, kind in features.items()}
     plain |= {f"limits.{name}": value for name, value in limits.items()}
+    plain |= {f"privacy.{name}": value for name, value in privacy.items()}
     return {name: "none" if value is None else str(value) for name, value in plain.items()}
 
 
@@ -212,6 +249,23 @@ def _refuse(name: str, value: Any, check: Check, where: str = "") -> None:
     fits, expected = check
     if not fits(value):
         raise TermsError(f"{where}{name} is {value!r:.80}; expected {expected}")
+
+
+def _refuse_sums(terms: Terms) -> None:
+    """Refuse what secure sums cannot hide, or cannot be made of."""
+    if not terms.privacy.secure_sum:
+        return
+    if terms.strategy not in SUMMING:
+        raise TermsError(
+            f"secure_sum is true and strategy {terms.strategy!r}, which needs messages singly; expected one of "
+            f"{', '.join(SUMMING)}"
+        )
+    if terms.start != "uniform" or terms.family in STRUCTURES:
+        what = f"family {terms.family!r}" if terms.family in STRUCTURES else f"start {terms.start!r}"
+        raise TermsError(
+            f"secure_sum is true and {what}, which is agreed on by sums along a tree that tell a leaf's statistics to "
+            "its neighbour; expected start 'uniform' and a family whose structure is not learned"
+        )
 
 
 def _refuse_feature(name: Any, kind: Any, label: str, where: str = "") -> None:

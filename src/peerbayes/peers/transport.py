@@ -28,6 +28,7 @@ Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its r
 METHOD = "/peerbayes.Peer/Ask"
 PROOF = "/peerbayes.Peer/Prove"
 PURPOSE = b"peerbayes proof\n"  # signed along, so that no other signature of a peer passes for a proof
+SAID = b"peerbayes said\n"  # the same for what a peer vouches for
 ROOM = 64 << 10  # bytes around the numbers of a reply
 
 # Calls that all neighbours together may have waiting here; more are turned away by gRPC itself.
@@ -44,6 +45,12 @@ class Transport(Protocol):
     """What a node asks of its network."""
 
     def follow(self, roster: Roster) -> None: ...
+    def vouch(self, content: bytes) -> bytes:
+        """A proof that this peer says so, for peers that hear it from others."""
+
+    def vouched(self, name: str, content: bytes, proof: bytes) -> None:
+        """Refuse what a member did not vouch for."""
+
     async def serve(self, answer: Answer) -> None: ...
     async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes: ...
     async def close(self) -> None: ...
@@ -69,6 +76,13 @@ class InMemory:
 
     def follow(self, roster: Roster) -> None:
         """Names are all it needs."""
+
+    def vouch(self, content: bytes) -> bytes:
+        return self.name.encode()
+
+    def vouched(self, name: str, content: bytes, proof: bytes) -> None:
+        if proof != name.encode():
+            raise RefusedMessage("other certificate", f"{proof!r} vouches, not {name}")
 
     async def serve(self, answer: Answer) -> None:
         self.hub.answers[self.name] = answer
@@ -105,6 +119,13 @@ class Grpc:
         """Addresses and certificates are those of this roster from now on."""
         self._addresses = {member.name: member.address for member in roster.members}
         self._certificates = {member.name: member.certificate for member in roster.members}
+
+    def vouch(self, content: bytes) -> bytes:
+        key, certificate = self._identity
+        return certificate + b"\0" + sign(key, SAID + content)
+
+    def vouched(self, name: str, content: bytes, proof: bytes) -> None:
+        self._signed(name, SAID + content, proof)
 
     async def serve(self, answer: Answer) -> None:
         import grpc
@@ -149,14 +170,18 @@ class Grpc:
 
     def _check(self, neighbour: str, nonce: bytes, proof: bytes) -> None:
         """Whoever is asked must hold the key of the certificate in the roster: a replaced one has the same name."""
+        self._signed(neighbour, PURPOSE + nonce, proof)
+        self._proven[neighbour] = self._certificates[neighbour]
+
+    def _signed(self, name: str, content: bytes, proof: bytes) -> None:
+        """Refuse what was not signed with the key of the certificate that the roster has for a name."""
         certificate, _, signature = proof.partition(b"\0")
         try:
-            if fingerprint(certificate) != self._certificates[neighbour]:
+            if fingerprint(certificate) != self._certificates[name]:
                 raise IdentityError("not the certificate that the roster has for this name")
-            verify(certificate, signature, PURPOSE + nonce)
+            verify(certificate, signature, content)
         except IdentityError as error:
             raise RefusedMessage("other certificate", str(error)) from error
-        self._proven[neighbour] = self._certificates[neighbour]
 
     def _calls(self, neighbour: str) -> tuple[Any, Any]:
         """How to ask a neighbour, and how to have it prove who it is."""

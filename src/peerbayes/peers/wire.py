@@ -1,8 +1,8 @@
 """What peers say to each other, as bytes: small requests, and replies with raw numbers behind a digest.
 
 A request and a reply are msgpack of a struct with fixed fields; unknown fields, wrong types and oversized texts are
-refused before anything is used. Numbers are little-endian float64 (or int64 while sums are agreed on), checked for
-length, digest and finiteness. Nothing is unpickled.
+refused before anything is used. Numbers are little-endian float64 (int64 while sums are agreed on, uint64 where they
+are masked), checked for length, digest and finiteness. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ Name = Annotated[
 ]  # fit for a log: no line breaks, no colours
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-Kind = Literal["hello", "roster", "leave", "sum", "first", "round"]
-OF_RUN = ("sum", "first", "round")  # what carries numbers, and belongs to a run
+Kind = Literal["hello", "roster", "leave", "sum", "first", "round", "masked"]
+OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
+OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
 Status = Literal["ok", "not yet", "gone", "refused"]
 
 
@@ -54,7 +55,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind
     status: Status
     reason: Text = ""
-    phase: Name = ""
+    phase: Name = ""  # of a masked message: the digest of the group that it was made for
     turn: Whole = 0
     schema: Name = ""
     done: Whole = 0
@@ -97,7 +98,7 @@ def reply_in(content: bytes, asked: Request, neighbour: str) -> Reply:
         raise RefusedMessage("speaks for another", f"{neighbour} answered in the name of {told.sender!r}")
     if told.run != asked.run and asked.kind in OF_RUN:
         raise RefusedMessage("wrong network", f"run {told.run:.12} instead of {asked.run:.12}")
-    if (told.kind, told.phase) != (asked.kind, asked.phase):
+    if told.kind != asked.kind or (told.phase != asked.phase and asked.kind != "masked"):
         raise RefusedMessage(
             "wrong message", f"{told.kind} {told.phase} instead of {asked.kind} {asked.phase}"
         )
@@ -119,6 +120,11 @@ def numbers_in(told: Reply, shape: tuple[int, ...], dtype: str = "<f8") -> np.nd
     if not np.isfinite(array).all():
         raise RefusedMessage("not finite", "NaN or infinity among the numbers")
     return array
+
+
+def bytes_of(array: np.ndarray) -> bytes:
+    """Numbers as they travel: float64, or masked words as the uint64 they are."""
+    return np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8").tobytes()
 
 
 def digest_of(body: bytes) -> bytes:

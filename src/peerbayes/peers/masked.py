@@ -1,0 +1,142 @@
+"""One peer's side of a strategy where sums are secure: it sends masked words, and learns from its group's sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from peerbayes import topologies
+from peerbayes.peers.errors import PeerError, RefusedMessage
+from peerbayes.peers.groups import groups
+from peerbayes.peers.learner import Broadcaster, Plausible
+from peerbayes.peers.masks import Group, Masker, summed
+from peerbayes.peers.roster import Roster
+from peerbayes.secure_sums import projected, rounding
+
+
+class Words(NamedTuple):
+    """A masked message: the digest of the group that it was made for, and m_u."""
+
+    group: str
+    words: np.ndarray  # uint64
+
+
+class Summed(NamedTuple):
+    """What a round brought: Σ_u a_vu φ_u of the group and Σ_u a_vu. None: the peer keeps its own."""
+
+    total: np.ndarray | None
+    share: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """A broadcaster whose messages nobody can read singly."""
+
+    plain: Broadcaster
+    plausible: Plausible
+    masker: Masker
+    keys: Mapping[str, bytes]
+    """Public keys by name."""
+    given: Mapping[str, float]
+    """a_vu of each receiver v, u this peer: senders weigh, since a receiver cannot."""
+    _known: dict[int, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        plain: Broadcaster,
+        plausible: Plausible,
+        masker: Masker,
+        keys: Mapping[str, bytes],
+        roster: Roster,
+    ) -> Masked:
+        """With the weights that the roster gives."""
+        given: dict[str, float] = {}
+        if plain.neighbours:
+            place = roster.place(masker.name)
+            column = getattr(topologies, plain.strategy.mixing)(roster.adjacency())[:, [place]].toarray()[
+                :, 0
+            ]
+            given = {name: float(column[roster.place(name)]) for name in plain.neighbours}
+        return cls(plain, plausible, masker, keys, given)
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        return self.plain.neighbours
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.plain.shape
+
+    def begin(self) -> Any:
+        return self.plain.begin()
+
+    def read(self, state: Any) -> np.ndarray:
+        return self.plain.read(state)
+
+    def apart(self, state: Any, heard: Any) -> float | None:
+        return None  # nobody's message is known
+
+    def outgoing(self, state: Any) -> dict[str, np.ndarray]:
+        raise AssertionError(
+            "a masked message is made for a round and a roster; nothing leaves without a mask"
+        )
+
+    def groups(self, roster: Roster) -> dict[str, tuple[str, ...]]:
+        """Each receiver's group under a roster."""
+        if roster.version not in self._known:
+            self._known.clear()
+            self._known[roster.version] = groups(roster)
+        return self._known[roster.version]
+
+    def hidden(self, state: Any, turn: int, roster: Roster) -> dict[str, Words]:
+        """The masked message of a round to every neighbour that has a group with this peer in it."""
+        found, of_all = {}, self.groups(roster)
+        for receiver, message in self.plain.outgoing(state).items():
+            names = of_all.get(receiver, ())
+            if self.masker.name not in names:
+                continue
+            group = self._group(receiver, names)
+            try:
+                words = self.masker.words(self.given[receiver] * message, turn, group)
+            except ValueError as error:
+                raise PeerError(
+                    f"nothing can be sent to {receiver} in round {turn}: {error}. Found a network with a larger lr, or "
+                    "without secure_sum"
+                ) from error
+            found[receiver] = Words(group.digest, words)
+        return found
+
+    def summed(self, state: Any, heard: Mapping[str, Words], turn: int) -> Summed:
+        """The group's sum, if it is whole; RefusedMessage where no honest group can have it."""
+        if not heard:
+            return Summed(None, why="nobody was heard")
+        told = {words.group for words in heard.values()}
+        if self._group(self.masker.name, tuple(sorted(heard))).digest not in told or len(told) > 1:
+            lacking = [name for name in self.neighbours if name not in heard]
+            if not lacking:
+                raise RefusedMessage(
+                    "other group", "neighbours masked for other groups than the one that was heard"
+                )
+            return Summed(None, why=f"not heard: {', '.join(lacking)}")
+        share = sum(self.plain.weights[name] for name in heard)
+        total = summed(heard[name].words for name in sorted(heard))
+        classes = total.shape[-2]
+        widest = max([classes, *(cells.stop - cells.start + 1 for cells in self.plausible.cells)])
+        self.plausible.check(total / share, turn, rounding(len(heard), widest) / share)
+        own = self.plain.strategy.message(state)[0]
+        conserved = self.plausible.sums is not None
+        return Summed(projected(total, own, share, conserved, self.plausible.cells), share)
+
+    def step(self, state: Any, heard: Any) -> Any:
+        """Learn from a `Summed`."""
+        own = self.plain.strategy.message(state)
+        mixed = own if heard.total is None else (1.0 - heard.share) * own + heard.total[None]
+        return self.plain.strategy.step(state, mixed, self.plain.residual)
+
+    def _group(self, receiver: str, names: tuple[str, ...]) -> Group:
+        return Group(receiver, {name: self.keys[name] for name in names})
