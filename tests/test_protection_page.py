@@ -137,6 +137,7 @@ def test_a_leaf_of_the_tree_tells_rows_means_and_every_category():
 
 def test_the_page_points_here_and_only_to_tests_that_are_there():
     named = re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8"))
+    audited = (Path(__file__).parent / "test_audit.py").read_text(encoding="utf-8")
     assert named
     for name in named:
-        assert name in globals(), name
+        assert name in globals() or f"def {name}(" in audited, name

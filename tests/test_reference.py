@@ -34,6 +34,7 @@ MODULES = (
     "core", "calibration", "gossip", "families.base", "families.naive_bayes", "families.gaussian", "strategies",
     "relay", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach", "partitions",
     "metrics", "shards.driver", "datasets.sources", "datasets.errors", "sources", "sources.errors", "report",
+    "audit.observing", "audit.reconstruction", "audit.belonging", "audit.judgement",
 )  # fmt: skip
 
 # Methods that scikit-learn documents.

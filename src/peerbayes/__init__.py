@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peerbayes import audit as audit
     from peerbayes.columns import Column
     from peerbayes.errors import (
         ConfigurationError,
@@ -49,6 +50,9 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+# Modules that are public themselves.
+_MODULES = ("audit",)
+
 __all__ = [
     "KDB",
     "LDA",
@@ -78,6 +82,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"peerbayes.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'peerbayes' has no attribute {name!r}")
     found = getattr(import_module(f"peerbayes.{_HOME_OF[name]}"), name)

@@ -1,4 +1,7 @@
-"""The command line: parse, call, print. Exit codes: 0 done, 1 what failed, 2 a request that makes no sense."""
+"""The command line: parse, call, print. Exit codes: 0 done, 1 what failed, 2 a request that makes no sense.
+
+`audit` ends with 3 where it finds something alarming.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ COMMANDS = {
     "simulate": ("simulation", "simulate"),
     "watch": ("watch", "watch"),
     "report": ("report", "report"),
+    "audit": ("audit", "audit"),
     "reproduce": ("reproduce", "reproduce"),
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),

@@ -128,6 +128,7 @@ def invite(
             f"The roster is closed with {len(roster.members)} members: they can run. Members that joined earlier hear"
         )
         print(f"of it from those that join now, or by `peerbayes node join FOLDER {founder.roster_path}`.")
+        _warn(roster, founder.terms(), network)
     else:
         print(
             f"{len(roster.members)} of {wanted} are in."
@@ -142,8 +143,10 @@ def close(network: Folder = Path()) -> None:
     with explained(), parts_needed():
         from peerbayes.peers.founder import Founder
 
-        roster = Founder(network).close()
+        founder = Founder(network)
+        roster, terms = founder.close(), founder.terms()
     print(f"{roster.network} is closed with {len(roster.members)} members; roster {roster.version}")
+    _warn(roster, terms, network)
     _hand_over(network, roster)
 
 
@@ -215,6 +218,15 @@ def _features(given: list[str] | None) -> dict[str, str] | None:
     if len(dict(pairs)) < len(pairs):
         raise TermsError(f"--feature names a column twice: {', '.join(given)}; expected each once")
     return dict(pairs)
+
+
+def _warn(roster: Roster, terms: Terms, network: Path) -> None:
+    """What the founder should know before anybody starts."""
+    from peerbayes.peers.exposing import warnings
+
+    for warning in warnings(roster, terms):
+        print(f"Privacy: {warning}.")
+        print(f"  `peerbayes audit {network}` says more; see docs/protection.md")
 
 
 def _hand_over(network: Path, roster: Roster) -> None:

@@ -9,17 +9,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from peerbayes.audit.judgement import WORDS
 from peerbayes.errors import PeerbayesError
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import described
 from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.exposing import exposure
 from peerbayes.peers.groups import groups
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.service import running, tables_of
 from peerbayes.peers.transport import Grpc, Unreachable
 from peerbayes.peers.wire import Request
 
-FEW_ROWS = 50  # below, a neighbour can reconstruct most of them from what it is told
 APART = 60.0  # seconds between two clocks that certificates can bear, and logs too
 PATIENCE = 5.0  # seconds for a neighbour to answer
 
@@ -66,17 +67,8 @@ def _data(peer: Peer) -> Iterator[Check]:
         f"{len(frame):,} rows, {len(summary.columns)} features ({kinds}{', …' if len(summary.columns) > 8 else ''}), "
         f"{len(summary.classes)} classes" + (f"; {len(away[1]):,} more rows to test on" if away else ""),
     )  # fmt: skip
-    if len(frame) < FEW_ROWS:
-        yield Check(
-            "privacy", "warning",
-            f"{len(frame)} rows are few: from the statistics that this peer sends, a neighbour can reconstruct most of "
-            "them. See docs/protection.md",
-        )  # fmt: skip
-    if len(peer.roster.neighbours(peer.name)) == 1:
-        yield Check(
-            "privacy", "warning",
-            "one neighbour only: it learns this peer's contribution exactly, every round. See docs/protection.md",
-        )  # fmt: skip
+    for alarm in exposure(peer, labels).alarms():
+        yield Check("privacy", "warning", f"{alarm}. {WORDS}")
 
 
 def _group(peer: Peer) -> Check:

@@ -47,7 +47,7 @@ class Journal:
         elif (line := LINES.get(what)) is not None:
             if what in ("agreed", "resumed"):
                 self._began = time.monotonic()
-            log.log(logging.WARNING if what == "left behind" else logging.INFO, line.format(**facts))
+            log.log(logging.WARNING if what in WARNINGS else logging.INFO, line.format(**facts))
 
     def _neighbour(self, name: str, note: str, level: int) -> None:
         """A line on a neighbour's state, unless there were many just now."""
@@ -104,7 +104,9 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
+WARNINGS = ("left behind", "exposed")
 LINES = {
+    "exposed": "privacy: {alarm}",
     "open": "the network is still open (members: {members}): waiting for its founder to close it",
     "roster": "roster {version} is in force",
     "agreeing": "agreeing on {phase}",

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from peerbayes import sources
+from peerbayes.audit.judgement import WORDS
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.errors import PeerError, RefusedMessage
+from peerbayes.peers.exposing import exposure
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.journal import Journal
 from peerbayes.peers.judge import Table, held_out
@@ -88,6 +90,9 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
         model=home.model_path, newer=lambda signed: _kept(home, signed), told=journal, linger=linger,
         away=away,
     )  # fmt: skip
+    if store.last() is None:  # once a run, before anything leaves
+        for alarm in exposure(peer, labels).alarms():
+            journal("exposed", {"alarm": f"{alarm}. {WORDS}"})
     work = asyncio.ensure_future(node.run())
     flushing = asyncio.ensure_future(_look_after(home, journal, node))
     caught: list[int] = []

@@ -1,0 +1,55 @@
+"""The audit: attacks on privacy as tools, for people who must decide whether to join. (`peers.audit` is a peer's log.)
+
+observe, again   run a simulation (once more) and write down what one neighbour hears of a peer
+seen             the residuals that this neighbour knows exactly
+reconstruct      rows from them by listening, or from made-up statistics (active=True)
+membership       whether a row is among a peer's, from its first message
+Exposure         the judgement of `peerbayes audit`, from a few facts
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peerbayes.audit.belonging import Membership, auc_bound, membership, tpr_bound
+    from peerbayes.audit.judgement import Exposure
+    from peerbayes.audit.observing import Observation, Recorder, Seen, again, observe, plain_residual, seen
+    from peerbayes.audit.reconstruction import Reconstruction, reconstruct
+
+# Where each name lives. They are imported on first use: a peer needs the judgement, and no optimiser.
+_HOMES = {
+    "judgement": ("Exposure",),
+    "belonging": ("Membership", "auc_bound", "membership", "tpr_bound"),
+    "observing": ("Observation", "Recorder", "Seen", "again", "observe", "plain_residual", "seen"),
+    "reconstruction": ("Reconstruction", "reconstruct"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Exposure",
+    "Membership",
+    "Observation",
+    "Reconstruction",
+    "Recorder",
+    "Seen",
+    "again",
+    "auc_bound",
+    "membership",
+    "observe",
+    "plain_residual",
+    "reconstruct",
+    "seen",
+    "tpr_bound",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'peerbayes.audit' has no attribute {name!r}")
+    return getattr(import_module(f"peerbayes.audit.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,156 @@
+"""What neighbours could learn in a network that lies in a folder: a saved run, a peer's home, a founder's network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes import topologies
+from peerbayes.audit.judgement import Exposure
+from peerbayes.errors import ConfigurationError
+from peerbayes.partitions import partition as part_rows
+from peerbayes.relay import LARGEST_NETWORK, spanning_tree
+from peerbayes.runs import RUN_FILE, Run
+
+SILENT = "local"  # the strategy that sends nothing
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Every peer's exposure, the worst first."""
+
+    what: str
+    """What was looked at, in words."""
+    exposures: tuple[Exposure, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be known."""
+
+    @property
+    def alarming(self) -> int:
+        """Peers with an alarm."""
+        return sum(exposure.alarming for exposure in self.exposures)
+
+    def verdict(self) -> str:
+        """One sentence for people who must decide."""
+        peers = len(self.exposures)
+        if not peers:
+            return "Nobody is in yet: there is nothing to judge."
+        if not self.alarming:
+            return (
+                f"Nothing alarming at {peers} peer{'s' * (peers > 1)}: but neighbours learn class counts, and rows "
+                "are not anonymous."
+            )
+        who = "The peer is" if peers == 1 else f"{self.alarming} of {peers} peers are"
+        return f"Alarming: {who} open to neighbours. Do not start unless these may see the rows."
+
+    def to_plain(self) -> dict[str, Any]:
+        """For programs to read."""
+        return {
+            "what": self.what, "peers": len(self.exposures), "alarming": self.alarming, "verdict": self.verdict(),
+            "notes": list(self.notes), "exposures": [exposure.to_plain() for exposure in self.exposures],
+        }  # fmt: skip
+
+
+def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
+    """Of a saved simulation; with the labels [n] of its rows, class counts too, where its partition is one by name."""
+    run = Run.load(folder)
+    strategy, rounds = run.configuration["strategy"], int(run.configuration["rounds"])
+    nodes = len(run.sizes)
+    degree = np.bincount(run.links.ravel(), minlength=nodes)
+    if strategy == "relay" and nodes <= LARGEST_NETWORK:  # only links of the tree carry messages
+        links = topologies.adjacency(np.asarray(run.links), nodes, np.random.default_rng(0))
+        degree = np.bincount(spanning_tree(links).sender, minlength=nodes)
+    counts = None if labels is None else _counted(run, labels)
+    notes = () if counts is not None else ("class counts of the peers are not known here: give --data",)
+    exposures = [
+        Exposure(
+            f"peer {peer}", int(degree[peer]), int(run.sizes[peer]), None if counts is None else counts[peer], rounds,
+            strategy != SILENT,
+        )
+        for peer in range(nodes)
+    ]  # fmt: skip
+    return Audit(
+        f"{folder}: a simulation of {nodes} peers, {strategy}, {rounds} rounds",
+        _worst_first(exposures),
+        notes,
+    )
+
+
+def of_network(path: Path) -> Audit:
+    """Of a peer's home, or of a network's folder: links from the roster, rows where they lie here."""
+    from peerbayes.peers import exposing
+    from peerbayes.peers.home import Home
+    from peerbayes.peers.inspection import Inspection
+    from peerbayes.peers.service import tables_of
+
+    found = Inspection.of(path)
+    if found.roster is None or found.terms is None:
+        raise ConfigurationError(
+            f"{path} is {found.what}, without a roster; expected a peer that has joined, or a network"
+        )
+    roster, terms = found.roster, found.terms
+    own, notes = None, []
+    if (home := Home(path)).settings_path.exists():
+        own = home.settings().name
+    else:
+        notes.append(
+            f"rows are not known here; the agreement asks for {terms.limits.rows} or more at every peer"
+        )
+    exposures = []
+    for one in roster.members:
+        if one.name in roster.revoked or (own is not None and one.name != own):
+            continue
+        if own is not None:
+            peer = home.load()
+            exposures.append(exposing.exposure(peer, tables_of(peer)[0][1]))
+        else:  # the fewest rows that it may bring
+            fewest = terms.limits.rows if terms.limits.rows > 1 else None
+            exposures.append(exposing.member(one.name, roster, terms, fewest))
+    if own is not None:
+        notes.append(f"rows of others than {own} are not known here")
+    return Audit(
+        f"{path}: {found.what}, {len(roster.members)} members", _worst_first(exposures), tuple(notes)
+    )
+
+
+def of(path: Path, labels: np.ndarray | None = None) -> Audit:
+    """Of whatever lies at a path."""
+    if (path / RUN_FILE).is_file():
+        return of_run(path, labels)
+    if not path.is_dir():
+        raise ValueError(f"{path} is no folder; expected a saved run, a peer's home or a network's folder")
+    if not any((path / name).exists() for name in ("peer.toml", "authority.crt")):
+        raise ValueError(
+            f"{path} holds neither {RUN_FILE}, nor peer.toml, nor authority.crt; expected a folder that "
+            "`peerbayes simulate --out`, `peerbayes node request` or `peerbayes network new` wrote"
+        )
+    return of_network(path)
+
+
+def _counted(run: Run, labels: np.ndarray) -> list[tuple[int, ...]] | None:
+    """Rows of each class at every peer; None where the partition needs more than labels."""
+    given = run.configuration
+    codes = run.schema.encode_labels(labels)
+    if given["partition"] in ("drift-x", "drift-xy") or given["rows_per_node"] == "list":
+        return None
+    parts = part_rows(
+        given["partition"],
+        codes,
+        None,
+        len(run.sizes),
+        given["rows_per_node"],
+        np.random.default_rng([given["seed"], 0]),
+    )
+    if [len(part) for part in parts] != run.sizes.tolist():
+        raise ValueError(
+            "these rows do not give peers of the run's sizes; expected the rows that the run was made of"
+        )
+    classes = len(run.schema.classes)
+    return [tuple(np.bincount(codes[part], minlength=classes).tolist()) for part in parts]
+
+
+def _worst_first(exposures: list[Exposure]) -> tuple[Exposure, ...]:
+    return tuple(sorted(exposures, key=Exposure.badness, reverse=True))
