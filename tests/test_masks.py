@@ -838,7 +838,7 @@ def test_five_processes_sum_over_mutual_tls_and_survive_a_kill(tmp_path):
                       references=False, evaluate_every=0)  # fmt: skip
     for place, home in enumerate(network.homes.values()):
         stats = pb.load(home.model_path).statistics_.expressed(run.schema).values
-        assert np.abs(stats - run.stats[place]).max() <= 1e-8
+        assert np.abs(stats - run.statistics(place).values).max() <= 1e-8
         assert stat.S_IMODE(home.state_path.stat().st_mode) == 0o600
         sent = [entry["what"] for entry in entries(home.audit_path)]
         assert sum(what.startswith("masked round") for what in sent) >= 3 * 16
