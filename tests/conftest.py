@@ -1,6 +1,7 @@
 """What the tests share: the list of families and estimators that every law is tried on, and Hypothesis' settings."""
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ from browsing import browser, open_page  # noqa: F401  (fixtures)
 from hypothesis import HealthCheck, settings
 
 from peerbayes.families import BayesNet, Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+
+# A shell ignores Ctrl-C in what it starts in the background, and so would all processes that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "peerbayes",

@@ -69,6 +69,11 @@ class Statistics:
         """A calibrated model as statistics of so many rows: guards that count pseudo-rows then act as they did.
 
         Peers calibrate statistics of weight m⁰; θ(aS) = θ(S), so their scale is free.
+
+        values   S [C, K], of any weight
+        schema   what the columns and classes are
+        family   how the numbers are laid out
+        rows     how many rows the model was made from
         """
         mass = float(values[:, 0].sum())
         return cls(values * (rows / mass) if mass > 0 else values, schema, family, calibrated=True)
