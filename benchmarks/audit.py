@@ -6,7 +6,7 @@
 passive      share of whole rows that the only neighbour of a leaf finds by listening to 64 honest rounds of crc
 active       the same where it sends made-up statistics, at most 64; with messages that keep every sum that honest ones
              keep; and against residuals with the noise of ε = 8 (δ = 1e-5, 64 rounds)
-membership   AUC and, in brackets, the share of members found at 1 % false alarms, from the first message; then with$
+membership   AUC and, in brackets, the share of members found at 1 % false alarms, from the first message; then with
              noise, beside the bound of Gaussian differential privacy
 
 Naive Bayes, the paper's typing, 10 peers on a random tree. A row counts when every continuous value is within 0.05
@@ -14,61 +14,43 @@ deviations and every discrete one right.
 """
 
 import argparse
+import itertools
 import os
 import sys
 
 import measuring  # noqa: F401  one thread
 import numpy as np
+from scipy.sparse import csr_array
 
-from peerbayes import core, layouts, topologies
+from peerbayes import layouts, topologies
 from peerbayes.audit.belonging import auc_bound, membership
 from peerbayes.audit.observing import observe
 from peerbayes.audit.reconstruction import reconstruct
 from peerbayes.experiments.prepared import prepared
 from peerbayes.families import NaiveBayes, Rows
+from peerbayes.holdings import Holdings
+from peerbayes.privacy.scheme import scheme
+from peerbayes.privacy.simulated import PrivateRows
+from peerbayes.privacy.terms import Privacy
 
 PEERS, ROUNDS, POPULATION = 10, 64, 8000
 PASSIVE, ACTIVE, MEMBERS = (1, 2, 3, 5, 10, 20, 50), (10, 50, 320), (2, 5, 10, 50, 320, 1000)
-MULTIPLIER = 4.80  # z of 64 Gaussian releases that together have ε = 8, δ = 1e-5
 
 
-def centred(family: NaiveBayes) -> np.ndarray:
-    """L [K, K] with φ = L h, h = (1, x, (x² − 1)/√2, onehot − 1/r): what noise is added to."""
-    d, back = family.continuous, np.eye(family.size)
-    square = np.arange(1 + d, 1 + 2 * d)
-    back[square, square], back[square, 0] = np.sqrt(2.0), 1.0
-    sizes = np.asarray(family.cardinalities, dtype=int)
-    back[family.dense_size :, 0] = np.repeat(1.0 / sizes, sizes) if sizes.size else []
-    return back
+def private(
+    family: NaiveBayes, rows: Rows, labels: np.ndarray, classes: int, seed: int, rounds: int = ROUNDS
+) -> PrivateRows:
+    """A peer's residual with ε = 8 (δ = 1e-5) over so many rounds, as a simulation has it."""
+    promise = Privacy(epsilon=8.0, clip=1.0, min_rows=1)
+    agreed = scheme(promise, family, classes, len(labels), PEERS, rounds, 0.05)
+    held = Holdings(family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), classes)
+    return PrivateRows(agreed, held, csr_array((1, 1)), seed)
 
 
-def typical(family: NaiveBayes) -> float:
-    """B = √(1 + 2d + Σ(1 − 1/r)): the length of h for a typical row."""
-    return float(np.sqrt(1 + 2 * family.continuous + sum(1 - 1 / r for r in family.cardinalities)))
-
-
-class Noised:
-    """A residual with every row's part clipped to G = B in length, and noise of z·G in every entry.
-
-    A stand-in for differential privacy: continuous noise of NumPy's, no ledger.
-    """
-
-    def __init__(
-        self, family: NaiveBayes, rows: Rows, labels: np.ndarray, classes: int, rng: np.random.Generator
-    ):
-        self.family, self.rng, self.back = family, rng, centred(family)
-        self.centred = np.asarray(family.features(rows)) @ np.linalg.inv(self.back).T
-        self.labels = core.one_hot(labels, classes)
-        self.bound = typical(family)
-        self.sigma = MULTIPLIER * self.bound
-
-    def __call__(self, stats: np.ndarray) -> np.ndarray:
-        features = self.centred @ self.back.T
-        step = self.labels - core.posterior(features, self.family.weights(stats)[0])
-        length = np.linalg.norm(step, axis=1) * np.linalg.norm(self.centred, axis=1)
-        part = (step * np.minimum(1.0, self.bound / np.maximum(length, 1e-300))[:, None]).T @ self.centred
-        noisy = part + self.sigma * self.rng.normal(size=part.shape)
-        return ((noisy - noisy.mean(axis=0)) @ self.back.T)[None]  # on zero class sums, where R lives
+def covariance(answers: PrivateRows) -> np.ndarray:
+    """Of the noise in a class: [K, K]."""
+    back = answers.scheme.mechanism.coordinates.back(np.eye(answers.held.family.size))
+    return answers.scheme.sigma**2 * back.T @ back
 
 
 def watched(name: str, rows: int, seed: int, strategy: str = "crc"):
@@ -103,8 +85,7 @@ def active(name: str, seeds: int) -> None:
                 target = watched(name, rows, seed)
                 answers = None
                 if how == "noise":
-                    rng = np.random.default_rng([seed, 9])
-                    answers = Noised(target.family, target.rows, target.labels, target.classes, rng)
+                    answers = private(target.family, target.rows, target.labels, target.classes, seed)
                 found = reconstruct(
                     target, active=True, residual=answers, rounds=ROUNDS, lawful=how == "lawful", seed=seed
                 )
@@ -125,18 +106,16 @@ def members(name: str, trials: int) -> None:
         found = membership(family, rows, labels, classes, held, trials=trials)
         cells.append(f"{found.auc:.2f} ({found.tpr:.2f})")
     print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    rng = np.random.default_rng(9)
-    back, sigma = centred(family), MULTIPLIER * typical(family)
-    cells = []
+    cells, drawn = [], itertools.count()
+    one = private(family, rows, labels, classes, 0)
     for held in MEMBERS:
         found = membership(
-            family, rows, labels, classes, held, trials=trials, noise=sigma**2 * back @ back.T,
-            residual_of=lambda part, own: Noised(family, part, own, classes, rng),
+            family, rows, labels, classes, held, trials=trials, noise=covariance(one),
+            residual_of=lambda part, own: private(family, part, own, classes, next(drawn)),
         )  # fmt: skip
         cells.append(f"{found.auc:.2f} ({found.tpr:.2f})")
-    print(
-        f"| {name}, noise (bound {auc_bound(1 / MULTIPLIER):.2f}) | " + " | ".join(cells) + " |", flush=True
-    )
+    bound = auc_bound(one.scheme.ledger.mu(1))
+    print(f"| {name}, noise (bound {bound:.2f}) | " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> int:

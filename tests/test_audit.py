@@ -1,10 +1,12 @@
 """The audit: what a neighbour sees is what was sent, attacks find rows, noise stops them, the command warns."""
 
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from peerbayes.audit.lying import Direction, some_direction
 from peerbayes.audit.matching import matched
 from peerbayes.core import posterior
 from peerbayes.families import NaiveBayes, Rows
+from peerbayes.invariants import invariants_of
 from peerbayes.schema import Schema
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +34,7 @@ CHAIN = topologies.adjacency("chain", 4, np.random.default_rng(0))  # peers 0 an
 
 
 def benchmark():
-    """benchmarks/audit.py, for its stand-in of a residual with noise."""
+    """benchmarks/audit.py, for its residual with noise."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location("benchmark_audit", ROOT / "benchmarks" / "audit.py")
     module = importlib.util.module_from_spec(spec)
@@ -227,7 +230,7 @@ def test_a_liar_finds_rows_with_values_missing():
 @pytest.mark.parametrize("strategy", ["crc", "exact"])
 def test_made_up_messages_reach_the_peer_and_pass_for_plausible(strategy):
     """Through the strategy and the checks of real peers: the message that makes a leaf answer at given statistics."""
-    from peerbayes.peers.learner import Broadcaster, Plausible
+    from peerbayes.peers.learner import Broadcaster
 
     found = pb.audit.observe(*CANCER, peer=0, **settings(strategy, rows=50))
     own, other = found.weights
@@ -237,29 +240,31 @@ def test_made_up_messages_reach_the_peer_and_pass_for_plausible(strategy):
         heard_at.append(stats[0].copy())
         return found.residual(stats)
 
-    leaf = Broadcaster(found.strategy, {"liar": other}, found.start, residual)
     mass = float(found.start[:, 0].sum())
-    rule = Plausible(found.start.sum(axis=0), mass, (), 4 * 50 * 25.0, found.start)
+    rule = invariants_of(
+        found.strategy, found.family, found.start, [], False, 4 * 50.0, 4 * 50.0, mass, 1, 5.0, True
+    )
+    leaf = Broadcaster(found.strategy, {"liar": other}, found.start, residual, rule)
     line = Direction(
         found.family, found.start, some_direction(found.family, np.random.default_rng(0)), lawful=True
     )
     state = leaf.begin()
-    for turn, cut in enumerate((-0.5, 0.0, 0.7), start=1):
+    for turn, cut in enumerate((-0.5, 0.0, 0.7), start=20):  # honest sums have not grown that far before
         wanted = line.step(cut)
         message = (wanted - own * leaf.outgoing(state)["liar"]) / other
-        rule.check(message, turn)
+        assert rule.broken(message, 1) is not None and rule.broken(message, turn) is None
         state = leaf.step(state, {"liar": message})
         np.testing.assert_allclose(heard_at[-1], wanted, atol=1e-6 * mass)
 
 
 @pytest.mark.parametrize("rows", [10, 50])
 def test_noise_of_epsilon_8_leaves_a_liar_nothing(rows):
-    noised = benchmark().Noised
+    tools = benchmark()
     X, y, kinds = mixed_table()
     for name, (data, labels, kind) in {"cancer": (*CANCER, "auto"), "mixed": (X, y, kinds)}.items():
         found = pb.audit.observe(data, labels, peer=0, **settings(rows=rows), kinds=kind)
         plain = pb.audit.reconstruct(found, active=True)
-        answers = noised(found.family, found.rows, found.labels, found.classes, np.random.default_rng(3))
+        answers = tools.private(found.family, found.rows, found.labels, found.classes, 3)
         assert plain.recovered >= 0.8, name
         assert pb.audit.reconstruct(found, active=True, residual=answers).recovered == 0.0, name
 
@@ -294,45 +299,19 @@ def test_the_bounds_are_gaussian_differential_privacys():
     assert pb.audit.auc_bound(0.0) == 0.5 and pb.audit.tpr_bound(0.0) == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("rounds", [1, 64])
 @pytest.mark.parametrize("held", [2, 20, 100])
-def test_with_noise_membership_is_within_its_bound(held):
-    """One message at z = 0.6 (all of ε = 8 in one round), and at z = 4.8."""
+def test_with_noise_membership_is_within_its_bound(held, rounds):
+    """The first of so many messages, which together have ε = 8."""
     tools = benchmark()
     family, rows, labels, classes = population()
-    back = tools.centred(family)
-    for z in (0.6, 4.8):
-        rng = np.random.default_rng(5)
-
-        def noised(part, own, z=z, rng=rng):
-            answers = tools.Noised(family, part, own, classes, rng)
-            answers.sigma = z * answers.bound
-            return answers
-
-        sigma = z * tools.typical(family)
-        found = pb.audit.membership(
-            family,
-            rows,
-            labels,
-            classes,
-            held,
-            trials=150,
-            residual_of=noised,
-            noise=sigma**2 * back @ back.T,
-        )
-        assert found.auc <= pb.audit.auc_bound(1 / z) + 0.02
-
-
-def test_the_stand_ins_parts_are_no_longer_than_the_bound():
-    """One row more moves what it sends by at most G, whatever it is asked: so that the bound is one."""
-    tools = benchmark()
-    family, rows, labels, classes = population()
-    one = Rows(rows.values[:1], rows.codes[:1])
-    answers = tools.Noised(family, one, labels[:1], classes, np.random.default_rng(0))
-    answers.sigma = 0.0
-    line = Direction(family, family.uniform(classes, 100.0), some_direction(family, np.random.default_rng(0)))
-    for stats in (line.start, line.step(-9.0), line.step(9.0)):
-        sent = answers(stats[None])[0] @ np.linalg.inv(answers.back).T
-        assert np.linalg.norm(sent) <= answers.bound * (1 + 1e-12)
+    drawn = itertools.count()
+    one = tools.private(family, rows, labels, classes, 0, rounds)
+    found = pb.audit.membership(
+        family, rows, labels, classes, held, trials=150, noise=tools.covariance(one),
+        residual_of=lambda part, own: tools.private(family, part, own, classes, next(drawn), rounds),
+    )  # fmt: skip
+    assert found.auc <= pb.audit.auc_bound(one.scheme.ledger.mu(1)) + 0.02
 
 
 # --- the judgement -----------------------------------------------------------------------------------------------
@@ -350,6 +329,16 @@ def test_the_judgement_is_worse_with_fewer_rows_and_fewer_neighbours():
     assert "one class" in " ".join(Exposure("a", 3, 10_000, (0, 10_000)).alarms())
     assert "alone" in " ".join(Exposure("a", 3, 10_000, (0, 1, 9999)).alarms())
     assert Exposure("a", 2).alarms() == [] and Exposure("a", 1).alarms()
+
+
+def test_noise_and_sums_are_taken_into_account():
+    few = Exposure("a", 1, 20, (0, 20))
+    hidden = replace(few, epsilon=4.0)
+    assert few.alarming and not hidden.alarming and hidden.lying == hidden.listening == 0.0
+    assert hidden.membership < few.membership and hidden.membership == pytest.approx(0.743, abs=1e-3)
+    assert "0.74" in " ".join(hidden.notes()) and hidden.to_plain()["hidden"]
+    assert replace(few, epsilon=20.0).alarming  # a bound that bounds nothing
+    assert Exposure("a", 3, 20).alarming and not Exposure("a", 3, 20, among=3).few
 
 
 def test_the_page_has_the_measured_figures():

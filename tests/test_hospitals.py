@@ -19,6 +19,7 @@ pytest.importorskip("cryptography")
 import pandas as pd
 
 import peerbayes as pb
+from peerbayes import invariants
 from peerbayes.peers import handshakes, wire
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -156,7 +157,7 @@ def test_a_command_of_the_page_is_no_other_than_those_there_are():
 
 def reasons():
     """Every named reason of a refusal, from the code."""
-    found = {reason for _, reason in handshakes.REASONS} | {"other certificate"}
+    found = {reason for _, reason in handshakes.REASONS} | {"other certificate", *invariants.REASONS}
     for path in (Path(wire.__file__).parent).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RefusedMessage":

@@ -21,8 +21,11 @@ LAYERS = [
     "sources.errors", "sources.values", "sources.text", "sources.parquet", "sources.databases", "sources",
     "telling", "answers",
     "topologies.links", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach",
-    "topologies", "partitions", "places", "strategies", "relay", "secure_sums", "rounds", "holdings",
-    "metrics", "gossip", "runs", "views", "live", "checkpoints", "inputs", "grids", "structure", "simulate",
+    "topologies", "partitions", "places", "strategies", "relay", "secure_sums", "invariants", "combining", "guard",
+    "attacks", "defence", "rounds", "holdings", "metrics", "gossip", "runs",
+    "privacy", "privacy.terms", "privacy.accounting", "privacy.coordinates", "privacy.projection", "privacy.sampling",
+    "privacy.mechanism", "privacy.units", "privacy.edges", "privacy.scheme", "privacy.plan", "privacy.simulated",
+    "views", "live", "checkpoints", "inputs", "grids", "structure", "simulate",
     "audit.measured", "audit.judgement", "audit.matching", "audit.labelling", "audit.listening", "audit.lying",
     "audit.observing", "audit.belonging", "audit.reconstruction",
     "shards.cut", "shards.shard", "shards.engines", "shards.driver", "shards",
@@ -37,12 +40,12 @@ LAYERS = [
     "experiments.ray_engine", "experiments.engines",
     "experiments.tables", "experiments.printed", "experiments.sweep", "experiments.formats",
     "experiments.agreement", "experiments.document",
-    "peers", "peers.errors", "peers.documents", "peers.terms", "peers.pem", "peers.identity", "peers.member",
-    "peers.roster", "peers.groups", "peers.invitation", "peers.settings", "peers.home", "peers.founder",
-    "peers.inspection", "peers.masks", "peers.mask_keys",
-    "peers.wire", "peers.summary", "peers.learner", "peers.masked", "peers.pooling", "peers.structures",
-    "peers.agreement",
-    "peers.audit", "peers.store",
+    "peers", "peers.errors", "peers.documents", "peers.facts", "peers.terms", "peers.demands", "peers.pem",
+    "peers.identity", "peers.member", "peers.roster", "peers.groups", "peers.masks", "peers.mask_keys",
+    "peers.edge_noise", "peers.invitation", "peers.settings", "peers.home", "peers.founder", "peers.inspection",
+    "peers.wire", "peers.witnesses", "peers.summary", "peers.learner", "peers.masked", "peers.pooling",
+    "peers.structures", "peers.releases", "peers.agreement", "peers.private",
+    "peers.audit", "peers.store", "peers.spending",
     "peers.transport", "peers.news", "peers.sums", "peers.judge", "peers.node", "peers.handshakes", "peers.journal",
     "peers.exposing",
     "peers.service", "peers.status",
@@ -54,16 +57,17 @@ LAYERS = [
     "commands.watch", "commands.audit", "commands.simulation", "commands.demonstration", "commands.datasets",
     "commands.reproduce",
     "commands.model", "commands.network_report", "commands.network", "commands.node_files", "commands.node",
-    "cli", "__main__",
+    "commands.privacy", "cli", "__main__",
 ]  # fmt: skip
 
 
 def test_public_names_are_pinned():
     assert sorted(peerbayes.__all__) == [
-        "BayesNetClassifier", "Column", "ConfigurationError", "KDB", "LDA", "MixedNB",
+        "Attack", "BayesNetClassifier", "Column", "ConfigurationError", "KDB", "LDA", "MixedNB",
         "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
-        "PartitionError", "PeerbayesError", "QDA", "Run", "Schema", "SchemaError", "SchemaMismatch", "Statistics",
-        "StatisticsMismatch", "StructureError", "TAN", "TopologyError", "load", "prior_knowledge", "simulate",
+        "PartitionError", "PeerbayesError", "Privacy", "QDA", "Run", "Schema", "SchemaError", "SchemaMismatch",
+        "Statistics", "StatisticsMismatch", "StructureError", "TAN", "TopologyError", "load", "plan", "prior_knowledge",
+        "simulate",
     ]  # fmt: skip
     assert all(hasattr(peerbayes, name) for name in peerbayes.__all__)
 

@@ -33,7 +33,9 @@ import reference  # noqa: E402
 MODULES = (
     "core", "calibration", "gossip", "families.base", "families.naive_bayes", "families.gaussian", "strategies",
     "relay", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach", "partitions",
-    "metrics", "shards.driver", "datasets.sources", "datasets.errors", "sources", "sources.errors", "report",
+    "metrics", "privacy.terms", "privacy.accounting", "privacy.coordinates", "privacy.projection", "privacy.sampling",
+    "privacy.mechanism", "privacy.edges", "privacy.scheme", "privacy.plan", "shards.driver",
+    "datasets.sources", "datasets.errors", "sources", "sources.errors", "report",
     "audit.observing", "audit.reconstruction", "audit.belonging", "audit.judgement",
 )  # fmt: skip
 
@@ -159,6 +161,8 @@ def test_every_setting_of_a_file_is_explained():
         (reference.terms.Terms, reference.terms_table),
         (reference.terms.Limits, reference.limits_table),
         (reference.terms.Privacy, reference.privacy_table),
+        (reference.terms.Robust, reference.robust_table),
+        (reference.facts.Facts, reference.facts_table),
         (reference.settings.Settings, reference.peer_table),
     ],
 )
@@ -166,7 +170,7 @@ def test_every_field_of_a_file_is_explained(cls, table):
     told = reference.field_texts(cls)
     for field in fields(cls):
         assert told.get(field.name), f"{cls.__name__}.{field.name} has no text"
-        assert field.name in ("limits", "privacy") or f"| `{field.name}` |" in table()
+        assert field.name in reference.SECTIONED or f"| `{field.name}` |" in table()
 
 
 def test_the_pages_hold_every_table():
@@ -177,11 +181,13 @@ def test_the_pages_hold_every_table():
 
 def test_settings_shown_on_the_page_are_settings():
     page = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
-    run, agreement, peer = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    run, agreement, described, peer = re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+    private = 'network = "n"\nlabel = "y"\n' + described + "[privacy]\nepsilon = 4.0\n"
+    assert len(reference.terms.Terms.parse(private, "the page").facts) == 3
     (terms,) = [reference.terms.Terms.parse(agreement, "the page")]
     assert terms.features and terms.limits.rows == 100
     assert all(
-        name in reference.settings.Settings.__dataclass_fields__
+        name in {**reference.settings.Settings.__dataclass_fields__, **reference.demands.DEMANDS}
         for name in re.findall(r"^(\w+) =", peer, re.M)
     )
     assert all(name in {*config.SETTINGS, *config.DATA} for name in re.findall(r"^(\w+) =", run, re.M))

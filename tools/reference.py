@@ -17,7 +17,7 @@ from docstrings import arguments, table_of
 from peerbayes import config
 from peerbayes.cli import app
 from peerbayes.estimators import ESTIMATORS
-from peerbayes.peers import settings, terms
+from peerbayes.peers import demands, facts, settings, terms
 from peerbayes.simulate import simulate
 
 NAMES = {
@@ -27,6 +27,13 @@ NAMES = {
     list: "list",
     dict: "table",
     bool: "true or false",
+}
+SECTIONED = ("facts", "limits", "privacy", "robust", "require")  # fields that are sections of their own
+FACTS = {
+    "mean": (None, "number"),
+    "sd": (None, "positive number"),
+    "range": (None, "list: least, most"),
+    "categories": (None, "list of texts or of numbers"),
 }
 PLAIN = {
     "str": "text",
@@ -145,6 +152,22 @@ def privacy_table() -> str:
     return _fields(terms.Privacy, terms.PRIVACY_CHECKS)
 
 
+def facts_table() -> str:
+    """What [features.NAME] of agreement.toml may say, beside the kind."""
+    return _fields(facts.Facts, FACTS)
+
+
+def robust_table() -> str:
+    """What [robust] of agreement.toml may say."""
+    return _fields(terms.Robust, terms.ROBUST_CHECKS)
+
+
+def require_table() -> str:
+    """What [require] of peer.toml may say."""
+    rows = [(f"`{name}`", demand.check[1], demand.told) for name, demand in demands.DEMANDS.items()]
+    return table_of(rows, ("entry", "is", ""))
+
+
 def peer_table() -> str:
     """What peer.toml may say."""
     return _fields(settings.Settings, {}).replace("| `listen` | text | needed |", "| `listen` | text | |")
@@ -153,7 +176,7 @@ def peer_table() -> str:
 def _fields(cls: Any, checks: dict[str, Any]) -> str:
     told, rows = field_texts(cls), []
     for each in fields(cls):
-        if each.name in ("limits", "privacy"):
+        if each.name in SECTIONED:
             continue
         default = "needed" if each.default is MISSING else written(each.default)
         if each.default is MISSING and each.default_factory is not MISSING:
@@ -193,5 +216,8 @@ SECTIONS = {
     "terms": terms_table,
     "limits": limits_table,
     "privacy": privacy_table,
+    "facts": facts_table,
+    "robust": robust_table,
+    "require": require_table,
     "peer": peer_table,
 }

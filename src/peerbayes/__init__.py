@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peerbayes import audit as audit
+    from peerbayes.attacks import Attack
     from peerbayes.columns import Column
     from peerbayes.errors import (
         ConfigurationError,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     )
     from peerbayes.estimators import KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
     from peerbayes.priors import prior_knowledge
+    from peerbayes.privacy.plan import plan
+    from peerbayes.privacy.terms import Privacy
     from peerbayes.runs import Run
     from peerbayes.schema import Schema
     from peerbayes.simulate import simulate
@@ -35,6 +38,7 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use: scikit-learn and pandas take a second and a hundred
 # megabytes, which a peer does not need.
 _HOMES = {
+    "attacks": ("Attack",),
     "columns": ("Column",),
     "errors": (
         "ConfigurationError", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
@@ -43,6 +47,8 @@ _HOMES = {
     ),
     "estimators": ("KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
     "priors": ("prior_knowledge",),
+    "privacy.plan": ("plan",),
+    "privacy.terms": ("Privacy",),
     "runs": ("Run",),
     "schema": ("Schema",),
     "simulate": ("simulate",),
@@ -58,6 +64,7 @@ __all__ = [
     "LDA",
     "QDA",
     "TAN",
+    "Attack",
     "BayesNetClassifier",
     "Column",
     "ConfigurationError",
@@ -67,6 +74,7 @@ __all__ = [
     "ModelFileTooNew",
     "PartitionError",
     "PeerbayesError",
+    "Privacy",
     "Run",
     "Schema",
     "SchemaError",
@@ -76,6 +84,7 @@ __all__ = [
     "StructureError",
     "TopologyError",
     "load",
+    "plan",
     "prior_knowledge",
     "simulate",
 ]

@@ -24,6 +24,7 @@ COMMANDS = {
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),
     "node": ("node", "app"),
+    "privacy": ("privacy", "app"),
     "predict": ("model", "predict"),
     "explain": ("model", "explain"),
     "sample": ("model", "sample"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from peerbayes.datasets import UnknownDataset, load
 from peerbayes.datasets.catalogue import ENTRIES
 from peerbayes.datasets.registry import find
 from peerbayes.errors import ConfigurationError
+from peerbayes.privacy.terms import Privacy
 
 # What [data] may say, and what it means.
 DATA = {
@@ -58,6 +59,9 @@ SETTINGS: dict[str, tuple[type, ...]] = {
     "peers_down": (float, int),
     "secure_sum": (bool,),
     "start_rounds": (int,),
+    "privacy": (dict,),
+    "robust": (str,),
+    "attack": (str, dict),
     "device": (str,),
     "dtype": (str,),
 }
@@ -100,7 +104,19 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
         name: _typed(name, value, SETTINGS[name], f"{path}{_line(text, name)}")
         for name, value in settings.items()
     }
-    return Configuration(data or {"name": "digits"}, {**settings, **parse_changes(changes)})
+    settings |= parse_changes(changes)
+    if "privacy" in settings:
+        settings["privacy"] = _privacy(settings["privacy"], str(path))
+    return Configuration(data or {"name": "digits"}, settings)
+
+
+def _privacy(given: dict[str, Any], where: str) -> Privacy:
+    """`privacy = { epsilon = 4.0 }` as a value."""
+    try:
+        return Privacy(**given)
+    except (TypeError, ValueError) as error:
+        told = ", ".join(each.name for each in fields(Privacy))
+        raise ConfigurationError(f"{where}: privacy: {error}; it holds any of {told}") from error
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:

@@ -70,6 +70,27 @@ class Holdings:
         parts = [core.statistics(features, labels) for _, features, labels in self._blocks(HERE)]
         return np.concatenate(parts)
 
+    def soft_errors(self, weights: np.ndarray, receivers: np.ndarray, senders: np.ndarray) -> np.ndarray:
+        """Soft errors of models W [M, C, K] on peers' own rows, senders[e]'s on those of receivers[e]: [E] -> [E]."""
+        errors = np.zeros(receivers.size)
+        order = np.argsort(receivers, kind="stable")
+        ends = np.cumsum(np.bincount(receivers, minlength=self.nodes))
+        for peer, some in enumerate(np.split(order, ends[:-1])):
+            if some.size and self.sizes[peer]:
+                errors[some] = self._soft_errors(self._slices[peer], weights[senders[some]])
+        return errors
+
+    def _soft_errors(self, mine: slice, weights: np.ndarray) -> np.ndarray:
+        """Of several models on some rows: [M, C, K] -> [M]."""
+        rows, labels, share = self._rows(mine), self.labels[mine], self.row_weights[mine]
+        known = complete(self.family, rows) if self.incomplete[mine].any() else None
+        features = None if known else np.asarray(self.family.features(rows))
+        lost = np.empty(len(weights))
+        for model, own in enumerate(weights):
+            logits = features @ own.T if known is None else known.log_joint(own)
+            lost[model] = 1.0 - core.softmax(logits)[np.arange(labels.size), labels] @ share / share.sum()
+        return lost
+
     # --- rows with values missing ----------------------------------------------------------------------
 
     @cached_property

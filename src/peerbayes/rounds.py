@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 from peerbayes import topologies
 from peerbayes.core import Array
+from peerbayes.defence import Defence
 from peerbayes.places import Place, fetch
 from peerbayes.relay import Relay
 from peerbayes.secure_sums import SecureSums
@@ -67,10 +68,14 @@ class Broadcast:
     place: Place
     secure: SecureSums | None = None
     """Messages are summed in fixed point, all of a receiver's or none."""
+    defence: Defence | None = None
+    """What peers do about false messages; None: all are taken as they come."""
     _mixing: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def begin(self, start: Array) -> Any:
         state = self.strategy.begin(start, self.residual)
+        if self.defence is not None:
+            return self.defence.begin(state, self.network)
         return Late(state, self.strategy.message(state)) if self._keeps else state
 
     @property
@@ -79,6 +84,8 @@ class Broadcast:
         return bool(self.faults.late) and self.strategy.takes_old and self.secure is None
 
     def advance(self, state: Any, turn: int) -> tuple[Any, np.ndarray]:
+        if self.defence is not None:
+            return self._defended(state, turn, self.defence)
         if not self._keeps:
             return self._stepped(state, turn, self.strategy.message(state), None)
         message = self.strategy.message(state.state)
@@ -90,22 +97,38 @@ class Broadcast:
         if self.strategy.mixing == "none":
             return self.strategy.step(state, message, self.residual), np.zeros(nodes)
         links = self.network.at(turn)
-        mixed = self._mixed(links, turn, message, before)
+        return self._learned(state, links, message, self._mixed(links, turn, message, before))
+
+    def _defended(self, watched: Any, turn: int, defence: Defence) -> tuple[Any, np.ndarray]:
+        """A round in which messages may be false."""
+        links, message = self.network.at(turn), self.strategy.message(watched.state)
+        weights = self._weights(links)
+        arrived = self.faults.fates(turn, weights.nnz)[0]
+        mixed, after = defence.mixed(watched, self.network, weights, arrived, message, turn, self.place)
+        state, sent = self._learned(watched.state, links, message, mixed)
+        return after._replace(state=state), sent
+
+    def _learned(self, state: Any, links: csr_array, message: Array, mixed: Array) -> tuple[Any, np.ndarray]:
+        """The state after a round, and the bytes that each peer sent."""
         after = self.strategy.step(state, mixed, self.residual)
         degrees = np.diff(links.indptr)
         if isinstance(self.network, topologies.Churn):
             after = unless_away(state, after, self.place.put(degrees) > 0)
         return after, degrees * float(message[0, ...].nbytes)
 
+    def _weights(self, links: csr_array) -> csr_array:
+        """What messages are mixed with: [N, N]."""
+        if self._mixing.get("links") is not links:
+            weights = getattr(topologies, self.strategy.mixing)(links)
+            self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))
+        return self._mixing["weights"]
+
     def _mixed(self, links: csr_array, turn: int, message: Array, before: Array | None) -> Array:
         """Σ_u a_vu message_u of what arrived: [N, …]."""
         if self.secure is not None:
             kept = self.faults.fates(turn, self.secure.weights.nnz)[0]
             return self.place.put(self.secure.mixed(links, kept, fetch(message)))
-        if self._mixing.get("links") is not links:
-            weights = getattr(topologies, self.strategy.mixing)(links)
-            self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))
-        weights, flat = self._mixing["weights"], message.reshape(len(message), -1)
+        weights, flat = self._weights(links), message.reshape(len(message), -1)
         if not (self.faults.loss or self.faults.late):
             return (self._mixing["placed"] @ flat).reshape(message.shape)
         in_time, late = self.faults.fates(turn, weights.nnz)
@@ -118,7 +141,7 @@ class Broadcast:
         return mixed.reshape(message.shape)
 
     def read(self, state: Any) -> Array:
-        return self.strategy.read(state.state if self._keeps else state)
+        return self.strategy.read(state.state if self._keeps or self.defence is not None else state)
 
 
 @dataclass(frozen=True)

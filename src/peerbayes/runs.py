@@ -19,6 +19,7 @@ from peerbayes.statistics import Statistics
 
 COLUMNS = ("round", "node", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
 REFERENCES = tuple(f"{kind}_{who}" for who in ("rc", "ml", "local") for kind in ("train", "test"))
+SPENT = ("sigma", "rounds", "epsilon", "delta", "rho")
 RUN_FILE = "run.peerbayes"
 LIVE_FILE = "live.sqlite"  # what a simulation writes while it goes on
 
@@ -51,15 +52,42 @@ class Run:
     """What predictions at the end look like: of "peers" and, with references, of "rc" and "ml"."""
     made: dict[str, str] = field(default_factory=dict, repr=False)
     """When, and by which versions."""
+    spent: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)), repr=False)
+    """[N, 5] what each peer spent of its privacy, in the order of `SPENT`; no rows without privacy."""
+    attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
+    """Peers that lied; what is told of peers is told of the others."""
+    rejected: dict[str, int] = field(default_factory=dict, repr=False)
+    """Messages that receivers refused, by what they broke; empty where nothing was checked (no robust, no attack)."""
 
     @property
     def history(self) -> Any:
-        """A DataFrame with a row per evaluated round and peer."""
-        return history_of(self.records)
+        """A DataFrame with a row per evaluated round and honest peer."""
+        return history_of(self._honest)
+
+    @property
+    def _honest(self) -> np.ndarray:
+        """The records of peers that did not lie."""
+        return self.records[~np.isin(self.records[:, 1], self.attackers)]
+
+    @property
+    def privacy(self) -> Any:
+        """A DataFrame with a row per peer: sigma of its noise, rounds released, epsilon spent, delta, and rho.
+
+        Without privacy it has no rows.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(self.spent, columns=list(SPENT)).astype({"rounds": np.int64})
+        return frame.rename_axis("node")
 
     def summary(self) -> dict[str, float]:
-        """Errors at the end: mean and standard deviation over peers, RC and ML beside them, and the gaps."""
-        last = self.records[self.records[:, 0] == self.records[:, 0].max()]
+        """Errors at the end: mean and standard deviation over honest peers, RC and ML beside them, and the gaps.
+
+        With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
+        rows, `attackers` says how many lied, and `rejected` how many messages were refused.
+        """
+        records = self._honest
+        last = records[records[:, 0] == records[:, 0].max()]
         column = {name: last[:, place] for place, name in enumerate(COLUMNS)}
         told = {"rounds": float(last[0, 0]), "peers": float(len(last))}
         for kind in ("train", "test"):
@@ -71,6 +99,10 @@ class Run:
         told["disagreement"] = float(column["disagreement"].mean())
         told["bytes_per_peer"] = float(column["bytes"].mean())
         told["floored"] = float(column["floored"].mean())
+        if len(self.spent):
+            told["epsilon"] = float(self.spent[:, SPENT.index("epsilon")].max())
+        if self.rejected:
+            told |= {"attackers": float(self.attackers.size), "rejected": float(sum(self.rejected.values()))}
         told |= {f"seconds_{what}": seconds for what, seconds in self.seconds.items()}
         return told
 
@@ -108,10 +140,14 @@ class Run:
             "made": self.made,
             "of_weights": self.of_weights,
             "seconds": self.seconds,
+            "rejected": self.rejected,
             "schema": self.schema.to_json(),
             "family": {"name": self.layout.name, **self.layout.layout()},
         }
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
+        if len(self.spent):
+            arrays["spent"] = self.spent
+        arrays["attackers"] = self.attackers
         for who, outcome in self.outcomes.items():
             arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
         files.write(target / RUN_FILE, files.pack(header, arrays))
@@ -145,6 +181,9 @@ class Run:
                     if name.startswith("confusion ")
                 },
                 header.get("made", {}),
+                arrays.get("spent", np.zeros((0, 5))),
+                arrays.get("attackers", np.zeros(0)).astype(np.int64),
+                header.get("rejected", {}),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from array_api_compat import array_namespace
 from sklearn.exceptions import ConvergenceWarning
 
 from peerbayes import layouts, metrics, structure, topologies, versions
+from peerbayes.attacks import Attack
 from peerbayes.calibration import start_statistics
 from peerbayes.checkpoints import Checkpoint
+from peerbayes.defence import ROBUST, Defence, Watched
+from peerbayes.defence import STRATEGIES as DEFENDED
 from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.expectation import AGREED_STEPS
-from peerbayes.families import BayesNet, Family
+from peerbayes.families import BayesNet, Family, Rows
 from peerbayes.gossip import agree
 from peerbayes.holdings import Holdings
 from peerbayes.inputs import (
@@ -33,20 +36,20 @@ from peerbayes.inputs import (
     rest,
     rows_at,
 )
+from peerbayes.invariants import REASONS, ROUNDING, ROUNDING_SINGLE, Invariants, invariants_of
 from peerbayes.live import LiveFile
 from peerbayes.partitions import partition as part_rows
 from peerbayes.places import Place, fetch
+from peerbayes.privacy import simulated as private
+from peerbayes.privacy.terms import Privacy
 from peerbayes.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
 from peerbayes.rounds import Broadcast, Faults, OverTree
 from peerbayes.runs import REFERENCES, Run
 from peerbayes.schema import Schema
 from peerbayes.secure_sums import CONSERVING, SUMMING, SecureSums
-from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
+from peerbayes.strategies import DSGD, LOSSY_MEMORY, NOISY_WINDOW, ROBUST_MEMORY, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
 from peerbayes.views import Structure
-
-# ρ of `exact` where messages get lost or late, or peers are away.
-LOSSY_MEMORY = 0.97
 
 Progress = Callable[[int, int], object]  # called with the rounds done and the rounds in all
 
@@ -79,6 +82,9 @@ def simulate(
     peers_down: float = 0.0,
     secure_sum: bool = False,
     start_rounds: int = 32,
+    privacy: Privacy | None = None,
+    robust: str | None = None,
+    attack: Any = None,
     references: bool = True,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
@@ -121,6 +127,13 @@ def simulate(
     secure_sum      whether neighbours learn only the sum of the messages that they hear: numbers are rounded to 2⁻³²,
                     a peer that misses one message keeps its own, and every peer needs three neighbours or more
     start_rounds    rounds of accelerated gossip that agree on the "marginal" and "ml" starts, counted in bytes
+    privacy         `peerbayes.Privacy(epsilon=4.0)`: noise in whatever leaves a peer, so that what anybody can learn of
+                    one row is bounded; None: none. With a `schema`, its units are taken as they are declared
+    robust          what peers do about false messages: None, "clip" (each neighbour moves a peer by a middling distance
+                    at most) or "guard" (clip, and links to neighbours whose models fail on a peer's own rows are cut);
+                    for the strategies exact and crc. See `combining` and `guard`
+    attack          peers that lie: an `Attack`, its kind ("flip"), or a table of its fields. Errors, references and the
+                    history are then of the honest peers and their rows; attackers are honest while a start is agreed on
     references      whether RC and ML on the pooled rows, and peers alone (strategy "local"), are computed beside them
     progress        called after every round with the rounds done and the rounds in all
     checkpoint      a file to go on from after a crash: the same call then ends with the same bits
@@ -128,12 +141,22 @@ def simulate(
     device          PyTorch's name of a device ("cuda"); None: NumPy
     dtype           "float64" or "float32"
     """
-    configuration = {
+    configuration: dict[str, Any] = {
         name: value if isinstance(value, str | int | float | bool | tuple | None) else type(value).__name__
         for name, value in locals().items()
         if name not in ("X", "y", "schema", "test", "references", "progress", "checkpoint", "live")
     }
+    if privacy is not None:
+        private.refuse(privacy, strategy, family, local_steps, objective, device, dtype)
+        configuration["privacy"] = asdict(privacy)
     made = versions.made()
+    attack = Attack.of(attack)
+    configuration["attack"] = None if attack is None else str(attack)
+    _check_robust(robust, attack, strategy, message_delay)
+    if secure_sum and (robust is not None or attack is not None):
+        raise ValueError(
+            "secure_sum hides single messages, which robust and attack judge and forge; choose one"
+        )
     check_names(family, strategy, start, objective, lr)
     judged_rows = evaluate_rows if isinstance(evaluate_rows, tuple) else (evaluate_rows, evaluate_rows)
     check_counts(
@@ -155,7 +178,10 @@ def simulate(
         network = topologies.Churn(network, peers_down, int(streams[2].integers(2**31)))
 
     own = np.concatenate(parts)
-    measured = described.measured_on(rows_at(table, own))
+    if privacy is not None:
+        described = replace(described, clip=min(privacy.bound, described.limit))
+    declared = privacy is not None and schema is not None  # units of the peers' own rows would tell of them
+    measured = described if declared else described.measured_on(rows_at(table, own))
     sizes = np.array([len(part) for part in parts])
     rows = measured.encode(rows_at(table, own))
     away = test if test is not None else rest(table, codes, own, classes)
@@ -170,15 +196,36 @@ def simulate(
     if getattr(strategy, "name", strategy) == "dsgd":
         refuse_gaps(guarded, rows, *((there[0],) if there else ()))
     per_row = np.ones(nodes) if objective == "rows" else sizes.sum() / (nodes * sizes)
-    held = Holdings(guarded, rows, codes[own], np.repeat(per_row, sizes), sizes, len(classes), place)
-    begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy)
+    attackers = np.zeros(0, dtype=np.int64) if attack is None else attack.attackers(nodes, seed)
+    honest = np.delete(np.arange(nodes), attackers)
+    fair = np.repeat(np.isin(np.arange(nodes), honest), sizes)  # rows of honest peers
+    labels = codes[own]
+    if attack is not None and attack.kind == "label":
+        labels = np.where(fair, labels, len(classes) - 1 - labels)
+    held = Holdings(guarded, rows, labels, np.repeat(per_row, sizes), sizes, len(classes), place)
     faults = Faults(message_loss, seed, message_delay)
-    driver = _driver(strategy, network, held, begin, rounds, local_steps, faults)
+    hidden = None
+    if privacy is not None:
+        lossy = bool(message_loss or message_delay or peers_down)
+        scheme = private.agreed(privacy, held, rounds, lr, network, start, lossy)
+        hidden = private.PrivateRows(scheme, held, network.at(1), seed)
+    begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy, hidden)
+    if (robust is not None or attack is not None) and start != "uniform":
+        begin[:] = begin.mean(axis=0)  # as real peers agree: exactly, so that class sums can be checked
+    asked = Exact(rounds, ROBUST_MEMORY) if robust is not None and strategy == "exact" else strategy
+    driver = _driver(asked, network, held, begin, rounds, local_steps, faults, hidden)
     if secure_sum:
         driver = _secured(strategy, driver, network, held)
     configuration["strategy"] = driver.strategy.name
+    if isinstance(driver, Broadcast) and (robust is not None or attack is not None):
+        known = _invariants(driver.strategy, held, begin, start, lr, local_steps, measured.limit)
+        soft = held.soft_errors if robust == "guard" else None
+        rule = "mean" if robust is None else "clip"
+        defence = Defence(rule, known, attack, attackers, seed, soft, guarded.weights)
+        driver = replace(driver, defence=defence)
 
-    train = metrics.sample(guarded, rows, held.labels, place, judged_rows[0], nodes, seed)
+    judged_on = rows if fair.all() else Rows(rows.values[fair], rows.codes[fair])
+    train = metrics.sample(guarded, judged_on, held.labels[fair], place, judged_rows[0], nodes, seed)
     tested = None
     if there is not None:
         tested = metrics.sample(guarded, *there, place, judged_rows[1], nodes, seed)
@@ -194,6 +241,8 @@ def simulate(
     del begin  # a large network's memory is its statistics
     if saved is not None:
         done, state, sent, records = saved.resume(state, sent)
+        if hidden is not None:
+            hidden.calls += done
     seen = Structure.of(measured, guarded)
     watched = None if live is None else LiveFile(Path(live), configuration, made, sizes, links, seen)
     if watched is not None and records:
@@ -204,8 +253,9 @@ def simulate(
         clock.add("rounds")
         if turn == rounds or (evaluate_every and turn % evaluate_every == 0):
             now = driver.read(state)
-            mean = array_namespace(now).mean(now, axis=0)
+            mean = array_namespace(now).mean(now[honest, ...], axis=0)
             judged = metrics.judged(now, mean, driver.strategy.of_weights, guarded, train, tested)
+            judged[:, attackers] = np.nan
             records.append(
                 np.stack([np.full(nodes, float(turn)), np.arange(nodes), *judged[:4], sent, judged[4]], 1)
             )
@@ -223,21 +273,26 @@ def simulate(
         saved.remove()
 
     stats, of_weights = np.asarray(fetch(driver.read(state)), dtype=np.float64), driver.strategy.of_weights
+    rejected = (
+        dict(zip(REASONS, state.rejected.astype(int).tolist(), strict=True))
+        if isinstance(state, Watched)
+        else {}
+    )
     clock.add("rounds")
     del state, there
     history = np.concatenate(records)
-    outcomes = {"peers": (train if tested is None else tested).outcome(stats, of_weights)}
+    outcomes = {"peers": (train if tested is None else tested).outcome(stats[honest], of_weights)}
     clock.add("evaluation")
     beside = dict.fromkeys(REFERENCES, math.nan)
     if references:
-        alone = history[-nodes:, 2:4].mean(axis=0)
+        alone = history[-nodes:, 2:4][honest].mean(axis=0)
         if driver.strategy.name != "local":
             begin, _ = _start(start, held, lr, network, start_rounds, "local")
             driver = _driver("local", network, held, begin, rounds, local_steps, Faults(0.0, seed))
-            alone = _at_the_end(driver, place.put(begin), rounds, guarded, train, tested)
+            alone = _at_the_end(driver, place.put(begin), rounds, guarded, train, tested, honest)
             del begin
         beside |= {"train_local": float(alone[0]), "test_local": float(alone[1])}
-        weights = held.row_weights
+        weights, own = held.row_weights[fair], own[fair]
         del driver, held, rows, train, tested  # the others need room
         errors, predicted = _references(guarded, table, y, own, measured, start, lr, rounds, weights, away)
         beside |= errors
@@ -259,17 +314,56 @@ def simulate(
         links,
         outcomes,
         made,
+        np.zeros((0, 5)) if hidden is None else hidden.spent(),
+        attackers,
+        rejected,
     )
 
 
+def _check_robust(robust: str | None, attack: Attack | None, strategy: Any, message_delay: float) -> None:
+    if robust not in ROBUST:
+        raise ValueError(f"robust is {robust!r}; expected None, 'clip' or 'guard'")
+    if robust is None and attack is None:
+        return
+    name = getattr(strategy, "name", strategy)
+    if name not in DEFENDED:
+        raise ValueError(
+            f"strategy is {name!r}; robust combining and attacks are for {' and '.join(DEFENDED)}, whose messages are "
+            "a peer's own statistics"
+        )
+    if message_delay and name == "crc":
+        raise ValueError(
+            "message_delay is above 0; with robust or attack crc takes no messages of the round before"
+        )
+
+
+def _invariants(
+    strategy: Strategy, held: Holdings, begin: np.ndarray, start: str, lr: float, steps: int, limit: float
+) -> Invariants:
+    """What honest messages of this run obey."""
+    whole = [bool((held.rows.codes[:, k] >= 0).all()) for k in range(held.rows.codes.shape[1])]
+    rows = np.add.reduceat(held.row_weights, held.offsets[:-1]) if held.sizes.all() else held.sizes
+    return invariants_of(
+        strategy, held.family, begin[0].astype(np.float64), whole, bool(held.incomplete.any()), float(rows.sum()),
+        float(rows.max()), float(held.sizes.sum()) / (lr * held.nodes), steps, limit, start != "ml",
+        ROUNDING if held.place.precision == "float64" else ROUNDING_SINGLE,
+    )  # fmt: skip
+
+
 def _at_the_end(
-    driver: Broadcast | OverTree, state: Any, rounds: int, family: Family, train: Any, tested: Any
+    driver: Broadcast | OverTree,
+    state: Any,
+    rounds: int,
+    family: Family,
+    train: Any,
+    tested: Any,
+    honest: np.ndarray,
 ) -> np.ndarray:
-    """Mean training and test error over peers after all rounds: [2]."""
+    """Mean training and test error over honest peers after all rounds: [2]."""
     state = driver.begin(state)
     for turn in range(1, rounds + 1):
         state, _ = driver.advance(state, turn)
-    now = driver.read(state)
+    now = driver.read(state)[honest, ...]
     mean = array_namespace(now).mean(now, axis=0)
     return metrics.judged(now, mean, False, family, train, tested)[:2].mean(axis=1)
 
@@ -296,6 +390,7 @@ def _driver(
     rounds: int,
     steps: int,
     faults: Faults,
+    hidden: private.PrivateRows | None = None,
 ) -> Broadcast | OverTree:
     """The strategy asked for, over this network; "auto" chooses between relay and exact by what peers can measure."""
     lossy = bool(faults.loss or faults.late) or isinstance(network, topologies.Churn)
@@ -307,9 +402,9 @@ def _driver(
                 "relay needs a fixed network, this one changes or loses peers; use strategy='exact' or 'auto'"
             )
         learner = Relay(spanning_tree(network.at(1)), rounds, held.place)
-        return OverTree(learner, held.residual(rounds, steps), faults)
-    chosen = _strategy(strategy, rounds, lossy, held)
-    residual = held.residual(rounds, steps, chosen.of_weights)
+        return OverTree(learner, hidden or held.residual(rounds, steps), faults)
+    chosen = _strategy(strategy, rounds, lossy, held, hidden is not None)
+    residual = hidden or held.residual(rounds, steps, chosen.of_weights)
     return Broadcast(chosen, network, residual, faults, held.place)
 
 
@@ -343,11 +438,12 @@ def _relay_fits(network: topologies.Schedule, held: Holdings, start: np.ndarray,
     return near or held.differ(start, network.at(1)) > DIFFERENT
 
 
-def _strategy(strategy: str | Strategy, rounds: int, lossy: bool, held: Holdings) -> Strategy:
+def _strategy(strategy: str | Strategy, rounds: int, lossy: bool, held: Holdings, noisy: bool) -> Strategy:
     if not isinstance(strategy, str):
         return strategy
     if strategy == "exact":
-        return Exact(rounds=rounds, memory=LOSSY_MEMORY if lossy else 1.0)
+        averaged = int(rounds * NOISY_WINDOW) if noisy else None
+        return Exact(rounds=rounds, memory=LOSSY_MEMORY if lossy else 1.0, averaged=averaged)
     if strategy == "dsgd":
         total = float(held.row_weights.sum())
         return DSGD(rate=held.nodes / total / (0.5 * held.mean_square()))
@@ -355,12 +451,19 @@ def _strategy(strategy: str | Strategy, rounds: int, lossy: bool, held: Holdings
 
 
 def _start(
-    start: str, held: Holdings, lr: float, network: topologies.Schedule, rounds: int, strategy: str | Strategy
+    start: str,
+    held: Holdings,
+    lr: float,
+    network: topologies.Schedule,
+    rounds: int,
+    strategy: str | Strategy,
+    hidden: private.PrivateRows | None = None,
 ) -> tuple[np.ndarray, int]:
     """Every peer's S⁰ [N, C, K], and the bytes each peer sent to agree on it.
 
     The ml start is the mean over peers of Y_vᵀΦ_v / lr: peers agree on it by gossip. The uniform start needs none.
-    Where values are missing that mean is the last of a few steps of expectation-maximisation, each agreed on.
+    Where values are missing that mean is the last of a few steps of expectation-maximisation, each agreed on. With
+    privacy, Y_vᵀΦ_v is a noisy release.
     """
     nodes, mass = held.nodes, float(held.sizes.sum()) / (lr * held.nodes)
     alone = getattr(strategy, "name", strategy) == "consensus-ml"
@@ -375,11 +478,12 @@ def _start(
         if alone:
             return own, sent
     else:
-        own = held.statistics()
+        own = held.statistics() if hidden is None else hidden.start(start == "marginal")
     local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * held.classes)
     agreed = agree(network, local.reshape(nodes, -1), rounds).reshape(local.shape)
     degree = float(np.diff(network.at(1).indptr).mean())
-    return np.broadcast_to(agreed, own.shape).copy(), sent + int(rounds * degree * local[0].nbytes)
+    shape = (nodes, held.classes, held.family.size)
+    return np.broadcast_to(agreed, shape).copy(), sent + int(rounds * degree * local[0].nbytes)
 
 
 def _completed(held: Holdings, network: topologies.Schedule, rounds: int) -> tuple[np.ndarray, int]:

@@ -24,6 +24,12 @@ from peerbayes.core import Array
 
 Residual = Callable[[Array], Array]
 
+# ρ of `exact` where messages get lost or late, or peers are away; and where messages may be false.
+LOSSY_MEMORY, ROBUST_MEMORY = 0.97, 0.9
+
+# The share of the rounds that the read-out of `exact` averages where there is noise.
+NOISY_WINDOW = 0.5
+
 
 class Strategy(Protocol):
     """What a driver asks of a strategy."""
@@ -151,11 +157,18 @@ class Exact:
 
     rounds: int = 64
     memory: float = 1.0
-    """ρ: 1 on reliable links, 0.97 where messages get lost."""
+    """ρ: 1 on reliable links, 0.97 where messages get lost, 0.9 where some may be false: S − ψ integrates what a false
+    message did to the mean, and goes on doing it once its sender is cut off; ρ forgets it in 1/(1 − ρ) rounds."""
+    averaged: int | None = None
+    """Rounds that the read-out averages; None: six, fewer for short runs. Half of them where there is noise."""
 
     @property
     def window(self) -> int:
-        """Rounds that the read-out averages: six, fewer for short runs."""
+        """Rounds that the read-out averages."""
+        return self._usual if self.averaged is None else max(1, self.averaged)
+
+    @property
+    def _usual(self) -> int:
         return max(1, min(6, self.rounds // 8))
 
     @property

@@ -143,7 +143,13 @@ def sampled(nodes: int, rounds: int, held: int = HELD) -> np.ndarray:
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """Mean, least, quantiles and most over peers: [T, N] -> [T, 8], see `LEVELS`."""
+    """Mean, least, quantiles and most over peers: [T, N] -> [T, 8], see `LEVELS`.
+
+    Peers that lied have no figures, and do not count.
+    """
+    honest = ~np.isnan(values).all(axis=0)
+    if honest.any():
+        values = values[:, honest]
     quantiles = np.quantile(values, (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0), axis=1)
     return np.concatenate([values.mean(axis=1)[:, None], quantiles.T], axis=1)
 
@@ -152,9 +158,9 @@ def median_peer(run: Run) -> int:
     """The peer whose error at the end is the median: the one a model is shown of."""
     last = run.records[-len(run.sizes) :]
     errors = last[:, COLUMNS.index("test_error")]
-    if not np.isfinite(errors).all():
+    if not np.isfinite(errors).any():
         errors = last[:, COLUMNS.index("train_error")]
-    return int(np.argsort(errors, kind="stable")[len(errors) // 2])
+    return int(np.argsort(errors, kind="stable")[np.isfinite(errors).sum() // 2])
 
 
 def titles(runs: Sequence[Run], names: Sequence[str]) -> list[str]:

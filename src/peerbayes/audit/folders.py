@@ -40,9 +40,10 @@ class Audit:
             return "Nobody is in yet: there is nothing to judge."
         if not self.alarming:
             return (
-                f"Nothing alarming at {peers} peer{'s' * (peers > 1)}: but neighbours learn class counts, and rows "
-                "are not anonymous."
-            )
+                f"Nothing alarming at {peers} peer{'s' * (peers > 1)}: but "
+                + ("noise is a bound, and no anonymity." if all(e.hidden for e in self.exposures) else
+                   "neighbours learn class counts, and rows are not anonymous.")
+            )  # fmt: skip
         who = "The peer is" if peers == 1 else f"{self.alarming} of {peers} peers are"
         return f"Alarming: {who} open to neighbours. Do not start unless these may see the rows."
 
@@ -65,10 +66,12 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
         degree = np.bincount(spanning_tree(links).sender, minlength=nodes)
     counts = None if labels is None else _counted(run, labels)
     notes = () if counts is not None else ("class counts of the peers are not known here: give --data",)
+    promise = run.configuration.get("privacy") or {}
     exposures = [
         Exposure(
             f"peer {peer}", int(degree[peer]), int(run.sizes[peer]), None if counts is None else counts[peer], rounds,
-            strategy != SILENT,
+            strategy != SILENT, promise.get("epsilon"), promise.get("delta", 1e-5),
+            int(degree[peer]) if run.configuration.get("secure_sum") else 1,
         )
         for peer in range(nodes)
     ]  # fmt: skip

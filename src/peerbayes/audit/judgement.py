@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from peerbayes.audit.measured import LISTENING, LYING, MEMBERSHIP, ROUNDS, Table, highest
+from peerbayes.privacy.accounting import membership, mu_of
 
 FEW_ROWS = 50  # below, a neighbour that lies has nearly all of them within 64 rounds
+
+NOISE_HOLDS = 8.0  # up to this ε the attacks found no row (`benchmarks/audit.py`)
 
 TELLING = 0.9  # from this AUC on, membership alone is alarming
 
@@ -34,6 +37,22 @@ class Exposure:
     """Rounds of messages."""
     sends: bool = True
     """Whether anything is sent in the rounds."""
+    epsilon: float | None = None
+    """What differential privacy promises for all that it sends; None: there is no noise."""
+    delta: float = 1e-5
+    """The probability with which that may fail."""
+    among: int = 1
+    """How many messages a neighbour hears the sum of; 1: each by itself."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether there is noise enough that no attack here finds a row."""
+        return self.epsilon is not None and self.epsilon <= NOISE_HOLDS
+
+    @property
+    def few(self) -> bool:
+        """Whether what a neighbour hears is of few rows."""
+        return self.rows is not None and self.rows * self.among < FEW_ROWS
 
     @property
     def leaf(self) -> bool:
@@ -68,15 +87,17 @@ class Exposure:
         if self.rows is None or not self.sends or not self.neighbours:
             return None if self.rows is None else 0.5
         last = max(next(iter(MEMBERSHIP.values())))
-        found = highest(MEMBERSHIP, min(self.rows, last))
-        return 0.5 + (found - 0.5) * math.sqrt(min(1.0, last / max(1, self.rows)))
+        held = self.rows * self.among
+        found = highest(MEMBERSHIP, min(held, last))
+        auc = 0.5 + (found - 0.5) * math.sqrt(min(1.0, last / max(1, held)))
+        return auc if self.epsilon is None else min(auc, membership(mu_of(self.epsilon, self.delta)))
 
     def alarms(self) -> list[str]:
         """What nobody should accept unknowingly, a sentence each; the worst first."""
         if not self.sends or not self.neighbours:
             return []
         told = []
-        if self.leaf:
+        if self.leaf and not self.hidden:
             had = ""
             if self.rows is not None and self.lying is not None and self.listening is not None:
                 had = (
@@ -84,7 +105,7 @@ class Exposure:
                     f"statistics about {self.lying:.0%}"
                 )
             told.append(f"one neighbour only: it learns this peer's contribution exactly, every round{had}")
-        if self.rows is not None and self.rows < FEW_ROWS:
+        if self.few and not self.hidden:
             told.append(
                 f"{self.rows} rows are few: from the statistics that this peer sends, neighbours that share what they "
                 "hear can reconstruct most of them, and any one tells members from others with an AUC of "
@@ -94,6 +115,8 @@ class Exposure:
             told.append(
                 f"any neighbour tells its rows from others with an AUC of up to {self.membership:.2f}"
             )
+        if self.hidden:
+            return told
         if self.alone:
             rows = "a row is" if self.alone == 1 else f"{self.alone} rows are"
             told.append(
@@ -109,6 +132,16 @@ class Exposure:
         """What is as it is, and should be known."""
         if not self.sends or not self.neighbours:
             return ["nothing is sent in the rounds"]
+        if self.epsilon is not None:
+            bound = membership(mu_of(self.epsilon, self.delta))
+            return [
+                f"noise bounds what anybody learns of one row: ε = {self.epsilon:g}, δ = {self.delta:g}; no test of "
+                f"whether a row took part has an AUC above {bound:.2f}"
+            ]
+        if self.among > 1:
+            return [
+                f"a neighbour hears the sum of {self.among} messages, and learns the class counts of that sum"
+            ]
         told = ["every neighbour learns how many rows of each class it has, exactly"]
         if self.absent and self.counts is not None and sum(count > 0 for count in self.counts) > 1:
             told.append(
@@ -138,14 +171,16 @@ class Exposure:
 
     def to_plain(self) -> dict[str, Any]:
         """For programs to read."""
-        worked_out = ("leaf", "absent", "alone", "listening", "lying", "membership", "alarming")
+        worked_out = ("leaf", "hidden", "absent", "alone", "listening", "lying", "membership", "alarming")
         return {**asdict(self), **{name: getattr(self, name) for name in worked_out}, "alarms": self.alarms(),
                 "notes": self.notes()}  # fmt: skip
 
     def _share(self, table: Table, scale: float = 1.0) -> float | None:
         if self.rows is None:
             return None
-        return highest(table, self.rows * scale) if self.sends and self.neighbours else 0.0
+        if self.hidden or not self.sends or not self.neighbours:
+            return 0.0
+        return highest(table, self.rows * self.among * scale)
 
 
 ADVICE = (

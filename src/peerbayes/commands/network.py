@@ -16,6 +16,7 @@ import typer
 from peerbayes.commands.shared import explained, known_format
 from peerbayes.files import write
 from peerbayes.peers.errors import TermsError, parts_needed
+from peerbayes.peers.facts import Facts
 from peerbayes.peers.terms import Limits, Privacy, Terms
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ def new(
     label: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(help="COLUMN=auto, continuous or discrete; again for each. None: all columns."),
+        typer.Option(
+            help="COLUMN=auto, continuous or discrete; again for each. None: all columns. With --epsilon also what is "
+            "known of it: AGE=continuous:0..100 (its range), AGE=continuous:40+-15 (mean and sd), SEX=discrete:f,m."
+        ),
     ] = None,
     family: Annotated[
         str | None, typer.Option(help="What a class looks like: naive-bayes, qda, lda.")
@@ -57,6 +61,26 @@ def new(
         bool | None,
         typer.Option("--secure-sum", help="Neighbours learn sums of three or more messages, and no message."),
     ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="All values of the label: a,b. --epsilon needs them.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Differential privacy: how much anybody may learn of one row; 4 is common. None: no noise."
+        ),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="The probability with which that may fail.")] = None,
+    edge_noise: Annotated[
+        float | None, typer.Option(help="Noise that neighbours share, beside their own; 3 is a good number.")
+    ] = None,
+    min_rows: Annotated[
+        int | None, typer.Option(help="With --epsilon, a peer with fewer takes no part.")
+    ] = None,
+    average_rows: Annotated[
+        float | None,
+        typer.Option(help="With --epsilon, rows of a peer on average; else bought with some of it."),
+    ] = None,
     peers: Annotated[int | None, typer.Option(help="Close when so many are in.")] = None,
 ) -> None:
     """Make an authority, an agreement and an empty roster."""
@@ -67,12 +91,17 @@ def new(
 
         given = {
             "network": name, "label": label, "family": family, "strategy": strategy, "start": start, "rounds": rounds,
-            "lr": lr, "clip": clip, "features": _features(feature),
+            "lr": lr, "clip": clip, **_features(feature), "classes": None if classes is None else _values(classes),
         }  # fmt: skip
         limits = {"deadline": deadline, "quorum": quorum, "rows": rows}
+        hidden: dict[str, Any] = {
+            "secure_sum": secure_sum, "epsilon": epsilon, "delta": delta, "edge_noise": edge_noise,
+            "min_rows": min_rows, "rows": average_rows,
+        }  # fmt: skip
+        hidden = {key: value for key, value in hidden.items() if value is not None}
         if terms is None:
-            agreement = _terms(given, limits, Privacy(bool(secure_sum))).to_toml()
-        elif all(value is None for value in (*given.values(), *limits.values(), secure_sum)):
+            agreement = _terms(given, limits, Privacy(**hidden)).to_toml()
+        elif all(value is None for value in (*given.values(), *limits.values(), *hidden.values())):
             Terms.read(terms)  # errors name the founder's file, not the copy
             agreement = text_of(terms)
         else:
@@ -207,17 +236,50 @@ def _terms(given: dict[str, Any], limits: dict[str, Any], privacy: Privacy) -> T
     return Terms(**chosen, limits=bounds, privacy=privacy)
 
 
-def _features(given: list[str] | None) -> dict[str, str] | None:
-    """COLUMN=KIND, or COLUMN alone; a column's name may hold '=' as well."""
+def _features(given: list[str] | None) -> dict[str, Any]:
+    """COLUMN=KIND or COLUMN=KIND:FACTS, or COLUMN alone; a column's name may hold '=' as well."""
     if not given:
-        return None
+        return {"features": None}
     pairs = [
         (column, kind) if sign else (kind, "auto")
         for column, sign, kind in (f.rpartition("=") for f in given)
     ]
     if len(dict(pairs)) < len(pairs):
         raise TermsError(f"--feature names a column twice: {', '.join(given)}; expected each once")
-    return dict(pairs)
+    features, facts = {}, {}
+    for column, kind in pairs:
+        features[column], told, known = kind.partition(":")
+        if told:
+            facts[column] = Facts.of(
+                features[column], _known(features[column], known), f"--feature {column!r:.80}"
+            )
+    return {"features": features, **({"facts": facts} if facts else {})}
+
+
+def _known(kind: str, text: str) -> dict[str, Any]:
+    """0..100, 40+-15, or a,b,c."""
+    if kind == "discrete":
+        return {"categories": _values(text)}
+    for sign, names in (("..", ("least", "most")), ("+-", ("mean", "sd"))):
+        first, found, second = text.partition(sign)
+        if found:
+            try:
+                numbers = [float(first), float(second)]
+            except ValueError:
+                break
+            return {"range": numbers} if sign == ".." else dict(zip(names, numbers, strict=True))
+    raise TermsError(f"--feature says {text!r:.60} of a {kind} column; expected LEAST..MOST, or MEAN+-SD")
+
+
+def _values(text: str) -> list[Any]:
+    """a,b,c as texts, or 0,1 as numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    for number in (int, float):
+        try:
+            return [number(part) for part in parts]
+        except ValueError:
+            continue
+    return parts
 
 
 def _warn(roster: Roster, terms: Terms, network: Path) -> None:

@@ -34,7 +34,21 @@ def _terms(terms: Terms) -> list[str]:
         f"{terms.local_steps} local step{'s' * (terms.local_steps > 1)}, clip {clip}",
         f"  limits     a round waits {terms.limits.deadline:g} s, for {terms.limits.quorum:.0%} of the neighbours; "
         f"messages up to {terms.limits.message_bytes:,} bytes; {terms.limits.rows} or more rows a peer",
+        *_privacy(terms),
     ]
+
+
+def _privacy(terms: Terms) -> list[str]:
+    parts, promise = [], terms.privacy.promise
+    if promise is not None:
+        parts.append(
+            f"epsilon {promise.epsilon:g} with delta {promise.delta:g}; {promise.min_rows} or more rows a peer"
+        )
+        if promise.edge_noise:
+            parts.append(f"edge noise {promise.edge_noise:g} against {promise.colluders} together")
+    if terms.privacy.secure_sum:
+        parts.append("secure sums")
+    return [f"  privacy    {'; '.join(parts)}"] if parts else []
 
 
 def _roster(roster: Roster) -> list[str]:

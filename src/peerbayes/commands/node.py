@@ -129,6 +129,8 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
     console.print(
         f"sent {told['sent']['messages']:,} messages, {told['sent']['bytes']:,} bytes; model: {told['model']}"
     )
+    if told["privacy"]:
+        console.print(_private(told["privacy"]))
     if told["judged"]:
         console.print(f"after round {told['judged']['round']}: {words(told['judged'])}")
     rows = [
@@ -142,6 +144,16 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
             ("from", "reason", "times", "last"),
             [(r["who"], r["reason"], r["count"], _when(r["last"])) for r in told["refusals"][:20]],
         )
+
+
+def _private(told: dict[str, Any]) -> str:
+    """What was spent, as a line."""
+    before = told["with_earlier_runs"]
+    return (
+        f"private: epsilon {told['spent']:.4g} of {told['epsilon']:g} spent (delta {told['delta']:g}), "
+        f"{told['rounds']} rounds released"
+        + (f"; {before:.4g} with earlier runs of this folder" if before is not None else "")
+    )
 
 
 @app.command()

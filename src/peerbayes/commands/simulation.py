@@ -95,6 +95,14 @@ def tell(run: Run, form: str) -> None:
         ("ML on the pooled rows", told["test_ml"], "", told["train_ml"]),
     ]
     print_table(("", "test error", "spread over peers", "training error"), rows)
+    if "epsilon" in told:
+        spent = run.configuration["privacy"]
+        console.print(f"\nspent by each peer: epsilon {told['epsilon']:.4g}, delta {spent['delta']:.3g}")
+    if run.rejected:
+        console.print(
+            f"\n{run.attackers.size} peers lied; errors are of the others and their rows. "
+            f"{sum(run.rejected.values())} messages were refused"
+        )
     total = sum(run.seconds.values())
     shares = ", ".join(f"{what} {seconds / total:.0%}" for what, seconds in run.seconds.items())
     console.print(f"\n{total:.1f} s: {shares}")

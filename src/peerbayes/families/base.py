@@ -195,6 +195,12 @@ class Family(ABC):
         row = np.concatenate([self.uniform_moments(), *cells])
         return np.tile(row * (mass / classes), (classes, 1))
 
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each feature: where the count that its mean is over is (0: all rows); whether it is a square. Two [K]."""
+        squares = np.zeros(self.size, dtype=bool)
+        squares[1 : self.dense_size] = self.uniform_moments()[1:] != 0
+        return np.zeros(self.size, dtype=np.int64), squares
+
     def smoothing(self, classes: int, alpha: float) -> np.ndarray:
         """The conjugate prior of Laplace smoothing: `alpha` rows in every cell and nowhere else. [C, K]."""
         prior = np.zeros((classes, self.size))

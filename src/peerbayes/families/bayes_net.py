@@ -450,6 +450,16 @@ class BayesNet(Family):
                 row[regression.moments] = np.eye(width) / regression.moments.shape[1]
         return np.tile(row * (mass / classes), (classes, 1))
 
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        over, squares = super().counted()
+        for regression in self.regressions:
+            if not self._is_dense(regression):
+                counts, inner = regression.moments[..., :1, :1], regression.moments[..., 1:, 1:]
+                over[regression.moments] = counts
+                over[counts] = 0
+                squares[np.diagonal(inner, axis1=-2, axis2=-1)] = True
+        return over, squares
+
     def smoothing(self, classes: int, alpha: float) -> np.ndarray:
         prior = np.zeros((classes, self.size))
         for table in self.tables:

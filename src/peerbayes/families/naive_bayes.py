@@ -108,6 +108,14 @@ class NaiveBayes(Family):
         d = self.continuous
         return np.concatenate([np.ones(1 + d * self.missing), np.zeros(d), np.ones(d)])
 
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        over, squares = np.zeros(self.size, dtype=np.int64), np.zeros(self.size, dtype=bool)
+        columns, first = np.arange(self.continuous), self.dense_size - 2 * self.continuous
+        squares[first + self.continuous + columns] = True
+        if self.missing:
+            over[first + columns] = over[first + self.continuous + columns] = 1 + columns
+        return over, squares
+
     def transformed(
         self, dense: np.ndarray, order: np.ndarray, shift: np.ndarray, ratio: np.ndarray
     ) -> np.ndarray:

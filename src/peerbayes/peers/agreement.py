@@ -30,9 +30,11 @@ from peerbayes.calibration import start_statistics
 from peerbayes.expectation import AGREED_STEPS
 from peerbayes.families import Family
 from peerbayes.holdings import Holdings
+from peerbayes.invariants import Invariants, invariants_of
 from peerbayes.peers.errors import PeerError, RefusedMessage
-from peerbayes.peers.learner import Broadcaster, Learner, Plausible, Relayer
+from peerbayes.peers.learner import Broadcaster, Learner, Relayer
 from peerbayes.peers.pooling import Phase, Total, pooled
+from peerbayes.peers.releases import PrivateResidual
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.structures import agreed_structure
 from peerbayes.peers.summary import Summary, Sums, with_scales
@@ -40,11 +42,8 @@ from peerbayes.peers.terms import Terms
 from peerbayes.relay import DIFFERENT, NEAR, Relay, Tree, spanning_tree
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
-from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
+from peerbayes.strategies import DSGD, ROBUST_MEMORY, STRATEGIES, Exact, Strategy
 from peerbayes.tables import Table
-
-# Completed values are not clipped: an honest message may be that many times larger than clipped ones make it.
-UNCLIPPED = 100.0
 
 # Own numbers, and a check of others' -> the neighbours'.
 First = Callable[[np.ndarray, Callable[[np.ndarray], None]], Awaitable[dict[str, np.ndarray]]]
@@ -63,9 +62,11 @@ class Agreed:
     strategy: str
     of_weights: bool
     learner: Learner
-    plausible: Plausible
+    plausible: Invariants
     held: Holdings
     """This peer's rows."""
+    private: PrivateResidual | None = None
+    """What is told of them with noise, where the agreement has an epsilon."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
         """The model of S [C, K], as statistics of all peers' rows."""
@@ -118,12 +119,7 @@ async def agree(
         parents = await agreed_structure(terms, roster.members[0].name == name, schema, frame, labels, total)
     family = layouts.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
     classes, size = len(schema.classes), family.size
-    largest = 8 * classes * size * (2 if terms.strategy == "tracking" else 1)
-    if largest > terms.limits.message_bytes:
-        raise PeerError(
-            f"statistics of {classes} classes × {size:,} features are messages of {largest:,} bytes; the agreement "
-            f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
-        )
+    refuse_large(terms, classes, size)
     sizes = np.array([len(frame)])
     held = Holdings(
         family, schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame)), sizes, classes
@@ -141,22 +137,28 @@ async def agree(
     if chosen == "auto":
         fits = await _relay_fits(terms, held, start, tree, summary.rows, schema.limit**2, total, first)
         chosen = "relay" if fits else "exact"
-    learner, strategy = await _learner(name, chosen, terms, roster, tree, held, start, summary, total)
-    reach = max(1.0, schema.limit**2) * (UNCLIPPED if gapped else 1.0)
-    rate = getattr(strategy, "rate", 1.0)
-    known = {"relay": np.zeros(size), "dsgd": np.zeros(size), "consensus-ml": None}
-    plausible = Plausible(
-        sums=None if gapped else known.get(chosen, start.sum(axis=0)),
-        mass=mass,
-        cells=_cells(family, schema, summary),
-        growth=rate * summary.rows * reach,
-        centre=start if chosen not in known else np.zeros_like(start),
-    )
+    strategy = await _strategy(name, chosen, terms, roster, tree, held, summary, total)
+    plausible = invariants_of(
+        strategy, family, start, [summary.whole(schema.columns[j].name) for j in schema.discrete], gapped,
+        float(summary.rows), float(summary.rows - (summary.peers - 1) * terms.limits.rows), mass, terms.local_steps,
+        schema.limit, terms.start != "ml",
+    )  # fmt: skip
+    learner = learner_of(name, strategy, terms, roster, tree, held, start, plausible)
     layout = layouts.without_guards(family)
     of_weights = bool(getattr(strategy, "of_weights", False))
     return Agreed(
         schema, family, layout, summary.peers, summary.rows, chosen, of_weights, learner, plausible, held
     )
+
+
+def refuse_large(terms: Terms, classes: int, size: int) -> None:
+    """Refuse statistics [C, K] that make larger messages than agreed."""
+    largest = 8 * classes * size * (2 if terms.strategy == "tracking" else 1)
+    if largest > terms.limits.message_bytes:
+        raise PeerError(
+            f"statistics of {classes} classes × {size:,} features are messages of {largest:,} bytes; the agreement "
+            f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
+        )
 
 
 def _squares(schema: Schema, frame: pd.DataFrame) -> Sums:
@@ -241,49 +243,54 @@ async def _relay_fits(
     return float(sums["apart"]) > DIFFERENT * float(sums["noise"])
 
 
-async def _learner(
+async def _strategy(
     name: str,
     chosen: str,
     terms: Terms,
     roster: Roster,
     tree: Tree,
     held: Holdings,
-    start: np.ndarray,
     summary: Summary,
     total: Total,
-) -> tuple[Learner, Any]:
-    names = [member.name for member in roster.members]
+) -> Strategy | Relay:
+    """The strategy, with what it needs to know."""
     if chosen == "relay":
-        own, neighbours = tree.seen_from(roster.place(name))
-        relay = Relay(own, terms.rounds)
-        told = tuple(names[place] for place in neighbours)
-        return Relayer(relay, told, start, held.residual(terms.rounds, terms.local_steps)), relay
-    strategy: Strategy
+        return Relay(tree.seen_from(roster.place(name))[0], terms.rounds)
     if chosen == "exact":
-        strategy = Exact(rounds=terms.rounds)
-    elif chosen == "dsgd":
+        return Exact(rounds=terms.rounds, memory=ROBUST_MEMORY if terms.robust.acts else 1.0)
+    if chosen == "dsgd":
         mine = Fraction(held.mean_square()) * len(held.labels)
         squares = await total(Phase("squares", Sums.named("squares")), Sums(squares=mine))
         mean = float(squares["squares"] / summary.rows)
-        strategy = DSGD(rate=summary.peers / summary.rows / (0.5 * mean))
-    else:
-        strategy = STRATEGIES[chosen]()
+        return DSGD(rate=summary.peers / summary.rows / (0.5 * mean))
+    return STRATEGIES[chosen]()
+
+
+def learner_of(
+    name: str,
+    strategy: Strategy | Relay,
+    terms: Terms,
+    roster: Roster,
+    tree: Tree,
+    held: Holdings,
+    start: np.ndarray,
+    known: Invariants,
+) -> Learner:
+    """This peer's side of a strategy."""
+    if isinstance(strategy, Relay):
+        _, neighbours = tree.seen_from(roster.place(name))
+        told = tuple(roster.members[place].name for place in neighbours)
+        return Relayer(strategy, told, start, held.residual(terms.rounds, terms.local_steps))
     residual = held.residual(terms.rounds, terms.local_steps, strategy.of_weights)
     weights: dict[str, float] = {}
     if strategy.mixing != "none":
         row = getattr(topologies, strategy.mixing)(roster.adjacency())[[roster.place(name)], :].toarray()[0]
         weights = {other: float(row[roster.place(other)]) for other in roster.neighbours(name)}
-    return Broadcaster(strategy, weights, start, residual), strategy
 
+    def soft(messages: np.ndarray) -> np.ndarray:
+        every = np.arange(len(messages))
+        return held.soft_errors(np.asarray(held.family.weights(messages)), np.zeros_like(every), every)
 
-def _cells(family: Family, schema: Schema, summary: Summary) -> tuple[slice, ...]:
-    """Where φ holds the cells of discrete columns that have a value in every row, and so do their discrete parents.
-
-    A missing value that the family completes is spread over all cells, which add up as well.
-    """
-    linked = getattr(family, "linked", np.zeros(family.continuous + len(schema.discrete), dtype=bool))
-    known = [
-        linked[family.continuous + k] or summary.whole(schema.columns[j].name)
-        for k, j in enumerate(schema.discrete)
-    ]
-    return tuple(cells for cells, columns in family.tabled() if all(known[column] for column in columns))
+    return Broadcaster(
+        strategy, weights, start, residual, known, terms.robust.combine, soft if terms.robust.guard else None
+    )

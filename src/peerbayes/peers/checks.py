@@ -13,11 +13,14 @@ from peerbayes.audit.judgement import WORDS
 from peerbayes.errors import PeerbayesError
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import described
+from peerbayes.peers.edge_noise import refuse_thin
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.exposing import exposure
 from peerbayes.peers.groups import groups
 from peerbayes.peers.home import Home, Peer
+from peerbayes.peers.private import refuse_rows
 from peerbayes.peers.service import running, tables_of
+from peerbayes.peers.spending import refuse_overspent, spent
 from peerbayes.peers.transport import Grpc, Unreachable
 from peerbayes.peers.wire import Request
 
@@ -47,12 +50,15 @@ def checks(home: Home) -> Iterator[Check]:
                     "founder closes it")  # fmt: skip
     if peer.terms.privacy.secure_sum and peer.roster.closed:
         yield _group(peer)
-    yield from _data(peer)
+    yield from _data(home, peer)
     yield _port(home, peer)
     yield from asyncio.run(_neighbours(peer))
 
 
-def _data(peer: Peer) -> Iterator[Check]:
+def _data(home: Home, peer: Peer) -> Iterator[Check]:
+    if peer.terms.privacy.epsilon is not None:
+        yield from _private_data(home, peer)
+        return
     try:
         (frame, labels), away = tables_of(peer)
         summary = described(peer.name, frame, labels, peer.terms)
@@ -69,6 +75,33 @@ def _data(peer: Peer) -> Iterator[Check]:
     )  # fmt: skip
     for alarm in exposure(peer, labels).alarms():
         yield Check("privacy", "warning", f"{alarm}. {WORDS}")
+
+
+def _private_data(home: Home, peer: Peer) -> Iterator[Check]:
+    """Whether the rows fit to what the agreement says of them, and what they are promised."""
+    promise = peer.terms.privacy.promise
+    assert promise is not None
+    try:
+        (frame, labels), away = tables_of(peer)
+        refuse_rows(frame, labels, peer.terms)
+        refuse_overspent(home, peer)
+        if peer.roster.closed:
+            refuse_thin(peer.roster, promise)
+    except (PeerbayesError, ValueError, TypeError) as error:
+        yield Check("data", "failed", str(error))
+        return
+    yield Check(
+        "data", "ok",
+        f"{len(frame):,} rows as the agreement describes them: {len(peer.terms.features)} features, "
+        f"{len(peer.terms.classes)} classes" + (f"; {len(away[1]):,} more rows to test on" if away else ""),
+    )  # fmt: skip
+    told = spent(home, peer)
+    assert told is not None
+    yield Check(
+        "privacy", "ok",
+        f"whatever leaves has noise: nobody learns more of one row than epsilon {promise.epsilon:g} (delta "
+        f"{promise.delta:g}) allows; {told['spent']:.4g} is spent",
+    )  # fmt: skip
 
 
 def _group(peer: Peer) -> Check:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from peerbayes.errors import PeerbayesError
+from peerbayes.invariants import Broken
 
 
 class PeerError(PeerbayesError):
@@ -37,6 +38,11 @@ class RefusedMessage(PeerError):
     def __init__(self, reason: str, message: str | None = None) -> None:
         super().__init__(message or reason)
         self.reason = reason
+
+    @classmethod
+    def of(cls, broken: Broken) -> RefusedMessage:
+        """For numbers that no honest peer sends."""
+        return cls(broken.reason, broken.detail)
 
 
 @contextmanager

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.audit.judgement import FEW_ROWS, Exposure
+from peerbayes.audit.judgement import FEW_ROWS, NOISE_HOLDS, Exposure
 from peerbayes.peers.home import Peer
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.terms import Terms
 from peerbayes.relay import spanning_tree
+from peerbayes.secure_sums import MIN_GROUP
 
 SILENT = "local"  # the strategy that sends nothing in the rounds
 
@@ -32,7 +33,11 @@ def member(
         tree = spanning_tree(roster.adjacency())  # only its links carry messages
         heard = {roster.members[sender].name for sender in tree.sender[tree.receiver == place]}
         present = tuple(other for other in present if other in heard)
-    return Exposure(name, len(present), rows, counts, terms.rounds, terms.strategy != SILENT)
+    secret = terms.privacy
+    return Exposure(
+        name, len(present), rows, counts, terms.rounds, terms.strategy != SILENT, secret.epsilon, secret.delta,
+        MIN_GROUP if secret.secure_sum else 1,
+    )  # fmt: skip
 
 
 def warnings(roster: Roster, terms: Terms) -> list[str]:
@@ -42,7 +47,9 @@ def warnings(roster: Roster, terms: Terms) -> list[str]:
         for other in roster.members
         if other.name not in roster.revoked and member(other.name, roster, terms).leaf
     ]
-    told = []
+    told: list[str] = []
+    if terms.privacy.epsilon is not None and terms.privacy.epsilon <= NOISE_HOLDS:
+        return told
     if leaves:
         shown = ", ".join(leaves[:10]) + (f" and {len(leaves) - 10} more" if len(leaves) > 10 else "")
         told.append(

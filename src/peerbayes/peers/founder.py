@@ -10,6 +10,7 @@ from peerbayes.errors import ConfigurationError
 from peerbayes.files import write
 from peerbayes.peers import identity
 from peerbayes.peers.documents import line, private, table, text_of
+from peerbayes.peers.edge_noise import refuse_thin
 from peerbayes.peers.errors import IdentityError, TermsError
 from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.invitation import Invitation
@@ -175,6 +176,8 @@ def _closed(roster: Roster, terms: Terms) -> Roster:
     """The roster closed, if a run can start with it."""
     if terms.privacy.secure_sum:
         refuse_small(roster)
+    if (promise := terms.privacy.promise) is not None:
+        refuse_thin(roster, promise)
     return roster.with_closed()
 
 

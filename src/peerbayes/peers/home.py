@@ -8,6 +8,7 @@ from pathlib import Path
 
 from peerbayes.files import write
 from peerbayes.peers import identity
+from peerbayes.peers.demands import refuse_weaker
 from peerbayes.peers.documents import private
 from peerbayes.peers.errors import IdentityError, TermsError
 from peerbayes.peers.invitation import Invitation, is_invitation, is_roster
@@ -140,6 +141,7 @@ class Home:
                 f"this folder belongs to the network {network} of another authority; the invitation is for "
                 f"{roster.network}: make another folder with `peerbayes node request`"
             )
+        refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
         held_newer = self._newer(roster)
         write(self.certificate_path, certificate)
         write(self.authority_path, authority)
@@ -176,6 +178,7 @@ class Home:
                 f"{self.agreement_path} is not what the members of {roster.network} agreed on: its digest is "
                 f"{terms.digest:.8}, the roster's {roster.terms:.8}; join again with the invitation to get it back"
             )
+        refuse_weaker(terms, settings.require, str(self.settings_path))
         if settings.name in roster.revoked:
             raise IdentityError(
                 f"{settings.name} was revoked in {roster.network}, as its roster {roster.version} says; ask the founder"

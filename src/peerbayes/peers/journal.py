@@ -32,6 +32,7 @@ class Journal:
         self.round = 0
         self.rounds = 0
         self.figures: dict[str, float | None] = {}
+        self.epsilon: float | None = None
         self.missed: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
 
@@ -78,9 +79,11 @@ class Journal:
         self.round, self.rounds = facts["round"], facts["of"]
         self.missed.update(facts["missing"])
         self.figures |= facts["figures"]
+        self.epsilon = facts.get("epsilon")
         heard, missing = facts["heard"], facts["missing"]
         now = time.monotonic()
         tail = f"; {error}" if (error := told(facts["figures"])) else ""
+        tail += f"; epsilon {self.epsilon:.3f} spent" if self.epsilon is not None else ""
         tail += f"; not heard: {', '.join(missing)}" if missing else ""
         log.info(
             f"round {facts['round']}/{facts['of']}: heard {len(heard)} of {len(heard) + len(missing)} in "
@@ -104,15 +107,18 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
-WARNINGS = ("left behind", "exposed")
+WARNINGS = ("left behind", "parted", "exposed")
 LINES = {
     "exposed": "privacy: {alarm}",
     "open": "the network is still open (members: {members}): waiting for its founder to close it",
     "roster": "roster {version} is in force",
     "agreeing": "agreeing on {phase}",
+    "private": "private: whatever leaves this peer has noise. Nobody learns more of one row than epsilon {epsilon:g} "
+    "(delta {delta:g}) allows, of which {spent:.3g} is spent; sigma {sigma:.4g} at clip {clip:.4g}, rho {rho:.3g}",
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",
     "done": "all {round} rounds are done; staying until the neighbours are too",
+    "parted": "{neighbour} is heard no more, {reason}: {why}",
     "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
 }

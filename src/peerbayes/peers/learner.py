@@ -5,63 +5,29 @@ The strategies are those of the simulator, called with a leading axis of one pee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from peerbayes.peers.errors import RefusedMessage
+from peerbayes import guard
+from peerbayes.combining import combined
+from peerbayes.invariants import Invariants
 from peerbayes.relay import Relay
 from peerbayes.strategies import Residual, Strategy, Tracking
 
-# Beside what is mathematically possible, a message may be this many times as large before it is called absurd: `exact`
-# extrapolates.
-ABSURD = 10.0
-
-# Class sums are conserved; what rounding leaves is far below this share of m⁰.
-ROUNDING = 1e-9
+# Messages [M, C, K] -> the soft errors of their models on this peer's own rows [M].
+SoftErrors = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Plausible:
-    """What must hold of every honest message of statistics.
+class Judged(NamedTuple):
+    """A strategy's state, and what is held against neighbours."""
 
-    sums     [K] Σ_c of the message's first matrix; further ones sum to zero. None: nothing is known
-    mass     m⁰, the scale of rounding
-    cells    columns of φ of each discrete feature that is never missing: they add up to the class count
-    growth   how much one round can change an entry at most
-    centre   [C, K] where it started
-    """
-
-    sums: np.ndarray | None
-    mass: float
-    cells: tuple[slice, ...]
-    growth: float
-    centre: np.ndarray
-
-    def check(self, message: np.ndarray, turn: int, slack: float = 0.0) -> None:
-        """Refuse a message [..., C, K] of a round that no honest peer can have sent; sums may be `slack` more off."""
-        parts = message.reshape(-1, *message.shape[-2:])
-        tolerance = ROUNDING * self.mass + slack
-        for place, part in enumerate(parts):
-            centre = self.centre if place == 0 else 0.0
-            farthest = float(np.abs(part - centre).max())
-            if not farthest <= ABSURD * (turn + 1) * self.growth + tolerance:
-                raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(part).max():.3g}")
-            if self.sums is not None:
-                expected = self.sums if place == 0 else 0.0
-                apart = float(np.abs(part.sum(axis=0) - expected).max())
-                if not apart <= tolerance:  # also where it is NaN
-                    raise RefusedMessage(
-                        "class sums", f"class sums are off by {apart:.3g}; they never change"
-                    )
-            for cells in self.cells:
-                apart = float(np.abs(part[:, cells].sum(axis=1) - part[:, 0]).max())
-                if not apart <= tolerance:  # also where it is NaN
-                    raise RefusedMessage(
-                        "cell sums", f"cells of a feature are off the class count by {apart:.3g}"
-                    )
+    state: Any
+    strikes: np.ndarray  # [neighbours] in the order of `Broadcaster.weights`
+    turn: np.ndarray  # [1] rounds so far
 
 
 class Learner(Protocol):
@@ -83,6 +49,13 @@ class Learner(Protocol):
     def read(self, state: Any) -> np.ndarray:
         """S of its model: [C, K]."""
 
+    @property
+    def same_to_all(self) -> bool:
+        """Whether every neighbour gets the same message, so that neighbours can compare what they got."""
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        """Neighbours that are heard no more, because of what their models did."""
+
     def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
         """How far neighbours are from this peer: the mean of ‖S_u − S_v‖ / ‖S_v‖. None: messages do not tell."""
 
@@ -96,40 +69,91 @@ class Broadcaster:
     """a_vu of each neighbour."""
     start: np.ndarray  # [C, K]
     residual: Residual  # [1, C, K] -> [1, C, K]
+    known: Invariants
+    """What a mix is put back on before anything is learned from it."""
+    rule: str = "mean"
+    """How messages are combined: see `combining`."""
+    soft: SoftErrors | None = None
+    """What a guard judges neighbours by; None: there is none."""
 
     @property
     def neighbours(self) -> tuple[str, ...]:
         return () if self.strategy.mixing == "none" else tuple(self.weights)
 
     @property
+    def same_to_all(self) -> bool:
+        return True
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return (2, *self.start.shape) if isinstance(self.strategy, Tracking) else self.start.shape
 
     def begin(self) -> Any:
-        return self.strategy.begin(self.start[None], self.residual)
+        state = self.strategy.begin(self.start[None], self.residual)
+        return state if self.soft is None else Judged(state, np.zeros(len(self.weights)), np.zeros(1))
 
     def outgoing(self, state: Any) -> dict[str, np.ndarray]:
-        message = self.strategy.message(state)[0]
-        return dict.fromkeys(self.neighbours, message)
+        message = self._message(state)[0]
+        struck = self.struck(state)
+        return {name: message for name in self.neighbours if name not in struck}
+
+    def _message(self, state: Any) -> np.ndarray:
+        return self.strategy.message(state if self.soft is None else state.state)
 
     def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any:
-        own = self.strategy.message(state)
+        own = self._message(state)
         if not self.neighbours:
             return self.strategy.step(state, own, self.residual)
-        present = {name: weight for name, weight in self.weights.items() if name in heard}
-        mixed = (1.0 - sum(present.values())) * own
-        for name, weight in present.items():
-            mixed += weight * heard[name]
-        return self.strategy.step(state, mixed, self.residual)
+        if self.soft is None:
+            return self.strategy.step(state, self._mixed(own, heard), self.residual)
+        turn = state.turn + 1
+        strikes = self._strikes(state.strikes, heard, int(turn[0]))
+        kept = {name: heard[name] for name in heard if name not in self._cut(strikes)}
+        return Judged(self.strategy.step(state.state, self._mixed(own, kept), self.residual), strikes, turn)
+
+    def _mixed(self, own: np.ndarray, heard: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Σ_u a_vu φ_u of what was heard, by the rule; the rest of the weight to itself: [1, …]."""
+        names = [name for name in self.weights if name in heard]
+        messages = np.concatenate([own, *(heard[name][None] for name in names)])
+        shares = np.array([self.weights[name] for name in names])
+        row = csr_array(np.concatenate([[1.0 - shares.sum()], shares])[None])
+        mixed = combined(self.rule, row, messages) @ messages.reshape(len(messages), -1)
+        return self._settled(mixed.reshape(own.shape))
+
+    def _settled(self, mixed: np.ndarray) -> np.ndarray:
+        if isinstance(self.strategy, Tracking):  # what it tracks sums to zero by itself
+            mixed[:, 0] = self.known.settled(mixed[:, 0])
+            return mixed
+        return self.known.settled(mixed)
+
+    def _strikes(self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], turn: int) -> np.ndarray:
+        """Those so far and those of this round: [neighbours]."""
+        assert self.soft is not None
+        cut, strikes = self._cut(strikes), strikes.copy()
+        places = [k for k, name in enumerate(self.weights) if name in heard and name not in cut]
+        if places:
+            names = list(self.weights)
+            errors = self.soft(np.stack([heard[names[k]] for k in places]))
+            found = guard.strikes(errors, np.zeros(len(places), dtype=np.int64), 1, len(self.start), turn)
+            strikes[np.array(places)[found]] += 1
+        return strikes
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        return () if self.soft is None else self._cut(state.strikes)
+
+    def _cut(self, strikes: np.ndarray) -> tuple[str, ...]:
+        return tuple(
+            name for name, count in zip(self.weights, strikes, strict=True) if count >= guard.STRIKES
+        )
 
     def read(self, state: Any) -> np.ndarray:
-        return self.strategy.read(state)[0]
+        return self.strategy.read(state if self.soft is None else state.state)[0]
 
     def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
         if not heard:
             return None
         place = 0 if isinstance(self.strategy, Tracking) else ...
-        own = self.strategy.message(state)[0][place]
+        own = self._message(state)[0][place]
         size = float(np.linalg.norm(own)) or 1.0
         return sum(float(np.linalg.norm(other[place] - own)) for other in heard.values()) / size / len(heard)
 
@@ -146,6 +170,13 @@ class Relayer:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.start.shape
+
+    @property
+    def same_to_all(self) -> bool:
+        return False
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        return ()
 
     def begin(self) -> Any:
         return self.strategy.adapt(self.strategy.begin(self.start[None]), self.residual)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from peerbayes import topologies
+from peerbayes.invariants import Invariants
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.groups import groups
-from peerbayes.peers.learner import Broadcaster, Plausible
+from peerbayes.peers.learner import Broadcaster
 from peerbayes.peers.masks import Group, Masker, summed
 from peerbayes.peers.roster import Roster
 from peerbayes.secure_sums import projected, rounding
@@ -37,7 +38,7 @@ class Masked:
     """A broadcaster whose messages nobody can read singly."""
 
     plain: Broadcaster
-    plausible: Plausible
+    plausible: Invariants
     masker: Masker
     keys: Mapping[str, bytes]
     """Public keys by name."""
@@ -49,7 +50,7 @@ class Masked:
     def of(
         cls,
         plain: Broadcaster,
-        plausible: Plausible,
+        plausible: Invariants,
         masker: Masker,
         keys: Mapping[str, bytes],
         roster: Roster,
@@ -71,6 +72,13 @@ class Masked:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.plain.shape
+
+    @property
+    def same_to_all(self) -> bool:
+        return False
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        return ()
 
     def begin(self) -> Any:
         return self.plain.begin()
@@ -127,7 +135,9 @@ class Masked:
         total = summed(heard[name].words for name in sorted(heard))
         classes = total.shape[-2]
         widest = max([classes, *(cells.stop - cells.start + 1 for cells in self.plausible.cells)])
-        self.plausible.check(total / share, turn, rounding(len(heard), widest) / share)
+        slack = rounding(len(heard), widest) / share
+        if (broken := self.plausible.broken(total / share, turn, slack)) is not None:
+            raise RefusedMessage.of(broken)
         own = self.plain.strategy.message(state)[0]
         conserved = self.plausible.sums is not None
         return Summed(projected(total, own, share, conserved, self.plausible.cells), share)

@@ -85,9 +85,10 @@ class Masker:
         pair = sorted((self.name.encode(), other.encode()))
         about = (turn.to_bytes(8, "big"), group.receiver.encode(), bytes.fromhex(group.digest))
         info = packed((PURPOSE, *self._run, *about, *pair))
-        return HKDF(hashes.SHA256(), KEY, None, info).derive(self._secret(other, group.keys[other]))
+        return HKDF(hashes.SHA256(), KEY, None, info).derive(self.secret(other, group.keys[other]))
 
-    def _secret(self, other: str, public: bytes) -> bytes:
+    def secret(self, other: str, public: bytes) -> bytes:
+        """What this peer and another share, and nobody else knows: X25519 of their keys."""
         if public not in self._secrets:
             try:
                 self._secrets[public] = self._private.exchange(X25519PublicKey.from_public_bytes(public))

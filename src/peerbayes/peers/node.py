@@ -7,7 +7,9 @@ quorum. Everything it needs it asks for, one call at a time per neighbour; every
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from peerbayes.peers import store as stores
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed, agree, data_digest
 from peerbayes.peers.audit import AuditLog
+from peerbayes.peers.edge_noise import shared_sources
 from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.judge import Judge
@@ -35,12 +38,16 @@ from peerbayes.peers.masked import Masked, Summed, Words
 from peerbayes.peers.masks import Masker, new_key
 from peerbayes.peers.news import News
 from peerbayes.peers.pooling import Phase
+from peerbayes.peers.private import agree_privately
+from peerbayes.peers.releases import promised, rounds_in
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
 from peerbayes.peers.sums import TreeSums
 from peerbayes.peers.terms import Terms
 from peerbayes.peers.transport import Transport, Unreachable
-from peerbayes.peers.wire import Reply, Request
+from peerbayes.peers.wire import Reply, Request, Said
+from peerbayes.peers.witnesses import Witnesses
+from peerbayes.privacy.sampling import Source
 from peerbayes.secure_sums import MIN_GROUP
 
 log = logging.getLogger("peerbayes.peer")
@@ -51,6 +58,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a ne
 AT_ONCE = 4  # requests of one neighbour that may wait here
 QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
 MODEL_EVERY = 1.0  # seconds between two writes of the model file
+STRUCK_OFF, TWO_STORIES = "struck off", "two stories"  # why a neighbour is heard no more
 DRAIN = 30.0  # seconds to let neighbours hear why this peer stops
 
 
@@ -105,6 +113,8 @@ class Node:
     """Seconds to stay for neighbours that are not done yet."""
     away: tuple[pd.DataFrame, np.ndarray] | None = None
     """Rows that the model is tested on, and not learned from."""
+    source: Source = os.urandom
+    """Where the noise of a private network comes from."""
 
     turn: int = 0
     agreed: Agreed | None = None
@@ -116,6 +126,8 @@ class Node:
     _outbox: Outbox = field(default_factory=dict)
     _busy: Counter[str] = field(default_factory=Counter)
     _model_due: float = 0.0
+    _parted: dict[str, str] = field(default_factory=dict)  # neighbours that are heard no more, and why
+    _signature: tuple[bytes, bytes] = (b"", b"")  # of the last message that was signed, and its digest
 
     @property
     def name(self) -> str:
@@ -143,6 +155,8 @@ class Node:
         """From wherever it stands to the end: S [C, K] of this peer's model."""
         for name, known in self.store.neighbours().items():
             self.lines[name] = Line(known["done"], known["seen"], known["note"], left=known["note"] == "left")
+        for name in json.loads(self.store.told(TWO_STORIES) or "{}"):
+            self._part(name, TWO_STORIES, "")
         await self.transport.serve(self.answer)
         try:
             await self._until_closed()
@@ -157,16 +171,13 @@ class Node:
             if (stored := self.store.last()) is not None:
                 self.turn = stored[0]  # before anybody is asked for a round
             try:
-                agreed = await agree(
-                    self.name, self.frame, self.labels, self.terms, self.roster, self._total, self._exchange
-                )
-                if self.terms.privacy.secure_sum:
-                    agreed = replace(agreed, learner=await self._masked_learner(agreed))
-                self.agreed = agreed
+                self.agreed = await self._agree()
             except PeerbayesError:
                 await self._sums.drain(DRAIN)
                 self.store.forget_agreement()  # the next start may bring other rows
                 raise
+            if self.agreed.private is not None:
+                self._tell("private", **promised(self.agreed.private, self.terms))
             self._tell("agreed", schema=self.agreed.schema.fingerprint, peers=self.agreed.peers,
                        rows=self.agreed.rows, strategy=self.agreed.strategy)  # fmt: skip
             stats = await self._rounds(self.agreed)
@@ -186,6 +197,37 @@ class Node:
         while not self.roster.closed:
             await self._news.wait(1.0)
 
+    async def _agree(self) -> Agreed:
+        """Everything that the rounds need."""
+        if self.terms.privacy.epsilon is None:
+            agreed = await agree(
+                self.name, self.frame, self.labels, self.terms, self.roster, self._total, self._exchange
+            )
+        else:
+            agreed = await agree_privately(
+                self.name,
+                self.frame,
+                self.labels,
+                self.terms,
+                self.roster,
+                self._total,
+                self._bought,
+                self.source,
+            )
+        if self.terms.privacy.secure_sum or self.terms.privacy.edge_noise:
+            masker, keys = await self._keys()
+            if agreed.private is not None and self.terms.privacy.edge_noise:
+                agreed.private.shared = shared_sources(masker, keys, self.roster)
+            if self.terms.privacy.secure_sum:
+                assert isinstance(agreed.learner, Broadcaster)
+                learner = Masked.of(agreed.learner, agreed.plausible, masker, keys, self.roster)
+                agreed = replace(agreed, learner=learner)
+        return agreed
+
+    async def _bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """A release before the first round: stored before it is sent, and told again after a restart."""
+        return await asyncio.to_thread(self.store.bought, name, cost, make)
+
     async def _total(self, phase: Phase, own: Any) -> Any:
         self._tell("agreeing", phase=phase.name)
         return await self._sums.total(phase, own, lambda: self.neighbours)
@@ -193,9 +235,8 @@ class Node:
     async def _exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
         return await self._sums.exchange(own, check)
 
-    async def _masked_learner(self, agreed: Agreed) -> Masked:
-        """The learner of masked messages, once everybody's key is known to be its own."""
-        assert isinstance(agreed.learner, Broadcaster)
+    async def _keys(self) -> tuple[Masker, dict[str, bytes]]:
+        """This peer's key, and everybody's public ones, once each is known to be its owner's."""
         private = self.store.secret("private mask key", new_key)
         own = own_key(private, self.roster, self.name, self.transport.vouch)
         keys: MaskKeys = await self._total(Phase(PHASE, MaskKeys.parse, lambda part: len(part.held)), own)
@@ -203,7 +244,7 @@ class Node:
         if self.store.told("mask keys") != keys.digest:  # certificates may be renewed during a run; keys stay
             verified(keys, self.roster, self.transport.vouched)
             self.store.claim({"mask keys": (keys.digest, "other mask keys")})
-        return Masked.of(agreed.learner, agreed.plausible, masker, keys.public, self.roster)
+        return masker, keys.public
 
     @property
     def _masked(self) -> Masked | None:
@@ -217,20 +258,28 @@ class Node:
 
     async def _rounds(self, agreed: Agreed) -> np.ndarray:
         learner, judge = agreed.learner, Judge.of(agreed, self.away)
-        state = await asyncio.to_thread(learner.begin)
         stored = self.store.last()
+        if agreed.private is not None:
+            agreed.private.done = rounds_in(self.store.releases())
+            agreed.private.resting = stored is not None  # its state is on disk: nothing is drawn for it again
+        state = await asyncio.to_thread(learner.begin)
         if stored is None:
             self._outbox = await asyncio.to_thread(self._stored, 0, state, (), ())
         else:
             self.turn, nested = stored
             state = restored(state, iter(_flat(nested)))
             self._tell("resumed", round=self.turn)
+        if agreed.private is not None:
+            agreed.private.resting = False
+        self._strike_off(learner.struck(state))
         self._news.tell()
         quick = False
         while self.turn < self.terms.rounds:
             self._refuse_alone()
             heard = await self._hear()
-            missing = tuple(name for name in learner.neighbours if name not in heard)
+            missing = tuple(
+                name for name in learner.neighbours if name not in heard and name not in self._parted
+            )
             began = time.monotonic()
             if quick:  # a thread would cost more than it saves
                 state, outbox, figures = self._advanced(agreed, judge, state, heard, missing)
@@ -244,10 +293,13 @@ class Node:
             self._outbox = {key: ready for key, ready in self._outbox.items() if key[0] == self.turn} | outbox
             self._inbox.clear()
             self._gone.clear()
+            self._witnesses.forget(self.turn)
+            self._strike_off(learner.struck(state))
             self._news.tell()
+            spent = {} if agreed.private is None else {"epsilon": agreed.private.spent}
             self._tell(
                 "round", round=self.turn, of=self.terms.rounds, heard=sorted(heard), missing=sorted(missing),
-                figures=figures,
+                figures=figures, **spent,
             )  # fmt: skip
         stats = learner.read(state)
         await asyncio.to_thread(self._write_model, stats)
@@ -305,7 +357,11 @@ class Node:
         """Store a round, and the messages of the next as bytes: only now may neighbours have them."""
         assert self.agreed is not None
         outgoing, groups = self._outgoing(state, turn + 1) if turn < self.terms.rounds else ({}, {})
-        digests = self.store.add_round(turn, state, outgoing, heard, missing, figures, groups)
+        private = self.agreed.private
+        release = None if private is None else private.taken()
+        digests = self.store.add_round(turn, state, outgoing, heard, missing, figures, groups, release)
+        if private is not None and release is not None:
+            private.done += 1
         bodies = {digests[name]: message for name, message in outgoing.items()}
         ready = {digest: wire.bytes_of(message) for digest, message in bodies.items()}
         return {
@@ -376,9 +432,12 @@ class Node:
             await self._news.wait(min(1.0, max(0.0, until - time.monotonic())))
         if behind:
             self._tell("left behind", neighbours=behind)
-        for name in self.neighbours:  # a last word, so that they need not wait either
+        for name in (*self.neighbours, *self._parted):  # a last word, so that they need not wait either
+            last = self._request("hello", heard=self._witnessed(name, self.turn))
+            if name in self._parted:
+                last = self._request("leave")
             try:
-                await self.transport.ask(name, wire.encode(self._request("hello")), 1.0)
+                await self.transport.ask(name, wire.encode(last), 1.0)
             except (Unreachable, RefusedMessage):
                 continue
 
@@ -414,8 +473,9 @@ class Node:
             and neighbour in self.agreed.learner.neighbours
         ):
             return self._request(
-                self._kind, turn=self.turn + 1, schema=self.agreed.schema.fingerprint, wait=WAIT
-            )
+                self._kind, turn=self.turn + 1, schema=self.agreed.schema.fingerprint, wait=WAIT,
+                heard=self._witnessed(neighbour, self.turn),
+            )  # fmt: skip
         if self.turn >= self.terms.rounds > line.done:
             return self._request("hello")
         return None
@@ -460,6 +520,8 @@ class Node:
         line.done, line.seen, line.roster = max(line.done, reply.done), time.time(), reply.roster
         if reply.status == "refused":
             self._note(neighbour, f"it refuses: {reply.reason}")
+            if asked.kind == "round" and reply.reason.partition(":")[0] in (STRUCK_OFF, TWO_STORIES):
+                self._part(neighbour, STRUCK_OFF, f"it hears this peer no more: {reply.reason:.200}")
             return
         self._note(neighbour, "")
         if reply.status == "gone" and asked.kind in wire.OF_ROUND and asked.turn == self.turn + 1:
@@ -472,13 +534,85 @@ class Node:
             await self._sums.take(neighbour, asked.kind, asked.phase, reply)
         elif reply.status == "ok" and asked.kind == "round" and self.agreed is not None:
             message = wire.numbers_in(reply, self.agreed.learner.shape)
-            self.agreed.plausible.check(message, asked.turn)
+            self._check(neighbour, message, asked.turn, reply)
             if asked.turn == self.turn + 1:  # else the round was closed without it
                 self._inbox[neighbour] = message
         elif reply.status == "ok" and asked.kind == "masked" and self.agreed is not None:
             words = wire.numbers_in(reply, self.agreed.learner.shape, "<u8")
             if asked.turn == self.turn + 1:
                 self._inbox[neighbour] = Words(reply.phase, words)
+        self._news.tell()
+
+    def _check(self, neighbour: str, message: np.ndarray, turn: int, reply: Reply) -> None:
+        """Refuse what no honest peer says; remember what this one said."""
+        assert self.agreed is not None
+        if (broken := self.agreed.plausible.broken(message, turn)) is not None:
+            raise RefusedMessage.of(broken)
+        if self.agreed.plausible.unusual(message, turn):
+            self._note(neighbour, f"its message of round {turn} is unusually large")
+        if not self.agreed.learner.same_to_all:
+            return
+        said = Said(neighbour, turn, reply.digest, reply.signature)
+        if not self._is_signed(said):
+            raise RefusedMessage(
+                "wrong signature", f"the message of round {turn} is not signed by {neighbour}"
+            )
+        self._expose(self._witnesses.heard(said))
+        if neighbour in self._parted:
+            raise RefusedMessage(
+                "two stories", f"{neighbour} said something else to another peer in round {turn}"
+            )
+
+    # --- witnesses -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _witnesses(self) -> Witnesses:
+        return Witnesses(self._is_signed)
+
+    def _is_signed(self, said: Said) -> bool:
+        return self.transport.signed(said.name, said.signature, said.content(self.roster.run))
+
+    def _witnessed(self, neighbour: str, turn: int) -> tuple[Said, ...]:
+        """What neighbours of both said in a round."""
+        both = set(self.roster.neighbours(neighbour)) & set(self.roster.neighbours(self.name))
+        return self._witnesses.of(sorted(both), turn)
+
+    def _listen(self, caller: str, told: tuple[Said, ...]) -> None:
+        """Compare what a neighbour was told with what this peer was."""
+        both = set(self.roster.neighbours(caller)) & set(self.roster.neighbours(self.name))
+        for said in told:
+            if said.name in both:
+                self._expose(self._witnesses.told(said, caller, self.turn))
+
+    def _expose(self, pair: tuple[Said, Said] | None) -> None:
+        """Part with a neighbour that signed two messages of one round; keep the proof."""
+        if pair is None or pair[0].name in self._parted:
+            return
+        name, turn = pair[0].name, pair[0].turn
+        proofs = json.loads(self.store.told(TWO_STORIES) or "{}")
+        proofs[name] = {
+            "run": self.roster.run, "round": turn,
+            "signed": [{"digest": each.digest.hex(), "signature": each.signature.hex()} for each in pair],
+        }  # fmt: skip
+        self.store.keep(TWO_STORIES, json.dumps(proofs))
+        for each in pair:  # nothing leaves, but whoever reads the log must find it
+            self.audit.add(name, f"{TWO_STORIES} of round {turn}, not sent", 0, each.digest)
+        digests = " and ".join(each.digest.hex()[:12] for each in pair)
+        self._part(name, TWO_STORIES, f"it signed two messages of round {turn}: {digests}")
+
+    def _strike_off(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self._part(name, STRUCK_OFF, "its models fail on this peer's rows")
+
+    def _part(self, name: str, reason: str, why: str) -> None:
+        """Hear a neighbour no more, for good; it is told when it asks."""
+        if name in self._parted:
+            return
+        self._parted[name] = reason
+        line = self._line(name)
+        line.left, line.note = True, f"{reason}: {why}"
+        self._inbox.pop(name, None)
+        self._tell("parted", neighbour=name, reason=reason, why=why)
         self._news.tell()
 
     # --- answering -------------------------------------------------------------------------------------
@@ -518,6 +652,11 @@ class Node:
             return
         if caller not in self.roster.neighbours(self.name):
             raise RefusedMessage("not a neighbour", f"{caller} has no link to {self.name}")
+        if caller in self._parted:
+            detail = f"{self.name} hears {caller} no more"
+            if self._parted[caller] == TWO_STORIES:
+                raise RefusedMessage("two stories", detail)
+            raise RefusedMessage("struck off", detail)
         if asked.run != self.roster.run:
             raise RefusedMessage("wrong network", f"run {asked.run:.12} instead of {self.roster.run:.12}")
 
@@ -530,6 +669,8 @@ class Node:
             if asked.kind == "leave":
                 line.left = True
                 self._note(caller, "left")
+            if asked.heard and asked.run == self.roster.run:
+                self._listen(caller, asked.heard)
             if changed or asked.kind == "leave":
                 self._news.tell()
         if asked.kind == "roster" and asked.body:
@@ -595,11 +736,29 @@ class Node:
             what = {"round": f"round {asked.turn}", "masked": f"masked round {asked.turn}"}.get(
                 asked.kind, f"{asked.kind} {asked.phase}".strip()
             )
+            what = what if self.terms.privacy.epsilon is None else f"private {what}"
             self.audit.add(caller, what, len(body), digest)
-        phase = group if asked.kind == "masked" else asked.phase
+        phase, signature = group if asked.kind == "masked" else asked.phase, b""
+        if asked.kind == "round" and self.agreed is not None and self.agreed.learner.same_to_all:
+            signature = self._signed(asked.turn, digest)
         return self._answer(
-            asked, asked.kind, "ok", phase=phase, schema=asked.schema, shape=shape, digest=digest, body=body
+            asked,
+            asked.kind,
+            "ok",
+            phase=phase,
+            schema=asked.schema,
+            shape=shape,
+            digest=digest,
+            body=body,
+            signature=signature,
         )
+
+    def _signed(self, turn: int, digest: bytes) -> bytes:
+        """This peer's signature of its message of a round: one for all neighbours."""
+        content = wire.statement(self.roster.run, turn, digest)
+        if self._signature[0] != content:
+            self._signature = content, self.transport.sign(content)
+        return self._signature[1]
 
     # --- what happens ----------------------------------------------------------------------------------
 

@@ -33,6 +33,11 @@ def expose(address: str, home: Home, journals: list[Any]) -> None:
                 gauge = GaugeMetricFamily(what, text, labels=["peer"])
                 gauge.add_metric([name], value)
                 yield gauge
+            if journal.epsilon is not None:
+                text = "Privacy spent so far, of what was agreed on."
+                gauge = GaugeMetricFamily("peerbayes_epsilon_spent", text, labels=["peer"])
+                gauge.add_metric([name], journal.epsilon)
+                yield gauge
             for what, text in (
                 ("test_error", "Error of the model on the peer's held-out rows."),
                 ("train_error", "Error of the model on the rows the peer learns from."),

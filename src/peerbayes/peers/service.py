@@ -22,6 +22,7 @@ from peerbayes.peers.journal import Journal
 from peerbayes.peers.judge import Table, held_out
 from peerbayes.peers.node import Membership, Node
 from peerbayes.peers.roster import Roster
+from peerbayes.peers.spending import refuse_overspent
 from peerbayes.peers.store import Store
 from peerbayes.peers.transport import Grpc
 
@@ -79,6 +80,7 @@ class Stopped:
 async def serve(home: Home, linger: float, journal_to: list[Journal] | None = None) -> Stopped:
     """Run the peer of a folder until it is done, or until SIGTERM or SIGINT."""
     peer = home.load()
+    refuse_overspent(home, peer)
     (frame, labels), away = tables_of(peer)
     store = Store(home.state_path)
     journal, audit = Journal(store), AuditLog(home.audit_path)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from peerbayes.errors import ConfigurationError
+from peerbayes.peers.demands import DEMANDS, written
 from peerbayes.peers.documents import line, string, table, text_of
 from peerbayes.peers.identity import valid_name
 from peerbayes.peers.roster import valid_address
@@ -21,6 +24,8 @@ class Settings:
     data: str  # a file, or a SQLAlchemy URL
     query: str | None = None  # the SQL that gives the rows, where data is a URL
     hold_out: float = 0.0  # share of the rows that the model is tested on here, and never learned from
+    require: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What the agreement must say at least, as a section [require]; a peer that is offered less does not run."""
 
     def __post_init__(self) -> None:
         valid_name(self.name)
@@ -28,6 +33,14 @@ class Settings:
         valid_address(self.listen)
         if isinstance(self.hold_out, bool) or not 0 <= self.hold_out < 1:
             raise ConfigurationError(f"hold_out is {self.hold_out!r}; expected a share from 0 to below 1")
+        for name, asked in self.require.items():
+            if name not in DEMANDS:
+                raise ConfigurationError(
+                    f"{name!r} is no entry of [require]; expected one of {', '.join(DEMANDS)}"
+                )
+            fits, expected = DEMANDS[name].check
+            if not fits(asked):
+                raise ConfigurationError(f"require.{name} is {asked!r:.80}; expected {expected}")
         if not self.data or is_url(self.data) != bool(self.query):
             raise ConfigurationError(
                 f"the data is {without_password(self.data)!r} and the query {self.query!r}; expected a file alone, or "
@@ -45,6 +58,12 @@ class Settings:
                 raise ConfigurationError(
                     f"{path}{line(text, name)}: {name!r} is no setting; expected one of {known}"
                 )
+            if name == "require":
+                if not isinstance(value, dict):
+                    raise ConfigurationError(
+                        f"{path}{line(text, name)}: require is {value!r:.80}; expected a section [require]"
+                    )
+                continue
             expected: tuple[type, ...] = (float, int) if name == "hold_out" else (str,)
             if not isinstance(value, expected) or isinstance(value, bool):
                 what = "a share from 0 to below 1" if name == "hold_out" else "a text"
@@ -82,6 +101,9 @@ class Settings:
             f"{'' if self.hold_out else '# '}hold_out = {self.hold_out or 0.2}  # share of the rows to test on, and "
             "not to learn from"
         )
+        if self.require:
+            lines += ["", "[require]  # of the agreement: this peer runs with no less"]
+            lines += [f"{name} = {written(asked)}" for name, asked in self.require.items()]
         return "\n".join(lines) + "\n"
 
 

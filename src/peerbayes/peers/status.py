@@ -9,6 +9,7 @@ from typing import Any
 from peerbayes.peers import audit
 from peerbayes.peers.home import Home
 from peerbayes.peers.service import running
+from peerbayes.peers.spending import spent
 from peerbayes.peers.store import FIGURES, NoState, Store
 
 
@@ -30,6 +31,7 @@ def status(home: Home) -> dict[str, Any]:
         "missing": {},
         "judged": None,
         "refusals": [],
+        "privacy": spent(home, peer),
     }
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
         history = store.history()

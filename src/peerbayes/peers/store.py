@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from peerbayes.peers.errors import PeerError
+from peerbayes.peers.releases import Release
 
 T = TypeVar("T")
 Seen = dict[
@@ -48,6 +49,9 @@ CREATE TABLE IF NOT EXISTS outbox (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS groups (
     turn INTEGER, receiver TEXT, digest TEXT NOT NULL, PRIMARY KEY (turn, receiver)
+) STRICT;
+CREATE TABLE IF NOT EXISTS releases (
+    name TEXT PRIMARY KEY, at REAL NOT NULL, cost REAL NOT NULL, digest BLOB NOT NULL, body BLOB
 ) STRICT;
 CREATE TABLE IF NOT EXISTS neighbours (name TEXT PRIMARY KEY, seen REAL, done INTEGER, note TEXT) STRICT;
 CREATE TABLE IF NOT EXISTS refusals (
@@ -170,14 +174,52 @@ class Store:
 
     @alone
     def forget_agreement(self) -> None:
-        """The peers did not agree: the next start begins anew, with whatever rows there are then."""
+        """The peers did not agree: the next start begins anew, with whatever rows there are then.
+
+        With the same rows, once something was told of them with noise: it is told again, and not bought anew.
+        """
         with self._transaction():
             self._db.execute("DELETE FROM sums")
-            self._db.execute("DELETE FROM meta WHERE key IN ('run', 'data', 'mask keys')")
+            gone = ("mask keys",) if self.releases() else ("run", "data", "mask keys")
+            self._db.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in gone])
 
     @alone
     def sums(self, phase: str) -> dict[str, bytes]:
         return dict(self._db.execute("SELECT sender, body FROM sums WHERE phase = ?", (phase,)))
+
+    # --- what was told of rows with noise --------------------------------------------------------------
+
+    @alone
+    def bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """What was released under a name: int64 numbers, made and stored the first time, the same ever after."""
+        found = self._db.execute("SELECT digest, body FROM releases WHERE name = ?", (name,)).fetchone()
+        if found is not None:
+            if hashlib.sha256(found[1]).digest() != found[0]:
+                raise PeerError(
+                    f"{self.path}: the release {name} does not match its digest; the file is damaged"
+                )
+            shape, _, body = bytes(found[1]).partition(b"\n")
+            return np.frombuffer(body, dtype="<i8").reshape(json.loads(shape))
+        with self._transaction():
+            made = make()
+            body = json.dumps(made.shape).encode() + b"\n" + np.ascontiguousarray(made, dtype="<i8").tobytes()
+            self._add_release(name, cost, body, body)
+        return made
+
+    def _add_release(self, name: str, cost: float, content: bytes, body: bytes | None) -> None:
+        """An entry of the ledger; a name is there once, or the transaction fails."""
+        digest = hashlib.sha256(content).digest()
+        self._db.execute(
+            "INSERT INTO releases VALUES (?, ?, ?, ?, ?)", (name, time.time(), cost, digest, body)
+        )
+
+    @alone
+    def releases(self) -> list[dict[str, Any]]:
+        """The ledger: name, when, μ² and digest of everything that was told of rows with noise."""
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'releases'").fetchone():
+            return []  # an earlier version's file
+        rows = self._db.execute("SELECT name, at, cost, digest FROM releases ORDER BY at, rowid")
+        return [dict(zip(("name", "at", "cost", "digest"), row, strict=True)) for row in rows]
 
     # --- rounds ----------------------------------------------------------------------------------------
 
@@ -191,12 +233,17 @@ class Store:
         missing: Iterable[str],
         figures: Mapping[str, float | None] | None = None,
         groups: Mapping[str, str] | None = None,
+        release: Release | None = None,
     ) -> dict[str, bytes]:
         """The state after a round, how its model does and the messages of the next, all or nothing; their digests.
 
-        A round is stored once; so is the group that a masked message was made for, by receiver.
+        A round is stored once; so is the group that a masked message was made for, by receiver. So is what it cost: a
+        message made of a release is never there without its entry in the ledger.
         """
         with self._transaction():
+            if release is not None:
+                values = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
+                self._add_release(release.name, release.cost, values, None)
             seen: Seen = {}
             described = json.dumps(self._described(state, seen))
             digest = hashlib.sha256(described.encode()).digest()

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.calibration import STARTS
-from peerbayes.layouts import STRUCTURES
+from peerbayes.combining import RULES
+from peerbayes.layouts import STRUCTURES, type_of
 from peerbayes.layouts import known as known_families
 from peerbayes.peers.documents import canonical, key, line, string, table, text_of
 from peerbayes.peers.errors import TermsError
+from peerbayes.peers.facts import Facts, categories_in, listed
+from peerbayes.privacy.terms import AUTO
+from peerbayes.privacy.terms import Privacy as Promise
 from peerbayes.secure_sums import SUMMING
 from peerbayes.strategies import STRATEGIES
 
@@ -56,6 +60,17 @@ LIMIT_CHECKS: dict[str, Check] = {
 }
 PRIVACY_CHECKS: dict[str, Check] = {
     "secure_sum": (lambda value: isinstance(value, bool), "true or false"),
+    "epsilon": (lambda value: value is None or _positive(value), "a positive number; 4 is common, 1 strict"),
+    "delta": (lambda value: _positive(value) and value < 1, "a probability, such as 1e-5"),
+    "clip": (lambda value: value == AUTO or _positive(value), f'a positive number, or "{AUTO}"'),
+    "bound": (_positive, "a positive number of standard deviations"),
+    "edge_noise": (
+        lambda value: _positive(value) or (value == 0 and not isinstance(value, bool)),
+        "0 for none, or a number such as 3",
+    ),
+    "colluders": _whole(1),
+    "min_rows": _whole(1),
+    "rows": (lambda value: value is None or _positive(value), "a positive number of rows"),
 }
 CHECKS: dict[str, Check] = {
     "network": (
@@ -70,8 +85,14 @@ CHECKS: dict[str, Check] = {
     "lr": (_positive, "a positive number (the paper's is 0.05)"),
     "local_steps": _whole(1),
     "clip": (lambda value: value is None or _positive(value), "a positive number, or false for no clipping"),
+    "classes": (lambda value: isinstance(value, list | tuple), "a list of all values of the label"),
 }
 KIND = _one_of(KINDS)
+ROBUST_CHECKS: dict[str, Check] = {
+    "combine": _one_of(RULES),
+    "guard": (lambda value: isinstance(value, bool), "true or false"),
+}
+DEFENDED = ("exact", "crc")  # strategies whose messages are a peer's own statistics, and can be judged singly
 
 
 @dataclass(frozen=True)
@@ -99,10 +120,69 @@ class Privacy:
 
     secure_sum: bool = False
     """Whether messages are masked, so that a neighbour learns the sum of those it hears and none of them."""
+    epsilon: float | None = None
+    """How much anybody may learn of one row, over the whole run, however it is attacked; left out: no noise."""
+    delta: float = 1e-5
+    """The probability with which that may fail; far below one in the number of rows."""
+    clip: float | str = AUTO
+    """How far one row may move a message, in lengths of a typical row; auto: 1, less where noise dominates."""
+    bound: float = 3.0
+    """Standardised values are held within ±bound."""
+    edge_noise: float = 0.0
+    """Noise that neighbours add with opposite signs, beside that of each alone; 3 is a good number, 0 is none."""
+    colluders: int = 1
+    """How many peers may put together what they know; only edge noise depends on it."""
+    min_rows: int = 50
+    """A peer with fewer rows takes no part."""
+    rows: float | None = None
+    """Rows of a peer on average, as far as everybody may know; left out: they are bought, with some of epsilon."""
 
     def __post_init__(self) -> None:
         for name, check in PRIVACY_CHECKS.items():
             _refuse(f"privacy.{name}", getattr(self, name), check)
+        _as_floats(self, "epsilon", "delta", "bound", "edge_noise", "rows")
+        if self.clip != AUTO:
+            _as_floats(self, "clip")
+        changed = [
+            name
+            for name in PRIVACY_CHECKS
+            if name not in ("secure_sum", "epsilon") and getattr(self, name) != getattr(Privacy, name)
+        ]
+        if self.epsilon is None and changed:
+            raise TermsError(
+                f"privacy.{changed[0]} is {getattr(self, changed[0])!r} and epsilon is not given; expected epsilon, "
+                "without which there is no noise"
+            )
+
+    @property
+    def promise(self) -> Promise | None:
+        """What is promised of one row; None: nothing."""
+        if self.epsilon is None:
+            return None
+        return Promise(
+            self.epsilon, self.delta, self.clip, self.bound, self.edge_noise, self.colluders, self.min_rows
+        )
+
+
+@dataclass(frozen=True)
+class Robust:
+    """What peers do about neighbours that may lie; for the strategies exact and crc."""
+
+    combine: str = "mean"
+    """How messages are combined: mean, or clip, where no neighbour moves a peer farther than a middling one."""
+    guard: bool = False
+    """Whether links to neighbours whose models fail on a peer's own rows are cut; for data that are alike."""
+
+    def __post_init__(self) -> None:
+        for name, check in ROBUST_CHECKS.items():
+            _refuse(f"robust.{name}", getattr(self, name), check)
+        if self.guard and self.combine != "clip":
+            raise TermsError('robust.guard is true and robust.combine "mean"; a guard needs combine = "clip"')
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything is done."""
+        return self.combine != "mean" or self.guard
 
 
 @dataclass(frozen=True)
@@ -115,6 +195,10 @@ class Terms:
     """The column to predict."""
     features: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The columns to learn from, each with its kind, as a section [features]; none named: all but the label."""
+    facts: Mapping[str, Facts] = field(default_factory=dict, hash=False)
+    """What everybody knows of columns beforehand, as sections [features.NAME]; privacy.epsilon needs it."""
+    classes: tuple[Any, ...] = ()
+    """All values of the label, in order; privacy.epsilon needs them, else the peers find them out."""
     family: str = "naive-bayes"
     """What a class looks like."""
     strategy: str = "exact"
@@ -133,13 +217,42 @@ class Terms:
     """How long a peer waits, and what it takes from others, as a section [limits]."""
     privacy: Privacy = field(default_factory=Privacy)
     """What hides messages from neighbours, as a section [privacy]."""
+    robust: Robust = field(default_factory=Robust)
+    """What peers do about neighbours that may lie, as a section [robust]."""
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
             _refuse(name, getattr(self, name), check)
         for name, kind in self.features.items():
             _refuse_feature(name, kind, self.label)
+        object.__setattr__(self, "classes", categories_in(list(self.classes), "classes"))
+        if len(self.classes) == 1:
+            raise TermsError(f"classes is {list(self.classes)}; expected two or more")
+        if strange := sorted(set(self.facts) - set(self.features)):
+            raise TermsError(
+                f"something is said of {strange[0]!r}, which is no feature; expected its kind too"
+            )
+        object.__setattr__(
+            self,
+            "facts",
+            dict(sorted((name, facts) for name, facts in self.facts.items() if facts != Facts())),
+        )
+        if self.privacy.epsilon is None and (self.facts or self.classes):
+            what = "classes are named" if self.classes else f"feature {next(iter(self.facts))!r} is described"
+            raise TermsError(
+                f"privacy.epsilon is not given and {what}; without it the peers find out: leave that out"
+            )
         _refuse_sums(self)
+        _refuse_exposing(self)
+        if self.robust.acts and self.privacy.secure_sum:
+            raise TermsError(
+                "privacy.secure_sum and [robust] exclude each other: masked messages cannot be judged"
+            )
+        if self.robust.acts and self.strategy not in DEFENDED:
+            raise TermsError(
+                f"strategy is {self.strategy!r} and [robust] asks for more than the mean; expected the strategy "
+                f"{' or '.join(DEFENDED)}, whose messages can be judged singly"
+            )
         _as_floats(self, "lr", "clip")
         # In one order, so that equal terms also give equal columns whatever order they were written in.
         object.__setattr__(self, "features", dict(sorted(self.features.items())))
@@ -153,6 +266,11 @@ class Terms:
         plain = asdict(self)
         if self.privacy == Privacy():
             del plain["privacy"]
+        if self.robust == Robust():
+            del plain["robust"]
+        for name in ("facts", "classes"):
+            if not plain[name]:
+                del plain[name]
         return hashlib.sha256(canonical(plain)).hexdigest()
 
     @classmethod
@@ -164,43 +282,61 @@ class Terms:
     def parse(cls, text: str, where: str) -> Terms:
         """The terms in a TOML text, which errors call `where`."""
         content = table(text, where, TermsError)
-        features, limits = content.pop("features", {}), content.pop("limits", {})
-        privacy = content.pop("privacy", {})
-        for name, part in (("features", features), ("limits", limits), ("privacy", privacy)):
+        sections = {name: content.pop(name, {}) for name in ("features", *SECTIONS)}
+        for name, part in sections.items():
             if not isinstance(part, dict):
                 raise TermsError(
                     f"{where}{line(text, name)}: {name} is {part!r}; expected a section [{name}]"
                 )
-        _known(content, (*CHECKS, "features", "limits", "privacy"), where, text)
-        _known(limits, tuple(LIMIT_CHECKS), where, text, "limits")
-        _known(privacy, tuple(PRIVACY_CHECKS), where, text, "privacy")
+        _known(content, (*CHECKS, *sections), where, text)
+        for section, (_, checks) in SECTIONS.items():
+            _known(sections[section], tuple(checks), where, text, section)
         if content.get("clip") is False:
             content["clip"] = None
         for name, value in content.items():
             _refuse(name, value, CHECKS[name], f"{where}{line(text, name)}: ")
-        for name, value in limits.items():
-            _refuse(f"limits.{name}", value, LIMIT_CHECKS[name], f"{where}{line(text, 'limits', name)}: ")
-        for name, value in privacy.items():
-            _refuse(f"privacy.{name}", value, PRIVACY_CHECKS[name], f"{where}{line(text, 'privacy', name)}: ")
+        for section, (_, checks) in SECTIONS.items():
+            for name, value in sections[section].items():
+                _refuse(f"{section}.{name}", value, checks[name], f"{where}{line(text, section, name)}: ")
         for name in ("network", "label"):
             if name not in content:
                 raise TermsError(f'{where}: {name} is missing; expected a line {name} = "..."')
-        for name, kind in features.items():
-            _refuse_feature(name, kind, content["label"], f"{where}{line(text, 'features', name)}: ")
+        features, facts = {}, {}
+        for name, given in sections["features"].items():
+            kind, told = given, {}
+            if isinstance(given, dict):
+                kind, told = (
+                    given.get("kind", "auto"),
+                    {key: value for key, value in given.items() if key != "kind"},
+                )
+            place = f"{where}{line(text, 'features', name)}: "
+            _refuse_feature(name, kind, content["label"], place)
+            if told:
+                facts[name] = Facts.of(kind, told, f"{place}feature {name!r:.80}")
+            features[name] = kind
+        if "classes" in content:
+            content["classes"] = categories_in(content["classes"], f"{where}{line(text, 'classes')}: classes")
         try:
-            return cls(**content, features=features, limits=Limits(**limits), privacy=Privacy(**privacy))
-        except TermsError as error:  # each was fine, but not together
-            raise TermsError(f"{where}{line(text, 'privacy', 'secure_sum')}: {error}") from None
+            parts = {name: kind(**sections[name]) for name, (kind, _) in SECTIONS.items()}
+            return cls(**content, features=features, facts=facts, **parts)
+        except TermsError as problem:  # each is fine, but not together
+            raise TermsError(f"{where}{_line_of(text, str(problem))}: {problem}") from problem
 
     def to_toml(self) -> str:
         """A readable file that `parse` gives back as these terms."""
         clip = "false" if self.clip is None else repr(self.clip)
-        features = "".join(f"{key(name)} = {string(kind)}\n" for name, kind in self.features.items())
+        plain = "".join(
+            f"{key(name)} = {string(kind)}\n"
+            for name, kind in self.features.items()
+            if name not in self.facts
+        )
+        told = "".join(_written(name, self.features[name], facts) for name, facts in self.facts.items())
+        classes = f"classes = {listed(self.classes)}  # all values of the label\n" if self.classes else ""
         return f"""\
 # What the members of this network agreed on. Everybody holds the same; a change makes another network.
 network = {string(self.network)}
 label = {string(self.label)}  # the column to predict
-
+{classes}
 family = {string(self.family)}  # {CHECKS["family"][1]}
 strategy = {string(self.strategy)}  # {CHECKS["strategy"][1]}
 start = {string(self.start)}  # {CHECKS["start"][1]}
@@ -210,7 +346,7 @@ local_steps = {self.local_steps}  # steps on a peer's own rows between two messa
 clip = {clip}  # continuous columns end at so many standard deviations; false: they do not
 
 [features]  # column = {KIND[1]}; none named: all columns but the label
-{features}
+{plain}{told}
 [limits]
 deadline = {self.limits.deadline!r}  # seconds a round waits for neighbours
 quorum = {self.limits.quorum!r}  # share of the neighbours that must have answered for the deadline to count
@@ -219,6 +355,10 @@ rows = {self.limits.rows}  # the fewest rows a peer may bring
 
 [privacy]
 secure_sum = {str(self.privacy.secure_sum).lower()}  # neighbours learn sums of three or more messages, and no message
+{_promised(self.privacy)}
+[robust]  # against neighbours that lie; clip and guard need the strategy exact or crc
+combine = {string(self.robust.combine)}  # {ROBUST_CHECKS["combine"][1]}
+guard = {str(self.robust.guard).lower()}  # cut links to neighbours whose models fail on a peer's own rows
 """
 
     def differences(self, other: Terms) -> list[str]:
@@ -235,13 +375,23 @@ secure_sum = {str(self.privacy.secure_sum).lower()}  # neighbours learn sums of 
         return found
 
 
+SECTIONS: dict[str, tuple[Callable[..., Any], dict[str, Check]]] = {
+    "limits": (Limits, LIMIT_CHECKS),
+    "privacy": (Privacy, PRIVACY_CHECKS),
+    "robust": (Robust, ROBUST_CHECKS),
+}
+
+
 def _flat(terms: Terms) -> dict[str, str]:
     """Every setting by its dotted name, as it would be written."""
     plain = asdict(terms)
-    features, limits, privacy = plain.pop("features"), plain.pop("limits"), plain.pop("privacy")
+    features, _ = plain.pop("features"), plain.pop("facts")
     plain |= {f"features.{name}": kind for name, kind in features.items()}
-    plain |= {f"limits.{name}": value for name, value in limits.items()}
-    plain |= {f"privacy.{name}": value for name, value in privacy.items()}
+    for name, known in terms.facts.items():
+        plain |= {f"features.{name}.{what}": value for what, value in known.written()}
+    plain["classes"] = list(terms.classes)
+    for section in SECTIONS:
+        plain |= {f"{section}.{name}": value for name, value in plain.pop(section).items()}
     return {name: "none" if value is None else str(value) for name, value in plain.items()}
 
 
@@ -249,6 +399,84 @@ def _refuse(name: str, value: Any, check: Check, where: str = "") -> None:
     fits, expected = check
     if not fits(value):
         raise TermsError(f"{where}{name} is {value!r:.80}; expected {expected}")
+
+
+def _line_of(text: str, problem: str) -> str:
+    """The line of the setting that a problem begins with."""
+    name = problem.split(" ", 1)[0]
+    if "." in name:
+        return line(text, *name.split(".", 1))
+    return next(
+        (found for section in ("", *SECTIONS) if (found := line(text, *filter(None, (section, name))))), ""
+    )
+
+
+def _written(name: str, kind: str, facts: Facts) -> str:
+    """A section [features.NAME]."""
+    lines = (("kind", string(kind)), *facts.written())
+    return f"\n[features.{key(name)}]\n" + "".join(f"{what} = {value}\n" for what, value in lines)
+
+
+PROMISED = {
+    "delta": "the probability with which that may fail",
+    "clip": 'how far one row may move a message; "auto" chooses',
+    "bound": "standardised values are held within so many standard deviations",
+    "edge_noise": "noise that neighbours share, beside their own; 0: none",
+    "colluders": "peers that may put together what they know; for edge_noise",
+    "min_rows": "a peer with fewer takes no part",
+    "rows": "of a peer on average, as far as everybody may know; left out: bought",
+}
+
+
+def _promised(privacy: Privacy) -> str:
+    """The lines of [privacy] on noise."""
+    if privacy.epsilon is None:
+        return "# epsilon = 4.0  # how much anybody may learn of one row; needs public facts of features and classes\n"
+    lines = [f"epsilon = {privacy.epsilon!r}  # how much anybody may learn of one row, over the whole run\n"]
+    for name, told in PROMISED.items():
+        value = getattr(privacy, name)
+        shown = string(value) if isinstance(value, str) else "1000.0" if value is None else repr(value)
+        lines.append(f"{'# ' if value is None else ''}{name} = {shown}  # {told}\n")
+    return "".join(lines)
+
+
+# What noise can protect: messages made of what was released, once a round.
+PROTECTED = ("exact", "crc", "tracking", "relay", "local")
+
+
+def _refuse_exposing(terms: Terms) -> None:
+    """Refuse terms with an epsilon under which rows would be told without noise."""
+    if terms.privacy.epsilon is None:
+        return
+    name = f"epsilon is {terms.privacy.epsilon:g} and"
+    completes = getattr(type_of(terms.family), "marks_missing", False) is False
+    reasons = {
+        f"strategy {terms.strategy!r}, which tells what noise cannot protect; expected one of {', '.join(PROTECTED)}":
+            terms.strategy not in PROTECTED,
+        f"local_steps {terms.local_steps}, each of which would be a release of its own; expected 1":
+            terms.local_steps > 1,
+        f"family {terms.family!r}, whose structure is learned from sums that nothing protects; expected naive-bayes, "
+        "qda or lda": terms.family in STRUCTURES,
+        "robust.guard is true: whom a peer cuts off tells of its rows; expected combine = \"clip\" alone":
+            terms.robust.guard,
+        "no features are named; expected every one, with what is known of it in public": not terms.features,
+        "no classes are named; expected classes = [...], all values of the label": not terms.classes,
+    }  # fmt: skip
+    for reason, applies in reasons.items():
+        if applies:
+            raise TermsError(f"{name} {reason}")
+    for feature, kind in terms.features.items():
+        facts = terms.facts.get(feature, Facts())
+        if kind == "auto" or not (facts.categories if kind == "discrete" else facts.sd or facts.range):
+            raise TermsError(
+                f"{name} feature {feature!r} is {kind!r} and not described; expected [features.{key(feature)}] with "
+                'kind = "continuous" and mean and sd, or range; or with kind = "discrete" and categories'
+            )
+        if facts.missing and completes:
+            raise TermsError(
+                f"{name} values of {feature!r} may be missing, which {terms.family} completes by everybody's model: "
+                "what one row does then has no bound; expected naive-bayes, or missing = false"
+            )
 
 
 def _refuse_sums(terms: Terms) -> None:
@@ -287,7 +515,7 @@ def _known(given: dict[str, Any], known: tuple[str, ...], where: str, text: str,
             )
 
 
-def _as_floats(terms: Terms | Limits, *names: str) -> None:
+def _as_floats(terms: Terms | Limits | Privacy, *names: str) -> None:
     """Whole numbers as the floats they stand for, so that 5 and 5.0 have one digest."""
     for name in names:
         value = getattr(terms, name)

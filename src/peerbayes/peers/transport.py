@@ -7,6 +7,7 @@ both come from certificates of the network's authority; there is no plain text t
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 from collections import Counter
@@ -53,6 +54,10 @@ class Transport(Protocol):
 
     async def serve(self, answer: Answer) -> None: ...
     async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes: ...
+    def sign(self, content: bytes) -> bytes: ...
+    def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
+        """Whether a neighbour that was asked before signed this."""
+
     async def close(self) -> None: ...
 
 
@@ -97,8 +102,19 @@ class InMemory:
         except TimeoutError as error:
             raise Unreachable(f"{neighbour} did not answer in time") from error
 
+    def sign(self, content: bytes) -> bytes:
+        return _mark(self.name, content)
+
+    def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
+        return signature == _mark(neighbour, content)
+
     async def close(self) -> None:
         self.hub.answers.pop(self.name, None)
+
+
+def _mark(name: str, content: bytes) -> bytes:
+    """What stands for a signature in memory, where everybody is trusted."""
+    return hashlib.sha256(name.encode() + b"\0" + content).digest()
 
 
 class Grpc:
@@ -113,6 +129,7 @@ class Grpc:
         self._server: Any = None
         self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
         self._proven: dict[str, str] = {}
+        self._shown: dict[str, bytes] = {}  # certificates that neighbours proved to hold the keys of
         self.follow(peer.roster)
 
     def follow(self, roster: Roster) -> None:
@@ -172,6 +189,7 @@ class Grpc:
         """Whoever is asked must hold the key of the certificate in the roster: a replaced one has the same name."""
         self._signed(neighbour, PURPOSE + nonce, proof)
         self._proven[neighbour] = self._certificates[neighbour]
+        self._shown[neighbour] = proof.partition(b"\0")[0]
 
     def _signed(self, name: str, content: bytes, proof: bytes) -> None:
         """Refuse what was not signed with the key of the certificate that the roster has for a name."""
@@ -182,6 +200,19 @@ class Grpc:
             verify(certificate, signature, content)
         except IdentityError as error:
             raise RefusedMessage("other certificate", str(error)) from error
+
+    def sign(self, content: bytes) -> bytes:
+        return sign(self._identity[0], content)
+
+    def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
+        certificate = self._shown.get(neighbour)
+        if certificate is None or fingerprint(certificate) != self._certificates.get(neighbour):
+            return False
+        try:
+            verify(certificate, signature, content)
+        except IdentityError:
+            return False
+        return True
 
     def _calls(self, neighbour: str) -> tuple[Any, Any]:
         """How to ask a neighbour, and how to have it prove who it is."""

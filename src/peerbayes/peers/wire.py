@@ -16,7 +16,7 @@ import numpy as np
 
 from peerbayes.peers.errors import RefusedMessage
 
-VERSION = 1
+VERSION = 2
 LARGEST_REQUEST = 512 << 10  # bytes; requests carry no numbers, at most a roster
 
 Name = Annotated[
@@ -24,10 +24,34 @@ Name = Annotated[
 ]  # fit for a log: no line breaks, no colours
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+STATEMENT = b"peerbayes statement\n"  # signed along, so that no other signature of a peer passes for one
+MOST_SAID = 1000  # statements in one request
 Kind = Literal["hello", "roster", "leave", "sum", "first", "round", "masked"]
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
 OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
 Status = Literal["ok", "not yet", "gone", "refused"]
+
+
+Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Signature = Annotated[bytes, msgspec.Meta(max_length=80)]  # ECDSA P-256 in DER has at most 72
+
+
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """What a peer said to all its neighbours in a round: the digest of its message, and its signature of that."""
+
+    name: Name
+    turn: Whole
+    digest: Digest
+    signature: Signature
+
+    def content(self, run: str) -> bytes:
+        """What is signed."""
+        return statement(run, self.turn, self.digest)
+
+
+def statement(run: str, turn: int, digest: bytes) -> bytes:
+    """What a peer signs of its message of a round."""
+    return STATEMENT + f"{run} {turn} ".encode() + digest
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +68,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roster: Whole = 0  # the version that the sender knows
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0  # seconds the answer may take
     body: bytes = b""  # a signed roster that the sender thinks is newer
+    heard: Annotated[tuple[Said, ...], msgspec.Meta(max_length=MOST_SAID)] = ()  # from neighbours of both
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +89,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: Annotated[tuple[Whole, ...], msgspec.Meta(max_length=4)] = ()
     digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     body: bytes = b""
+    signature: Signature = b""  # of a round's message that goes to all neighbours alike
 
 
 _encoder = msgspec.msgpack.Encoder()

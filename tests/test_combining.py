@@ -1,0 +1,286 @@
+"""Clipping as a mix, the guard's strikes, and the attacks that both are for."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from sklearn.datasets import load_breast_cancer, load_wine
+
+import peerbayes as pb
+from peerbayes import combining, guard, layouts, topologies
+from peerbayes.attacks import KINDS
+from peerbayes.invariants import invariants_of
+from peerbayes.strategies import Exact
+
+CANCER = load_breast_cancer(return_X_y=True)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@st.composite
+def networks(draw):
+    """Mixing weights of a random network [N, N], and messages [N, C, K]."""
+    nodes, seed = draw(st.integers(2, 12)), draw(st.integers(0, 2**32 - 1))
+    graph = nx.connected_watts_strogatz_graph(nodes, min(3, nodes), 0.5, seed=seed % 1000)
+    weights = draw(st.sampled_from(["stable", "neighbour_mean", "metropolis"]))
+    mixing = getattr(topologies, weights)(nx.to_scipy_sparse_array(graph, format="csr", dtype=float))
+    return mixing, np.random.default_rng(seed).normal(size=(nodes, 2, 3)) ** 3
+
+
+def by_the_book(mixing, messages):
+    """S_v = φ_v + Σ a_vu min(1, τ_v/d_vu)(φ_u − φ_v), one peer and neighbour after the other."""
+    mixed, dense = messages.copy(), mixing.toarray()
+    for v in range(len(messages)):
+        heard = [u for u in np.flatnonzero(dense[v]) if u != v]
+        apart = {u: np.linalg.norm(messages[u] - messages[v]) for u in heard}
+        limit = sorted(apart.values())[2 * (len(heard) - 1) // 5]
+        for u in heard:
+            mixed[v] += dense[v, u] * min(1.0, limit / apart[u]) * (messages[u] - messages[v])
+    return mixed
+
+
+@given(networks())
+def test_clipping_is_what_it_says(case):
+    mixing, messages = case
+    weights = combining.clipped(mixing, messages)
+    flat = messages.reshape(len(messages), -1)
+    np.testing.assert_allclose(
+        (weights @ flat).reshape(messages.shape), by_the_book(mixing, messages), atol=1e-9
+    )
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0)
+    assert weights.data.min() >= -1e-12
+
+
+@given(networks())
+def test_one_peer_clips_as_the_simulator_does(case):
+    mixing, messages = case
+    flat = messages.reshape(len(messages), -1)
+    together = combining.clipped(mixing, messages) @ flat
+    for v in range(len(messages)):
+        row = mixing[[v], :].toarray()[0]
+        heard = [u for u in np.flatnonzero(row) if u != v]
+        own = csr_array(np.concatenate([[row[v]], row[heard]])[None])
+        alone = combining.combined("clip", own, flat[[v, *heard]]) @ flat[[v, *heard]]
+        np.testing.assert_allclose(alone[0], together[v], atol=1e-9)
+
+
+@given(networks(), st.floats(10.0, 1e9))
+def test_no_neighbour_moves_a_peer_farther_than_a_middling_one(case, size):
+    mixing, messages = case
+    messages[0] += size
+    clipped = combining.clipped(mixing, messages).toarray()
+    dense = mixing.toarray()
+    for v in range(1, len(messages)):
+        others = [u for u in np.flatnonzero(dense[v]) if u != v]
+        apart = sorted(np.linalg.norm(messages[u] - messages[v]) for u in others)
+        if dense[v, 0] and len(others) > 1:
+            pull = clipped[v, 0] * np.linalg.norm(messages[0] - messages[v])
+            assert pull <= dense[v, 0] * apart[2 * (len(apart) - 1) // 5] * (1 + 1e-9)
+
+
+def test_distances_in_blocks_are_the_same(monkeypatch, rng):
+    messages = rng.normal(size=(9, 4, 5))
+    pairs = rng.integers(0, 9, (2, 40))
+    whole = combining.distances(messages, *pairs)
+    monkeypatch.setattr(combining, "AT_ONCE", 60)
+    np.testing.assert_array_equal(combining.distances(messages, *pairs), whole)
+    np.testing.assert_allclose(whole, [np.linalg.norm(messages[a] - messages[b]) for a, b in pairs.T])
+
+
+# --- the guard -----------------------------------------------------------------------------------------
+
+
+def test_a_strike_is_worse_than_chance_or_than_the_others():
+    receivers = np.zeros(5, dtype=int)
+    errors = np.array([0.2, 0.2, 0.3, 0.34, 0.9])
+    assert guard.strikes(errors, receivers, 1, 2, 1).tolist() == [False] * 4 + [True]
+    assert guard.strikes(errors, receivers, 1, 2, 4).tolist() == [False] * 4 + [True]
+    assert guard.strikes(errors + 0.1 * (errors == 0.34), receivers, 1, 2, 4).tolist() == [False] * 3 + [
+        True,
+        True,
+    ]
+
+
+def test_three_strikes_cut_a_link_in_both_directions():
+    links = nx.to_scipy_sparse_array(nx.path_graph(3), format="csr")
+    counts = np.zeros(links.nnz)
+    counts[guard.places(links, csr_array(([1.0], ([1], [2])), shape=(3, 3)))] = 3
+    cut = csr_array(
+        (guard.cut(counts, links).astype(float), links.indices, links.indptr), shape=(3, 3)
+    ).toarray()
+    assert cut.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
+
+
+# --- attacks -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scene(rng):
+    """Honest messages that obey, the network's weights, and what must hold."""
+    X, y = load_wine(return_X_y=True)
+    schema = pb.Schema.infer(X, y)
+    family = layouts.calibrated("naive-bayes", schema, False, 178.0, None)
+    start = family.uniform(3, 400.0)
+    known = invariants_of(Exact(), family, start, [], False, 178, 20, 400.0, 1, 5.0, True)
+    honest = start + known.projected(rng.normal(size=(8, *start.shape)))
+    mixing = topologies.stable(nx.to_scipy_sparse_array(nx.complete_graph(8), format="csr", dtype=float))
+    return honest, mixing, known, start
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attackers_say_what_their_kind_says(kind, scene):
+    honest, mixing, known, start = scene
+    attackers = np.array([2, 5])
+    said, places = pb.Attack(kind).messages(honest, attackers, mixing, known, 0, 3)
+    np.testing.assert_array_equal(said[:8], honest)
+    to = (
+        {(v, u): said[p] for v, u, p in zip(*mixing.nonzero(), places, strict=True)}
+        if kind != "scale"
+        else None
+    )
+    assert (known.reasons(said[8:], 3) == (2 if kind == "scale" else -1)).all()
+    if to is None:
+        return
+    np.testing.assert_array_equal(to[2, 5], honest[5])  # among themselves they tell the truth
+    lie, mean = to[0, 2], np.delete(honest, attackers, axis=0).mean(axis=0)
+    expected = {
+        "flip": 2 * start - honest[2], "swap": mean[::-1], "mixswap": 0.6 * mean + 0.4 * mean[::-1],
+        "label": honest[2],
+    }  # fmt: skip
+    if kind in expected:
+        np.testing.assert_allclose(lie, expected[kind])
+    if kind == "dissensus":  # together the attackers undo the pull of the honest, and half of it again
+        row = mixing[[0], :].toarray()[0]
+        pull = {u: row[u] * (to[0, u] - honest[0]) for u in range(1, 8)}
+        fair = sum(pull[u] for u in pull if u not in attackers)
+        np.testing.assert_allclose(sum(pull[u] for u in attackers), -1.5 * fair)
+        assert not np.allclose(to[0, 2], to[1, 2])
+
+
+def test_attackers_are_drawn_from_the_seed():
+    attack = pb.Attack("flip", 0.2)
+    assert (
+        attack.attackers(50, 1).tolist()
+        == attack.attackers(50, 1).tolist()
+        != attack.attackers(50, 2).tolist()
+    )
+    assert attack.attackers(50, 1).size == 10 and pb.Attack("flip", 0.01).attackers(5, 0).size == 1
+    assert pb.Attack("flip", 0.0).attackers(5, 0).size == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("bribe", "expected one of flip"), ({"fraction": 0.1}, "expected its kind"), (3, "expected its kind"),
+        ({"kind": "flip", "fraction": 1.0}, "from 0 to below 1"), ({"kind": "swap", "strength": 2.0}, "has none"),
+        ({"kind": "flip", "strength": -1.0}, "a positive number"),
+    ],
+)  # fmt: skip
+def test_attacks_that_make_no_sense(given, text):
+    with pytest.raises(ValueError, match=text):
+        pb.Attack.of(given)
+
+
+# --- simulations ---------------------------------------------------------------------------------------
+
+
+def attacked(robust, attack, **more):
+    settings = {"nodes": 20, "rows_per_node": 20, "topology": "regular-6", "rounds": 32, "references": False}
+    return pb.simulate(*CANCER, robust=robust, attack=attack, **(settings | more))
+
+
+def test_clipping_and_the_guard_hold_against_flips():
+    calm = attacked(None, None).summary()["test_error"]
+    errors = {
+        rule: attacked(rule, pb.Attack("flip", 0.2)).summary()["test_error"]
+        for rule in (None, "clip", "guard")
+    }
+    assert errors[None] > calm + 0.2
+    assert errors["guard"] <= errors["clip"] + 0.01 and errors["guard"] < calm + 0.03
+
+
+def test_an_attacked_run_is_told_of_honest_peers(tmp_path):
+    run = attacked("clip", {"kind": "scale", "fraction": 0.2}, references=True)
+    told = run.summary()
+    assert told["attackers"] == 4 and told["peers"] == 16 and len(run.attackers) == 4
+    assert run.rejected["class sums"] == told["rejected"] > 0
+    assert not set(run.history.node) & set(run.attackers) and np.isfinite(told["test_error"])
+    run.save(tmp_path)
+    again = pb.Run.load(tmp_path)
+    assert again.summary() == told and again.rejected == run.rejected
+    assert (again.attackers == run.attackers).all()
+    from peerbayes.views import View
+
+    view = View.of(run)
+    assert np.isfinite(view.spread["train_error"]).all()
+
+
+def test_references_are_of_honest_rows():
+    rows = [np.arange(place * 20, place * 20 + 20) for place in range(8)]
+    X, y = CANCER
+    attack = pb.Attack("label", 0.25)
+    run = pb.simulate(X, y, partition=rows, nodes=8, rounds=4, attack=attack)
+    honest = np.concatenate([rows[place] for place in range(8) if place not in run.attackers])
+    alone = pb.MixedNB(schema=run.schema).fit(X[honest], y[honest])
+    assert run.references["train_ml"] == pytest.approx(1 - alone.score(X[honest], y[honest]))
+
+
+def test_a_guarded_run_goes_on_from_its_checkpoint(tmp_path):
+    whole = attacked("guard", "flip", message_loss=0.1, evaluate_every=0)
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, _):
+        if done == 9:
+            raise Stop
+
+    path = tmp_path / "check"
+    with pytest.raises(Stop):
+        attacked("guard", "flip", message_loss=0.1, evaluate_every=0, checkpoint=path, progress=stop)
+    assert path.exists()
+    again = attacked("guard", "flip", message_loss=0.1, evaluate_every=0, checkpoint=path)
+    np.testing.assert_array_equal(again.stats, whole.stats)
+    assert again.rejected == whole.rejected
+
+
+def test_without_attackers_checking_changes_nothing():
+    plain, checked = attacked(None, None), attacked(None, pb.Attack("flip", 0.0))
+    np.testing.assert_allclose(checked.stats, plain.stats, rtol=1e-9, atol=1e-9)
+    assert plain.rejected == {} and sum(checked.rejected.values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"robust": "median"}, "expected None, 'clip' or 'guard'"),
+        ({"robust": "clip", "strategy": "relay"}, "for exact and crc"),
+        ({"attack": "flip", "strategy": "tracking"}, "for exact and crc"),
+        ({"robust": "clip", "strategy": "crc", "message_delay": 0.1}, "message_delay"),
+        ({"robust": "guard", "topology": "tree", "change_every": 1}, "drawn anew"),
+    ],
+)
+def test_what_cannot_be_defended_is_refused(settings, text):
+    with pytest.raises(ValueError, match=text):
+        attacked(**({"robust": None, "attack": None} | settings))
+
+
+def test_float32_is_checked_with_its_own_rounding():
+    run = attacked("guard", pb.Attack("flip", 0.0), dtype="float32")
+    assert sum(run.rejected.values()) == 0 and run.summary()["test_error"] < 0.15
+
+
+def test_a_file_can_ask_for_attacks(tmp_path):
+    from peerbayes import config
+
+    path = tmp_path / "run.toml"
+    path.write_text('[simulation]\nrobust = "clip"\nattack = { kind = "flip", fraction = 0.2 }\n')
+    asked = config.read(path, ("nodes=8",)).settings
+    assert asked == {"robust": "clip", "attack": {"kind": "flip", "fraction": 0.2}, "nodes": 8}
+    assert pb.Attack.of(asked["attack"]) == pb.Attack("flip", 0.2)
+    assert config.read(path, ("attack=swap",)).settings["attack"] == "swap"
