@@ -39,8 +39,9 @@ class Sent:
     def _add(self, entry: dict[str, Any]) -> None:
         self.last.append({"number": self.tail.count, **entry})
         self.total += entry["bytes"]
-        kind, _, turn = entry["what"].partition(" ")
-        self._of_round[int(turn) if kind == "round" and turn.isdigit() else 0] += entry["bytes"]
+        before, _, turn = entry["what"].rpartition(" ")  # "round 3", "masked round 3", "private round 3"
+        of_round = before.rpartition(" ")[2] == "round" and turn.isdigit()
+        self._of_round[int(turn) if of_round else 0] += entry["bytes"]
 
     def by_round(self, rounds: np.ndarray) -> np.ndarray:
         """Bytes of messages up to each round, agreeing before the first included: [T] -> [T]."""
