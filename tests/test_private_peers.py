@@ -6,6 +6,8 @@ import json
 import math
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -723,6 +725,65 @@ def test_five_processes_with_noise_in_secure_sums(loopback):
             "private sum mask keys", *(f"private masked round {n}" for n in range(1, ROUNDS + 1)),
         }  # fmt: skip
         assert 1 - pb.load(home.model_path).score(X.iloc[TEST], Y[TEST]) < 0.3
+
+
+# A peer whose process is another program: its statistics are altered before they are masked or signed.
+LIAR = """
+import sys
+from peerbayes.peers.learner import Broadcaster
+honest = Broadcaster.outgoing
+Broadcaster.outgoing = lambda self, state: {{name: {lie} for name, said in honest(self, state).items()}}
+from peerbayes.cli import app
+app(["node", "run", sys.argv[1]], prog_name="peerbayes")
+"""
+
+
+@pytest.mark.parametrize(
+    ("lie", "hidden", "robust", "refused"),
+    [
+        ("2.0 * said", {"secure_sum": True}, Robust(), ("the group", "class sums")),
+        ("2.0 * said", {}, Robust(combine="clip"), ("peer-5", "class sums")),
+        (
+            "2.0 * self.start - said",
+            {},
+            Robust(combine="clip"),
+            None,
+        ),  # no check finds it: its pull is bounded
+    ],
+)
+def test_five_processes_with_noise_and_a_liar_among_them(lie, hidden, robust, refused, loopback):
+    """Its messages are refused or bounded, and logged; a peer killed on the way spends nothing twice."""
+    limits = Limits(deadline=2.0, quorum=0.5)
+    running = loopback(terms(privacy=hidden, robust=robust, limits=limits), FULL)
+    for name in list(running.homes)[:-1]:
+        running.start(name)
+    liar = running.homes["peer-5"]
+    with liar.log_path.open("ab") as log:
+        running.processes["peer-5"] = subprocess.Popen(
+            [sys.executable, "-c", LIAR.format(lie=lie), str(liar.folder)], stdout=log, stderr=log
+        )
+    while len(history(running.homes["peer-2"])) <= 3:
+        assert running.processes["peer-2"].poll() is None
+        time.sleep(0.005)
+    running.processes["peer-2"].kill()
+    running.processes["peer-2"].wait()
+    running.start("peer-2")
+    finished(running)
+    for name in list(running.homes)[:-1]:
+        home = running.homes[name]
+        with stored(home.state_path) as store:
+            found = {(entry["who"], entry["reason"]) for entry in store.refusals()}
+        assert found == (set() if refused is None else {refused})
+        if refused is not None:
+            assert refused[1] in home.log_path.read_text()
+        assert [entry["name"] for entry in ledger(home.folder)] == [
+            f"round {n}" for n in range(1, ROUNDS + 1)
+        ]
+        said = {}
+        for entry in entries(home.audit_path):
+            assert entry["what"].startswith("private ")
+            assert said.setdefault((entry["to"], entry["what"]), entry["digest"]) == entry["digest"]
+        assert 1 - pb.load(home.model_path).score(X.iloc[TEST], Y[TEST]) < 0.35
 
 
 def test_check_tells_what_is_promised_and_what_does_not_fit(loopback):
