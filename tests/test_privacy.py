@@ -55,6 +55,7 @@ def run(privacy, **settings):
         ({"family": "kdb"}, "learned from pairs"),
         ({"local_steps": 2}, "release of its own"),
         ({"objective": "peers"}, "weighs a row"),
+        ({"robust": "guard"}, "tells of a peer's rows"),
         ({"dtype": "float32"}, "float64"),
         ({"rows_per_node": 20}, "peer 0 has 20 rows, and so refuses: min_rows is 50"),
     ],
@@ -68,6 +69,7 @@ def test_what_cannot_be_private_is_refused_with_a_reason(settings, reason):
     ("settings", "reason"),
     [
         ({"topology": "tree"}, "at least 3 neighbours"),
+        ({"robust": "clip"}, "clipped messages do not add up"),
         ({"message_loss": 0.1}, "every message arrives"),
         ({"message_delay": 0.1}, "every message arrives"),
         ({"peers_down": 0.1}, "every message arrives"),
@@ -77,6 +79,12 @@ def test_what_cannot_be_private_is_refused_with_a_reason(settings, reason):
 def test_edge_noise_that_would_not_cancel_is_refused(settings, reason):
     with pytest.raises(ValueError, match=reason):
         run(pb.Privacy(edge_noise=3.0), **settings)
+
+
+def test_messages_with_noise_are_not_taken_for_lies():
+    for epsilon in (0.5, 4.0):
+        found = run(pb.Privacy(epsilon=epsilon), robust="clip", attack=pb.Attack("flip", fraction=0.0))
+        assert sum(found.rejected.values()) == 0
 
 
 def test_rows_that_are_completed_are_refused():

@@ -147,7 +147,7 @@ def simulate(
         if name not in ("X", "y", "schema", "test", "references", "progress", "checkpoint", "live")
     }
     if privacy is not None:
-        private.refuse(privacy, strategy, family, local_steps, objective, device, dtype)
+        private.refuse(privacy, strategy, family, local_steps, objective, device, dtype, robust)
         configuration["privacy"] = asdict(privacy)
     made = versions.made()
     attack = Attack.of(attack)
@@ -212,13 +212,17 @@ def simulate(
     begin, start_bytes = _start(start, held, lr, network, start_rounds, strategy, hidden)
     if (robust is not None or attack is not None) and start != "uniform":
         begin[:] = begin.mean(axis=0)  # as real peers agree: exactly, so that class sums can be checked
-    asked = Exact(rounds, ROBUST_MEMORY) if robust is not None and strategy == "exact" else strategy
+    averaged = None if privacy is None else int(rounds * NOISY_WINDOW)
+    asked = Exact(rounds, ROBUST_MEMORY, averaged) if robust is not None and strategy == "exact" else strategy
     driver = _driver(asked, network, held, begin, rounds, local_steps, faults, hidden)
     if secure_sum:
         driver = _secured(strategy, driver, network, held)
     configuration["strategy"] = driver.strategy.name
     if isinstance(driver, Broadcast) and (robust is not None or attack is not None):
         known = _invariants(driver.strategy, held, begin, start, lr, local_steps, measured.limit)
+        if hidden is not None:
+            most = int(np.diff(network.at(1).indptr).max(initial=0))
+            known = replace(known, noise=hidden.scheme.spread(most, getattr(driver.strategy, "boost", 1.0)))
         soft = held.soft_errors if robust == "guard" else None
         rule = "mean" if robust is None else "clip"
         defence = Defence(rule, known, attack, attackers, seed, soft, guarded.weights)

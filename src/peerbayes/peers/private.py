@@ -272,11 +272,7 @@ def _strategy(name: str, terms: Terms, roster: Roster) -> Strategy | Relay:
 
 
 def _spread(found: Scheme, strategy: Strategy | Relay, roster: Roster) -> float:
-    """Standard deviation of what a round's noise can add to an entry of a message, at most.
-
-    Entries of φ are sums of up to three of h, with weights whose squares add up to 3. `relay` sends sums over peers.
-    """
+    """Standard deviation of what a round's noise can add to an entry of a message. `relay` sends sums over peers."""
     most = int(np.diff(roster.adjacency().indptr).max(initial=0))
-    shared = math.ldexp(found.edge_sigma, -found.mechanism.bits)
-    own = math.sqrt(3.0 * (found.sigma**2 + most * shared**2)) * float(getattr(strategy, "boost", 1.0))
+    own = found.spread(most, float(getattr(strategy, "boost", 1.0)))
     return own * (math.sqrt(len(roster.members)) if isinstance(strategy, Relay) else 1.0)

@@ -459,6 +459,8 @@ def _refuse_exposing(terms: Terms) -> None:
         "qda or lda": terms.family in STRUCTURES,
         "robust.guard is true: whom a peer cuts off tells of its rows; expected combine = \"clip\" alone":
             terms.robust.guard,
+        f"edge_noise {terms.privacy.edge_noise:g}, which cancels in sums, and clipped messages do not add up; expected "
+        "edge_noise = 0, or combine = \"mean\"": terms.privacy.edge_noise > 0 and terms.robust.acts,
         "no features are named; expected every one, with what is known of it in public": not terms.features,
         "no classes are named; expected classes = [...], all values of the label": not terms.classes,
     }  # fmt: skip

@@ -55,6 +55,14 @@ class Scheme:
         """σ of a round, in the coordinates h."""
         return math.ldexp(self.mechanism.sigma, -self.mechanism.bits)
 
+    def spread(self, neighbours: int, boost: float = 1.0) -> float:
+        """Standard deviation of what a round's noise can add to an entry of a message, at most.
+
+        Entries of φ are sums of up to three of h, with weights whose squares add up to 3; links share noise, too.
+        """
+        shared = math.ldexp(self.edge_sigma, -self.mechanism.bits)
+        return math.sqrt(3.0 * (self.sigma**2 + neighbours * shared**2)) * boost
+
 
 def scheme(
     terms: Privacy,

@@ -26,7 +26,14 @@ NOISE_STREAM, LINK_STREAM, START_STREAM = 21, 22, 23
 
 
 def refuse(
-    terms: Privacy, strategy: Any, family: str, steps: int, objective: str, device: str | None, dtype: str
+    terms: Privacy,
+    strategy: Any,
+    family: str,
+    steps: int,
+    objective: str,
+    device: str | None,
+    dtype: str,
+    robust: str | None = None,
 ) -> None:
     """Say why a simulation cannot be private, if its settings do not allow it."""
     name = getattr(strategy, "name", strategy)
@@ -45,6 +52,14 @@ def refuse(
             family in STRUCTURES,
             f"the structure of {family} is learned from pairs of columns of the rows, which nothing protects; use "
             "'naive-bayes', 'qda' or 'lda', or a Bayesian network whose parents are known beforehand",
+        ),
+        (
+            robust == "guard",
+            "whom a guard cuts off tells of a peer's rows, outside the account; use robust='clip'",
+        ),
+        (
+            robust is not None and terms.edge_noise > 0,
+            "edge_noise cancels in sums, and clipped messages do not add up; use edge_noise=0, or robust=None",
         ),
         (steps > 1, f"local_steps is {steps}, and every local step would be a release of its own; use 1"),
         (
