@@ -1,6 +1,7 @@
 """Peers that lie: honest peers' test error by rule and attack, and whether clipping and the guard hold.
 
-    python benchmarks/byzantine.py [--datasets pulsar,adult] [--attacks flip,swap] [--fractions 0.1,0.2] [--seeds 3]
+    python benchmarks/byzantine.py [--datasets pulsar,adult] [--attacks flip,swap] [--fractions 0.1,0.2]
+                                   [--seeds 3] [--first-seed 0]
 
 "+80" network of 50 peers with 50 rows each, i.i.d., the strategy `exact`, 64 rounds; needs PEERBAYES_DATA. An entry is
 the mean over seeds and the worst seed; attackers are drawn anew for each. Exit status 1 where a check fails.
@@ -46,9 +47,11 @@ def main() -> int:
     parser.add_argument("--attacks", default=",".join(ATTACKS))
     parser.add_argument("--fractions", default="0.1,0.2")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     given = parser.parse_args()
     fractions = [float(each) for each in given.fractions.split(",")]
     columns = [("none", 0.0), *((name, share) for share in fractions for name in given.attacks.split(","))]
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
     failed: list[str] = []
     fallen: list[str] = []
     print(
@@ -60,7 +63,7 @@ def main() -> int:
         for rule in RULES:
             print(f"| {dataset} | {rule or 'mean'} |", end="", flush=True)
             for name, share in columns:
-                errors = [error(dataset, rule, attack_of(name, share), seed) for seed in range(given.seeds)]
+                errors = [error(dataset, rule, attack_of(name, share), seed) for seed in seeds]
                 found[rule, name, share] = errors
                 print(f" {np.mean(errors):.3f}/{max(errors):.3f} |", end="", flush=True)
             print(flush=True)
