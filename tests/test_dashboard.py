@@ -75,6 +75,7 @@ def simulation(tmp_path):
         try:
             told = process.stderr.readline()
             assert "Watch it at http://127.0.0.1:" in told
+            process.send_signal(signal.SIGSTOP)  # until somebody looks, however fast the machine is
             yield process, told.split()[-1], tmp_path / "run"
             process.send_signal(signal.SIGCONT)
             process.send_signal(signal.SIGINT)
@@ -87,6 +88,7 @@ def test_a_running_simulation_is_followed_to_its_end(browser, simulation, open_p
     process, url, folder = simulation
     page = open_page(url)
     page.evaluate("window.never_loaded_again = true")
+    process.send_signal(signal.SIGCONT)
     wait(lambda: "running" in page.inner_text("#state") and drawn(page, "error"), "the first curves")
     process.send_signal(signal.SIGSTOP)  # held while somebody looks, however fast the machine is
     first = round_of(page), points(page, "error", "mean"), points(page, "error", "each"), page.evaluate(LINE)
