@@ -705,18 +705,23 @@ def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopbac
     ).stdout.replace("\n", " ")
 
 
+def killed(running, name, after):
+    """Kill a peer with -9 once it has had so many rounds, and start it again."""
+    while len(history(running.homes[name])) <= after:
+        assert running.processes[name].poll() is None
+        time.sleep(0.005)
+    running.processes[name].kill()
+    running.processes[name].wait()
+    running.start(name)
+
+
 def test_five_processes_with_noise_in_secure_sums(loopback):
     running = loopback(
         terms(privacy={"secure_sum": True, "edge_noise": 3.0}, limits=Limits(deadline=600.0)), FULL
     )
     for name in running.homes:
         running.start(name)
-    while len(history(running.homes["peer-3"])) <= 4:
-        assert running.processes["peer-3"].poll() is None
-        time.sleep(0.005)
-    running.processes["peer-3"].kill()
-    running.processes["peer-3"].wait()
-    running.start("peer-3")
+    killed(running, "peer-3", after=4)
     finished(running)
     for home in running.homes.values():
         assert [entry["name"] for entry in ledger(home.folder)] == [
@@ -763,12 +768,7 @@ def test_five_processes_with_noise_and_a_liar_among_them(lie, hidden, robust, re
         running.processes["peer-5"] = subprocess.Popen(
             [sys.executable, "-c", LIAR.format(lie=lie), str(liar.folder)], stdout=log, stderr=log
         )
-    while len(history(running.homes["peer-2"])) <= 3:
-        assert running.processes["peer-2"].poll() is None
-        time.sleep(0.005)
-    running.processes["peer-2"].kill()
-    running.processes["peer-2"].wait()
-    running.start("peer-2")
+    killed(running, "peer-2", after=3)
     finished(running)
     for name in list(running.homes)[:-1]:
         home = running.homes[name]

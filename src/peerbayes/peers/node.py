@@ -574,12 +574,15 @@ class Node:
 
     def _witnessed(self, neighbour: str, turn: int) -> tuple[Said, ...]:
         """What neighbours of both said in a round."""
-        both = set(self.roster.neighbours(neighbour)) & set(self.roster.neighbours(self.name))
-        return self._witnesses.of(sorted(both), turn)
+        return self._witnesses.of(sorted(self._common(neighbour)), turn)
+
+    def _common(self, neighbour: str) -> set[str]:
+        """Who is a neighbour of both."""
+        return set(self.roster.neighbours(neighbour)) & set(self.roster.neighbours(self.name))
 
     def _listen(self, caller: str, told: tuple[Said, ...]) -> None:
         """Compare what a neighbour was told with what this peer was."""
-        both = set(self.roster.neighbours(caller)) & set(self.roster.neighbours(self.name))
+        both = self._common(caller)
         for said in told:
             if said.name in both:
                 self._expose(self._witnesses.told(said, caller, self.turn))
