@@ -575,9 +575,9 @@ def test_plain_and_masked_are_never_taken_for_each_other(secure, asked, tmp_path
         request = wire.Request(wire.VERSION, peers.roster.run, "p1", asked, turn=1, schema=schema)
         told = wire.reply_in(await node.answer("p1", wire.encode(request)), request, "p0")
         assert told.status == "refused" and not told.body and told.reason.startswith("wrong message")
-        usual = wire.Request(wire.VERSION, peers.roster.run, "p1", node._kind, turn=1, schema=schema)
+        usual = wire.Request(wire.VERSION, peers.roster.run, "p1", node.standing.kind, turn=1, schema=schema)
         reply = wire._replies.decode(await node.answer("p1", wire.encode(usual)))
-        assert reply.kind == node._kind != asked and len(reply.phase) == (64 if secure else 0)
+        assert reply.kind == node.standing.kind != asked and len(reply.phase) == (64 if secure else 0)
         with pytest.raises(RefusedMessage, match="instead of"):  # a reply of the other kind
             wire.reply_in(wire.encode(reply), request, "p0")
         for task in tasks:
@@ -595,7 +595,7 @@ def learners(tmp_path_factory):
     """The five learners of a finished run, and its roster."""
     shared = shared_out(np.random.default_rng(0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("peerbayes.peers.node.WAIT", 0.2)
+        patch.setattr("peerbayes.peers.patience.WAIT", 0.2)
         peers = peers_of(tmp_path_factory.mktemp("learners"), terms(rounds=4), nx.complete_graph(5), shared)
         asyncio.run(peers.all())
     return {name: node.agreed.learner for name, node in peers.nodes.items()}, peers.roster

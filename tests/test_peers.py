@@ -13,9 +13,8 @@ import networkx as nx
 import peerbayes as pb
 from peerbayes import topologies
 from peerbayes.errors import SchemaMismatch
-from peerbayes.peers import node as node_module
+from peerbayes.peers import patience, wire
 from peerbayes.peers import store as store_module
-from peerbayes.peers import wire
 from peerbayes.peers.audit import AuditLog, entries
 from peerbayes.peers.errors import PeerError
 from peerbayes.peers.node import Membership, Node
@@ -154,8 +153,8 @@ def same_as_simulated(folder, terms, graph, shared):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Calls in memory to a peer that has stopped end when their time is up; let that be soon."""
-    monkeypatch.setattr(node_module, "WAIT", 0.2)
-    monkeypatch.setattr(node_module, "GRACE", 0.2)
+    monkeypatch.setattr(patience, "WAIT", 0.2)
+    monkeypatch.setattr(patience, "GRACE", 0.2)
 
 
 @pytest.fixture

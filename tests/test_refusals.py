@@ -28,7 +28,7 @@ import grpc
 import msgspec
 from sklearn.datasets import load_iris
 
-from peerbayes.peers import identity, node, wire
+from peerbayes.peers import identity, patience, wire
 from peerbayes.peers.audit import AuditLog, entries
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.founder import Founder
@@ -156,9 +156,9 @@ def undisturbed(tmp_path_factory):
 
 def hurry(monkeypatch):
     """Peers ask again soon, and do not stay long for others once they failed."""
-    monkeypatch.setattr(node, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(node, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(node, "DRAIN", 0.5)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(patience, "DRAIN", 0.5)
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from test_peers import DENSE, peers_of, shared_out, simulated
 from test_refusals import HONEST, HOSTILE, TABLES, TERMS, TRIANGLE, Liar, reasons, run
 
 import peerbayes as pb
-from peerbayes.peers import node as node_module
-from peerbayes.peers import wire
+from peerbayes.peers import patience, wire
 from peerbayes.peers.audit import entries
 from peerbayes.peers.demands import refuse_weaker
 from peerbayes.peers.errors import RefusedMessage, TermsError
@@ -43,8 +42,8 @@ def rng():
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(node_module, "WAIT", 0.2)
-    monkeypatch.setattr(node_module, "GRACE", 5.0)
+    monkeypatch.setattr(patience, "WAIT", 0.2)
+    monkeypatch.setattr(patience, "GRACE", 5.0)
 
 
 # --- terms and demands ---------------------------------------------------------------------------------
@@ -205,8 +204,8 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
 
 def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
     """Over real gRPC: peer-3 tells peer-2 something else in round 2, which every invariant allows."""
-    monkeypatch.setattr(node_module, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(node_module, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(patience, "LONGEST_PAUSE", 0.02)
     terms = replace(TERMS, rounds=6, limits=replace(TERMS.limits, deadline=1.0))
     network = Loopback.create(tmp_path, terms, TABLES, TRIANGLE)
     liars = []

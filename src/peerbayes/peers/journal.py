@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from peerbayes.peers.judge import told
-from peerbayes.peers.node import Line
+from peerbayes.peers.standing import Line
 from peerbayes.peers.store import Store
 
 log = logging.getLogger("peerbayes.peer")

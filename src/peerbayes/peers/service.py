@@ -20,9 +20,10 @@ from peerbayes.peers.exposing import exposure
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.journal import Journal
 from peerbayes.peers.judge import Table, held_out
-from peerbayes.peers.node import Membership, Node
+from peerbayes.peers.node import Node
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.spending import refuse_overspent
+from peerbayes.peers.standing import Membership
 from peerbayes.peers.store import Store
 from peerbayes.peers.transport import Grpc
 
@@ -123,7 +124,7 @@ async def _look_after(home: Home, journal: Journal, node: Node) -> None:
     while True:
         await asyncio.sleep(FLUSH)
         signed = home.roster_path.read_bytes()
-        if signed != node.own.signed:
+        if signed != node.standing.own.signed:
             with contextlib.suppress(RefusedMessage):
                 node.adopt(signed)
         await asyncio.to_thread(journal.flush, dict(node.lines))

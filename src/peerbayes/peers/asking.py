@@ -1,0 +1,102 @@
+"""The lines to neighbours: one call at a time to each, for whatever is wanted of it next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from peerbayes.peers import patience, wire
+from peerbayes.peers.agreeing import Agreeing
+from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.evidence import Evidence
+from peerbayes.peers.inbox import Inbox
+from peerbayes.peers.standing import Standing
+from peerbayes.peers.taking import Taking
+from peerbayes.peers.transport import Transport, Unreachable
+from peerbayes.peers.wire import Request
+
+log = logging.getLogger("peerbayes.peer")
+
+
+class Asking:
+    """A task for each neighbour that asks as long as the neighbour is there."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        transport: Transport,
+        agreeing: Agreeing,
+        inbox: Inbox,
+        evidence: Evidence,
+        taking: Taking,
+    ) -> None:
+        self._standing, self._transport, self._agreeing = standing, transport, agreeing
+        self._inbox, self._evidence, self._taking = inbox, evidence, taking
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        """A line to every neighbour that has none yet."""
+        for name in self._standing.neighbours:
+            if name not in self._tasks:
+                self._tasks[name] = asyncio.create_task(self._forever(name), name=f"line to {name}")
+
+    async def stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _wanted(self, neighbour: str) -> Request | None:
+        """The next thing to ask this neighbour for."""
+        standing, line = self._standing, self._standing.line(neighbour)
+        roster, rounds = standing.roster, standing.terms.rounds
+        if line.roster > max(roster.version, line.tried):
+            return standing.request("roster")
+        if -1 < line.roster < roster.version and line.offered < roster.version:
+            return standing.request("roster", body=standing.own.signed)
+        if line.roster < 0 or not roster.closed:
+            return standing.request("hello")
+        if (part := self._agreeing.sums.wanted(neighbour)) is not None:
+            return standing.request(part[0], phase=part[1], wait=patience.WAIT)
+        if (agreed := standing.agreed) is None:
+            return None
+        if standing.turn < rounds and self._inbox.lacks(neighbour) and neighbour in agreed.learner.neighbours:
+            return standing.request(
+                standing.kind, turn=standing.turn + 1, schema=agreed.schema.fingerprint, wait=patience.WAIT,
+                heard=self._evidence.to_pass_on(neighbour),
+            )  # fmt: skip
+        if standing.turn >= rounds > line.done:
+            return standing.request("hello")
+        return None
+
+    async def _forever(self, neighbour: str) -> None:
+        """One call after the other."""
+        standing = self._standing
+        pause = patience.FIRST_PAUSE
+        while neighbour in standing.neighbours:
+            asked = self._wanted(neighbour)
+            if asked is None:
+                await standing.news.wait(None)
+                continue
+            began = time.monotonic()
+            try:
+                within = patience.WAIT + patience.GRACE
+                content = await self._transport.ask(neighbour, wire.encode(asked), within)
+                reply = wire.reply_in(content, asked, neighbour)
+                await self._taking.take(neighbour, asked, reply)
+            except Unreachable as error:
+                standing.note(neighbour, str(error), lost=True)
+            except RefusedMessage as error:
+                standing.refuse(neighbour, error)
+                standing.note(neighbour, f"refused: {error.reason}")
+            except Exception:  # a line must not die unseen
+                log.exception(f"asking {neighbour} failed")
+            else:
+                pause = patience.FIRST_PAUSE if reply.status != "refused" else pause
+                waited = time.monotonic() - began >= asked.wait / 2  # as it was asked to
+                if reply.status != "refused" and (
+                    self._wanted(neighbour) != asked or (asked.wait and waited)
+                ):
+                    continue
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, patience.LONGEST_PAUSE)

@@ -1,0 +1,46 @@
+"""Neighbours that are heard no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.inbox import Inbox
+from peerbayes.peers.standing import Standing
+
+STRUCK_OFF, TWO_STORIES = "struck off", "two stories"  # why
+
+
+class Parted:
+    """Their names, and why each was parted with."""
+
+    def __init__(self, standing: Standing, inbox: Inbox) -> None:
+        self._standing, self._inbox = standing, inbox
+        self._reasons: dict[str, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._reasons
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reasons)
+
+    def add(self, name: str, reason: str, why: str) -> None:
+        """Hear a neighbour no more, for good; it is told when it asks."""
+        if name in self._reasons:
+            return
+        self._reasons[name] = reason
+        line = self._standing.line(name)
+        line.left, line.note = True, f"{reason}: {why}"
+        self._inbox.drop(name)
+        self._standing.tell("parted", neighbour=name, reason=reason, why=why)
+        self._standing.news.tell()
+
+    def strike_off(self, names: tuple[str, ...]) -> None:
+        """Those whose models the guard found wanting."""
+        for name in names:
+            self.add(name, STRUCK_OFF, "its models fail on this peer's rows")
+
+    def refuse(self, caller: str) -> None:
+        """Refuse a caller that is one of them."""
+        if caller in self._reasons:
+            raise RefusedMessage(self._reasons[caller], f"{self._standing.name} hears {caller} no more")

@@ -1,0 +1,104 @@
+"""Where a peer stands: who it is, how far it is, and what it knows of its neighbours. All parts of a node share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from peerbayes.peers import wire
+from peerbayes.peers.agreement import Agreed
+from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.masked import Masked
+from peerbayes.peers.news import News
+from peerbayes.peers.roster import Roster
+from peerbayes.peers.terms import Terms
+from peerbayes.peers.wire import Request
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who this peer is, and in what network."""
+
+    name: str
+    terms: Terms
+    roster: Roster
+    signed: bytes = b""
+    """The roster as the authority signed it."""
+
+
+@dataclass
+class Line:
+    """What is known of a neighbour."""
+
+    done: int = 0
+    seen: float | None = None
+    note: str = ""
+    roster: int = -1
+    """The version that it says it has."""
+    tried: int = -1
+    """The version that it was last asked for: asking once is enough."""
+    offered: int = -1
+    """The version that it was last given."""
+    left: bool = False
+
+
+@dataclass(eq=False)
+class Standing:
+    """Facts, and one voice: the parts of a node change the facts, and tell what happens."""
+
+    own: Membership
+    told: Callable[[str, dict[str, Any]], None]
+    news: News = field(default_factory=News)
+    turn: int = 0
+    """The last round that is done, and stored."""
+    agreed: Agreed | None = None
+    lines: dict[str, Line] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.own.name
+
+    @property
+    def terms(self) -> Terms:
+        return self.own.terms
+
+    @property
+    def roster(self) -> Roster:
+        return self.own.roster
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Those that are still there."""
+        return tuple(name for name in self.roster.present(self.name) if not self.line(name).left)
+
+    @property
+    def kind(self) -> wire.Kind:
+        """What this network's messages are."""
+        return "masked" if self.terms.privacy.secure_sum else "round"
+
+    @property
+    def masked(self) -> Masked | None:
+        """The learner, where messages are masked."""
+        return self.agreed.learner if self.agreed and isinstance(self.agreed.learner, Masked) else None
+
+    def line(self, name: str) -> Line:
+        return self.lines.setdefault(name, Line())
+
+    def request(self, kind: wire.Kind, **more: Any) -> Request:
+        """A question as this peer asks it now."""
+        return Request(
+            wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version, **more
+        )
+
+    def tell(self, what: str, **facts: Any) -> None:
+        self.told(what, facts)
+
+    def refuse(self, who: str, error: RefusedMessage) -> None:
+        self.tell("refused", who=who, reason=error.reason, detail=str(error)[:300])
+
+    def note(self, neighbour: str, note: str, lost: bool = False) -> None:
+        line = self.line(neighbour)
+        if line.note != note:
+            line.note = note
+            self.tell("lost" if lost else "neighbour", neighbour=neighbour, note=note)
