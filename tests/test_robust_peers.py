@@ -197,6 +197,13 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
     learner = peers.nodes["p0"].agreed.learner
     strikes = nested[1]
     assert [name for name, count in zip(learner.weights, strikes, strict=True) if count >= 3] == ["p3"]
+    # A single strike: its message is left out of this round's mix.
+    state, of_p1 = learner.step(learner.begin(), {}), peers.nodes["p1"].agreed.learner
+    message = of_p1.outgoing(of_p1.step(of_p1.begin(), {}))["p0"]
+    with_it = learner.step(state, {"p1": message, "p3": np.ascontiguousarray(message[::-1])})
+    without = learner.step(state, {"p1": message})
+    np.testing.assert_array_equal(learner.read(with_it), learner.read(without))
+    assert (with_it.strikes - without.strikes).tolist() == [float(name == "p3") for name in learner.weights]
 
 
 # --- two stories ---------------------------------------------------------------------------------------

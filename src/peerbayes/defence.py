@@ -124,7 +124,7 @@ class Defence:
             found &= ~np.isin(receivers, self.attackers)
         strikes = strikes.copy()
         strikes[at[found]] += 1
-        return heard & ~guard.cut(strikes, links)[at], strikes
+        return heard & ~found & ~guard.cut(strikes, links)[at], strikes
 
 
 def _settled_links(network: Schedule) -> csr_array:

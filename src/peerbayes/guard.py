@@ -1,8 +1,9 @@
 """Neighbours whose models fail on a peer's own rows: three strikes, and their link is cut for good, on both sides.
 
 A strike is a message whose model θ(φ_u) has a soft error on the peer's own rows above chance (1 − 1/C) and a little,
-or, once models have begun to form, far above the median of the messages heard. It costs peers whose data differ, so it
-is for owners who believe their data alike.
+or, once models have begun to form, far above the median of the messages heard. Such a message is left out of the mix
+(its weight goes to the receiver), also before the third. It costs peers whose data differ, so it is for owners who
+believe their data alike.
 """
 
 from __future__ import annotations

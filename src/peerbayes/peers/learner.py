@@ -107,8 +107,13 @@ class Broadcaster:
         if self.soft is None:
             return self.strategy.step(state, self._mixed(own, heard), self.residual)
         turn = state.turn + 1
-        strikes = self._strikes(state.strikes, heard, int(turn[0]))
-        kept = {name: heard[name] for name in heard if name not in self._cut(strikes)}
+        found = self._found(state.strikes, heard, int(turn[0]))
+        strikes = state.strikes + found
+        left_out = {
+            *self._cut(strikes),
+            *(name for name, struck in zip(self.weights, found, strict=True) if struck),
+        }
+        kept = {name: heard[name] for name in heard if name not in left_out}
         return Judged(self.strategy.step(state.state, self._mixed(own, kept), self.residual), strikes, turn)
 
     def _mixed(self, own: np.ndarray, heard: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -126,17 +131,17 @@ class Broadcaster:
             return mixed
         return self.known.settled(mixed)
 
-    def _strikes(self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], turn: int) -> np.ndarray:
-        """Those so far and those of this round: [neighbours]."""
+    def _found(self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], turn: int) -> np.ndarray:
+        """Whose messages of this round are a strike: [neighbours], 0 or 1."""
         assert self.soft is not None
-        cut, strikes = self._cut(strikes), strikes.copy()
+        cut, struck = self._cut(strikes), np.zeros_like(strikes)
         places = [k for k, name in enumerate(self.weights) if name in heard and name not in cut]
         if places:
             names = list(self.weights)
             errors = self.soft(np.stack([heard[names[k]] for k in places]))
             found = guard.strikes(errors, np.zeros(len(places), dtype=np.int64), 1, len(self.start), turn)
-            strikes[np.array(places)[found]] += 1
-        return strikes
+            struck[np.array(places)[found]] = 1
+        return struck
 
     def struck(self, state: Any) -> tuple[str, ...]:
         return () if self.soft is None else self._cut(state.strikes)
