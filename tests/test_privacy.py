@@ -106,7 +106,7 @@ def test_missing_values_of_naive_bayes_add_nothing():
 
 
 def private_window(rounds):
-    from peerbayes.simulate import NOISY_WINDOW
+    from peerbayes.strategies import NOISY_WINDOW
 
     return max(1, int(rounds * NOISY_WINDOW))
 

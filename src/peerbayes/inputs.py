@@ -52,6 +52,11 @@ def check_shares(**shares: float) -> None:
             raise ValueError(f"{name} is {share}; expected a probability from 0 to below 1")
 
 
+def row_weights(objective: str, sizes: np.ndarray) -> np.ndarray:
+    """What a row of each peer weighs: 1, or so much that all peers weigh the same. Rows of each [N] -> [N]."""
+    return np.ones(sizes.size) if objective == "rows" else sizes.sum() / (sizes.size * sizes)
+
+
 def classes_of(y: Any, schema: Schema | None) -> tuple[tuple[Any, ...], np.ndarray]:
     """The classes, and the place of each row's label among them."""
     if schema is None or not schema.classes:

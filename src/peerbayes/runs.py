@@ -195,6 +195,12 @@ def forget_live(folder: Path) -> None:
         (folder / f"{LIVE_FILE}{end}").unlink(missing_ok=True)
 
 
+def record(turn: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarray:
+    """A row for each peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
+    nodes = sent.size
+    return np.stack([np.full(nodes, float(turn)), np.arange(nodes), *figures[:4], sent, figures[4]], 1)
+
+
 def history_of(records: np.ndarray) -> Any:
     """Records [rounds × peers, figures] as a DataFrame."""
     import pandas as pd

@@ -16,13 +16,13 @@ from peerbayes import layouts, topologies
 from peerbayes.families import Family, Rows
 from peerbayes.holdings import Holdings
 from peerbayes.inference import KINDS
-from peerbayes.inputs import classes_of, ordering, rows_at
-from peerbayes.partitions import partition as part_rows
+from peerbayes.inputs import rows_at
 from peerbayes.runs import Run
 from peerbayes.schema import Schema
 from peerbayes.simulate import simulate
+from peerbayes.simulation import drawn
+from peerbayes.simulation.drawn import Dealt
 from peerbayes.strategies import CRC, STRATEGIES, Exact, Residual, Strategy, Tracking
-from peerbayes.tables import Table
 
 # Settings of a simulation under which a neighbour cannot follow every round, with the value that it must have.
 STEADY = {"message_loss": 0.0, "message_delay": 0.0, "peers_down": 0.0, "change_every": None, "local_steps": 1,
@@ -234,21 +234,11 @@ def _observed(
     if not 0 <= peer < nodes:
         raise ValueError(f"peer is {peer}; expected 0 to {nodes - 1}")
     # As `simulate` draws them. Both are then given to it, so that it cannot draw others.
-    streams = [np.random.default_rng([seed, stream]) for stream in range(2)]
-    table = Table.of(X)
-    _, codes = classes_of(y, given.get("schema"))
-    described = given.get("schema") or Schema.infer(
-        table, kinds=given.get("kinds", "auto"), clip=given.get("clip", 5.0)
-    )
-    parts = part_rows(
-        given["partition"],
-        codes,
-        lambda: ordering(described, table),
-        nodes,
-        given["rows_per_node"],
-        streams[0],
-    )
-    links = topologies.schedule(given["topology"], nodes, streams[1], None).at(1)
+    dealt = Dealt.of(
+        X, y, given.get("schema"), given.get("kinds", "auto"), given.get("clip", 5.0), given["partition"], nodes,
+        given["rows_per_node"], seed,
+    )  # fmt: skip
+    links = drawn.network(given["topology"], nodes, seed).at(1)
     around = links.indices[links.indptr[peer] : links.indptr[peer + 1]]
     watching = int(around[0]) if neighbour is None and around.size else -1 if neighbour is None else neighbour
     if watching not in around:
@@ -257,19 +247,19 @@ def _observed(
         )
     recorder = Recorder(_strategy(given.get("strategy", "exact"), given["rounds"]), (peer, watching))
     run = simulate(
-        X, y, **{**given, "partition": parts, "topology": links, "strategy": recorder},
+        X, y, **{**given, "partition": dealt.parts, "topology": links, "strategy": recorder},
         references=False, evaluate_every=0, evaluate_rows=1,
     )  # fmt: skip
     weights = getattr(topologies, recorder.mixing)(links)
     own = float(weights[peer, peer]), float(weights[peer, watching])
     guarded = layouts.guarded(run.layout, float(run.sizes.sum()), calibrate=True)
-    mine = parts[peer]
+    mine = dealt.parts[peer]
     messages = np.array(recorder.messages)
     assert recorder.start is not None
     return Observation(
         peer, watching, around.size == 1, recorder.strategy, own,
         guarded, recorder.start, messages[:, 0],
-        messages[:, 1], run.schema.encode(rows_at(table, mine)), codes[mine], run.schema,
+        messages[:, 1], run.schema.encode(rows_at(dealt.table, mine)), dealt.codes[mine], run.schema,
     ), run  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,18 @@ from peerbayes import layouts, metrics, topologies
 from peerbayes.calibration import start_statistics
 from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.families import FAMILIES, Family, Rows
-from peerbayes.inputs import check_counts, check_names, classes_of, ordering, plain, rest, rows_at
-from peerbayes.partitions import partition as part_rows
+from peerbayes.inputs import check_counts, check_names, plain, row_weights, rows_at
 from peerbayes.places import Place
-from peerbayes.runs import history_of
+from peerbayes.runs import history_of, record
 from peerbayes.schema import Schema
 from peerbayes.shards.cut import Plan, crossing, cut, places, plans
 from peerbayes.shards.engines import Engine, Here, OverRay, cluster
 from peerbayes.shards.shard import RowsOf
-from peerbayes.simulate import Clock, Progress
+from peerbayes.simulation import drawn
+from peerbayes.simulation.clock import Clock, Progress
+from peerbayes.simulation.drawn import Dealt
 from peerbayes.statistics import Statistics
 from peerbayes.strategies import DSGD, STRATEGIES, Exact, Strategy
-from peerbayes.tables import Table
 
 ENGINES = ("local", "ray")
 SUPPORTED = (
@@ -126,8 +126,7 @@ def simulate_shards(
         (rounds, "rounds", 1), (local_steps, "local_steps", 1), (evaluate_every, "evaluate_every", 0),
         (1 if evaluate_rows is None else evaluate_rows, "evaluate_rows", 1),
     )  # fmt: skip
-    streams = [np.random.default_rng([seed, stream]) for stream in range(2)]
-    network = topologies.schedule(topology, nodes, streams[1])
+    network = drawn.network(topology, nodes, seed)
     if not network.static:
         raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
     links = network.at(1)
@@ -137,16 +136,10 @@ def simulate_shards(
         agreed, sizes, away = schema, _sizes(rows_per_node, nodes), test
         sources: Iterator[Any] = iter([rows_of] * len(parts))
     else:
-        table, (classes, codes) = Table.of(X), classes_of(y, schema)
-        told = schema if schema is not None else Schema.infer(table, kinds=kinds, clip=clip)
-        described = replace(told, classes=classes)
-        dealt = part_rows(
-            partition, codes, lambda: ordering(described, table), nodes, rows_per_node, streams[0]
-        )
-        own, sizes = np.concatenate(dealt), np.array([len(rows) for rows in dealt])
-        agreed = described.measured_on(rows_at(table, own))
-        away = test if test is not None else rest(table, codes, own, classes)
-        sources = _pieces(table, np.array(classes)[codes], dealt, parts)
+        dealt = Dealt.of(X, y, schema, kinds, clip, partition, nodes, rows_per_node, seed)
+        agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
+        away = test if test is not None else dealt.rest()
+        sources = _pieces(dealt, parts)
     settings = _Settings(
         family, agreed, sizes, strategy, rounds, lr, local_steps, objective, nodes, seed, evaluate_rows
     )
@@ -173,13 +166,12 @@ def _mixing(strategy: str | Strategy, links: csr_array, place: Place) -> csr_arr
     return None if value.mixing == "none" else place.put_matrix(getattr(topologies, value.mixing)(links))
 
 
-def _pieces(
-    table: Table, labels: np.ndarray, dealt: list[np.ndarray], parts: Sequence[np.ndarray]
-) -> Iterator[tuple[Any, np.ndarray]]:
+def _pieces(dealt: Dealt, parts: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
     """The rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
+    labels = np.array(dealt.schema.classes)[dealt.codes]
     for part in parts:
-        rows = np.concatenate([dealt[peer] for peer in part])
-        yield plain(rows_at(table, rows)), labels[rows]
+        rows = np.concatenate([dealt.parts[peer] for peer in part])
+        yield plain(rows_at(dealt.table, rows)), labels[rows]
 
 
 def _refuse(
@@ -333,7 +325,7 @@ class _Driver:
             )
         rows = float(given.sizes.sum())
         family = layouts.calibrated(given.family, given.schema, missing, rows)
-        each = np.ones(given.nodes) if given.objective == "rows" else rows / (given.nodes * given.sizes)
+        each = row_weights(given.objective, given.sizes)
         softmax = given.strategy == "dsgd"
         squares = engine.get(
             [engine.call(k, "settle", family, each[plan.peers], softmax) for k, plan in enumerate(self.plans)]
@@ -356,16 +348,16 @@ class _Driver:
         """The training rows that every peer is judged on: those that `simulate` draws."""
         given = self.settings
         total = int(given.sizes.sum())
-        drawn = metrics.drawn(total, given.evaluate_rows, given.nodes, given.seed)
+        judged = metrics.drawn(total, given.evaluate_rows, given.nodes, given.seed)
         offsets = np.concatenate([[0], np.cumsum(given.sizes)])
-        peer = np.searchsorted(offsets, drawn, side="right") - 1
+        peer = np.searchsorted(offsets, judged, side="right") - 1
         owner, place = places([plan.peers for plan in self.plans])
         mine = [np.flatnonzero(owner[peer] == number) for number in range(len(self.plans))]
         calls = []
         for number, plan in enumerate(self.plans):
             begins = np.concatenate([[0], np.cumsum(plan.sizes)])
             some = mine[number]
-            at = begins[place[peer[some]]] + drawn[some] - offsets[peer[some]]
+            at = begins[place[peer[some]]] + judged[some] - offsets[peer[some]]
             calls.append(engine.call(number, "drawn", at))
         order = np.argsort(np.concatenate(mine))
         values, codes, labels = (
@@ -380,7 +372,7 @@ class _Driver:
         figures = np.empty((5, nodes))
         for plan, part in zip(self.plans, self._everywhere(engine, "judged", mean), strict=True):
             figures[:, plan.peers] = part
-        return np.stack([np.full(nodes, float(turn)), np.arange(nodes), *figures[:4], sent, figures[4]], 1)
+        return record(turn, figures, sent)
 
     def _asked(self, engine: Engine, stats_of: Any) -> tuple[np.ndarray, np.ndarray]:
         """The peers asked for and their statistics."""

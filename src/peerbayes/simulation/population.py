@@ -1,0 +1,153 @@
+"""All peers of a simulation before they learn: their rows, their links, and who of them lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from peerbayes import layouts, structure, topologies
+from peerbayes.attacks import Attack
+from peerbayes.families import Family, Rows
+from peerbayes.holdings import Holdings
+from peerbayes.inputs import refuse_gaps, row_weights
+from peerbayes.privacy import simulated as private
+from peerbayes.privacy.terms import Privacy
+from peerbayes.schema import Schema
+from peerbayes.simulation import drawn
+from peerbayes.simulation.asked import Asked
+from peerbayes.simulation.drawn import Dealt
+from peerbayes.tables import Table
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """Rows to test on and their labels, and the same encoded."""
+
+    X: Any
+    y: Any
+    rows: Rows
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The peers, and all that they know before the first round."""
+
+    table: Table
+    own: np.ndarray
+    """[m] which rows of the table are theirs, one peer's after the other's."""
+    schema: Schema
+    """What columns and classes are, in the units of their rows."""
+    held: Holdings
+    """Their rows, encoded."""
+    unseen: Unseen | None
+    network: topologies.Schedule
+    links: np.ndarray
+    """[E, 2] who is linked with whom in the last round, if nobody is away."""
+    attackers: np.ndarray
+    """Peers that lie."""
+    hidden: private.PrivateRows | None
+    """R with noise, where rows are private."""
+    sent: np.ndarray
+    """[N] bytes that each sent to agree on a structure."""
+
+    @classmethod
+    def of(
+        cls, asked: Asked, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
+    ) -> Population:
+        place, nodes, seed = asked.place, asked.nodes, asked.seed
+        dealt = Dealt.of(
+            X, y, schema, asked.kinds, asked.clip, asked.partition, nodes, asked.rows_per_node, seed
+        )
+        network = drawn.network(asked.topology, nodes, seed, asked.change_every)
+        links = topologies.pairs(network.at(asked.rounds))
+        if asked.peers_down:
+            network = drawn.with_absences(network, asked.peers_down, seed)
+        agreed = _agreed_schema(dealt, asked.privacy, declared=schema is not None)
+        rows, labels, sizes = agreed.encode(dealt.rows()), dealt.codes[dealt.own], dealt.sizes
+        unseen = _unseen(agreed, test if test is not None else dealt.rest())
+        family, sent = _family(asked.family, agreed, rows, labels, sizes, unseen, network)
+        if getattr(asked.strategy, "name", asked.strategy) == "dsgd":
+            refuse_gaps(family, rows, *(() if unseen is None else (unseen.rows,)))
+        attackers = (
+            np.zeros(0, dtype=np.int64) if asked.attack is None else asked.attack.attackers(nodes, seed)
+        )
+        labels = _taught(labels, asked.attack, attackers, sizes, len(agreed.classes))
+        weights = np.repeat(row_weights(asked.objective, sizes), sizes)
+        held = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), place)
+        hidden = _hidden(asked, held, network)
+        return cls(dealt.table, dealt.own, agreed, held, unseen, network, links, attackers, hidden, sent)
+
+    @property
+    def nodes(self) -> int:
+        return self.held.nodes
+
+    @property
+    def family(self) -> Family:
+        """What a class looks like, with its guards."""
+        return self.held.family
+
+    @cached_property
+    def honest(self) -> np.ndarray:
+        """Peers that do not lie."""
+        return np.delete(np.arange(self.nodes), self.attackers)
+
+    @cached_property
+    def fair(self) -> np.ndarray:
+        """[m] which rows honest peers hold."""
+        return _of_others(self.attackers, self.held.sizes)
+
+
+def _agreed_schema(dealt: Dealt, privacy: Privacy | None, declared: bool) -> Schema:
+    """In the units of the peers' rows; declared ones stay where rows are private, which units would tell of."""
+    if privacy is None:
+        return dealt.schema.measured_on(dealt.rows())
+    bounded = replace(dealt.schema, clip=min(privacy.bound, dealt.schema.limit))
+    return bounded if declared else bounded.measured_on(dealt.rows())
+
+
+def _unseen(schema: Schema, away: tuple[Any, Any] | None) -> Unseen | None:
+    return None if away is None else Unseen(*away, schema.encode(away[0]), schema.encode_labels(away[1]))
+
+
+def _family(
+    name: str,
+    schema: Schema,
+    rows: Rows,
+    labels: np.ndarray,
+    sizes: np.ndarray,
+    unseen: Unseen | None,
+    network: topologies.Schedule,
+) -> tuple[Family, np.ndarray]:
+    """The family that peers calibrate, and the bytes that each sent to agree on its structure: [N]."""
+    every = (rows,) if unseen is None else (rows, unseen.rows)
+    missing = any(np.isnan(part.values).any() for part in every)
+    parents, sent = None, np.zeros(sizes.size)
+    if learned := layouts.STRUCTURES.get(name):
+        pairs, sent = structure.pooled(rows, labels, sizes, schema, network.at(1))
+        parents = learned(pairs)
+    return layouts.calibrated(name, schema, missing, float(sizes.sum()), parents), sent
+
+
+def _of_others(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Which rows are not the attackers': [m]."""
+    return np.repeat(~np.isin(np.arange(sizes.size), attackers), sizes)
+
+
+def _taught(
+    labels: np.ndarray, attack: Attack | None, attackers: np.ndarray, sizes: np.ndarray, classes: int
+) -> np.ndarray:
+    """The labels that peers learn from: attackers of the kind "label" reverse theirs."""
+    if attack is None or attack.kind != "label":
+        return labels
+    return np.where(_of_others(attackers, sizes), labels, classes - 1 - labels)
+
+
+def _hidden(asked: Asked, held: Holdings, network: topologies.Schedule) -> private.PrivateRows | None:
+    if asked.privacy is None:
+        return None
+    scheme = private.agreed(asked.privacy, held, asked.rounds, asked.lr, network, asked.start, asked.lossy)
+    return private.PrivateRows(scheme, held, network.at(1), asked.seed)

@@ -1,0 +1,85 @@
+"""The statistics that simulated peers begin with, and what agreeing on them takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from peerbayes.calibration import start_statistics
+from peerbayes.expectation import AGREED_STEPS
+from peerbayes.gossip import agree
+from peerbayes.holdings import Holdings
+from peerbayes.privacy.simulated import PrivateRows
+from peerbayes.simulation.asked import Asked
+from peerbayes.simulation.population import Population
+from peerbayes.strategies import Strategy
+from peerbayes.topologies import Schedule
+
+
+def agreed(asked: Asked, peers: Population) -> tuple[np.ndarray, int]:
+    """Every peer's S⁰ [N, C, K], and the bytes each peer sent to agree on it."""
+    stats, sent = _start(
+        asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, asked.strategy, peers.hidden
+    )
+    if asked.checks_messages and asked.start != "uniform":
+        stats[:] = stats.mean(axis=0)  # as real peers agree: exactly, so that class sums can be checked
+    return stats, sent
+
+
+def alone(asked: Asked, peers: Population) -> np.ndarray:
+    """Every peer's S⁰ [N, C, K] for the strategy "local", from rows without noise."""
+    return _start(asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, "local")[0]
+
+
+def _start(
+    start: str,
+    held: Holdings,
+    lr: float,
+    network: Schedule,
+    rounds: int,
+    strategy: str | Strategy,
+    hidden: PrivateRows | None = None,
+) -> tuple[np.ndarray, int]:
+    """Every peer's S⁰ [N, C, K], and the bytes each peer sent.
+
+    The ml start is the mean over peers of Y_vᵀΦ_v / lr: peers agree on it by gossip. The uniform start needs none.
+    Where values are missing that mean is the last of a few steps of expectation-maximisation, each agreed on. With
+    privacy, Y_vᵀΦ_v is a noisy release.
+    """
+    nodes, mass = held.nodes, float(held.sizes.sum()) / (lr * held.nodes)
+    alone = getattr(strategy, "name", strategy) == "consensus-ml"
+    if alone and not held.incomplete.any():
+        return held.statistics(), 0
+    if start == "uniform" and not alone:
+        uniform = start_statistics("uniform", held.family, held.classes, mass)
+        return np.tile(uniform.astype(held.place.precision), (nodes, 1, 1)), 0
+    sent = 0
+    if held.incomplete.any():
+        own, sent = _completed(held, network, rounds)
+        if alone:
+            return own, sent
+    else:
+        own = held.statistics() if hidden is None else hidden.start(start == "marginal")
+    local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * held.classes)
+    agreed = agree(network, local.reshape(nodes, -1), rounds).reshape(local.shape)
+    degree = float(np.diff(network.at(1).indptr).mean())
+    shape = (nodes, held.classes, held.family.size)
+    return np.broadcast_to(agreed, shape).copy(), sent + int(rounds * degree * local[0].nbytes)
+
+
+def _completed(held: Holdings, network: Schedule, rounds: int) -> tuple[np.ndarray, int]:
+    """Every peer's Y_vᵀΦ̃_v [N, C, K] under the model that all have agreed on, and the bytes each peer sent.
+
+    First they agree on what is there of each column alone, then on the completed statistics of all steps but the last.
+    """
+    sums, sent = held.apart(), 0
+    degree = float(np.diff(network.at(1).indptr).mean())
+
+    def together(values: np.ndarray) -> np.ndarray:
+        nonlocal sent
+        sent += int(rounds * degree * values[0].nbytes)
+        return agree(network, values.reshape(held.nodes, -1), rounds).reshape(values.shape)
+
+    own = held.expected(held.alone(together(sums)))
+    for _ in range(AGREED_STEPS - 1):
+        own = held.expected(together(own))
+    return own, sent
