@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 pytest.importorskip("grpc")
+import msgspec
 import networkx as nx
 
 import peerbayes as pb
@@ -214,6 +216,31 @@ def test_a_peer_that_stops_and_starts_changes_nothing(strategy, tmp_path, rng):
         assert peers.rounds(name) == list(range(terms.rounds + 1))
         assert len(list(entries(tmp_path / name / "audit.jsonl"))) > terms.rounds  # and its chain holds
     assert "resumed" in [what for what, _ in peers.told["p3"]]
+
+
+def test_a_sum_asked_for_while_others_may_still_join_is_not_there_yet(tmp_path, rng):
+    """Or a member that asks too early would settle the tree on those who have joined so far."""
+    graph, terms, (X, y, parts) = nx.path_graph(3), Terms("test", "label", rounds=6), shared_out(rng)
+    shared = X, y, [parts[0], parts[1], np.concatenate(parts[2:])]
+    peers = peers_of(tmp_path, terms, graph, shared)
+    closed = replace(peers.roster, version=2)
+    early = Roster("test", terms.digest, 1, closed.members[:2], closed.links[:1])
+
+    async def main():
+        peers.roster = early
+        tasks = [peers.start("p1", newer=lambda _: closed)]
+        await peers.until(lambda: "open" in [what for what, _ in peers.told["p1"]])
+        asked = wire.Request(wire.VERSION, early.run, "p0", "sum", phase="columns", roster=1)
+        told = msgspec.msgpack.decode(
+            await peers.nodes["p1"].answer("p0", wire.encode(asked)), type=wire.Reply
+        )
+        assert told.status == "not yet"
+        peers.nodes["p1"].adopt(b"the roster that was signed last")
+        peers.roster = closed
+        tasks = [peers.start("p0"), *tasks, peers.start("p2")]
+        return await asyncio.wait_for(asyncio.gather(*tasks), SOON)
+
+    assert np.abs(np.stack(asyncio.run(main())) - simulated(shared, graph, terms).stats).max() <= 1e-9
 
 
 async def ended(task):

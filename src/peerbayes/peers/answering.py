@@ -132,6 +132,8 @@ class Answering:
 
     async def _found(self, caller: str, asked: Request) -> Found:
         standing, agreed = self._standing, self._standing.agreed
+        if not standing.roster.closed:  # others may still join: there is no tree of all members yet
+            return None
         if asked.kind == "sum":
             body = self._agreeing.sums.behind(caller, asked.phase)
             return None if body is None else Ready(body, wire.digest_of(body))
