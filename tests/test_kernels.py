@@ -13,6 +13,7 @@ import peerbayes as pb
 from peerbayes import core, passes, scans
 from peerbayes.families import NaiveBayes, SeparateGaussian, SharedGaussian
 from peerbayes.families.base import Family
+from peerbayes.passes import sizes
 from peerbayes.tables import Table
 
 ROWS = 5000  # two and a half blocks
@@ -20,12 +21,7 @@ ROWS = 5000  # two and a half blocks
 
 def use_kernels(monkeypatch, used):
     limit = 0 if used else sys.maxsize
-    for module, name in (
-        (scans, "LARGE"),
-        (passes, "LARGE"),
-        (passes, "LARGE_PASS"),
-        (passes, "LARGE_PASSES"),
-    ):
+    for module, name in ((scans, "LARGE"), (sizes, "LARGE_PASS"), (sizes, "LARGE_PASSES")):
         monkeypatch.setattr(module, name, limit)
 
 

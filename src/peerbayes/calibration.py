@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from peerbayes.expectation import Gapped
+from peerbayes.expectation import Gapped, maximise
 from peerbayes.families.base import Family
 from peerbayes.passes import Data, repeated
 
@@ -35,6 +35,13 @@ class Calibrated:
     kept: int  # the iterate that `stats` is; 0 is the start
     soft_error: np.ndarray  # [T + 1] mean of 1 − p(y|x)
     error: np.ndarray  # [T + 1] share of rows misclassified
+
+    def history(self) -> Any:
+        """The errors of every iterate as a DataFrame."""
+        import pandas as pd
+
+        iterations = np.arange(self.error.size)
+        return pd.DataFrame({"iteration": iterations, "soft_error": self.soft_error, "error": self.error})
 
 
 def maximum_likelihood(data: Data) -> np.ndarray:
@@ -67,6 +74,16 @@ def start_statistics(
     if isinstance(start, str) and start == "marginal":
         stats = np.tile(stats.sum(axis=0) / classes, (classes, 1))
     return stats * (mass / rows)
+
+
+def beginning(
+    start: str | np.ndarray, family: Family, data: Data | Gapped, classes: int, steps: int, tol: float
+) -> np.ndarray:
+    """S⁰ [C, K] for these rows; where values are missing, `ml` takes at most so many steps of `maximise`."""
+    if not isinstance(start, str) or start == "uniform":
+        return start_statistics(start, family, classes, data.mass)
+    ml = maximise(family, data, 0.0, steps, tol).stats if isinstance(data, Gapped) else data.statistics()
+    return start_statistics(start, family, classes, data.mass, ml)
 
 
 def calibrate(

@@ -149,7 +149,7 @@ class _Network(_FullGaussian):
         """p(x_j | parents, class) of discrete columns: (class, values of the parents…) -> category -> probability."""
         check_is_fitted(self)
         schema, family = self.schema_, self.family_
-        found = family.conditionals(self._stats_with_prior(family))
+        found = family.conditionals(self._model.stats)
         columns = [schema.columns[j] for j in (*schema.continuous, *schema.discrete)]
         told: dict[str, dict[tuple[Any, ...], dict[Any, float]]] = {}
         for j in range(family.continuous, len(columns)):

@@ -14,7 +14,9 @@ import numpy as np
 
 from peerbayes import core, passes
 from peerbayes.completion import Completion, alone, apart, complete
+from peerbayes.errors import SchemaError
 from peerbayes.families.base import Family, Rows
+from peerbayes.schema import Schema
 
 # Steps that peers take together to a start, each followed by a sum over all of them: RC goes on from there.
 AGREED_STEPS = 10
@@ -146,6 +148,30 @@ def maximise(
         if len(objective) > 1 and objective[-1] - objective[-2] < tol:
             return Maximised(stats, np.array(objective), True)
     return Maximised(stats, np.array(objective), False)
+
+
+def likely(
+    data: Gapped, prior: np.ndarray, variance_floor: float | None, iterations: int, tol: float
+) -> Maximised:
+    """S of maximum likelihood, or of the highest posterior density, by `maximise`.
+
+    A missing parent or label makes the model a mixture, whose likelihood has no maximum: a variance that shrinks
+    around one row raises it for ever. So the steps keep the variance floor of calibration, unless one is given.
+    """
+    family = data.family
+    if variance_floor is None:
+        family = replace(family, variance_floor=family.calibrated_floor)
+    return maximise(family, data, prior, iterations, tol)
+
+
+def refuse_empty(data: Gapped, schema: Schema) -> None:
+    """A column without any value tells nothing of how it goes with others."""
+    there = data.alone[:, 1 : 1 + len(schema.continuous)].sum(axis=0)
+    if (there <= 0).any():
+        name = schema.names[schema.continuous[int(np.argmax(there <= 0))]]
+        raise SchemaError(
+            f"column {name!r} has no value in any training row with a label; leave it out, or use MixedNB"
+        )
 
 
 def _some(rows: Rows, which: np.ndarray) -> Rows:

@@ -7,12 +7,34 @@ from typing import Any
 import numpy as np
 
 from peerbayes.completion import contributions
+from peerbayes.errors import SchemaMismatch
 from peerbayes.families.base import Family, Rows
 from peerbayes.schema import Schema
 from peerbayes.tables import Table
 
 BASELINE = "(baseline)"
 PRIOR = "(prior)"
+
+
+def rows_of(x: Any, names: list[str], order: list[str] | None) -> Any:
+    """One row (array, list, Series or mapping) or several, as a table.
+
+    `names` are the columns of the model, `order` how they lie in its tables; None: it was fitted to an array.
+    """
+    import pandas as pd
+
+    if isinstance(x, pd.Series) and order is None:
+        return np.asarray(x).reshape(1, -1)
+    if isinstance(x, pd.Series | dict):
+        unknown = [key for key in dict(x) if key not in names]
+        if unknown:
+            raise SchemaMismatch(f"x names {unknown[0]!r}; expected columns of {', '.join(names[:20])}")
+        columns = names if order is None else order
+        return pd.DataFrame([[dict(x).get(name) for name in columns]], columns=columns)
+    if hasattr(x, "iloc"):
+        return x
+    array = np.asarray(x)
+    return array.reshape(1, -1) if array.ndim == 1 else array
 
 
 def explain(

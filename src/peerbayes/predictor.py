@@ -1,0 +1,270 @@
+"""A model as scikit-learn sees it: what it predicts, what can be read from it, its file. Learning is `classifier`'s."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from peerbayes import files, passes, reading, settings
+from peerbayes.decisions import cheapest, cost_table
+from peerbayes.errors import StatisticsMismatch
+from peerbayes.families import Family
+from peerbayes.knowledge import prior_for
+from peerbayes.layouts import guarded
+from peerbayes.model import Model
+from peerbayes.schema import Schema
+from peerbayes.statistics import Statistics
+from peerbayes.tables import Table
+
+
+class Predictor(ClassifierMixin, BaseEstimator):
+    """Parameters, and the model of some statistics: rows are not needed to have one."""
+
+    family_type: ClassVar[type[Family]]
+
+    def __init__(
+        self,
+        *,
+        calibrate: bool = False,
+        kinds: Any = "auto",
+        start: Any = "uniform",
+        lr: float = 0.05,
+        max_iter: int = 64,
+        keep: Any = "best",
+        clip: float | None = 5.0,
+        alpha: float = 1.0,
+        prior: Statistics | None = None,
+        variance_floor: float | None = None,
+        count_floor: float | None = None,
+        patience: int | None = None,
+        tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
+        costs: Any = None,
+        schema: Schema | None = None,
+        callback: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.calibrate = calibrate
+        self.kinds = kinds
+        self.start = start
+        self.lr = lr
+        self.max_iter = max_iter
+        self.keep = keep
+        self.clip = clip
+        self.alpha = alpha
+        self.prior = prior
+        self.variance_floor = variance_floor
+        self.count_floor = count_floor
+        self.patience = patience
+        self.tol = tol
+        self.em_iter = em_iter
+        self.em_tol = em_tol
+        self.unlabelled = unlabelled
+        self.costs = costs
+        self.schema = schema
+        self.callback = callback
+        self.verbose = verbose
+
+    @classmethod
+    def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
+        """The model of given statistics, for instance of several parties' added up: no row is needed.
+
+        `parameters` are the estimator's, where they should not be the defaults.
+        """
+        if not isinstance(statistics, Statistics):
+            raise TypeError(
+                f"from_statistics takes the statistics_ of a fitted {cls.__name__}, not {type(statistics).__name__}"
+            )
+        if statistics.family.name != cls.family_type.name:
+            raise StatisticsMismatch(
+                f"these are statistics of {statistics.family.name}; {cls.__name__} needs {cls.family_type.name}"
+            )
+        estimator = cls(**{"calibrate": statistics.calibrated, "clip": statistics.schema.clip, **parameters})
+        settings.check(estimator.get_params(deep=False))
+        names = statistics.schema.names
+        named = not all(re.fullmatch(r"x?\d+", name) for name in names)
+        return estimator._adopt(statistics)._without_a_table(named)
+
+    # --- predicting ------------------------------------------------------------------------------------
+
+    def predict_joint_log_proba(self, X: Any) -> np.ndarray:
+        """log p(x, c) of the rows X, in the units of the table: [n, C]."""
+        model, source = self._reading(X)
+        return model.log_density(source)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(c | x) of the rows X: [n, C]."""
+        model, source = self._reading(X)
+        return model.posterior(source)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(c | x) of the rows X: [n, C]."""
+        model, source = self._reading(X)
+        return model.log_posterior(source)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
+        if self.costs is not None:
+            return self.decide(X, self.costs)
+        model, source = self._reading(X)
+        return self.classes_[model.log_joint(source).argmax(axis=1)]
+
+    def decide(self, X: Any, costs: Any) -> np.ndarray:
+        """The cheapest class for each row of X: [n]. `costs[i][j]` is what saying classes_[j] costs when it is i."""
+        return cheapest(self.predict_proba(X), costs, self.classes_)
+
+    # --- reading a model -------------------------------------------------------------------------------
+
+    def explain(self, x: Any, of: Any = None, against: Any = None) -> Any:
+        """Each column's contribution to the log-odds log p(of|x) − log p(against|x), as a DataFrame.
+
+        One row of it per row of x and column, the strongest first, after a "(baseline)" with what does not depend
+        on x (the class prior, and for QDA the determinants). They add up to the log-odds. By default `of` is the
+        predicted class and `against` the runner-up. x is a table, or one row as an array, a Series or a mapping;
+        what a mapping does not name is missing. A missing value says nothing in naive Bayes and in networks, where
+        the others are told by those before them that are there; in QDA and LDA it has its share of what the smaller
+        determinant changes.
+        """
+        check_is_fitted(self)
+        order = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
+        table = self._table(reading.rows_of(x, list(self.schema_.names), order), reset=False)
+        model, source = self._model.reading(table)
+        rows = passes.all_rows(source)
+        return reading.explain(
+            model.schema, model.family, model.stats, self.classes_, table, rows, of, against
+        )
+
+    def describe(self) -> Any:
+        """The model's parameters in the units of the table, as a DataFrame."""
+        check_is_fitted(self)
+        return reading.describe(self.schema_, self.family_, self._model.stats, self.classes_)
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> tuple[Any, np.ndarray]:
+        """`n_samples` synthetic rows in the original columns, and their labels; a DataFrame where one was fitted.
+
+        `random_state` is a seed or a generator.
+        """
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"n_samples is {n_samples}; expected 1 or more")
+        rng = random_state
+        if not isinstance(rng, np.random.Generator):
+            rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+        drawn, labels = reading.sample(self.schema_, self.family_, self._model.stats, n_samples, rng)
+        return (drawn if hasattr(self, "feature_names_in_") else drawn.to_numpy()), self.classes_[labels]
+
+    @property
+    def floored_(self) -> int:
+        """How many parameters of the model a guard had to hold."""
+        check_is_fitted(self)
+        return self._model.floored()
+
+    # --- files -----------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to the file `path`, which `peerbayes.load` reads; it holds no row and no code."""
+        from peerbayes import __version__
+
+        check_is_fitted(self)
+        parameters, arrays = settings.portable(self.get_params(deep=False))
+        header = {
+            "kind": "model",
+            "peerbayes": __version__,
+            "estimator": type(self).__name__,
+            "parameters": parameters,
+            "named": hasattr(self, "feature_names_in_"),
+            **self.statistics_.described(),
+        }
+        files.write(path, files.pack(header, {"statistics": self.statistics_.values, **arrays}))
+
+    @classmethod
+    def _loaded(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        statistics = Statistics.restored(header, arrays["statistics"])
+        parameters = settings.restored(header["parameters"], arrays)
+        estimator = cls.from_statistics(statistics, **parameters)
+        if parameters["costs"] is not None:
+            cost_table(parameters["costs"], estimator.classes_)
+        return estimator._without_a_table(header["named"] is True)
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _adopt(self, statistics: Statistics) -> Self:
+        """Become the model of these statistics; calibrated ones need no prior."""
+        schema, layout = statistics.schema, statistics.family
+        family = self._guarded(layout, statistics.rows)
+        if statistics.calibrated:
+            prior = np.zeros(statistics.shape)
+        else:
+            prior = prior_for(schema, layout, self.alpha, self.prior)
+        self._weights = family.weights(statistics.values + prior)
+        self.statistics_, self.prior_ = statistics, prior
+        self.schema_, self.family_ = schema, family
+        self.classes_ = np.array(schema.classes)
+        self.n_features_in_ = len(schema.columns)
+        return self
+
+    @property
+    def _model(self) -> Model:
+        return Model(self.schema_, self.family_, self.statistics_.values, self.prior_, self._weights)
+
+    def _reading(self, X: Any) -> tuple[Model, passes.Source]:
+        """Rows to predict, and the model to do it with."""
+        check_is_fitted(self)
+        return self._model.reading(self._table(X, reset=False))
+
+    def _without_a_table(self, named: bool) -> Self:
+        """Mark a model that was not fitted to a table here: a DataFrame's columns are then found by name."""
+        self.__dict__.pop("feature_names_in_", None)
+        if named:
+            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
+        self._finds_columns = named
+        return self
+
+    def _guarded(self, layout: Family, rows: float) -> Family:
+        """The family with this estimator's floors."""
+        return guarded(
+            layout,
+            rows,
+            self.calibrate,
+            self.variance_floor,
+            self.count_floor,
+            getattr(self, "shrinkage", None),
+        )
+
+    def _table(self, X: Any, reset: bool) -> Table:
+        """X as a table, with scikit-learn's checks of its shape and of its column names."""
+        if isinstance(X, Table):
+            return X
+        if not hasattr(X, "iloc") and hasattr(X, "to_pandas"):
+            X = X.to_pandas()
+        if not (hasattr(X, "iloc") and hasattr(X, "columns")):
+            X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
+            return Table.of(X)
+        if not reset and getattr(self, "_finds_columns", False) and set(self.schema_.names) <= set(X.columns):
+            X = X[list(self.schema_.names)]
+        table = Table.of(X)
+        if table.rows == 0 or not table.names:
+            raise ValueError(
+                f"Found array with {table.rows} sample(s) and {len(table.names)} feature(s) "
+                f"(shape={X.shape}) while a minimum of 1 is required."
+            )
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return table
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "statistics_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags

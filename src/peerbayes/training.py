@@ -1,0 +1,76 @@
+"""Rows to learn from: labels as class indices, weights checked, rows that do not count left out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length, column_or_1d
+
+from peerbayes.inference import infer_classes
+from peerbayes.schema import Schema
+from peerbayes.tables import Table, missing_of
+
+
+class Training(NamedTuple):
+    """Rows with their labels and weights."""
+
+    table: Table
+    labels: np.ndarray  # [n] indices among `classes`; −1 where there is no label
+    classes: tuple[Any, ...]  # those seen, in order
+    weights: np.ndarray | None  # [n]
+
+    @property
+    def mass(self) -> float:
+        return float(self.table.rows if self.weights is None else self.weights.sum())
+
+    def labels_in(self, schema: Schema) -> np.ndarray:
+        """The labels as indices among all classes of a schema: [n]."""
+        if self.classes == schema.classes:
+            return self.labels
+        places = schema.encode_labels(np.asarray(self.classes, dtype=object))
+        return np.where(self.labels < 0, -1, places[self.labels])
+
+
+def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any) -> Training:
+    """Rows with labels y, of which `unlabelled` stands for none, and weights; those of weight 0 are left out."""
+    labels, classes = _labels_of(table, y, unlabelled)
+    if sample_weight is None:
+        return Training(table, labels, classes, None)
+    weights = _check_sample_weight(
+        sample_weight, np.empty((table.rows, 0)), dtype=np.float64, ensure_non_negative=True
+    )
+    counted = weights > 0
+    if not counted.any():
+        raise ValueError("every sample_weight is 0; expected at least one row that counts")
+    if not counted.all():
+        table, weights, labels = table.take(counted), weights[counted], labels[counted]
+        present = np.unique(labels[labels >= 0])
+        labels = np.where(labels < 0, -1, np.searchsorted(present, labels))
+        classes = tuple(classes[index] for index in present)
+    return Training(table, labels, classes, weights)
+
+
+def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Class indices [n], −1 where there is no label, and the classes seen."""
+    labels = column_or_1d(y, warn=True)
+    check_consistent_length(range(table.rows), labels)
+    loose = _loose(labels, unlabelled)
+    if loose.all():
+        raise ValueError(f"every label is {unlabelled!r}, which stands for none; expected some labels")
+    classes, found = infer_classes(labels[~loose] if loose.any() else labels)
+    codes = np.full(labels.size, -1, dtype=found.dtype)
+    codes[~loose] = found
+    if any(isinstance(value, float) for value in classes):
+        check_classification_targets(labels[~loose])
+    return codes, classes
+
+
+def _loose(labels: np.ndarray, sentinel: Any) -> np.ndarray:
+    """Which rows have no label: those that are the sentinel, or missing where it is NaN. [n]."""
+    if sentinel is None:
+        return np.zeros(labels.size, dtype=bool)
+    if isinstance(sentinel, float) and np.isnan(sentinel):
+        return missing_of(labels)
+    return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
