@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class Cell:
 
     def specification(self) -> dict[str, Any]:
         """Everything that decides the numbers."""
-        return {**asdict(self), "revision": REVISION, "digest": file_digest(self.dataset)}
+        return {**vars(self), "revision": REVISION, "digest": file_digest(self.dataset)}
 
     @property
     def key(self) -> str:

@@ -62,19 +62,15 @@ class Store:
             database.close()
 
     def add(
-        self,
-        key: str,
-        specification: dict[str, Any],
-        result: dict[str, Any],
-        code: str,
-        engine: str,
-        computed: str | None = None,
+        self, key: str, specification: dict[str, Any], result: dict[str, Any], code: str, engine: str
     ) -> None:
         """Keep a result, on the disk when this returns; one that is there already stays as it is."""
-        now = computed or datetime.now(UTC).isoformat(timespec="seconds")
-        row = (key, json.dumps(specification, sort_keys=True), json.dumps(result), code, engine, now)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._add([(key, json.dumps(specification, sort_keys=True), json.dumps(result), code, engine, now)])
+
+    def _add(self, rows: list[tuple[str, ...]]) -> None:
         with self._open() as database:
-            database.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?, ?)", row)
+            database.executemany("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def results(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """What is known of these keys."""
@@ -120,10 +116,11 @@ class Store:
         return pd.DataFrame(records)
 
     def restore(self, path: Path) -> int:
-        """Add results that `export` wrote to a .parquet file; how many there were. Each must have its own key."""
+        """Add results that `export` wrote to a .parquet file, all or none; how many there were. Keys are checked."""
         import pandas as pd
 
         frame = pd.read_parquet(path)
+        rows: list[tuple[str, ...]] = []
         for row in frame.to_dict("records"):
             known = {str(name): _plain(value) for name, value in row.items()}
             known["lr"] = float(known["lr"])
@@ -139,8 +136,10 @@ class Store:
             for name, written in LISTS.items():
                 if written in result:
                     result[name] = json.loads(result.pop(written))
-            self.add(key, specification, result, code, engine, computed)
-        return len(frame)
+            told = json.dumps(specification, sort_keys=True), json.dumps(result)
+            rows.append((key, *told, code, engine, computed))
+        self._add(rows)
+        return len(rows)
 
     def export(self, path: Path) -> int:
         """Write all results to a .csv or a .parquet file; how many there are."""

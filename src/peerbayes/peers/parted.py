@@ -42,5 +42,8 @@ class Parted:
 
     def refuse(self, caller: str) -> None:
         """Refuse a caller that is one of them."""
-        if caller in self._reasons:
-            raise RefusedMessage(self._reasons[caller], f"{self._standing.name} hears {caller} no more")
+        why, told = self._reasons.get(caller), f"{self._standing.name} hears {caller} no more"
+        if why == TWO_STORIES:
+            raise RefusedMessage("two stories", told)
+        if why is not None:
+            raise RefusedMessage("struck off", told)
