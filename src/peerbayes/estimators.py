@@ -15,7 +15,7 @@ from peerbayes.dependence import Pairs, kdb, pairs_of, tan
 from peerbayes.errors import ModelFileDamaged
 from peerbayes.families import BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
 from peerbayes.families.structures import Parents, named
-from peerbayes.layouts import named_columns, named_parents, sized, with_parents
+from peerbayes.layouts import named_parents, sized, with_parents
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
@@ -317,7 +317,7 @@ class BayesNetClassifier(_Network):
         classes: int,
         weights: np.ndarray | None,
     ) -> Family:
-        names = named_columns(source.schema)
+        names = passes.columns_of(source.schema)
         given = {} if self.structure is None else self.structure
         return sized(with_parents(layout, named(given, names, names[: layout.continuous])), classes)
 

@@ -10,6 +10,7 @@ from peerbayes.dependence import Pairs, kdb, tan
 from peerbayes.errors import StructureError
 from peerbayes.families import FAMILIES, BayesNet, Family
 from peerbayes.families.structures import Parents
+from peerbayes.passes import columns_of
 from peerbayes.schema import Schema
 
 # Floors of maximum likelihood, which act on no real data; calibration's are the family's own.
@@ -29,11 +30,6 @@ STRUCTURES: dict[str, Callable[[Pairs], Parents]] = {"tan": tan, "kdb": kdb}
 MOST_NUMBERS = 1 << 26
 
 
-def named_columns(schema: Schema) -> list[str]:
-    """The names of the columns in a family's order: continuous ones first."""
-    return [schema.names[j] for j in (*schema.continuous, *schema.discrete)]
-
-
 def with_parents(layout: Family, parents: Parents) -> Family:
     """The layout of a Bayesian network with these parents."""
     return replace(layout, parents=parents)  # type: ignore[call-arg]
@@ -41,7 +37,7 @@ def with_parents(layout: Family, parents: Parents) -> Family:
 
 def named_parents(family: BayesNet, schema: Schema) -> dict[str, list[str]]:
     """The parents of each column by name."""
-    names = named_columns(schema)
+    names = columns_of(schema)
     return {names[j]: [names[p] for p in own] for j, own in enumerate(family.parents)}
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from peerbayes.families import BayesNet, Family
 from peerbayes.families.structures import Parents
-from peerbayes.layouts import named_columns
 from peerbayes.metrics import Outcome
+from peerbayes.passes import columns_of
 from peerbayes.runs import COLUMNS, Run
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
@@ -44,7 +44,7 @@ class Structure:
         """Of a family with the columns of a schema; None where it is no Bayesian network."""
         if not isinstance(family, BayesNet):
             return None
-        return cls(tuple(named_columns(schema)), family.continuous, family.parents, schema.label)
+        return cls(tuple(columns_of(schema)), family.continuous, family.parents, schema.label)
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Structure:
