@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from peerbayes import sources
-from peerbayes.classifier import GenerativeClassifier
 from peerbayes.errors import ModelFileError
-from peerbayes.estimators import load
 from peerbayes.reading import PRIOR
 from peerbayes.sources import SourceError
 from peerbayes.tables import Table, missing_of
 from peerbayes.telling import telling
+
+if TYPE_CHECKING:
+    from peerbayes.classifier import GenerativeClassifier
 
 NAME = "model.peerbayes"  # a peer's model, in its home
 
@@ -25,6 +26,8 @@ def opened(model: Path) -> GenerativeClassifier:
     if not path.exists():
         advice = "has its peer run yet?" if model.is_dir() else "expected a model file, or a peer's home"
         raise ModelFileError(f"{path} does not exist; {advice}")
+    from peerbayes.estimators import load
+
     return load(path)
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from peerbayes import config, report, topologies
+from peerbayes import config
 from peerbayes.commands.shared import console, explained, known_format, print_table, progress_bar
 from peerbayes.commands.simulation import run_with_bar
-from peerbayes.estimators import load
 from peerbayes.peers.errors import parts_needed
-from peerbayes.report.errors import PlotlyMissing
-from peerbayes.runs import Run
-from peerbayes.simulate import simulate
+
+if TYPE_CHECKING:
+    from peerbayes.runs import Run
 
 TEST_ROWS = 797  # of the 1,797 digits; peers share the others
 
@@ -78,6 +77,9 @@ def demo(
 
 def _report(out: Path, runs: list[Run]) -> str:
     """One page of all runs, and where it is; or how to get one."""
+    from peerbayes import report
+    from peerbayes.report.errors import PlotlyMissing
+
     try:
         return f"See them side by side: {report.write(out / 'report.html', runs)}"
     except PlotlyMissing:
@@ -91,8 +93,11 @@ def _error(told: dict[str, float]) -> tuple[float, float]:
 def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None:
     """So many processes with mutual TLS between them, each with its own file; and the simulator beside them."""
     with explained(), parts_needed():
+        from peerbayes import topologies
+        from peerbayes.estimators import load
         from peerbayes.peers.loopback import Loopback
         from peerbayes.peers.terms import Terms
+        from peerbayes.simulate import simulate
 
         known_format(form)
         if peers < 2:

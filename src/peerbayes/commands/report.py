@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from peerbayes.commands.shared import console, explained
-from peerbayes.report.labels import size
 from peerbayes.runs import LIVE_FILE, RUN_FILE, Run
 from peerbayes.views import titles
 
@@ -30,6 +29,7 @@ def report(
     """One HTML page of a run, or of several side by side; it opens without a network."""
     with explained():
         from peerbayes import report as pages
+        from peerbayes.report.labels import size
 
         if form not in pages.FORMS:
             raise ValueError(f"--form is {form!r}; expected one of {', '.join(pages.FORMS)}")

@@ -9,14 +9,15 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from peerbayes import config
 from peerbayes.commands.shared import console, explained, known_format, print_table, progress_bar
-from peerbayes.runs import Run
-from peerbayes.simulate import simulate as run_simulation
+
+if TYPE_CHECKING:
+    from peerbayes.runs import Run
 
 
 def simulate(
@@ -112,6 +113,8 @@ def run_with_bar(
     X: Any, y: Any, settings: dict[str, Any], what: str, quiet: bool, live: Path | None = None
 ) -> Run:
     """Simulate with a progress bar on a terminal, and in silence elsewhere."""
+    from peerbayes.simulate import simulate as run_simulation
+
     if quiet:
         return run_simulation(X, y, **settings, live=live)
     with progress_bar() as bar:

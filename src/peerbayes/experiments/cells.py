@@ -10,13 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
-from peerbayes.estimators import ESTIMATOR_OF, LEARNED
-from peerbayes.expectation import AGREED_STEPS
 from peerbayes.experiments.prepared import TooFewRows, file_digest, prepared
 from peerbayes.families import BayesNet, Family
-from peerbayes.simulate import simulate
 
 # Raised when the same specification gives other numbers than before: results of the old one are then not used again.
 REVISION = 1
@@ -96,6 +92,11 @@ def compute(specification: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reference(cell: Cell) -> dict[str, Any]:
+    from sklearn.exceptions import ConvergenceWarning
+
+    from peerbayes.estimators import ESTIMATOR_OF, LEARNED
+    from peerbayes.expectation import AGREED_STEPS
+
     data = prepared(cell.dataset)
     train, test = data.split(cell.rows, cell.seed)
     schema = data.schema.measured_on(train[0])
@@ -125,6 +126,8 @@ def _structure(layout: Family) -> dict[str, Any]:
 
 
 def _run(cell: Cell) -> dict[str, Any]:
+    from peerbayes.simulate import simulate
+
     data = prepared(cell.dataset)
     train, test = data.split(cell.rows, cell.seed)
     run = simulate(

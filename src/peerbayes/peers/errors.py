@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from peerbayes.errors import PeerbayesError
-from peerbayes.invariants import Broken
+
+if TYPE_CHECKING:
+    from peerbayes.invariants import Broken
 
 
 class PeerError(PeerbayesError):

@@ -13,10 +13,10 @@ post-processing, by next to nothing: see `discretisation`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 # ε set aside for the noise being discrete; `discretisation` is far below it for every grid in use.
@@ -41,7 +41,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     if mu <= 0 or delta_of(mu, 0.0) <= delta:
         return 0.0
     most = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-6  # by zero-concentrated privacy
-    return float(brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, most, xtol=1e-13, rtol=1e-13))
+    return _root(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, most, 1e-13)
 
 
 @lru_cache(maxsize=64)
@@ -55,8 +55,15 @@ def mu_of(epsilon: float, delta: float) -> float:
     low, high = -30.0, 5.0
     while excess(high) < 0:
         high += 5.0
-    found = math.exp(float(brentq(excess, low, high, xtol=1e-14, rtol=1e-14)))
+    found = math.exp(_root(excess, low, high, 1e-14))
     return found * (1 - ROUNDING)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
+    """Where it is 0. SciPy's solvers are slow to import, and without noise nobody needs them."""
+    from scipy.optimize import brentq
+
+    return float(brentq(function, low, high, xtol=tolerance, rtol=tolerance))
 
 
 def multiplier(epsilon: float, delta: float, rounds: int = 1) -> float:
