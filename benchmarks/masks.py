@@ -115,9 +115,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=["time", "skipped"], choices=["time", "skipped", []])
+    parser.add_argument("parts", nargs="*", metavar="time|skipped")
     parser.add_argument("--seeds", type=int, default=4)
     asked = parser.parse_args()
+    known = ("time", "skipped")
+    asked.parts = asked.parts or known
+    if unknown := set(asked.parts) - set(known):
+        parser.error(f"{', '.join(sorted(unknown))} is none of {', '.join(known)}")
     if "time" in asked.parts:
         timed()
     if "skipped" in asked.parts:
