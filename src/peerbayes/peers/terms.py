@@ -122,17 +122,17 @@ class Privacy:
     """Whether messages are masked, so that a neighbour learns the sum of those it hears and none of them."""
     epsilon: float | None = None
     """How much anybody may learn of one row, over the whole run, however it is attacked; left out: no noise."""
-    delta: float = 1e-5
+    delta: float = Promise.delta
     """The probability with which that may fail; far below one in the number of rows."""
-    clip: float | str = AUTO
+    clip: float | str = Promise.clip
     """How far one row may move a message, in lengths of a typical row; auto: 1, less where noise dominates."""
-    bound: float = 3.0
+    bound: float = Promise.bound
     """Standardised values are held within ±bound."""
-    edge_noise: float = 0.0
+    edge_noise: float = Promise.edge_noise
     """Noise that neighbours add with opposite signs, beside that of each alone; 3 is a good number, 0 is none."""
-    colluders: int = 1
+    colluders: int = Promise.colluders
     """How many peers may put together what they know; only edge noise depends on it."""
-    min_rows: int = 50
+    min_rows: int = Promise.min_rows
     """A peer with fewer rows takes no part."""
     rows: float | None = None
     """Rows of a peer on average, as far as everybody may know; left out: they are bought, with some of epsilon."""
