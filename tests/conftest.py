@@ -91,6 +91,17 @@ def with_gaps(family: Family, rng: np.random.Generator, *shape: int, share: floa
     return Rows(values, np.where(absent[..., family.continuous :], -1, rows.codes))
 
 
+def assert_same_product(actual: np.ndarray, expected: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+    """Both are left @ right, whatever the order in which a BLAS adds the terms up, and with or without fused operations.
+
+    Each is within n·u·|left| @ |right| of the true product (Higham 2002, section 3.5), u = eps / 2 and n terms a sum, to
+    first order in u: 1 % is for the rest.
+    """
+    bound = 1.01 * left.shape[-1] * np.finfo(actual.dtype).eps * (np.abs(left) @ np.abs(right))
+    difference = np.abs(actual - expected)
+    assert (difference <= bound).all(), f"differ by {difference.max()}, {(difference - bound).max()} more than rounding"
+
+
 @pytest.fixture(scope="session")
 def paper_data() -> Path:
     """The folder of the paper's datasets, named by PEERBAYES_DATA; tests that need it are skipped without it."""

@@ -1,4 +1,4 @@
-"""Shards: the numbers of `simulate`, however the network is cut and wherever the pieces are."""
+"""Shards: the numbers of `simulate` to rounding, however the network is cut and wherever the pieces are."""
 
 import gc
 import os
@@ -21,12 +21,19 @@ X = X[:, :5]
 QUICK = {"nodes": 30, "rows_per_node": 5, "rounds": 12, "topology": "tree+8", "seed": 3}
 
 
-def same(sharded, whole, rounds_judged=1, disagreement=1e-10):
-    """Statistics and history of both: equal but for the order in which the mean over all peers was summed."""
-    np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=1e-10)
-    for place, name in enumerate(COLUMNS):
-        nearly = disagreement if name == "disagreement" else 1e-10
-        np.testing.assert_allclose(sharded.records[:, place], whole.records[:, place], rtol=0, atol=nearly)
+def same(sharded, whole, rounds_judged=1, dtype="float64"):
+    """Statistics and history of both, equal to rounding.
+
+    A peer's rows are padded to the longest of its shard, and a BLAS may add up in another order where a product has
+    another shape; what every round rounds differently adds up: with a few sums a round, to less than 100 units in the
+    last place of the largest statistic. Errors are shares of rows, which rounding does not move here.
+    """
+    unit = np.finfo(dtype).eps
+    nearly = max(1e-10, 100 * unit * np.abs(whole.stats).max()) if dtype == "float32" else 1e-10
+    np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=nearly)
+    for index, name in enumerate(COLUMNS):
+        tolerance = nearly if name in ("disagreement", "soft_error") else 1e-10
+        np.testing.assert_allclose(sharded.records[:, index], whole.records[:, index], rtol=0, atol=tolerance)
     assert len(sharded.records) == rounds_judged * len(whole.stats)
     assert np.array_equal(sharded.sizes, whole.sizes)
     assert sharded.schema == whole.schema
@@ -35,12 +42,12 @@ def same(sharded, whole, rounds_judged=1, disagreement=1e-10):
 @pytest.mark.parametrize("shards", [1, 2, 5])
 @pytest.mark.parametrize("strategy", [*STRATEGIES, CRC(with_self=True)], ids=str)
 def test_every_strategy_gives_the_same_numbers(strategy, shards):
-    settings = {**QUICK, "strategy": strategy, "partition": "dirichlet-0.5", "evaluate_every": 4}
+    # A peer that learns alone cannot tell two classes apart that it has no rows of: rounding would decide its errors.
+    partition = [np.arange(20 + peer, 178, 30) for peer in range(30)] if strategy == "local" else "dirichlet-0.5"
+    settings = {**QUICK, "strategy": strategy, "partition": partition, "evaluate_every": 4}
     whole = pb.simulate(X, Y, **settings)
     sharded = simulate_shards(X, Y, shards=shards, stats_of="all", **settings)
     same(sharded, whole, rounds_judged=3)
-    if strategy != "dsgd":  # its rate is a sum over all rows
-        assert sharded.stats.tobytes() == whole.stats.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -60,19 +67,25 @@ def test_every_strategy_gives_the_same_numbers(strategy, shards):
 def test_settings_mean_what_they_mean_in_simulate(settings):
     settings = {**QUICK, **settings}
     whole = pb.simulate(X, Y, evaluate_every=0, **settings)
-    # A mean of thirty peers in float32 has seven digits.
-    nearly = 1e-6 if "dtype" in settings else 1e-10
-    same(simulate_shards(X, Y, shards=3, stats_of="all", **settings), whole, disagreement=nearly)
+    sharded = simulate_shards(X, Y, shards=3, stats_of="all", **settings)
+    same(sharded, whole, dtype=settings.get("dtype", "float64"))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_sums_over_neighbours_keep_their_order(dtype):
     """Every peer's sum has the same bits, at a border too, and in float32, where another order would show most."""
-    settings = {**QUICK, "topology": "regular-6", "strategy": "crc", "dtype": dtype, "evaluate_every": 0}
-    whole = pb.simulate(X, Y, **settings)
-    sharded = simulate_shards(X, Y, shards=4, stats_of="all", **settings)
-    assert sharded.crossing > 30
-    assert sharded.stats.tobytes() == whole.stats.tobytes()
+    rng = np.random.default_rng(0)
+    links = topologies.adjacency("regular-6", 30, rng)
+    mixing = topologies.neighbour_mean(links).astype(dtype)
+    message = (rng.normal(size=(30, 12)) * np.exp(rng.normal(0, 4, (30, 1)))).astype(dtype)
+    parts = cut(links, 4)
+    assert crossing(links, parts) > 30
+    plan_of = plans(mixing, parts, np.ones(30, dtype=int))
+    for number, plan in enumerate(plan_of):
+        mixed = plan.inner @ message[plan.peers]
+        halos = [message[plan_of[other].peers[plan_of[other].sends[number]]] for other in plan.hears]
+        mixed[plan.border] = plan.outer @ np.concatenate([message[plan.peers][plan.near], *halos])
+        assert mixed.tobytes() == (mixing @ message)[plan.peers].tobytes()
 
 
 def test_a_value_missing_in_one_shard_is_known_to_all():
@@ -112,8 +125,9 @@ def test_shards_fetch_their_own_rows():
 def test_statistics_come_back_for_the_peers_asked_for():
     whole = pb.simulate(X, Y, **QUICK)
     sharded = simulate_shards(X, Y, stats_of=[17, 2], shards=3, **QUICK)
-    assert np.array_equal(sharded.stats, whole.stats[[17, 2]])
-    assert np.array_equal(sharded.classifier(2).predict_proba(X), whole.classifier(2).predict_proba(X))
+    np.testing.assert_allclose(sharded.stats, whole.stats[[17, 2]], rtol=0, atol=1e-10)
+    posteriors = [run.classifier(2).predict_proba(X) for run in (sharded, whole)]
+    np.testing.assert_allclose(*posteriors, rtol=0, atol=1e-10)
     assert list(sharded.history.columns) == list(whole.history.columns)
     with pytest.raises(ValueError, match="name it in stats_of"):
         sharded.classifier(3)
@@ -189,11 +203,13 @@ unwaited = pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning", "igno
 
 @unwaited
 @pytest.mark.parametrize("strategy", ["exact", "tracking"])
-def test_ray_actors_give_the_same_bits(ray, strategy):
-    whole = pb.simulate(X, Y, strategy=strategy, evaluate_every=0, **QUICK)
-    sharded = simulate_shards(X, Y, strategy=strategy, engine="ray", stats_of="all", **QUICK)
-    same(sharded, whole)
-    assert sharded.stats.tobytes() == whole.stats.tobytes()
+def test_ray_actors_give_the_bits_of_shards_in_this_process(ray, strategy):
+    """The same cut, products of the same shapes: the same bits, where all actors are on one machine."""
+    settings = {**QUICK, "strategy": strategy, "shards": 2, "stats_of": "all"}
+    here = simulate_shards(X, Y, **settings)
+    actors = simulate_shards(X, Y, engine="ray", **settings)
+    same(actors, pb.simulate(X, Y, strategy=strategy, evaluate_every=0, **QUICK))
+    assert actors.stats.tobytes() == here.stats.tobytes()
 
 
 @unwaited
