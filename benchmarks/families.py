@@ -21,6 +21,7 @@ import measuring  # noqa: F401  one thread
 import numpy as np
 
 from peerbayes.experiments.cells import Cell, compute
+from peerbayes.experiments.document import uncommitted
 from peerbayes.experiments.engines import LocalEngine
 from peerbayes.experiments.store import Store
 from peerbayes.versions import code_version
@@ -185,8 +186,9 @@ def main() -> int:
     seeds, store = range(given.seeds), Store(given.store)
     wanted = list(dict.fromkeys(cells(given.datasets, seeds)))
     found = filled(store, wanted, given.workers)
-    codes = ", ".join(sorted(store.codes(cell.key for cell in wanted)))
-    text, missed = page(found, given.datasets, seeds, codes)
+    codes = store.codes(cell.key for cell in wanted)
+    text, missed = page(found, given.datasets, seeds, ", ".join(sorted(codes)))
+    missed += [f"computed by code that no commit holds: {code}" for code in uncommitted(codes)]
     print(text)
     if given.document is not None:
         given.document.write_text(text, encoding="utf-8")

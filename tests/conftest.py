@@ -1,8 +1,13 @@
-"""What the tests share: the families that every law is tried on, the order of files, and Hypothesis' settings."""
+"""What the tests share: which of them run, how and in which order; the families that every law is tried on."""
 
 import os
+import random
 import signal
+from itertools import groupby
 from pathlib import Path
+
+# Files run side by side: a BLAS with threads of its own would only be in the way. Read when NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
@@ -23,17 +28,40 @@ settings.register_profile(
 )
 settings.load_profile("peerbayes")
 
-# The files that take longest, longest first; the others come after them. So workers that take a file at a time end
-# together (`--no-loadscope-reorder` leaves the order as it is).
-LONGEST = (
-    "hosts", "documented_commands", "survival", "private_peers", "experiments", "documentation", "shards", "ray", "cli",
-    "audit", "dashboard", "hospitals", "report", "node_commands", "refusals", "report_page", "reference", "wire",
-)  # fmt: skip
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all", action="store_true", help="also the tests marked long: soak, hosts, documented commands, …"
+    )
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED", help="files, and tests within a file, in random order"
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker more than processors, since tests of real peers wait as much as they work; 0 for one test."""
+    if any("::" in argument for argument in config.args):
+        return 0
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long tests out unless they are asked for or named; take them first, so that workers end together."""
+    if not config.getoption("--all") and not any("::" in argument for argument in config.args):
+        config.hook.pytest_deselected(items=[item for item in items if is_long(item)])
+        items[:] = [item for item in items if not is_long(item)]
+    if (seed := config.getoption("--shuffle")) is not None:
+        files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+        order = random.Random(seed)
+        order.shuffle(files)
+        for tests in files:
+            order.shuffle(tests)
+        items[:] = [item for tests in files for item in tests]
+    items.sort(key=lambda item: not is_long(item))
+
+
+def is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None
 
 
 CARDINALITIES = (2, 4)
@@ -91,15 +119,19 @@ def with_gaps(family: Family, rng: np.random.Generator, *shape: int, share: floa
     return Rows(values, np.where(absent[..., family.continuous :], -1, rows.codes))
 
 
-def assert_same_product(actual: np.ndarray, expected: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Both are left @ right, whatever the order in which a BLAS adds the terms up, and with or without fused operations.
+def assert_same_product(
+    actual: np.ndarray, expected: np.ndarray, left: np.ndarray, right: np.ndarray
+) -> None:
+    """Both are left @ right, in whatever order a BLAS adds the terms up, and with or without fused operations.
 
-    Each is within n·u·|left| @ |right| of the true product (Higham 2002, section 3.5), u = eps / 2 and n terms a sum, to
-    first order in u: 1 % is for the rest.
+    Each is within n·u·|left| @ |right| of the true product (Higham 2002, section 3.5), u = eps / 2 and n terms a sum,
+    to first order in u: 1 % is for the rest.
     """
     bound = 1.01 * left.shape[-1] * np.finfo(actual.dtype).eps * (np.abs(left) @ np.abs(right))
     difference = np.abs(actual - expected)
-    assert (difference <= bound).all(), f"differ by {difference.max()}, {(difference - bound).max()} more than rounding"
+    assert (difference <= bound).all(), (
+        f"differ by {difference.max()}, {(difference - bound).max()} more than rounding"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import peerbayes
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime, least_squares
@@ -356,9 +357,7 @@ def test_the_page_has_the_measured_figures():
 
 
 def audit(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "peerbayes", "audit", *map(str, words)], capture_output=True, text=True, timeout=120
-    )  # fmt: skip
+    return peerbayes("audit", *words)
 
 
 RUN = """

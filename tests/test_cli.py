@@ -3,10 +3,9 @@
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 
 import pytest
+from commands import peerbayes, peerbayes_process
 
 CONFIGURATION = """
 [data]
@@ -19,13 +18,6 @@ rounds = 5
 """
 
 
-def peerbayes(*arguments, cwd, code=0):
-    command = [sys.executable, "-m", "peerbayes", *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done
-
-
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "run.toml"
@@ -34,14 +26,14 @@ def file(tmp_path):
 
 
 def test_help_and_version(tmp_path):
-    help_text = peerbayes("--help", cwd=tmp_path).stdout
+    help_text = peerbayes_process("--help", cwd=tmp_path, code=0).stdout
     assert "demo" in help_text
     assert "simulate" in help_text
-    assert peerbayes("--version", cwd=tmp_path).stdout.strip() == "0.1.0"
+    assert peerbayes_process("--version", cwd=tmp_path, code=0).stdout.strip() == "0.1.0"
 
 
 def test_the_demo_shows_the_network_learn(tmp_path):
-    shown = peerbayes("demo", "--rounds", 16, "--nodes", 20, cwd=tmp_path).stdout
+    shown = peerbayes_process("demo", "--rounds", 16, "--nodes", 20, cwd=tmp_path, code=0).stdout
     for line in ("each peer alone", "together, crc", "together, exact", "rows pooled, ML", "rows pooled, RC"):
         assert line in shown
     assert (tmp_path / "peerbayes-demo" / "exact" / "run.peerbayes").exists()
@@ -49,14 +41,14 @@ def test_the_demo_shows_the_network_learn(tmp_path):
 
 def test_the_demo_speaks_json(tmp_path):
     told = json.loads(
-        peerbayes("demo", "--rounds", 8, "--nodes", 20, "--format", "json", cwd=tmp_path).stdout
+        peerbayes("demo", "--rounds", 8, "--nodes", 20, "--format", "json", cwd=tmp_path, code=0).stdout
     )
     assert set(told) == {"local", "crc", "exact"}
     assert told["exact"]["test_error"] < told["local"]["test_error"]
 
 
 def test_simulate_a_file(tmp_path, file):
-    shown = peerbayes("simulate", file, "--out", "kept", cwd=tmp_path).stdout
+    shown = peerbayes("simulate", file, "--out", "kept", cwd=tmp_path, code=0).stdout
     assert "peers, exact" in shown
     told = json.loads((tmp_path / "kept" / "summary.json").read_text())
     changed = peerbayes(
@@ -73,7 +65,7 @@ def test_simulate_a_table_of_ones_own(tmp_path, file):
         "a,b,out\n" + "".join(f"{i % 7},{'xy'[i % 2]},{i % 2}\n" for i in range(200))
     )
     file.write_text(CONFIGURATION.replace('name = "wine"', 'file = "rows.csv"\nlabel = "out"'))
-    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path).stdout)
+    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path, code=0).stdout)
     assert told["summary"]["test_error"] < 0.1
 
 
@@ -85,23 +77,23 @@ def test_simulate_the_rows_of_a_query(tmp_path, file):
         database.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
     url = f"sqlite:///{tmp_path / 'rows.db'}"
     file.write_text(CONFIGURATION.replace('name = "wine"', f'file = "{url}"\nquery = "SELECT * FROM visits"'))
-    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path).stdout)
+    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path, code=0).stdout)
     assert told["summary"]["test_error"] < 0.1
 
 
 def test_clipping_can_be_turned_off(tmp_path, file):
     file.write_text(CONFIGURATION + "clip = false\n")
-    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path).stdout)
+    told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path, code=0).stdout)
     assert told["configuration"]["clip"] is None
     refused = peerbayes("simulate", file, "--set", "clip=true", cwd=tmp_path, code=2)
     assert "clip is True; expected float or int or false" in " ".join(refused.stderr.split())
 
 
 def test_a_checkpoint_of_another_simulation_is_refused(tmp_path, file):
-    peerbayes("simulate", file, "--checkpoint", "saved", cwd=tmp_path)
+    peerbayes("simulate", file, "--checkpoint", "saved", cwd=tmp_path, code=0)
     assert not (tmp_path / "saved").exists()  # done
     (tmp_path / "saved").write_bytes(b"no checkpoint")
-    refused = peerbayes("simulate", file, "--checkpoint", "saved", cwd=tmp_path, code=2)
+    refused = peerbayes_process("simulate", file, "--checkpoint", "saved", cwd=tmp_path, code=2)
     assert "saved is not from peerbayes" in " ".join(refused.stderr.split())
 
 

@@ -1,7 +1,6 @@
 """The paper's tables: cells, the store, engines that lose workers, and what is printed."""
 
 import json
-import os
 import re
 import signal
 import sqlite3
@@ -13,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from cells_that_fail import always_dying, dying, failing
+from commands import HANG, peerbayes
 from sklearn.datasets import load_digits
 
 from peerbayes.datasets.catalogue import PAPER
@@ -206,23 +207,10 @@ def test_a_sweep_computes_what_is_missing_and_nothing_twice(file, store):
         assert record.gap == pytest.approx(np.mean(gaps), abs=1e-12)
 
 
-def dying(specification):
-    """Dies once, and then computes."""
-    mark = Path(specification["mark"])
-    if specification["dies"] and not mark.exists():
-        mark.write_text("")
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {"twice": 2 * specification["number"]}
-
-
 def test_a_worker_that_dies_costs_nothing_but_time(tmp_path):
     specifications = [{"number": n, "dies": n == 3, "mark": str(tmp_path / "mark")} for n in range(8)]
     found = dict(LocalEngine(2).run(dying, specifications))
     assert found == {n: {"twice": 2 * n} for n in range(8)}
-
-
-def always_dying(specification):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_cell_that_always_kills_its_worker_is_named():
@@ -230,10 +218,6 @@ def test_a_cell_that_always_kills_its_worker_is_named():
         ConfigurationError, match=r"a worker died 3 times while it computed one of .*'number': 7"
     ):
         list(LocalEngine(1).run(always_dying, [{"number": 7}]))
-
-
-def failing(specification):
-    raise ValueError("this cell makes no sense")
 
 
 def test_an_error_of_a_cell_is_raised():
@@ -250,32 +234,29 @@ def test_engines_are_known_by_name():
 
 
 def test_distances_are_records_too(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "peerbayes", "reproduce", "distance", "--format", "json"],
-        capture_output=True, text=True, cwd=tmp_path, check=True,
-    )  # fmt: skip
+    done = peerbayes("reproduce", "distance", "--format", "json", cwd=tmp_path, code=0)
     found = {(r["dataset"], r["column"]): r["gap"] for r in json.loads(done.stdout)}
     assert 0.9 < found["50", "within_16"] <= 1.0 and found["320", "within_4"] < found["50", "within_4"]
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_what_was_computed(tmp_path):
     file, store = large_file(tmp_path), tmp_path / "cut.sqlite"
     words = ["reproduce", "4", "--datasets", file, "--seeds", "3", "--workers", "1", "--store", str(store)]
     running = subprocess.Popen([sys.executable, "-m", "peerbayes", *words], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG
     while time.monotonic() < deadline and not (store.exists() and len(Store(store).frame())):
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
-    _, told = running.communicate(timeout=60)
+    _, told = running.communicate(timeout=HANG)
     assert running.returncode == 130 and "the same command goes on from here" in told
     assert len(Store(store).frame())
 
 
 def test_cells_that_a_dataset_is_too_small_for_are_left_out(file, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "peerbayes", "reproduce", "8", "--datasets", file, "--columns", "rows20,rows320",
-         "--seeds", "1", "--strategies", "crc", "--format", "json"],
-        capture_output=True, text=True, cwd=tmp_path, check=True,
+    done = peerbayes(
+        "reproduce", "8", "--datasets", file, "--columns", "rows20,rows320", "--seeds", 1, "--strategies", "crc",
+        "--format", "json", cwd=tmp_path, code=0,
     )  # fmt: skip
     assert "left out: " in done.stderr and "16,000 training rows are asked for" in done.stderr
     few, many = json.loads(done.stdout)
@@ -293,6 +274,7 @@ def large_file(tmp_path):
     return str(path)
 
 
+@pytest.mark.long
 def test_reproduce_survives_a_kill(tmp_path):
     """Killed with -9 it goes on where it was, and ends with the numbers of an uninterrupted run."""
     file = large_file(tmp_path)
@@ -307,7 +289,7 @@ def test_reproduce_survives_a_kill(tmp_path):
     cut = tmp_path / "cut.sqlite"
     running = subprocess.Popen(words(cut), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     count = 0
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG
     while count < 5 and time.monotonic() < deadline:
         time.sleep(0.05)
         if cut.exists():
@@ -422,20 +404,13 @@ def test_programs_read_json_and_csv():
     ],
 )
 def test_requests_that_make_no_sense_are_refused(words, message, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "peerbayes", "reproduce", *words], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 2
-    assert message in done.stderr
+    assert message in peerbayes("reproduce", *words, cwd=tmp_path, code=2).stderr
 
 
 def test_pages_are_written_from_the_store(tmp_path):
     file = large_file(tmp_path)
     words = ["4", "--datasets", file, "--columns", "tree,plus80", "--seeds", "2", "--strategies", "crc,exact"]
-    subprocess.run(
-        [sys.executable, "-m", "peerbayes", "reproduce", *words, "--document", "pages"], cwd=tmp_path, check=True,
-        capture_output=True,
-    )  # fmt: skip
+    peerbayes("reproduce", *words, "--document", "pages", cwd=tmp_path, code=0)
     page = (tmp_path / "pages" / "reproduction.md").read_text(encoding="utf-8")
     assert "## How many cells converge" in page and "### Table 4." in page and "### Figure." in page
     beside = (tmp_path / "pages" / "strategies.md").read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 from browsing import NAMES
+from commands import peerbayes
 from sklearn.datasets import load_iris, make_classification
 
 from peerbayes import report, simulate, topologies
@@ -655,13 +656,6 @@ def test_files_for_papers_are_on_white_and_hold_no_empty_traces(run):
 
 
 # The command.
-
-
-def peerbayes(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "peerbayes", *map(str, words)],
-        cwd=cwd, capture_output=True, text=True,
-    )  # fmt: skip
 
 
 def test_the_command_writes_a_page(run, tmp_path):

@@ -43,7 +43,9 @@ def same(sharded, whole, rounds_judged=1, dtype="float64"):
 @pytest.mark.parametrize("strategy", [*STRATEGIES, CRC(with_self=True)], ids=str)
 def test_every_strategy_gives_the_same_numbers(strategy, shards):
     # A peer that learns alone cannot tell two classes apart that it has no rows of: rounding would decide its errors.
-    partition = [np.arange(20 + peer, 178, 30) for peer in range(30)] if strategy == "local" else "dirichlet-0.5"
+    partition = (
+        [np.arange(20 + peer, 178, 30) for peer in range(30)] if strategy == "local" else "dirichlet-0.5"
+    )
     settings = {**QUICK, "strategy": strategy, "partition": partition, "evaluate_every": 4}
     whole = pb.simulate(X, Y, **settings)
     sharded = simulate_shards(X, Y, shards=shards, stats_of="all", **settings)

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+CHANGED = " changed"  # ends the version of code with changes that no commit holds
 STANDS_ON = ("numpy", "scipy", "scikit-learn", "pandas")
 
 
@@ -23,7 +24,7 @@ def code_version() -> str:
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "src")
     except (OSError, subprocess.CalledProcessError):
         return __version__
-    return f"{__version__} {head}{' changed' if changed else ''}"
+    return f"{__version__} {head}{CHANGED if changed else ''}"
 
 
 def made() -> dict[str, str]:

@@ -136,6 +136,12 @@ def _write(sweep: Sweep, store: Store, folder: Path, words: str) -> None:
     if beside is not None:
         (folder / "strategies.md").write_text(beside, encoding="utf-8")
     count = store.export(folder / "results.parquet")
+    if codes := pages.uncommitted(store.codes(cell.key for cell in sweep.cells())):
+        print(
+            f"do not publish these pages: some results were computed by {', '.join(codes)}, which no commit holds. "
+            "Commit first, and compute them again in a new store",
+            file=sys.stderr,
+        )
     print(f"the pages and {count:,} results are in {folder}", file=sys.stderr)
 
 
