@@ -23,6 +23,8 @@ from peerbayes.peers.loopback import Loopback
 from peerbayes.peers.terms import Limits, Terms
 from peerbayes.runs import LIVE_FILE, RUN_FILE
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 90.0
 
 SIMULATION = """

@@ -47,12 +47,14 @@ def name_of(path):
     return str(path.relative_to(ROOT))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in PAGES if code_of(page)], ids=name_of)
 def test_the_code_of_a_page_runs(page, tmp_path):
     need_parts(code_of(page))
     run(["-c", code_of(page)], tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=name_of)
 def test_an_example_runs(example, tmp_path):
     need_parts(example.read_text(encoding="utf-8"))
@@ -60,6 +62,7 @@ def test_an_example_runs(example, tmp_path):
     assert run([str(example), *folder], tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notebook", sorted((ROOT / "examples").glob("*.ipynb")), ids=name_of)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Jupyter's own
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

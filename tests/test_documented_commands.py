@@ -149,6 +149,7 @@ def typed(block, number):
     return f"( {script} ) > {log} 2>&1 &\nuntil grep -q . {log}; do kill -0 $! && sleep 0.1; done"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page", [page for page in WITH_COMMANDS if name_of(page) not in ELSEWHERE], ids=name_of
 )

@@ -105,6 +105,7 @@ def blocks():
             yield where[1], block
 
 
+@pytest.mark.long
 def test_the_page_takes_three_hospitals_to_a_model(machines):
     addresses = free_addresses()
     code = re.search(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

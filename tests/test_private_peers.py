@@ -651,6 +651,7 @@ def loopback(tmp_path):
         each.stop()
 
 
+@pytest.mark.long
 def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopback, tmp_path):
     agreed = terms(True, rounds=24, limits=Limits(deadline=600.0))
     running = loopback(agreed)
@@ -715,6 +716,7 @@ def killed(running, name, after):
     running.start(name)
 
 
+@pytest.mark.long
 def test_five_processes_with_noise_in_secure_sums(loopback):
     running = loopback(
         terms(privacy={"secure_sum": True, "edge_noise": 3.0}, limits=Limits(deadline=600.0)), FULL
@@ -744,6 +746,7 @@ app(["node", "run", sys.argv[1]], prog_name="peerbayes")
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lie", "hidden", "robust", "refused"),
     [

@@ -295,6 +295,7 @@ def html(site):
     }
 
 
+@pytest.mark.long
 def test_every_public_name_is_on_the_site(site):
     raw = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     known = {line.split(" ")[0] for line in zlib.decompress(raw).decode().splitlines()}
@@ -316,6 +317,7 @@ def test_every_public_name_is_on_the_site(site):
                 assert f"peerbayes.{module}.{word}" in known, f"{module}.{word}"
 
 
+@pytest.mark.long
 def test_the_generated_tables_are_on_the_site(site):
     commands = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
     assert 'id="peerbayes-node-run"' in commands and "<!-- reference" not in commands
@@ -323,6 +325,7 @@ def test_the_generated_tables_are_on_the_site(site):
     assert all(f"<code>{name}</code>" in settings for name in (*config.SETTINGS, "quorum", "listen"))
 
 
+@pytest.mark.long
 def test_links_and_anchors_of_the_site_resolve(site, html):
     for path, page in html.items():
         for link in page.links:
@@ -337,6 +340,7 @@ def test_links_and_anchors_of_the_site_resolve(site, html):
                 assert unquote(parts.fragment) in found, f"{path.relative_to(site)}: {link}"
 
 
+@pytest.mark.long
 def test_the_site_requests_nothing_from_other_hosts(site, html):
     for path, page in html.items():
         assert page.policy.startswith("default-src 'self';"), path
@@ -350,6 +354,7 @@ def test_the_site_requests_nothing_from_other_hosts(site, html):
             assert not re.match(r"(https?:)?//", target), f"{sheet.name}: {target}"
 
 
+@pytest.mark.long
 def test_the_site_works_in_a_browser(site, open_page):
     """Without a complaint about its policy, and with its search."""
     handler = partial(Quiet, directory=str(site))

@@ -674,6 +674,7 @@ def told_reasons(network, name):
     return {(entry["who"], entry["reason"]) for entry in told["refusals"]}
 
 
+@pytest.mark.long
 def test_a_gigabyte_is_neither_heard_nor_read(processes):
     """As a request and as an answer; the peer's memory stays, and it goes on."""
     network, process = processes, processes.processes["peer-1"]

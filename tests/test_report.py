@@ -334,6 +334,7 @@ def test_confusion_is_normalised_by_the_true_class(run):
     assert len(figures.of(View.of(run))["confusion"]["data"]) == 2  # peers, and RC beside them
 
 
+@pytest.mark.long
 def test_many_classes_and_many_columns_stay_readable():
     """Hundreds of classes and a thousand columns: some are drawn, and the figure says how many there are."""
     rng = np.random.default_rng(0)

@@ -346,6 +346,7 @@ def test_runs_side_by_side(open_page, run, history, tmp_path):
     until(page, "document.getElementById('chosen-said').textContent.includes('choose 0 to 5')")
 
 
+@pytest.mark.long
 def test_ten_thousand_peers_are_drawn(open_page, tmp_path):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 10_200)
@@ -415,6 +416,7 @@ def test_patches_in_the_browser_give_the_whole_figure(open_page, run, tmp_path):
     redrawn(page, "error", f"data[3].x.length === {ROUNDS}")
 
 
+@pytest.mark.long
 def test_redraws_leave_the_page_time(open_page, run, tmp_path):
     """Twenty patches at once are drawn together, not one by one."""
     from peerbayes.report import plotlyjs
