@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from commands import HANG
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HERE = ("", "127.0.0.1", "localhost")  # a file has no host
@@ -41,7 +42,7 @@ class Watched:
             self.complaints.append(f"request failed: {request.url}: {request.failure}")
 
 
-def until(page: Any, expression: str, seconds: float = 30.0) -> None:
+def until(page: Any, expression: str, seconds: float = HANG) -> None:
     """Wait until a JavaScript expression holds.
 
     Not by `page.wait_for_function`: it evaluates text inside the page, which a content security policy forbids.
@@ -75,7 +76,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def open_one(url: str, **settings: Any) -> Any:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(1000 * HANG)
         watched = Watched(context.new_page())
         opened.append((context, watched))
         watched.watch()

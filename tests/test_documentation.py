@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from commands import HANG
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the machine may be busy
-PATIENCE = 300  # seconds; the slowest takes about 10 on an idle machine
 
 
 SAVED = re.compile(r"[Ss]ave\s+this\s+as\s+`[\w.-]+`[^`]*?\n\n```\w+\n.*?```", flags=re.DOTALL)
@@ -37,7 +37,7 @@ def need_parts(code):
 def run(words, folder):
     done = subprocess.run(
         [sys.executable, "-W", "error", *words],
-        cwd=folder, capture_output=True, text=True, env=ONE_THREAD, timeout=PATIENCE,
+        cwd=folder, capture_output=True, text=True, env=ONE_THREAD, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -76,7 +76,7 @@ def test_a_notebook_runs(notebook, tmp_path):
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
             patch.setenv(name, "1")
         client = nbclient.NotebookClient(
-            content, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+            content, timeout=int(HANG), kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
         )
         client.execute()
     assert any(cell.get("outputs") for cell in content.cells)

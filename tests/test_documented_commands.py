@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from commands import HANG
+
+from peerbayes.peers import loopback
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -29,7 +31,6 @@ COMMANDS = dict(reference.commands())
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
 ]
-PATIENCE = 300  # seconds for a page; the slowest takes about 25 on an idle machine
 
 # Pages whose commands another test runs.
 ELSEWHERE = {"docs/hospitals.md": "tests/test_hospitals.py, on three machines"}
@@ -124,11 +125,8 @@ def name_of(path):
 def free_ports(text):
     """The page's own addresses on this machine, with ports that nobody listens on."""
     shown = sorted(set(re.findall(r"127\.0\.0\.1:(74\d\d)", text)))
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in shown]
-    for port, place in zip(shown, held, strict=True):
-        text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{place.getsockname()[1]}")
-    for place in held:
-        place.close()
+    for port, free in zip(shown, loopback.free_ports(len(shown)), strict=True):
+        text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{free}")
     return text
 
 
@@ -184,16 +182,14 @@ def test_the_commands_of_a_page_run(page, tmp_path):
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            assert over(shell), (
-                f"not done after {PATIENCE} s:\n{(tmp_path / 'shown.log').read_text()[-4000:]}"
-            )
+            assert over(shell), f"not done after {HANG} s:\n{(tmp_path / 'shown.log').read_text()[-4000:]}"
             told = (tmp_path / "shown.log").read_text(encoding="utf-8")
             assert "FAILED" not in told and told.endswith("all typed\n"), told[-4000:]
             for pattern in SHOWS.get(name_of(page), ()):
                 assert re.search(pattern, told), pattern
             for log in tmp_path.glob("terminal-*.log"):
                 (url,) = re.findall(r"http://127\.0\.0\.1:\d+/\S*", log.read_text(encoding="utf-8"))
-                with urlopen(url, timeout=30) as answer:
+                with urlopen(url, timeout=HANG) as answer:
                     assert answer.status == 200
         finally:
             os.killpg(shell.pid, signal.SIGKILL)  # the shell and what is in its background
@@ -202,7 +198,7 @@ def test_the_commands_of_a_page_run(page, tmp_path):
 
 def over(shell):
     """Whether a shell ends in time. It is not waited for, so that the number of its group stays taken."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + HANG
     while time.monotonic() < until:
         if os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return True

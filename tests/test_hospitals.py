@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +16,18 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 pytest.importorskip("cryptography")
 import pandas as pd
+from commands import HANG
 
 import peerbayes as pb
 from peerbayes import invariants
 from peerbayes.peers import handshakes, wire
+from peerbayes.peers.loopback import free_ports
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "hospitals.md").read_text(encoding="utf-8")
 WIRE = (DOCS / "wire.md").read_text(encoding="utf-8")
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 END = "— end of block —"
-PATIENCE = 60  # seconds for a block; the slowest takes about 5 on an idle machine
 
 # Machines that share no disk: a file travels when the page says scp.
 SCP = """#!/bin/sh
@@ -89,10 +89,7 @@ def machines(tmp_path):
 
 def free_addresses():
     """127.0.0.1 and a port for each hospital."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in HOSPITALS]
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
+    ports = free_ports(len(HOSPITALS))
     return {f"{name}.example:7443": f"127.0.0.1:{port}" for name, port in zip(HOSPITALS, ports, strict=True)}
 
 
@@ -117,11 +114,11 @@ def test_the_page_takes_three_hospitals_to_a_model(machines):
             block = block.replace(named, address)
         shown[name] += machines[name].type(block)
 
-    signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"a block takes longer than {PATIENCE} s: {shown}"))
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"a block takes longer than {HANG} s: {shown}"))
     try:
         with ThreadPoolExecutor(len(HOSPITALS)) as pool:
             for where, block in blocks():
-                signal.alarm(PATIENCE)
+                signal.alarm(int(HANG))
                 if where == "every hospital":
                     texts = [block.replace("hospital-b", name) for name in HOSPITALS]
                     list(pool.map(typed, HOSPITALS, texts))

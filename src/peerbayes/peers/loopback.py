@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
@@ -17,13 +18,24 @@ from peerbayes.peers.founder import Founder
 from peerbayes.peers.home import Home
 from peerbayes.peers.terms import Terms
 
+# Systems take the ports of outgoing connections from higher up (Linux from 32768 on).
+LOWEST_PORT, PORTS_END = 10_240, 32_768
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
+    """Return ports of this machine that nobody listens on.
+
+    Not those that the system would choose: it also gives them to outgoing connections, at any moment.
+    """
+    ports: list[int] = []
+    for port in random.sample(range(LOWEST_PORT, PORTS_END), PORTS_END - LOWEST_PORT):
+        if len(ports) == count:
+            break
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        ports.append(port)
     return ports
 
 
