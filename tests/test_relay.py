@@ -1,14 +1,12 @@
 """Relay: sums over a spanning tree arrive whole, one hop a round; and the test that says when it fits."""
 
-import sys
-
 import networkx as nx
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_wine
 
 import peerbayes as pb
-from peerbayes import relay, topologies
+from peerbayes import holdings, relay, topologies
 from peerbayes.relay import Relay, spanning_tree
 from peerbayes.rounds import Faults, OverTree
 
@@ -65,8 +63,7 @@ def test_the_test_tells_data_that_differ_from_data_that_do_not(monkeypatch):
     X, y = load_digits(return_X_y=True)
     found = []
     plain = relay.difference_ratio
-    driver = sys.modules["peerbayes.holdings"]
-    monkeypatch.setattr(driver, "difference_ratio", lambda *a: found.append(plain(*a)) or found[-1])
+    monkeypatch.setattr(holdings, "difference_ratio", lambda *a: found.append(plain(*a)) or found[-1])
     chosen = {}
     for partition in ("iid", "drift-x", "drift-y", "drift-xy"):
         run = pb.simulate(X, y, nodes=30, rows_per_node=40, partition=partition, strategy="auto", rounds=8)
@@ -103,3 +100,15 @@ def test_relay_needs_a_fixed_network():
             X, y, nodes=5, rows_per_node=20, strategy="auto", partition="drift-y", rounds=5, **change
         )
         assert run.configuration["strategy"] == "exact"
+
+
+@pytest.mark.parametrize("strategy", ["relay", "auto"])
+def test_one_peer_relays_to_nobody(strategy):
+    """And so learns what it would learn alone."""
+    settings = {"nodes": 1, "rows_per_node": None, "topology": "complete", "rounds": 12, "references": False}
+    alone, relayed = (
+        pb.simulate(*load_wine(return_X_y=True), strategy=name, **settings) for name in ("local", strategy)
+    )
+    assert relayed.configuration["strategy"] == "relay"
+    np.testing.assert_allclose(relayed.stats, alone.stats, rtol=1e-12, atol=1e-12 * np.abs(alone.stats).max())
+    assert (relayed.history["bytes"] == 0).all()

@@ -13,6 +13,13 @@ time is paid. Delay in a feedback loop can oscillate; two things damp it. The re
 stands for what the others must be doing meanwhile, judged by v's own rows less its lasting difference r̄_v from the
 network. And the guard raises κ_v where the network's residual grows again, and back to half of its highest: late in a
 run, when little is left to learn, growth is noise, and the reflex would only lead away.
+
+    R̂_v = (G_v − G_v of the last round) / n     the network's residual, as v hears of it
+    r̄_v += 0.2·(R − R̂_v − r̄_v)                  from the second round on
+    e_v = 0.6·e_v + 0.4·‖R̂_v‖                   how much moves
+    κ_v = min(0.6, κ_v + 0.1)                   at first 0.1; from round 4 + D/2 on, D the largest distance on the tree,
+                                                where e_v > 1.25·(its lowest since then) and e_v > 0.5·(its highest)
+    b   = min(1.2, T/max(1, T − d))             d the mean distance, of a peer to itself too
 """
 
 from __future__ import annotations
@@ -75,7 +82,10 @@ class Tree(NamedTuple):
 
 
 def spanning_tree(adjacency: csr_array) -> Tree:
-    """The breadth-first tree from node 0: [N, N] -> 2(N − 1) directed links."""
+    """The breadth-first tree from node 0: [N, N] -> 2(N − 1) directed links.
+
+    First those from parents to children, in the order of their numbers, then those the other way round.
+    """
     nodes = adjacency.shape[0]
     if nodes > LARGEST_NETWORK:
         raise ValueError(
@@ -83,7 +93,9 @@ def spanning_tree(adjacency: csr_array) -> Tree:
             f"{nodes:,}. Use strategy='exact'"
         )
     branches = csgraph.breadth_first_tree(adjacency, 0, directed=False).tocoo()
-    parent, child = branches.row, branches.col
+    # Children of one parent come in an order that depends on the processor.
+    order = np.lexsort((branches.col, branches.row))
+    parent, child = branches.row[order], branches.col[order]
     sender, receiver = np.concatenate([parent, child]), np.concatenate([child, parent])
     half = len(parent)
     reverse = np.concatenate([np.arange(half) + half, np.arange(half)])
@@ -196,7 +208,8 @@ class Relay:
 
     def _gathered(self, inbox: Array) -> Array:
         """Σ over a peer's links of what came in: [E, C, K] -> [N, C, K]."""
-        return (self._gathering @ inbox.reshape(len(inbox), -1)).reshape(-1, *inbox.shape[1:])
+        links, classes, size = inbox.shape
+        return (self._gathering @ inbox.reshape(links, classes * size)).reshape(-1, classes, size)
 
     @cached_property
     def _gathering(self) -> Any:

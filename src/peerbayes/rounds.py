@@ -170,7 +170,7 @@ class OverTree:
 
 
 def unless_away(before: Any, after: Any, here: Array) -> Any:
-    """The state after a round, but for peers that were away."""
+    """The state after a round, but for peers that were away, or had nobody to hear because all others were."""
 
     if isinstance(after, tuple):
         parts = [unless_away(old, new, here) for old, new in zip(before, after, strict=True)]

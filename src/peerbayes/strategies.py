@@ -114,7 +114,7 @@ class ConsensusML(_Simple):
 
 @dataclass(frozen=True)
 class DSGD(_Simple):
-    """Decentralised softmax regression: W_v ← Σ_u a_vu W_u + step·R_v(W_v), the same residual, added to W."""
+    """Decentralised softmax regression: W̄_v = Σ_u a_vu W_u, W_v = W̄_v + rate·R_v(W̄_v): R as in `CRC`, added to W."""
 
     name: ClassVar[str] = "dsgd"
     mixing: ClassVar[str] = "metropolis"
@@ -160,7 +160,7 @@ class Exact:
     """ρ: 1 on reliable links, 0.97 where messages get lost, 0.9 where some may be false: S − ψ integrates what a false
     message did to the mean, and goes on doing it once its sender is cut off; ρ forgets it in 1/(1 − ρ) rounds."""
     averaged: int | None = None
-    """Rounds that the read-out averages; None: six, fewer for short runs. Half of them where there is noise."""
+    """Rounds that the read-out averages; None: an eighth of them, at most six. Half of them where there is noise."""
 
     @property
     def window(self) -> int:
