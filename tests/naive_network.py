@@ -112,14 +112,17 @@ class Network:
         self.before = None
         self.sent = [0.0] * len(peers)
 
-    def advance(self, links, fates=None, absences=False):
-        """One round. With `absences`, a peer without any link is away, or has nobody left, and waits."""
+    def advance(self, links, fates=None, absences=False, weights=None):
+        """One round. With `absences`, a peer without any link is away, or has nobody left, and waits.
+
+        weights: of another network, that all agreed on before; None: of these links.
+        """
         messages = [peer.message() for peer in self.peers]
-        if self.mixing == "none":
+        if self.mixing == "none":  # who needs nobody goes on, away or not
             for peer, message in zip(self.peers, messages, strict=True):
                 peer.learn(message)
             return
-        weights = MIXING[self.mixing](links)
+        weights = weights or MIXING[self.mixing](links)
         mixed = [heard(peer, weights, messages, self.before, fates or {}) for peer in range(len(self.peers))]
         for number, peer in enumerate(self.peers):
             self.sent[number] += len(links[number]) * 8.0 * messages[number].size
