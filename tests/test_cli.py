@@ -117,6 +117,16 @@ def test_what_makes_no_sense_is_refused_with_its_line(tmp_path, file, change, me
     assert message in " ".join(refused.stderr.split())
 
 
+@pytest.mark.parametrize(
+    "content", [b"a = " + b"[" * 100_000, b"\xff\xfe", b"\0", b""], ids=["deep", "not UTF-8", "NUL", "empty"]
+)
+def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path, file, content):
+    file.write_bytes(content)
+    refused = peerbayes("simulate", file, cwd=tmp_path, code=2)
+    assert refused.stderr.startswith(f"peerbayes: {file}") and refused.stderr.count("\n") == 1
+    assert refused.stdout == ""
+
+
 def test_bad_changes_and_formats_are_refused(tmp_path, file):
     for arguments, message in (
         (("--set", "nodes"), "expected KEY=VALUE"),

@@ -11,8 +11,8 @@ SOURCE = Path(peerbayes.__file__).parent
 
 # Imports go downwards only: a module may import those before it.
 LAYERS = [
-    "errors", "machine", "versions", "core", "families.base", "families.naive_bayes", "families.gaussian",
-    "families.structures", "families.lines", "families.bayes_net", "families",
+    "errors", "arguments", "toml", "machine", "versions", "core", "families.base", "families.naive_bayes",
+    "families.gaussian", "families.structures", "families.lines", "families.bayes_net", "families",
     "kernels", "vectors", "fused", "fused_lines", "fused_gpu", "scans", "tables", "columns", "inference", "schema",
     "completion.by_enumeration", "completion.by_messages", "completion.known", "completion.places", "completion.rows",
     "completion.alone", "completion.terms", "completion",
@@ -30,8 +30,9 @@ LAYERS = [
     "privacy", "privacy.terms", "privacy.accounting", "privacy.coordinates", "privacy.projection", "privacy.sampling",
     "privacy.mechanism", "privacy.units", "privacy.edges", "privacy.scheme", "privacy.plan", "privacy.simulated",
     "views", "live", "checkpoints", "inputs", "grids", "structure", "simulation",
-    "simulation.clock", "simulation.asked", "simulation.drawn", "simulation.population", "simulation.starts",
-    "simulation.drivers", "simulation.judging", "simulation.course", "simulation.references", "simulate",
+    "simulation.clock", "simulation.checks", "simulation.asked", "simulation.drawn", "simulation.population",
+    "simulation.starts", "simulation.drivers", "simulation.judging", "simulation.course", "simulation.references",
+    "simulate",
     "audit.measured", "audit.judgement", "audit.matching", "audit.labelling", "audit.listening", "audit.lying",
     "audit.observing", "audit.belonging", "audit.reconstruction",
     "shards.cut", "shards.shard", "shards.engines", "shards.driver", "shards",

@@ -93,7 +93,7 @@ def test_sums_over_neighbours_keep_their_order(dtype):
 def test_a_value_missing_in_one_shard_is_known_to_all():
     gaps = X.copy()
     gaps[7, 2] = np.nan
-    settings = {**QUICK, "rows_per_node": None}
+    settings = {**QUICK, "rows_per_node": None, "test": (X, Y)}
     whole = pb.simulate(gaps, Y, **settings)
     sharded = simulate_shards(gaps, Y, shards=3, stats_of="all", **settings)
     np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=1e-10)

@@ -130,7 +130,8 @@ def test_a_peers_classifier_is_what_was_evaluated(family):
 
 def test_references_are_calibration_and_likelihood_on_the_pooled_rows():
     X, y = WINE
-    run = pb.simulate(X, y, nodes=4, rows_per_node=44, partition=np.array_split(np.arange(178), 4), rounds=30)
+    parts = np.array_split(np.arange(178), 4)
+    run = pb.simulate(X, y, nodes=4, rows_per_node=44, partition=parts, rounds=30, test=(X, y))
     calibrated = pb.MixedNB(calibrate=True, max_iter=30, keep="last").fit(X, y)
     assert run.references["train_rc"] == pytest.approx(1 - calibrated.score(X, y))
     assert run.references["train_ml"] == pytest.approx(1 - pb.MixedNB().fit(X, y).score(X, y))
@@ -138,17 +139,17 @@ def test_references_are_calibration_and_likelihood_on_the_pooled_rows():
 
 def test_one_peer_is_the_centralised_method():
     X, y = WINE
-    run = pb.simulate(X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=20)
+    run = pb.simulate(
+        X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=20, test=(X, y)
+    )
     alone = pb.MixedNB(calibrate=True, max_iter=20, keep="last").fit(X, y)
     np.testing.assert_allclose(run.classifier(0).predict_proba(X), alone.predict_proba(X), atol=1e-9)
 
 
 def test_local_steps_follow_the_papers_algorithm_three():
-    X, y = WINE
-    one = pb.simulate(X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=6)
-    three = pb.simulate(
-        X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=2, local_steps=3
-    )
+    alone = {"nodes": 1, "rows_per_node": None, "topology": "complete", "strategy": "crc", "test": WINE}
+    one = pb.simulate(*WINE, rounds=6, **alone)
+    three = pb.simulate(*WINE, rounds=2, local_steps=3, **alone)
     np.testing.assert_allclose(three.stats, one.stats, rtol=1e-9, atol=1e-9)
 
 
@@ -187,13 +188,13 @@ def test_progress_is_told():
         ({"topology": "web"}, "web"),
         ({"partition": "none"}, "none"),
         ({"objective": "fame"}, "objective is 'fame'"),
-        ({"rounds": 0}, "rounds is 0; expected 1 or more"),
+        ({"rounds": 0}, "rounds is 0; expected a whole number of 1 or more"),
         ({"lr": -1.0}, "lr is -1.0"),
         ({"message_loss": 1.5}, "message_loss is 1.5; expected a probability"),
         ({"peers_down": -0.1}, "peers_down is -0.1"),
         ({"nodes": 1000}, "nodes is 1000; expected 1 to 178"),
         ({"local_steps": 0}, "local_steps is 0"),
-        ({"evaluate_rows": 0}, "evaluate_rows is 0; expected 1 or more"),
+        ({"evaluate_rows": 0}, "evaluate_rows is 0; expected a whole number of 1 or more"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

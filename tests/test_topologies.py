@@ -347,7 +347,7 @@ def matrix_with(*entries):
         (TRIANGLE[:3], 4, ["shape (3, 4)", "square"]),
         (TRIANGLE[0], 4, ["shape (4,)", "square"]),
         (TRIANGLE.astype(str), 4, ["<U", "0 and 1"]),
-        (None, 4, ["object", "networkx graph"]),
+        (None, 4, ["topology is None", "networkx graph"]),
         (matrix_with((3, 3, 1)), 4, ["[3, 3] is 1", "its own neighbour"]),
         (matrix_with((0, 3, 1)), 4, ["[0, 3] is 1", "both ways", "matrix.T"]),
         (matrix_with((3, 2, 0)), 4, ["[2, 3] is 1", "both ways"]),

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from peerbayes.arguments import number, one_of, refusal, share
 from peerbayes.invariants import Invariants
 from peerbayes.topologies.links import only, row_sums, rows_of
 
@@ -50,23 +51,15 @@ class Attack:
     strength: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"the attack is {self.kind!r}; expected one of {', '.join(KINDS)}")
-        if (
-            isinstance(self.fraction, bool)
-            or not isinstance(self.fraction, int | float)
-            or not 0 <= self.fraction < 1
-        ):
-            raise ValueError(
-                f"the attack's fraction is {self.fraction!r}; expected a share of the peers, from 0 to below 1"
-            )
-        usual = KINDS[self.kind]
-        if self.strength is not None and (
-            usual is None or isinstance(self.strength, bool) or not isinstance(self.strength, int | float)
-            or not 0 < self.strength < np.inf
-        ):  # fmt: skip
-            expected = "nothing: this attack has none" if usual is None else "a positive number"
-            raise ValueError(f"the attack's strength is {self.strength!r}; expected {expected}")
+        one_of("the attack", self.kind, tuple(KINDS))
+        fraction = share("the attack's fraction", self.fraction, "a share of the peers, from 0 to below 1")
+        object.__setattr__(self, "fraction", fraction)
+        if self.strength is None:
+            return
+        if KINDS[self.kind] is None:
+            raise refusal("the attack's strength", self.strength, "nothing: this attack has none")
+        strength = number("the attack's strength", self.strength, "a positive number", above=0.0)
+        object.__setattr__(self, "strength", strength)
 
     @classmethod
     def of(cls, given: Any) -> Attack | None:
@@ -77,9 +70,7 @@ class Attack:
             return cls(given)
         fields = cls.__dataclass_fields__
         if not isinstance(given, Mapping) or "kind" not in given or not set(given) <= set(fields):
-            raise ValueError(
-                f"the attack is {given!r:.80}; expected its kind, or a table of {', '.join(fields)}"
-            )
+            raise refusal("the attack", given, f"its kind, or a table of {', '.join(fields)}")
         return cls(**given)
 
     def __str__(self) -> str:

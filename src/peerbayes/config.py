@@ -12,15 +12,14 @@ strategy = "exact"
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from peerbayes import sources
+from peerbayes import sources, toml
+from peerbayes.arguments import one_of, shown
 from peerbayes.datasets import UnknownDataset, load
 from peerbayes.datasets.catalogue import ENTRIES
 from peerbayes.datasets.registry import find
@@ -34,6 +33,8 @@ DATA = {
     "query": "the SQL that gives the rows, where `file` is a URL",
     "label": "the column of the file to predict; the last one by default",
 }
+
+LONGEST = 200  # letters of a --set that an error repeats
 
 # What a setting may be, by the name of the argument of `simulate`; callables and tables cannot be written in TOML.
 SETTINGS: dict[str, tuple[type, ...]] = {
@@ -81,27 +82,23 @@ class Configuration:
 
 def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     """Read a TOML file and apply `key=value` changes to its simulation."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    text = toml.text_of(path)
+    content = toml.table(text, str(path))
+    if not content:
+        raise ConfigurationError(f"{path} says nothing; expected a section [data] or [simulation]")
     _known(content, ("data", "simulation"), path, text, "section")
     data, settings = content.get("data", {}), content.get("simulation", {})
-    _known(data, tuple(DATA), path, text, "entry of [data]")
-    _known(settings, tuple(SETTINGS), path, text, "setting")
+    _known(data, tuple(DATA), path, text, "entry of [data]", "data")
+    _known(settings, tuple(SETTINGS), path, text, "setting", "simulation")
     for name, value in data.items():
-        _typed(name, value, (str,), f"{path}{_line(text, name)}")
+        _typed(name, value, (str,), f"{path}{toml.line(text, 'data', name)}")
     if "name" in data:
         try:
             find(data["name"], ENTRIES)
         except UnknownDataset as error:
-            raise ConfigurationError(f"{path}{_line(text, 'name')}: {error}") from error
+            raise ConfigurationError(f"{path}{toml.line(text, 'data', 'name')}: {error}") from error
     settings = {
-        name: _typed(name, value, SETTINGS[name], f"{path}{_line(text, name)}")
+        name: _typed(name, value, SETTINGS[name], f"{path}{toml.line(text, 'simulation', name)}")
         for name, value in settings.items()
     }
     settings |= parse_changes(changes)
@@ -112,11 +109,13 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
 
 def _privacy(given: dict[str, Any], where: str) -> Privacy:
     """`privacy = { epsilon = 4.0 }` as a value."""
+    terms = [each.name for each in fields(Privacy)]
     try:
+        for name in given:
+            one_of("a term", name, terms)
         return Privacy(**given)
     except (TypeError, ValueError) as error:
-        told = ", ".join(each.name for each in fields(Privacy))
-        raise ConfigurationError(f"{where}: privacy: {error}; it holds any of {told}") from error
+        raise ConfigurationError(f"{where}: privacy: {error}; it holds any of {', '.join(terms)}") from error
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
@@ -125,13 +124,24 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
     for change in changes:
         name, given, value = change.partition("=")
         if not given or name not in SETTINGS:
-            raise ConfigurationError(f"--set {change}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}")
-        try:
-            parsed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value
-        settings[name] = _typed(name, parsed, SETTINGS[name], f"--set {change}")
+            raise ConfigurationError(
+                f"--set {_cut(change)}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}"
+            )
+        settings[name] = _typed(name, _value(value), SETTINGS[name], f"--set {_cut(change)}")
     return settings
+
+
+def _value(written: str) -> Any:
+    """What a text stands for in TOML, or the text itself."""
+    try:
+        content = toml.table(f"value = {written}", "--set")
+    except ConfigurationError:
+        return written
+    return content["value"] if len(content) == 1 else written  # more than one line sets more than one value
+
+
+def _cut(change: str) -> str:
+    return change if len(change) <= LONGEST else f"{change[:LONGEST]}…"
 
 
 def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
@@ -146,13 +156,17 @@ def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
     return found.frame, found.labels.to_numpy()
 
 
-def _known(given: Any, known: tuple[str, ...], path: Path, text: str, what: str) -> None:
+def _known(given: Any, known: tuple[str, ...], path: Path, text: str, what: str, *section: str) -> None:
     if not isinstance(given, dict):
-        raise ConfigurationError(f"{path}: expected a section, got {given!r}")
+        where = f"{path}{toml.line(text, *section)}"
+        raise ConfigurationError(
+            f"{where}: {section[0]} is {shown(given)}; expected a section [{section[0]}]"
+        )
     for name in given:
         if name not in known:
             raise ConfigurationError(
-                f"{path}{_line(text, name)}: {name!r} is no {what}; expected one of {', '.join(known)}"
+                f"{path}{toml.line(text, *section, name)}: {shown(name)} is no {what}; "
+                f"expected one of {', '.join(known)}"
             )
 
 
@@ -160,19 +174,11 @@ def _typed(name: str, value: Any, types: tuple[type, ...], where: str) -> Any:
     """The value, if it is of one of these types; false, where it may be said beside another type, is none."""
     if types == (bool,):
         if not isinstance(value, bool):
-            raise ConfigurationError(f"{where}: {name} is {value!r}; expected true or false")
+            raise ConfigurationError(f"{where}: {name} is {shown(value)}; expected true or false")
         return value
     if value is False and bool in types:
         return None
     if not isinstance(value, types) or isinstance(value, bool):
         expected = " or ".join("false" if kind is bool else kind.__name__ for kind in types)
-        raise ConfigurationError(f"{where}: {name} is {value!r}; expected {expected}")
+        raise ConfigurationError(f"{where}: {name} is {shown(value)}; expected {expected}")
     return value
-
-
-def _line(text: str, name: str) -> str:
-    """ ", line N" of the first line that sets `name`."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if re.match(rf"\s*\[?\"?{re.escape(name)}\"?\s*[=\].]", line):
-            return f", line {number}"
-    return ""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.arguments import one_of, refusal, shown
 from peerbayes.columns import Column, Kind, Scalar, ordered, scalar, scalars
 from peerbayes.errors import SchemaError
 from peerbayes.scans import SMALL_RANGE, column_moments, distinct_integers
@@ -38,28 +39,36 @@ def infer_columns(
     return tuple(plain.get(j) or _column(table, j, wanted[j], weights) for j in range(len(table.names)))
 
 
+def check_kinds(kinds: Any) -> None:
+    """Refuse what can say nothing about the columns of any table."""
+    if not isinstance(kinds, str | Mapping | Sequence) or isinstance(kinds, bytes | bytearray):
+        raise refusal("kinds", kinds, f"one of {', '.join(KINDS)}, a list or a mapping", SchemaError)
+    if isinstance(kinds, str):
+        one_of("kinds", kinds, KINDS, ", a list or a mapping", SchemaError)
+
+
 def _wanted(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
     """The rule for each column, from any of the forms `kinds` may take."""
     names = table.names
-    if not isinstance(kinds, str | Mapping | Sequence):
-        raise SchemaError(f"kinds is {kinds!r:.80}; expected one of {', '.join(KINDS)}, a list or a mapping")
+    check_kinds(kinds)
     if isinstance(kinds, str):
         wanted = [kinds] * len(names)
     elif isinstance(kinds, Mapping):
         places = {key: _place(key, table) for key in kinds}
         unknown = [key for key, place in places.items() if place is None]
         if unknown:
-            raise SchemaError(f"kinds names {unknown[0]!r}; expected one of {', '.join(names[:20])}")
+            raise SchemaError(f"kinds names {shown(unknown[0])}; expected one of {', '.join(names[:20])}")
         wanted = ["auto"] * len(names)
         for key, place in places.items():
             wanted[place or 0] = kinds[key]
     else:
         wanted = list(kinds)
         if len(wanted) != len(names):
-            raise SchemaError(f"kinds holds {len(wanted)} entries; the table has {len(names)} columns")
+            raise SchemaError(
+                f"kinds holds {len(wanted)} entries; expected one for each column: the table has {len(names)} columns"
+            )
     for name, rule in zip(names, wanted, strict=True):
-        if rule not in KINDS:
-            raise SchemaError(f"the kind of {name!r} is {rule!r}; expected one of {', '.join(KINDS)}")
+        one_of(f"kinds: the kind of {name!r}", rule, KINDS, error=SchemaError)
     return wanted
 
 
@@ -201,7 +210,12 @@ def _with_moments(
 
 def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
     """The distinct labels in order, and each row's index among them: [n] -> classes, [n]."""
-    labels = np.asarray(y)
+    try:
+        labels = np.asarray(y)
+    except (TypeError, ValueError) as problem:  # lists of different lengths
+        raise refusal("y", y, "one label per row") from problem
+    if labels.ndim == 0:
+        raise refusal("y", y, "one label per row")
     if labels.ndim != 1:
         raise ValueError(f"y has shape {labels.shape}; expected one label per row")
     if labels.size == 0:
@@ -219,7 +233,10 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
         raise ValueError(
             "y holds missing labels (NaN or None); expected a label per row: leave those rows out"
         )
-    codes, uniques = pd.factorize(labels)
+    try:
+        codes, uniques = pd.factorize(labels)
+    except TypeError as problem:  # lists, sets, tables
+        raise TypeError(f"y holds {shown(labels[0])}; expected text, numbers or booleans") from problem
     values = [scalar(value, "y") for value in uniques]
     if len({isinstance(value, str) for value in values}) > 1:
         raise ValueError(f"y mixes text and numbers: {values[:5]}; expected labels of one type")

@@ -1,34 +1,20 @@
-"""What a simulation is given: settings that make sense, a table, its classes, and the rows that no peer holds."""
+"""What a simulation is given: a table, its classes, and the rows that no peer holds."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from peerbayes import core
-from peerbayes.calibration import STARTS
+from peerbayes.arguments import about
+from peerbayes.errors import SchemaError
 from peerbayes.families import Family, Rows
 from peerbayes.inference import infer_classes
-from peerbayes.layouts import known as known_families
 from peerbayes.schema import Schema
-from peerbayes.strategies import STRATEGIES
 from peerbayes.tables import Table
-
-
-def check_names(family: str, strategy: Any, start: str, objective: str, lr: float) -> None:
-    """Refuse settings that make no sense before any work starts."""
-    for name, value, known in (
-        ("family", family, known_families()),
-        ("strategy", strategy if isinstance(strategy, str) else "exact", (*STRATEGIES, "relay", "auto")),
-        ("start", start, STARTS),
-        ("objective", objective, ("rows", "peers")),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(known)}")
-    if not 0 < lr < np.inf:
-        raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
 
 
 def refuse_gaps(family: Family, *parts: Rows) -> None:
@@ -40,28 +26,73 @@ def refuse_gaps(family: Family, *parts: Rows) -> None:
         )
 
 
-def check_counts(*counts: tuple[int, str, int]) -> None:
-    for number, name, least in counts:
-        if number < least:
-            raise ValueError(f"{name} is {number}; expected {least} or more")
-
-
-def check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0 <= share < 1:
-            raise ValueError(f"{name} is {share}; expected a probability from 0 to below 1")
-
-
 def row_weights(objective: str, sizes: np.ndarray) -> np.ndarray:
     """What a row of each peer weighs: 1, or so much that all peers weigh the same. Rows of each [N] -> [N]."""
     return np.ones(sizes.size) if objective == "rows" else sizes.sum() / (sizes.size * sizes)
 
 
-def classes_of(y: Any, schema: Schema | None) -> tuple[tuple[Any, ...], np.ndarray]:
+def table_of(X: Any) -> Table:
+    """The user's rows; columns are read later, one by one."""
+    with about("X"):
+        table = Table.of(X)
+    if not table.rows or not table.names:
+        raise SchemaError(
+            f"X has {table.rows} rows and {len(table.names)} columns; expected at least one of each"
+        )
+    return table
+
+
+def classes_of(y: Any, schema: Schema | None, rows: int) -> tuple[tuple[Any, ...], np.ndarray]:
     """The classes, and the place of each row's label among them."""
     if schema is None or not schema.classes:
-        return infer_classes(y)
-    return schema.classes, schema.encode_labels(y)
+        with about("y"):
+            classes, codes = infer_classes(y)
+        if real := [value for value in classes if isinstance(value, float)]:
+            raise ValueError(
+                f"y holds {real[0]!r}, a real number; expected classes: text, whole numbers or booleans"
+            )
+    else:
+        with about("schema"):
+            classes, codes = schema.classes, schema.encode_labels(y)
+    if len(codes) != rows:
+        raise ValueError(f"y holds {len(codes)} labels; expected {rows}, one for each row of X")
+    if len(classes) < 2:
+        raise ValueError(f"y holds one class ({classes[0]!r}); expected at least two to tell apart")
+    return classes, codes
+
+
+def described(table: Table, schema: Schema | None, kinds: Any, clip: float | None) -> Schema:
+    """What the columns of a table are: as declared, if they fit it, or as its rows show."""
+    if schema is None:
+        with about("X", "kinds"):
+            return Schema.infer(table, kinds=kinds, clip=clip)
+    if not schema.columns:
+        raise SchemaError("schema has no column; expected at least one")
+    with about("schema"):
+        schema.places(table)
+    return schema
+
+
+def encoded(schema: Schema, rows: Any, name: str) -> Rows:
+    """Rows as numbers; `name` says by which argument they came."""
+    with about(name):
+        return schema.encode(rows)
+
+
+def encoded_labelled(schema: Schema, labelled: tuple[Any, Any], name: str) -> tuple[Rows, np.ndarray]:
+    """Rows as numbers, and the classes of their labels; `name` says by which argument both came."""
+    with about(name):
+        return schema.encode(labelled[0]), schema.encode_labels(labelled[1])
+
+
+def warn_untested() -> None:
+    """Say that a run will have no test errors; to the caller of whoever calls this."""
+    warnings.warn(
+        "peers hold all rows, so there is none to test on and no test error; give test=(X, y), or let peers hold fewer "
+        "rows: rows_per_node, partition",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def rows_at(table: Table, rows: np.ndarray) -> Table:
@@ -84,7 +115,7 @@ def rest(
 
 def ordering(schema: Schema, table: Table) -> np.ndarray:
     """Numbers to order rows by: standardised values, 0 where missing, and one-hots. [n, K]."""
-    rows = schema.encode(table)
+    rows = encoded(schema, table, "X")
     values = np.nan_to_num(rows.values)
     cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities)]
     return np.concatenate([values, *cells], axis=1)

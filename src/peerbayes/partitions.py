@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from peerbayes.arguments import LARGEST, refusal, wholes
 from peerbayes.errors import PartitionError
 
 NAMES = ("iid", "drift-x", "drift-y", "drift-xy", "drift-y-pure", "dirichlet-A", "quantity-A")
@@ -37,8 +38,6 @@ SAME = 1e-9
 
 # Dirichlet(A) is even to six digits from here on, and much larger numbers overflow in NumPy's sum of gammas.
 EVEN = 1e12
-
-LARGEST = 2**63 - 1  # of int64
 
 
 def partition(
@@ -56,13 +55,12 @@ def partition(
     and drift-xy look at them. rows_per_node: one number, one per node [N], or None for all rows, as evenly as
     possible; dirichlet and quantity use only its sum, a given list ignores it.
     """
-    labels = _integers(labels, "labels", 0)
+    labels = wholes("labels", labels, 0, error=PartitionError)
     rows = len(labels)
-    if not _is_integer(nodes) or not 1 <= nodes <= rows:
-        raise PartitionError(f"nodes is {nodes!r}; expected 1 to {rows}: each needs a row of the table")
+    nodes = enough(nodes, rows)
     if isinstance(spec, list | tuple):
         return _given(spec, nodes, rows)
-    name, concentration = _parsed(spec)
+    name, concentration = parsed(spec)
     sizes = _sizes(rows_per_node, nodes, rows)
     if name in ("drift-x", "drift-xy"):
         features = _numbers(features() if callable(features) else features, rows)
@@ -93,13 +91,13 @@ def shuffled(parts: Sequence[np.ndarray], rng: Generator) -> list[np.ndarray]:
 def split(n: int, test: float, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
     """Training and test rows of n, at random and never none; `test` is a fraction, or, an integer, a number of rows."""
     if not _is_integer(n) or n < 2:
-        raise PartitionError(f"n is {n!r}; expected at least 2 rows, one to train on and one to test on")
+        raise refusal("n", n, "at least 2 rows, one to train on and one to test on", PartitionError)
     if _is_integer(test) and 1 <= test < n:
         held_out = int(test)
     elif isinstance(test, float | np.floating) and 0 < test < 1:
         held_out = min(max(1, round(n * float(test))), n - 1)
     else:
-        raise PartitionError(f"test is {test!r}; expected a fraction between 0 and 1, or 1 to {n - 1} rows")
+        raise refusal("test", test, f"a fraction between 0 and 1, or 1 to {n - 1} rows", PartitionError)
     order = rng.permutation(n)
     return order[held_out:], order[:held_out]
 
@@ -109,7 +107,7 @@ def heterogeneity(parts: Sequence[Any], labels: Any, classes: int) -> float:
 
     0 where all nodes have the same proportions, 1 − Σ_c p(c)² where each holds one class, in equal sizes.
     """
-    labels = _integers(labels, "labels", 0, classes - 1)
+    labels = wholes("labels", labels, 0, classes - 1, PartitionError)
     parts = _given(parts, len(parts), len(labels))
     owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     cells = np.bincount(owners * classes + labels[np.concatenate(parts)], minlength=len(parts) * classes)
@@ -236,39 +234,53 @@ def _pure_nodes(
 # --- checks ----------------------------------------------------------------------------------------
 
 
-def _parsed(spec: Any) -> tuple[str, float]:
+def enough(nodes: Any, rows: int) -> int:
+    """The number of nodes, if a table of so many rows has one for each."""
+    if not _is_integer(nodes) or not 1 <= nodes <= rows:
+        raise refusal("nodes", nodes, f"1 to {rows}: each needs a row of the table, X", PartitionError)
+    return int(nodes)
+
+
+def parsed(spec: Any) -> tuple[str, float]:
     """The name of a partition, and its A (0 where it has none)."""
     text = spec if isinstance(spec, str) else ""
     name, _, number = text.partition("-")
     if text in NAMES and number != "A":
         return text, 0.0
     if f"{name}-A" not in NAMES:
-        raise PartitionError(
-            f"the partition is {spec!r:.80}; expected one of {', '.join(NAMES)}, or a list with the rows of each node"
-        )
+        expected = f"one of {', '.join(NAMES)}, or a list with the rows of each node"
+        raise refusal("the partition", spec, expected, PartitionError)
     try:
         concentration = float(number)
     except ValueError:
         concentration = math.nan
     if not 0 < concentration < math.inf:
-        raise PartitionError(f"the partition is {spec!r:.80}; expected a positive number, as in '{name}-0.3'")
+        raise refusal("the partition", spec, f"a positive number, as in '{name}-0.3'", PartitionError)
     return name, concentration
+
+
+def sizes_asked(rows_per_node: Any, nodes: int, most: int = LARGEST) -> np.ndarray:
+    """The rows of each node that were asked for: one number, or one for each of them, up to `most` -> [N]."""
+    try:
+        scalar = np.ndim(rows_per_node) == 0
+    except ValueError:  # lists of different lengths
+        scalar = False
+    sizes = wholes("rows_per_node", [rows_per_node] if scalar else rows_per_node, 1, most, PartitionError)
+    if not scalar and len(sizes) != nodes:
+        raise PartitionError(
+            f"rows_per_node has {len(sizes)} entries; expected 1, or 1 for each of {nodes} nodes"
+        )
+    return np.broadcast_to(sizes, nodes)
 
 
 def _sizes(rows_per_node: Any, nodes: int, rows: int) -> np.ndarray:
     """The rows of each node: [N], at most n in all."""
     if rows_per_node is None:
         return rows // nodes + (np.arange(nodes) < rows % nodes).astype(np.int64)
-    scalar = np.ndim(rows_per_node) == 0
-    sizes = _integers([rows_per_node] if scalar else rows_per_node, "rows_per_node", 1, rows)
-    if not scalar and len(sizes) != nodes:
-        raise PartitionError(
-            f"rows_per_node has {len(sizes)} entries; expected 1, or 1 for each of {nodes} nodes"
-        )
-    sizes = np.broadcast_to(sizes, nodes)
+    sizes = sizes_asked(rows_per_node, nodes, rows)
     if sizes.sum() > rows:
         raise PartitionError(
-            f"{nodes} nodes want {sizes.sum()} rows in all, the table has {rows}; "
+            f"rows_per_node: {nodes} nodes want {sizes.sum()} rows in all, the table has {rows}; "
             "lower nodes or rows_per_node, or pass None to share out all rows"
         )
     return sizes
@@ -277,15 +289,20 @@ def _sizes(rows_per_node: Any, nodes: int, rows: int) -> np.ndarray:
 def _given(parts: Sequence[Any], nodes: int, rows: int) -> list[np.ndarray]:
     """A list with the rows of each node, checked."""
     if len(parts) != nodes or nodes == 0:
-        raise PartitionError(f"rows are listed for {len(parts)} nodes; expected {nodes or 'at least one'}")
+        raise PartitionError(
+            f"the partition lists the rows of {len(parts)} nodes; expected {nodes or 'at least one'}"
+        )
     checked = [
-        _integers(part, f"the list of rows of node {node}", 0, rows - 1) for node, part in enumerate(parts)
+        wholes(f"the partition's list of rows of node {node}", part, 0, rows - 1, PartitionError)
+        for node, part in enumerate(parts)
     ]
     listed = np.bincount(np.concatenate(checked), minlength=rows)
     if listed.max() > 1:
         row = int(np.argmax(listed > 1))
         holders = [node for node, part in enumerate(checked) if row in part]
-        raise PartitionError(f"row {row} is listed {listed[row]} times, by nodes {holders}; list it once")
+        raise PartitionError(
+            f"the partition: row {row} is listed {listed[row]} times, by nodes {holders}; list it once"
+        )
     return checked
 
 
@@ -304,22 +321,6 @@ def _numbers(features: Any, rows: int) -> np.ndarray:
             "values must be filled: pass 0 for them"
         )
     return values
-
-
-def _integers(values: Any, what: str, low: int, high: int = LARGEST) -> np.ndarray:
-    """A list of integers from `low` to `high`, not empty: [k] int64, a copy."""
-    array = np.asarray(values)
-    if array.ndim != 1 or array.size == 0:
-        raise PartitionError(f"{what} has shape {array.shape}; expected a list of at least one integer")
-    if array.dtype.kind not in "iu":
-        raise PartitionError(
-            f"{what} holds {array[0]!r:.80} ({array.dtype}); expected integers, so convert them first"
-        )
-    outside = (array < low) | (array > high)
-    if outside.any():
-        bounds = f"{low} to {high}" if high < LARGEST else f"{low} or more"
-        raise PartitionError(f"{what} holds {array[np.argmax(outside)]}; expected {bounds}")
-    return array.astype(np.int64)
 
 
 def _is_integer(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from peerbayes.arguments import one_of, refusal, shown
 from peerbayes.core import Array
 
 PRECISIONS = ("float64", "float32")
@@ -23,20 +24,30 @@ class Place:
     precision: str = "float64"
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"dtype is {self.precision!r}; expected one of {', '.join(PRECISIONS)}")
+        one_of("dtype", self.precision, PRECISIONS)
         if self.device is None:
             return
+        if not isinstance(self.device, str):
+            raise refusal(
+                "device", self.device, "PyTorch's name of a device, such as 'cuda', or None for NumPy"
+            )
         try:
             import torch
         except ImportError as error:
             raise ValueError(
-                f"device={self.device!r} needs PyTorch: pip install 'peerbayes[torch]', or leave device out"
+                f"device is {shown(self.device)}, and PyTorch is not installed; expected None for NumPy, or "
+                "pip install 'peerbayes[torch]'"
             ) from error
         try:
-            torch.empty(0, device=self.device)
+            torch.zeros(
+                1, device=self.device
+            ).cpu()  # there and back: some devices hold shapes and no numbers
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device is {self.device!r}, which PyTorch cannot use here: {error}") from error
+            why = str(error).partition("\n")[0][:200]
+            raise ValueError(
+                f"device is {shown(self.device)}, which PyTorch cannot use here: {why}; expected one that it can, or "
+                "None for NumPy"
+            ) from error
 
     @property
     def fuses(self) -> bool:

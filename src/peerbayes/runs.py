@@ -83,6 +83,7 @@ class Run:
     def summary(self) -> dict[str, float]:
         """Errors at the end: mean and standard deviation over honest peers, RC and ML beside them, and the gaps.
 
+        What was not computed is NaN: test errors without test rows, references without `references`.
         With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
         rows, `attackers` says how many lied, and `rejected` how many messages were refused.
         """
@@ -151,7 +152,8 @@ class Run:
         for who, outcome in self.outcomes.items():
             arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
         files.write(target / RUN_FILE, files.pack(header, arrays))
-        (target / "summary.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
+        summary = json.dumps(as_json(self.summary()), indent=2, allow_nan=False)
+        (target / "summary.json").write_text(summary + "\n", encoding="utf-8")
         forget_live(target)
 
     @classmethod
@@ -187,6 +189,11 @@ class Run:
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error
+
+
+def as_json(summary: dict[str, float]) -> dict[str, float | None]:
+    """A summary as JSON can hold it: what was not computed is null."""
+    return {name: value if math.isfinite(value) else None for name, value in summary.items()}
 
 
 def forget_live(folder: Path) -> None:

@@ -166,7 +166,7 @@ class Schema:
     @property
     def limit(self) -> float:
         """Where standardised values end: at the clip, or where their squares would overflow."""
-        return FARTHEST if self.clip is None else self.clip
+        return FARTHEST if self.clip is None else min(self.clip, FARTHEST)
 
     def decode(self, rows: Rows) -> Any:
         """Encoded rows as a DataFrame in the original columns and units."""

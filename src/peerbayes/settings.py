@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from peerbayes.arguments import number, refusal, whole
 from peerbayes.calibration import STARTS
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
@@ -19,22 +20,30 @@ UNSAVED = ("callback",)
 
 def check(parameters: Mapping[str, Any]) -> None:
     """Refuse values that make no sense, by name; which of them are used does not matter."""
+
+    def at_least_0(name: str, advice: str = "") -> None:
+        number(name, parameters[name], f"a number of 0 or more{advice}", least=0.0)
+
+    def positive(name: str, advice: str = "") -> None:
+        number(name, parameters[name], f"a positive number{advice}", above=0.0)
+
     for name in ("alpha", "tol", "em_tol"):
-        _number(parameters, name, least=0.0)
-    _number(parameters, "lr", above=0.0, advice=" (the paper's is 0.05)")
+        at_least_0(name)
+    positive("lr", " (the paper's is 0.05)")
     if parameters["clip"] is not None:
-        _number(parameters, "clip", above=0.0, advice=", or None for no clipping")
+        positive("clip", ", or None for no clipping")
     if parameters["variance_floor"] is not None:
-        _number(parameters, "variance_floor", above=0.0, advice=", or None for the default")
+        positive("variance_floor", ", or None for the default")
     for name in ("count_floor", "shrinkage"):
         if parameters.get(name) is not None:
-            _number(parameters, name, least=0.0, advice=", or None for the default")
-    _whole(parameters, "max_iter", 0)
-    _whole(parameters, "em_iter", 1)
+            at_least_0(name, ", or None for the default")
+    whole("max_iter", parameters["max_iter"], 0)
+    whole("em_iter", parameters["em_iter"], 1)
     if parameters["patience"] is not None:
-        _whole(parameters, "patience", 1, advice=", or None for no early stop")
-    if parameters["keep"] not in ("best", "last"):
-        raise ValueError(f"keep is {parameters['keep']!r}; expected 'best' or 'last'")
+        whole("patience", parameters["patience"], 1, advice=", or None for no early stop")
+    keep = parameters["keep"]
+    if not isinstance(keep, str) or keep not in ("best", "last"):
+        raise refusal("keep", keep, "'best' or 'last'")
     _check_types(parameters)
 
 
@@ -67,28 +76,6 @@ def _check_types(parameters: Mapping[str, Any]) -> None:
         raise ValueError(
             f"start is {start!r:.80}; expected one of {', '.join(STARTS)}, Statistics, or an array of them"
         )
-
-
-def _number(
-    parameters: Mapping[str, Any],
-    name: str,
-    least: float = -math.inf,
-    above: float = -math.inf,
-    advice: str = "",
-) -> None:
-    value = parameters[name]
-    if type(value) is not bool and isinstance(value, Real):
-        plain = float(value)
-        if least <= plain < math.inf and plain > above:
-            return
-    bound = "a positive number" if above == 0 else "a number of 0 or more"
-    raise ValueError(f"{name} is {value!r}; expected {bound}{advice}")
-
-
-def _whole(parameters: Mapping[str, Any], name: str, least: int, advice: str = "") -> None:
-    value = parameters[name]
-    if type(value) is bool or not isinstance(value, Integral) or int(value) < least:
-        raise ValueError(f"{name} is {value!r}; expected a whole number of {least} or more{advice}")
 
 
 def portable(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

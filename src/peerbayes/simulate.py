@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from peerbayes import layouts, versions
+from peerbayes.arguments import about
 from peerbayes.checkpoints import Checkpoint
+from peerbayes.inputs import warn_untested
 from peerbayes.live import LiveFile
 from peerbayes.privacy.terms import Privacy
 from peerbayes.runs import REFERENCES, Run
@@ -73,7 +75,7 @@ def simulate(
                     values), "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
     schema          what columns and classes are, instead of `kinds`, `clip` and what the rows show;
                     units are those of the peers' rows
-    nodes           how many peers
+    nodes           how many peers, at most as many as there are rows
     rows_per_node   rows of each peer, one number or one per peer; None: all rows, shared out evenly
     topology        who hears whom: a name ("tree", "ring", "tree+80", …; see `topologies.NAMES`), a networkx graph, a
                     matrix, a file of links, or a schedule that changes
@@ -83,15 +85,18 @@ def simulate(
                     "tracking", "local", "consensus-ml", "dsgd", or a strategy of your own
     start           the statistics that all begin with: "uniform" (the paper's), "marginal" or "ml"
     rounds          rounds of messages, 64 as in the paper
-    lr              the learning rate of RC, by which the start weighs m⁰ = m / (lr·n) rows; the paper's is 0.05
+    lr              the learning rate of RC, by which the start weighs m⁰ = m / (lr·n) rows; the paper's is 0.05. At
+                    most 2: where rows say nothing, a step takes counts S to (1 − lr)·S + m_c/n, and beyond 2 they swing
+                    ever further
     local_steps     steps on a peer's own rows between two messages
     change_every    rounds after which a random network is drawn anew; None: it stays
     objective       "rows": every row counts the same; "peers": every peer does
-    test            rows and labels to test on; without it, the rows that no peer holds
+    test            rows and labels to test on; without it, the rows that no peer holds. Where peers hold them all, a
+                    warning says so, and test errors are NaN
     evaluate_every  rounds between evaluations; 0 evaluates at the end only
     evaluate_rows   training rows and test rows that peers are judged on, drawn at random, one number or two; None: all,
                     as long as that is at most 8 million judgements a kind (peers times rows)
-    seed            of all randomness: partition, network and faults
+    seed            of all randomness: partition, network and faults; one whole number, for one run
     clip            standardised values are held within ±clip; None: they are not
     message_loss    probability that a message is lost; its weight goes to the receiver itself
     message_delay   probability that a link lags: what arrives is the message of the round before
@@ -115,6 +120,8 @@ def simulate(
     """
     asked, made = Asked.of(locals()), versions.made()
     peers = Population.of(asked, X, y, schema, test)
+    if peers.unseen is None:
+        warn_untested()
     begin, start_bytes = starts.agreed(asked, peers)
     driver = drivers.chosen(asked, peers, begin)
     configuration = asked.configuration | {"strategy": driver.strategy.name}
@@ -124,9 +131,10 @@ def simulate(
     course = Course(driver, judging, clock, driver.begin(asked.place.put(begin)), peers.sent + start_bytes)
     del begin  # a large network's memory is its statistics
     if saved is not None:
-        course.resume(saved, peers.hidden)
+        with about("checkpoint"):
+            course.resume(saved, peers.hidden)
     watched = None if live is None else _live(live, configuration, made, peers)
-    course.go(rounds, evaluate_every, saved, watched, progress)
+    course.go(asked.rounds, asked.evaluate_every, saved, watched, progress)
 
     stats, records, rejected = course.stats(), np.concatenate(course.records), course.rejected
     of_weights = driver.strategy.of_weights
@@ -154,7 +162,7 @@ def simulate(
         errors = compared.alone(run, asked, peers, judging)
         pooled = compared.Pooled.of(peers, y)
         del peers, judging  # the others need room
-        more, predicted = pooled.learned(start, lr, rounds)
+        more, predicted = pooled.learned(asked.start, asked.lr, asked.rounds)
         run = replace(run, references=run.references | errors | more, outcomes=outcomes | predicted)
         clock.add("references")
     if watched is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.arguments import refusal
 from peerbayes.errors import SchemaError
 
 
@@ -39,7 +40,12 @@ class Table:
             return cls._of_frame(X)
         if hasattr(X, "to_pandas"):
             return cls._of_frame(X.to_pandas())
-        array = np.asarray(X)
+        try:
+            array = np.asarray(X)
+        except (TypeError, ValueError) as problem:  # lists of different lengths
+            raise refusal("X", X, "a table of rows and columns", SchemaError) from problem
+        if array.ndim == 0:
+            raise refusal("X", X, "a table of rows and columns", SchemaError)
         if array.ndim != 2:
             raise SchemaError(
                 f"X has shape {array.shape}; expected a table of rows and columns. "

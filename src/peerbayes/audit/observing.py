@@ -7,6 +7,7 @@ weights), `seen` computes what the neighbour can compute, and nothing else.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,10 +247,12 @@ def _observed(
             f"neighbour is {watching}; expected one of peer {peer}'s: {around.tolist() or 'it has none'}"
         )
     recorder = Recorder(_strategy(given.get("strategy", "exact"), given["rounds"]), (peer, watching))
-    run = simulate(
-        X, y, **{**given, "partition": dealt.parts, "topology": links, "strategy": recorder},
-        references=False, evaluate_every=0, evaluate_rows=1,
-    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "peers hold all rows", UserWarning)  # nothing is tested here
+        run = simulate(
+            X, y, **{**given, "partition": dealt.parts, "topology": links, "strategy": recorder},
+            references=False, evaluate_every=0, evaluate_rows=1,
+        )  # fmt: skip
     weights = getattr(topologies, recorder.mixing)(links)
     own = float(weights[peer, peer]), float(weights[peer, watching])
     guarded = layouts.guarded(run.layout, float(run.sizes.sum()), calibrate=True)

@@ -85,9 +85,9 @@ def new(
 ) -> None:
     """Make an authority, an agreement and an empty roster."""
     with explained(), parts_needed():
-        from peerbayes.peers.documents import text_of
         from peerbayes.peers.founder import Founder
         from peerbayes.peers.identity import fingerprint
+        from peerbayes.toml import text_of
 
         given = {
             "network": name, "label": label, "family": family, "strategy": strategy, "start": start, "rounds": rounds,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,11 +36,31 @@ def explained() -> Iterator[None]:
         sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
 
 
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print what the library warns of as a line on standard error, without the line of code."""
+
+    def printed(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"peerbayes: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", category=UserWarning, module=r"peerbayes\.")
+        warnings.showwarning = printed
+        yield
+
+
 def print_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*(f"{cell:.3f}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
+        table.add_row(*map(_cell, row))
     console.print(table)
+
+
+def _cell(value: Any) -> str:
+    """A number, "–" where there is none, or a text."""
+    if isinstance(value, float):
+        return "–" if math.isnan(value) else f"{value:.3f}"
+    return escape(str(value))
 
 
 def progress_bar() -> Progress:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from peerbayes import config
-from peerbayes.commands.shared import console, explained, known_format, print_table, progress_bar
+from peerbayes.commands.shared import (
+    console,
+    explained,
+    known_format,
+    plain_warnings,
+    print_table,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from peerbayes.runs import Run
@@ -39,7 +46,7 @@ def simulate(
     ] = False,
 ) -> None:
     """Simulate what a TOML file describes."""
-    with explained():
+    with explained(), plain_warnings():
         known_format(form)
         configuration = config.read(file, tuple(changes or ()))
         with contextlib.ExitStack() as beside:
@@ -79,26 +86,27 @@ def until_interrupted() -> None:
 
 def tell(run: Run, form: str) -> None:
     """The outcome, as a table or as JSON."""
+    from peerbayes.runs import as_json
+
     if form == "json":
-        print(
-            json.dumps({"configuration": run.configuration, "summary": run.summary()}, indent=2), flush=True
-        )
+        told = {"configuration": run.configuration, "summary": as_json(run.summary())}
+        print(json.dumps(told, indent=2, allow_nan=False), flush=True)
         return
-    told = run.summary()
+    summary = run.summary()
     rows = [
         (
             f"peers, {run.configuration['strategy']}",
-            told["test_error"],
-            told["test_std"],
-            told["train_error"],
+            summary["test_error"],
+            summary["test_std"],
+            summary["train_error"],
         ),
-        ("RC on the pooled rows", told["test_rc"], "", told["train_rc"]),
-        ("ML on the pooled rows", told["test_ml"], "", told["train_ml"]),
+        ("RC on the pooled rows", summary["test_rc"], "", summary["train_rc"]),
+        ("ML on the pooled rows", summary["test_ml"], "", summary["train_ml"]),
     ]
     print_table(("", "test error", "spread over peers", "training error"), rows)
-    if "epsilon" in told:
+    if "epsilon" in summary:
         spent = run.configuration["privacy"]
-        console.print(f"\nspent by each peer: epsilon {told['epsilon']:.4g}, delta {spent['delta']:.3g}")
+        console.print(f"\nspent by each peer: epsilon {summary['epsilon']:.4g}, delta {spent['delta']:.3g}")
     if run.rejected:
         console.print(
             f"\n{run.attackers.size} peers lied; errors are of the others and their rows. "

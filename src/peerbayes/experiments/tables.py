@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes import topologies
+from peerbayes import toml, topologies
 from peerbayes.datasets.images import IMAGES
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments.cells import Cell, mean_and_error
@@ -193,4 +192,4 @@ def _content(number: str) -> dict[str, Any]:
     if name not in numbers():
         known = ", ".join(number.lstrip("0") for number in numbers())
         raise ConfigurationError(f"there is no table {number!r}; expected one of {known}, or all")
-    return tomllib.loads((files(PACKAGE) / f"{name}.toml").read_text(encoding="utf-8"))
+    return toml.table((files(PACKAGE) / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")

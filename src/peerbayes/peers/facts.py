@@ -13,8 +13,8 @@ from typing import Any
 
 from peerbayes.columns import Scalar, scalars
 from peerbayes.errors import SchemaError
-from peerbayes.peers.documents import string
 from peerbayes.peers.errors import TermsError
+from peerbayes.toml import string
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from pathlib import Path
 from peerbayes.errors import ConfigurationError
 from peerbayes.files import write
 from peerbayes.peers import identity
-from peerbayes.peers.documents import line, private, table, text_of
+from peerbayes.peers.documents import private
 from peerbayes.peers.edge_noise import refuse_thin
 from peerbayes.peers.errors import IdentityError, TermsError
 from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.invitation import Invitation
 from peerbayes.peers.roster import Member, Roster, valid_address
 from peerbayes.peers.terms import Terms
+from peerbayes.toml import line, table, text_of
 
 LINKS = 4  # of a new member, where the founder does not say: a few more than keep a network in one part
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from peerbayes.errors import ConfigurationError
 from peerbayes.peers.demands import DEMANDS, written
-from peerbayes.peers.documents import line, string, table, text_of
 from peerbayes.peers.identity import valid_name
 from peerbayes.peers.roster import valid_address
+from peerbayes.toml import line, string, table, text_of
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from peerbayes.calibration import STARTS
 from peerbayes.combining import RULES
 from peerbayes.layouts import STRUCTURES, type_of
 from peerbayes.layouts import known as known_families
-from peerbayes.peers.documents import canonical, key, line, string, table, text_of
+from peerbayes.peers.documents import canonical
 from peerbayes.peers.errors import TermsError
 from peerbayes.peers.facts import Facts, categories_in, listed
 from peerbayes.privacy.terms import AUTO
 from peerbayes.privacy.terms import Privacy as Promise
 from peerbayes.secure_sums import SUMMING
 from peerbayes.strategies import STRATEGIES
+from peerbayes.toml import key, line, string, table, text_of
 
 KINDS = ("auto", "continuous", "discrete")
 NETWORK = re.compile(r"[A-Za-z0-9-]{1,40}")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
+from peerbayes.arguments import number, whole
+
 AUTO = "auto"
+
+# Noise and rows are whole numbers on grids of 64 bits, far too fine or too coarse for terms beyond these.
+MOST = 1e12
+LEAST_EDGE_NOISE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -35,24 +40,27 @@ class Privacy:
     min_rows: int = 50
 
     def __post_init__(self) -> None:
-        _positive("epsilon", self.epsilon, "4 is common, 1 strict, 8 lenient")
-        if not (_number(self.delta) and 0 < self.delta < 1):
-            raise ValueError(f"delta is {self.delta!r}; expected a probability between 0 and 1, such as 1e-5")
-        if self.clip != AUTO:
-            _positive("clip", self.clip, f'or "{AUTO}"')
-        _positive("bound", self.bound, "3 standard deviations lose next to nothing")
-        if not (_number(self.edge_noise) and 0 <= self.edge_noise < math.inf):
-            raise ValueError(f"edge_noise is {self.edge_noise!r}; expected 0 for none, or a number such as 3")
-        for name, least in (("colluders", 1), ("min_rows", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} is {value!r}; expected a whole number of {least} or more")
+        plain: dict[str, Any] = {
+            "epsilon": _positive("epsilon", self.epsilon, "4 is common, 1 strict, 8 lenient"),
+            "delta": number(
+                "delta", self.delta, "a probability between 0 and 1, such as 1e-5", above=0.0, below=1.0
+            ),
+            "bound": _positive("bound", self.bound, "3 standard deviations lose next to nothing"),
+            "edge_noise": _edge_noise(self.edge_noise),
+            "colluders": whole("colluders", self.colluders, 1),
+            "min_rows": whole("min_rows", self.min_rows, 1),
+        }
+        if not isinstance(self.clip, str) or self.clip != AUTO:
+            plain["clip"] = _positive("clip", self.clip, f'or "{AUTO}"')
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _positive(name: str, value: Any, hint: str) -> float:
+    return number(name, value, f"a positive number up to {MOST:g}; {hint}", above=0.0, most=MOST)
 
 
-def _positive(name: str, value: Any, hint: str) -> None:
-    if not (_number(value) and 0 < value < math.inf):
-        raise ValueError(f"{name} is {value!r}; expected a positive number; {hint}")
+def _edge_noise(value: Any) -> float:
+    expected = "0 for none, or a number such as 3"
+    plain = number("edge_noise", value, expected, least=0.0, most=1 / LEAST_EDGE_NOISE)
+    return number("edge_noise", value, expected, least=LEAST_EDGE_NOISE) if plain else 0.0

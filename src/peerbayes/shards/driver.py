@@ -10,10 +10,12 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes import layouts, metrics, topologies
+from peerbayes.arguments import about, refusal
 from peerbayes.calibration import start_statistics
 from peerbayes.estimators import ESTIMATOR_OF
 from peerbayes.families import FAMILIES, Family, Rows
-from peerbayes.inputs import check_counts, check_names, plain, row_weights, rows_at
+from peerbayes.inputs import encoded_labelled, plain, row_weights, rows_at, table_of, warn_untested
+from peerbayes.partitions import enough, sizes_asked
 from peerbayes.places import Place
 from peerbayes.runs import history_of, record
 from peerbayes.schema import Schema
@@ -21,6 +23,7 @@ from peerbayes.shards.cut import Plan, crossing, cut, places, plans
 from peerbayes.shards.engines import Engine, Here, OverRay, cluster
 from peerbayes.shards.shard import RowsOf
 from peerbayes.simulation import drawn
+from peerbayes.simulation.checks import as_json, both, check_sizes, checked
 from peerbayes.simulation.clock import Clock, Progress
 from peerbayes.simulation.drawn import Dealt
 from peerbayes.statistics import Statistics
@@ -93,7 +96,7 @@ def simulate_shards(
     objective: str = "rows",
     test: tuple[Any, Any] | None = None,
     evaluate_every: int = 0,
-    evaluate_rows: int | None = None,
+    evaluate_rows: int | tuple[int, int] | None = None,
     seed: int = 0,
     clip: float | None = 5.0,
     dtype: str = "float64",
@@ -115,17 +118,18 @@ def simulate_shards(
     address         of a Ray cluster to join ("auto": the one this machine is in); None starts Ray on this machine
     stats_of        the peers whose statistics are wanted, or "all"
     """
+    given = checked(locals())
     configuration = {
-        name: value if isinstance(value, str | int | float | bool | None) else type(value).__name__
-        for name, value in locals().items()
+        name: as_json(value)
+        for name, value in given.items()
         if name not in ("X", "y", "schema", "test", "progress", "others", "stats_of", "address")
     }
     _refuse(family, strategy, start, engine, rows_of, schema, X, y, others)
-    check_names(family, strategy, start, objective, lr)
-    check_counts(
-        (rounds, "rounds", 1), (local_steps, "local_steps", 1), (evaluate_every, "evaluate_every", 0),
-        (1 if evaluate_rows is None else evaluate_rows, "evaluate_rows", 1),
-    )  # fmt: skip
+    nodes, rows_per_node, seed = given["nodes"], given["rows_per_node"], given["seed"]
+    if rows_of is None:
+        check_sizes(rows_per_node, nodes, partition)
+        X = table_of(X)
+        enough(nodes, X.rows)  # before links are drawn between so many
     network = drawn.network(topology, nodes, seed)
     if not network.static:
         raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
@@ -136,23 +140,27 @@ def simulate_shards(
         agreed, sizes, away = schema, _sizes(rows_per_node, nodes), test
         sources: Iterator[Any] = iter([rows_of] * len(parts))
     else:
-        dealt = Dealt.of(X, y, schema, kinds, clip, partition, nodes, rows_per_node, seed)
-        agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
+        dealt = Dealt.of(X, y, schema, kinds, given["clip"], partition, nodes, rows_per_node, seed)
+        with about("X" if schema is None else "X and schema"):
+            agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
         away = test if test is not None else dealt.rest()
         sources = _pieces(dealt, parts)
+        if away is None:
+            warn_untested()
     settings = _Settings(
-        family, agreed, sizes, strategy, rounds, lr, local_steps, objective, nodes, seed, evaluate_rows
-    )
+        family, agreed, sizes, strategy, given["rounds"], given["lr"], given["local_steps"], objective, nodes, seed,
+        both(given["evaluate_rows"]),
+    )  # fmt: skip
     configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
-    place = Place(None, dtype)
+    place = Place(None, given["dtype"])
     driver = _Driver(settings, plans(_mixing(strategy, links, place), parts, sizes), links, place)
     if engine == "local":
-        figures = driver.run(Here(), sources, away, evaluate_every, stats_of, progress)
+        figures = driver.run(Here(), sources, away, given["evaluate_every"], stats_of, progress)
     else:
         with cluster(len(parts), address) as ray:
             over = OverRay(ray)
             try:
-                figures = driver.run(over, sources, away, evaluate_every, stats_of, progress)
+                figures = driver.run(over, sources, away, given["evaluate_every"], stats_of, progress)
             finally:
                 over.stop()
     return ShardedRun(
@@ -215,13 +223,9 @@ def _checked(shards: Any, nodes: int) -> list[np.ndarray]:
 
 
 def _sizes(rows_per_node: Any, nodes: int) -> np.ndarray:
-    sizes = np.asarray(rows_per_node)
-    if sizes.dtype.kind not in "iu" or sizes.shape not in ((), (nodes,)) or sizes.min() < 1:
-        raise ValueError(
-            f"rows_per_node is {rows_per_node!r:.80}; with rows_of expected a number of 1 or more, or one for each of "
-            f"{nodes} peers"
-        )
-    return np.broadcast_to(sizes, nodes).astype(np.int64)
+    if rows_per_node is None:
+        raise refusal("rows_per_node", None, f"with rows_of a number, or one for each of {nodes} peers")
+    return sizes_asked(rows_per_node, nodes).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -238,7 +242,8 @@ class _Settings:
     objective: str
     nodes: int
     seed: int
-    evaluate_rows: int | None
+    judged_rows: tuple[int | None, int | None]
+    """Of training and of test."""
 
 
 @dataclass(frozen=True)
@@ -266,12 +271,12 @@ class _Driver:
             loading.append(engine.call(number, "load", source))
         there = None
         if away is not None:
-            there = given.schema.encode(away[0]), given.schema.encode_labels(away[1])
+            there = encoded_labelled(given.schema, away, "test")
         unseen = there is not None and bool(np.isnan(there[0].values).any())
         family, strategy, start = self._settled(engine, any(engine.get(loading)) or unseen)
         tested = None
         if there is not None:
-            sample = metrics.sample(family, *there, self.place, given.evaluate_rows, given.nodes, given.seed)
+            sample = metrics.sample(family, *there, self.place, given.judged_rows[1], given.nodes, given.seed)
             tested = sample.rows, sample.labels
         self._everywhere(engine, "judge_on", self._training(engine), tested)
         rows = int(given.sizes.sum())
@@ -348,7 +353,7 @@ class _Driver:
         """The training rows that every peer is judged on: those that `simulate` draws."""
         given = self.settings
         total = int(given.sizes.sum())
-        judged = metrics.drawn(total, given.evaluate_rows, given.nodes, given.seed)
+        judged = metrics.drawn(total, given.judged_rows[0], given.nodes, given.seed)
         offsets = np.concatenate([[0], np.cumsum(given.sizes)])
         peer = np.searchsorted(offsets, judged, side="right") - 1
         owner, place = places([plan.peers for plan in self.plans])

@@ -10,6 +10,7 @@ import numpy as np
 from peerbayes import metrics
 from peerbayes.families import Family, Rows
 from peerbayes.holdings import Holdings
+from peerbayes.inputs import encoded_labelled
 from peerbayes.places import Place
 from peerbayes.schema import Schema
 from peerbayes.shards.cut import Plan
@@ -29,9 +30,8 @@ class Shard:
         plan, schema = self._plan, self._schema
         X, y = source(plan.peers) if callable(source) else source
         # Copies: what comes out of Ray's store cannot be written to, and kernels are compiled for arrays that can.
-        rows = schema.encode(X)
-        self._rows = Rows(np.array(rows.values), np.array(rows.codes))
-        self._labels = np.array(schema.encode_labels(y))
+        rows, labels = encoded_labelled(schema, (X, y), "rows_of" if callable(source) else "X and schema")
+        self._rows, self._labels = Rows(np.array(rows.values), np.array(rows.codes)), np.array(labels)
         if self._labels.size != plan.sizes.sum() or len(self._rows.values) != self._labels.size:
             raise ValueError(
                 f"rows_of gave {len(self._rows.values)} rows and {self._labels.size} labels for {plan.peers.size} "

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from peerbayes.arguments import refusal
 from peerbayes.attacks import Attack
-from peerbayes.defence import ROBUST
 from peerbayes.defence import STRATEGIES as DEFENDED
-from peerbayes.inputs import check_counts, check_names, check_shares
 from peerbayes.places import Place
 from peerbayes.privacy import simulated as private
 from peerbayes.privacy.terms import Privacy
+from peerbayes.simulation.checks import as_json, both, check_sizes, checked
 from peerbayes.strategies import Strategy
 
 
@@ -51,41 +51,40 @@ class Asked:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Asked:
-        """The settings among the arguments of `simulate`."""
-        return cls(**{setting.name: given[setting.name] for setting in fields(cls)})
+        """The settings among the arguments of `simulate`, all of which are checked."""
+        plain = checked(given)
+        return cls(**{setting.name: plain[setting.name] for setting in fields(cls)})
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense before any work starts."""
+        """Refuse what does not go together before any work starts."""
+        check_sizes(self.rows_per_node, self.nodes, self.partition)
+        if (
+            self.message_delay
+            and not isinstance(self.strategy, str)
+            and not hasattr(self.strategy, "takes_old")
+        ):
+            raise refusal(
+                "strategy",
+                self.strategy,
+                "one that says by takes_old what it does with late messages, or no message_delay",
+            )
         if self.privacy is not None:
             private.refuse(
                 self.privacy, self.strategy, self.family, self.local_steps, self.objective, self.device, self.dtype,
                 self.robust,
             )  # fmt: skip
-        object.__setattr__(self, "attack", Attack.of(self.attack))  # a kind or a table will do
         self._check_robust()
         if self.secure_sum and self.checks_messages:
             raise ValueError(
                 "secure_sum hides single messages, which robust and attack judge and forge; choose one"
             )
-        check_names(self.family, self.strategy, self.start, self.objective, self.lr)
-        check_counts(
-            (self.rounds, "rounds", 1), (self.local_steps, "local_steps", 1),
-            (self.evaluate_every, "evaluate_every", 0),
-            *((count, "evaluate_rows", 1) for count in self.judged_rows if count is not None),
-            (self.start_rounds, "start_rounds", 0),
-        )  # fmt: skip
-        check_shares(
-            message_loss=self.message_loss, message_delay=self.message_delay, peers_down=self.peers_down
-        )
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All settings as JSON can hold them: of objects their type, or what they say of themselves."""
+        """All settings as JSON can hold them; privacy and attack are told in full."""
         told: dict[str, Any] = {}
         for setting in fields(self):
-            value = getattr(self, setting.name)
-            simple = isinstance(value, str | int | float | bool | tuple | None)
-            told[setting.name] = value if simple else type(value).__name__
+            told[setting.name] = as_json(getattr(self, setting.name))
         if self.privacy is not None:
             told["privacy"] = asdict(self.privacy)
         if self.attack is not None:
@@ -110,12 +109,9 @@ class Asked:
     @property
     def judged_rows(self) -> tuple[int | None, int | None]:
         """How many training rows and test rows peers are judged on; None: see `metrics.drawn`."""
-        both = self.evaluate_rows
-        return both if isinstance(both, tuple) else (both, both)
+        return both(self.evaluate_rows)
 
     def _check_robust(self) -> None:
-        if self.robust not in ROBUST:
-            raise ValueError(f"robust is {self.robust!r}; expected None, 'clip' or 'guard'")
         if not self.checks_messages:
             return
         name = getattr(self.strategy, "name", self.strategy)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from peerbayes import topologies
-from peerbayes.inputs import classes_of, ordering, rest, rows_at
+from peerbayes.arguments import about
+from peerbayes.inputs import classes_of, described, ordering, rest, rows_at, table_of
 from peerbayes.partitions import partition as part_rows
 from peerbayes.schema import Schema
 from peerbayes.tables import Table
@@ -44,13 +45,15 @@ class Dealt:
         seed: int,
     ) -> Dealt:
         """The arguments are those of `simulate`."""
-        table = Table.of(X)
-        classes, codes = classes_of(y, schema)
-        described = schema if schema is not None else Schema.infer(table, kinds=kinds, clip=clip)
-        described = replace(described, classes=classes)
+        table = table_of(X)
+        classes, codes = classes_of(y, schema, table.rows)
+        meaning = replace(described(table, schema, kinds, clip), classes=classes)
         stream = np.random.default_rng([seed, ROWS_STREAM])
-        parts = part_rows(partition, codes, lambda: ordering(described, table), nodes, rows_per_node, stream)
-        return cls(table, described, codes, parts)
+        with about("partition", "the partition", "nodes", "rows_per_node", "X"):
+            parts = part_rows(
+                partition, codes, lambda: ordering(meaning, table), nodes, rows_per_node, stream
+            )
+        return cls(table, meaning, codes, parts)
 
     @cached_property
     def own(self) -> np.ndarray:
@@ -73,7 +76,9 @@ class Dealt:
 
 def network(topology: Any, nodes: int, seed: int, change_every: int | None = None) -> topologies.Schedule:
     """Who hears whom when everybody is there."""
-    return topologies.schedule(topology, nodes, np.random.default_rng([seed, LINKS_STREAM]), change_every)
+    stream = np.random.default_rng([seed, LINKS_STREAM])
+    with about("topology", "nodes", "change_every"):
+        return topologies.schedule(topology, nodes, stream, change_every)
 
 
 def with_absences(network: topologies.Schedule, down: float, seed: int) -> topologies.Churn:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from peerbayes import layouts, structure, topologies
+from peerbayes.arguments import about
 from peerbayes.attacks import Attack
 from peerbayes.families import Family, Rows
 from peerbayes.holdings import Holdings
-from peerbayes.inputs import refuse_gaps, row_weights
+from peerbayes.inputs import encoded, encoded_labelled, refuse_gaps, row_weights, table_of
+from peerbayes.partitions import enough
 from peerbayes.privacy import simulated as private
 from peerbayes.privacy.terms import Privacy
 from peerbayes.schema import Schema
@@ -59,16 +61,20 @@ class Population:
         cls, asked: Asked, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
     ) -> Population:
         place, nodes, seed = asked.place, asked.nodes, asked.seed
-        dealt = Dealt.of(
-            X, y, schema, asked.kinds, asked.clip, asked.partition, nodes, asked.rows_per_node, seed
-        )
+        table = table_of(X)
+        enough(nodes, table.rows)  # before links are drawn between so many
         network = drawn.network(asked.topology, nodes, seed, asked.change_every)
+        dealt = Dealt.of(
+            table, y, schema, asked.kinds, asked.clip, asked.partition, nodes, asked.rows_per_node, seed
+        )
         links = topologies.pairs(network.at(asked.rounds))
         if asked.peers_down:
             network = drawn.with_absences(network, asked.peers_down, seed)
-        agreed = _agreed_schema(dealt, asked.privacy, declared=schema is not None)
-        rows, labels, sizes = agreed.encode(dealt.rows()), dealt.codes[dealt.own], dealt.sizes
-        unseen = _unseen(agreed, test if test is not None else dealt.rest())
+        came = "X" if schema is None else "X and schema"
+        with about(came):
+            agreed = _agreed_schema(dealt, asked.privacy, declared=schema is not None)
+        rows, labels, sizes = encoded(agreed, dealt.rows(), came), dealt.codes[dealt.own], dealt.sizes
+        unseen = _unseen(agreed, test, dealt)
         family, sent = _family(asked.family, agreed, rows, labels, sizes, unseen, network)
         if getattr(asked.strategy, "name", asked.strategy) == "dsgd":
             refuse_gaps(family, rows, *(() if unseen is None else (unseen.rows,)))
@@ -109,8 +115,9 @@ def _agreed_schema(dealt: Dealt, privacy: Privacy | None, declared: bool) -> Sch
     return bounded if declared else bounded.measured_on(dealt.rows())
 
 
-def _unseen(schema: Schema, away: tuple[Any, Any] | None) -> Unseen | None:
-    return None if away is None else Unseen(*away, schema.encode(away[0]), schema.encode_labels(away[1]))
+def _unseen(schema: Schema, test: tuple[Any, Any] | None, dealt: Dealt) -> Unseen | None:
+    away, name = (dealt.rest(), "X") if test is None else (test, "test")
+    return None if away is None else Unseen(*away, *encoded_labelled(schema, away, name))
 
 
 def _family(
@@ -149,5 +156,8 @@ def _taught(
 def _hidden(asked: Asked, held: Holdings, network: topologies.Schedule) -> private.PrivateRows | None:
     if asked.privacy is None:
         return None
-    scheme = private.agreed(asked.privacy, held, asked.rounds, asked.lr, network, asked.start, asked.lossy)
+    with about("privacy"):
+        scheme = private.agreed(
+            asked.privacy, held, asked.rounds, asked.lr, network, asked.start, asked.lossy
+        )
     return private.PrivateRows(scheme, held, network.at(1), asked.seed)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph, csr_array
 
+from peerbayes.arguments import LARGEST, shown, whole
 from peerbayes.errors import TopologyError
 
 
@@ -24,7 +24,13 @@ def linked(first: np.ndarray, second: np.ndarray, nodes: int) -> csr_array:
 def checked(given: Any, nodes: int | None = None, connected: bool = True) -> csr_array:
     """A copy of the matrix as A [N,N], or an error that says why it is no network."""
     if not sparse.issparse(given):
-        given = np.asarray(given)
+        try:
+            given = np.asarray(given)
+        except (TypeError, ValueError) as problem:  # lists of different lengths
+            raise TopologyError(
+                f"the network is {shown(given)}; expected a square matrix of 0 and 1, a networkx graph, a file or "
+                "a name"
+            ) from problem
     if given.ndim != 2 or given.shape[0] != given.shape[1] or given.dtype.kind not in "biuf":
         raise TopologyError(
             f"the network is an array of shape {given.shape} and type {given.dtype}; expected a square matrix of "
@@ -62,14 +68,8 @@ def refuse_parts(matrix: csr_array) -> None:
         )
 
 
-def whole_number(name: str, value: int, least: int = 1) -> int:
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        whole = least - 1
-    if whole < least:
-        raise TopologyError(f"{name} is {value!r}; expected a whole number, {least} or more")
-    return whole
+def whole_number(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
+    return whole(name, value, least, most, error=TopologyError)
 
 
 def rows_of(matrix: csr_array) -> np.ndarray:

@@ -12,16 +12,22 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph, csr_array
 
+from peerbayes.arguments import refusal, shown
 from peerbayes.errors import TopologyError
 from peerbayes.topologies.links import checked, linked, whole_number
 
 # A random network that may fall apart is drawn again this often, before its parameters are held to be hopeless.
 TRIES = 100
 
+MOST_NODES = 2**31 - 1  # matrices hold their columns as int32
+
 FILE_ENDINGS = (".txt", ".csv", ".edges")
 NAMES = (
     "tree, chain, ring, star, grid, torus, hypercube, complete, bipartite, exponential, tree+K (K more links), "
     "regular-D (D links a node), erdos-P (each link with probability P), small-world-D-P"
+)
+EXPECTED = (
+    f"one of {NAMES}; a file that ends in {', '.join(FILE_ENDINGS)}; a networkx graph, or a matrix of 0 and 1"
 )
 ALONE = ("complete", "chain", "tree")  # what a single node may be called
 
@@ -33,14 +39,18 @@ def adjacency(topology: Any, nodes: int, rng: np.random.Generator) -> csr_array:
     if they are 0 … N−1), a matrix of 0 and 1 (dense or sparse), or a file of links: a Path, or a str that ends in
     .txt, .csv or .edges; "u v" per line, counted from 0, # for comments. Only the random names draw from rng.
     """
-    nodes = whole_number("nodes", nodes)
+    nodes = whole_number("nodes", nodes, most=MOST_NODES)
+    matrix = isinstance(topology, list | tuple) or hasattr(topology, "__array__") or sparse.issparse(topology)
+    graph = hasattr(topology, "is_directed")  # networkx, without importing it
+    if isinstance(topology, type) or not (isinstance(topology, str | Path) or graph or matrix):
+        raise refusal("topology", topology, EXPECTED, TopologyError)
     if isinstance(topology, str) and not topology.endswith(FILE_ENDINGS):
         return csr_array((1, 1)) if nodes == 1 and topology in ALONE else _named(topology, nodes, rng)
     if nodes == 1:
         raise TopologyError(f"nodes is 1; a single node has no links: call it one of {', '.join(ALONE)}")
     if isinstance(topology, str | Path):
         return checked(_from_file(Path(topology), nodes), nodes)
-    if hasattr(topology, "is_directed"):  # networkx, without importing it
+    if graph:
         return checked(_from_graph(topology), nodes)
     return checked(topology, nodes)
 
@@ -48,10 +58,7 @@ def adjacency(topology: Any, nodes: int, rng: np.random.Generator) -> csr_array:
 def _named(name: str, nodes: int, rng: np.random.Generator) -> csr_array:
     random = random_network(name)
     if random is None and name not in FIXED:
-        raise TopologyError(
-            f"topology is {name!r}; expected one of {NAMES}; a file that ends in {', '.join(FILE_ENDINGS)}; "
-            "a networkx graph, or a matrix of 0 and 1"
-        )
+        raise refusal("topology", name, EXPECTED, TopologyError)
     if nodes == 1:
         raise TopologyError(f"{name} with 1 node; expected 2 or more: alone, it is one of {', '.join(ALONE)}")
     return FIXED[name](nodes) if random is None else random[0](nodes, rng, *random[1])
@@ -253,13 +260,15 @@ def _probability(text: str, name: str) -> float:
     return float(text)
 
 
-_NUMBER = r"(\d+|\d*\.\d+|\d+(?:\.\d+)?e-\d+)"  # as Python prints it, or .5
+# As Python prints them, or .5; of as many digits as anything here can have.
+_COUNT = r"(\d{1,18})"
+_NUMBER = r"(\d{1,18}|\d{0,18}\.\d{1,30}|\d{1,18}(?:\.\d{1,30})?e-\d{1,3})"
 RANDOM: dict[str, Callable[..., csr_array]] = {
     r"tree": _tree,
-    r"tree\+(\d+)": _tree_and_more,
-    r"regular-(\d+)": _regular,
+    rf"tree\+{_COUNT}": _tree_and_more,
+    rf"regular-{_COUNT}": _regular,
     rf"erdos-{_NUMBER}": _erdos,
-    rf"small-world-(\d+)-{_NUMBER}": _small_world,
+    rf"small-world-{_COUNT}-{_NUMBER}": _small_world,
 }
 
 
@@ -276,19 +285,27 @@ def _from_file(path: Path, nodes: int) -> csr_array:
     """A of a file with one link "u v" (or "u, v") a line; # starts a comment."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TopologyError(f"{path} cannot be read: {error}; expected a text file of links") from error
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or no path at all
+        why = getattr(error, "strerror", None) or str(error)
+        raise TopologyError(
+            f"topology is the file {shown(str(path))}, which cannot be read: {why}; expected a text file of links"
+        ) from error
     links = []
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].replace(",", " ").split()
-        if words and not (len(words) == 2 and all(word.isdecimal() and int(word) < nodes for word in words)):
+        if words and not (len(words) == 2 and all(_below(word, nodes) for word in words)):
             raise TopologyError(
-                f"{path}, line {number} is {line.strip()!r}; expected two nodes, each from 0 to {nodes - 1}. "
+                f"{path}, line {number} is {shown(line.strip())}; expected two nodes, each from 0 to {nodes - 1}. "
                 f"Correct the line, or ask for more than {nodes} nodes"
             )
         links += [[int(word) for word in words]] if words else []
     pairs = np.array(links, dtype=np.int64).reshape(-1, 2)
     return linked(pairs[:, 0], pairs[:, 1], nodes)
+
+
+def _below(word: str, nodes: int) -> bool:
+    """Whether a text is a number from 0 to below `nodes`."""
+    return word.isdecimal() and len(word) < 19 and int(word) < nodes
 
 
 def _from_graph(graph: Any) -> csr_array:

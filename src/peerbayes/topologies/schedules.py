@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from scipy.sparse import csr_array
 
+from peerbayes.arguments import about, number, shown
 from peerbayes.errors import TopologyError
 from peerbayes.topologies.links import checked, only, refuse_parts, rows_of, whole_number
 from peerbayes.topologies.networks import adjacency, random_network
@@ -64,8 +65,8 @@ class Changing:
     def __post_init__(self) -> None:
         if not isinstance(self.topology, str) or random_network(self.topology) is None:
             raise TopologyError(
-                f"the topology {self.topology!r} cannot change: it is not random. Expected tree, tree+K, regular-D, "
-                "erdos-P or small-world-D-P; for a list of networks, a Sequence"
+                f"the topology {shown(self.topology)} cannot change: it is not random. Expected tree, tree+K, "
+                "regular-D, erdos-P or small-world-D-P; for a list of networks, a Sequence"
             )
         for name, least in (("nodes", 1), ("every", 1), ("seed", 0)):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
@@ -122,8 +123,7 @@ class Churn:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.down <= 1:
-            raise TopologyError(f"down is {self.down!r}; expected a probability, from 0 to 1")
+        number("down", self.down, "a probability, from 0 to 1", least=0.0, most=1.0, error=TopologyError)
         object.__setattr__(self, "seed", whole_number("seed", self.seed, 0))
 
     @property
@@ -144,10 +144,13 @@ def schedule(
     topology: Any, nodes: int, rng: np.random.Generator, change_every: int | None = None
 ) -> Schedule:
     """A topology (see `adjacency`) as a schedule: fixed, or new every `change_every` rounds. A schedule as it is."""
-    if not isinstance(topology, Schedule):
+    a_class: bool = isinstance(topology, type)  # which has the functions of its values
+    if a_class or not isinstance(topology, Schedule):
         if change_every is None:
             return Static(adjacency(topology, nodes, rng))
-        return Changing(topology, nodes, change_every, seed=int(rng.integers(2**63)))
+        every = whole_number("change_every", change_every)
+        with about("change_every", "nodes"):
+            return Changing(topology, nodes, every, seed=int(rng.integers(2**63)))
     if change_every is not None:
         raise TopologyError(
             f"change_every is {change_every}, but the topology is a schedule, which says itself when it changes; "
@@ -155,6 +158,6 @@ def schedule(
         )
     if topology.nodes != nodes:
         raise TopologyError(
-            f"the schedule has {topology.nodes} nodes; expected {nodes}: change one of the two"
+            f"the schedule has {shown(topology.nodes)} nodes; expected {nodes}: change one of the two"
         )
     return topology

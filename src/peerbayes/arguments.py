@@ -1,0 +1,160 @@
+"""What callers pass: taken as plain values, or refused by name, with what arrived and what was expected.
+
+Every function takes the name of an argument and its value, and returns the value as plain Python has it. `error` is the
+error that a refusal raises.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes.errors import PeerbayesError
+
+LARGEST = 2**63 - 1  # of int64, which counts are held in
+
+# Letters of a value that an error shows.
+SHOWN = 80
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: in one line, cut where it is long, whatever its own `repr` does."""
+    try:
+        text = re.sub(r"\s*\n\s*", " ", repr(value))
+    except Exception:  # a stranger's; and integers of more than 4,300 digits have none
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def refusal(name: str, value: Any, expected: str, error: type[Exception] = ValueError) -> Exception:
+    """The error that says what arrived under this name, and what was `expected`."""
+    return error(f"{name} is {shown(value)}; expected {expected}")
+
+
+def whole(
+    name: str,
+    value: Any,
+    least: int,
+    most: int = LARGEST,
+    advice: str = "",
+    error: type[Exception] = ValueError,
+) -> int:
+    """A whole number from `least` to `most`; `advice` follows what was expected."""
+    try:
+        plain = least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        plain = least - 1
+    if not least <= plain <= most:
+        bounds = f"of {least} or more" if plain < least else f"from {least} to {most:,}"
+        raise refusal(name, value, f"a whole number {bounds}{advice}", error)
+    return plain
+
+
+def number(
+    name: str,
+    value: Any,
+    expected: str,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+    error: type[Exception] = ValueError,
+) -> float:
+    """A finite number within bounds; `expected` says in words what they are."""
+    plain = _real(value)
+    if not (math.isfinite(plain) and least <= plain <= most and above < plain < below):
+        raise refusal(name, value, expected, error)
+    return plain
+
+
+def _real(value: Any) -> float:
+    """A real number as a float; NaN for anything else."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
+
+
+def share(name: str, value: Any, expected: str = "a probability from 0 to below 1") -> float:
+    """A number from 0 to below 1."""
+    return number(name, value, expected, least=0.0, below=1.0)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False; 1 and 0 will do."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    try:
+        if (plain := operator.index(value)) in (0, 1):
+            return bool(plain)
+    except TypeError:
+        pass
+    raise refusal(name, value, "True or False")
+
+
+def one_of(
+    name: str, value: Any, known: Sequence[str], more: str = "", error: type[Exception] = ValueError
+) -> str:
+    """One of the `known` texts; `more` says what else there is."""
+    if not isinstance(value, str) or value not in known:
+        raise refusal(name, value, f"one of {', '.join(known)}{more}", error)
+    return str(value)
+
+
+def wholes(
+    name: str, values: Any, least: int, most: int = LARGEST, error: type[Exception] = ValueError
+) -> np.ndarray:
+    """A list of whole numbers from `least` to `most`, not empty: [k] int64, a copy."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, OverflowError):  # lists of different lengths
+        raise refusal(name, values, "a list of at least one integer", error) from None
+    if array.ndim != 1 or array.size == 0:
+        raise error(f"{name} has shape {array.shape}; expected a list of at least one integer")
+    too_large = array.dtype == object and all(type(value) is int for value in array)  # for int64
+    if array.dtype.kind not in "iu" and not too_large:
+        raise error(
+            f"{name} holds {shown(array[0])} ({array.dtype}); expected integers, so convert them first"
+        )
+    outside = np.flatnonzero((array < least) | (array > most))
+    if outside.size:
+        bounds = f"{least} to {most}" if most < LARGEST else f"{least} or more"
+        raise error(f"{name} holds {shown(array[outside[:1]].tolist()[0])}; expected {bounds}")
+    return array.astype(np.int64)
+
+
+def path(name: str, value: Any, expected: str) -> Path:
+    """The path of a file or a folder; `expected` says of which."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
+        raise refusal(name, value, expected, TypeError)
+    if not text or "\0" in text:
+        raise refusal(name, value, expected)
+    return Path(text)
+
+
+@contextmanager
+def about(*names: str) -> Iterator[None]:
+    """Errors in here are about the argument that is named first, and begin with its name or with another of these."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as problem:
+        if re.match(rf"({'|'.join(names)})\b", str(problem)):
+            raise
+        named = (
+            type(problem) if isinstance(problem, PeerbayesError) or type(problem) is TypeError else ValueError
+        )
+        raise named(f"{names[0]}: {problem}") from problem
