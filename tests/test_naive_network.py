@@ -612,9 +612,9 @@ def chosen_strategy(monkeypatch, **settings):
     with monkeypatch.context() as patch:
         patch.setattr(drivers, "chosen", watching)
         rng = np.random.default_rng(0)
-        labels = np.arange(60) % 2
+        labels = np.arange(70) % 2
         pb.simulate(
-            rng.normal(labels[:, None], 1.0, (60, 2)), labels, nodes=20, rows_per_node=3, references=False,
+            rng.normal(labels[:, None], 1.0, (70, 2)), labels, nodes=20, rows_per_node=3, references=False,
             evaluate_every=0, **settings,
         )  # fmt: skip
     return drivers_chosen[0].strategy

@@ -105,7 +105,7 @@ def test_relay_needs_a_fixed_network():
 @pytest.mark.parametrize("strategy", ["relay", "auto"])
 def test_one_peer_relays_to_nobody(strategy):
     """And so learns what it would learn alone."""
-    settings = {"nodes": 1, "rows_per_node": None, "topology": "complete", "rounds": 12, "references": False}
+    settings = {"nodes": 1, "rows_per_node": 120, "topology": "complete", "rounds": 12, "references": False}
     alone, relayed = (
         pb.simulate(*load_wine(return_X_y=True), strategy=name, **settings) for name in ("local", strategy)
     )
