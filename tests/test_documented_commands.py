@@ -40,6 +40,9 @@ NOT_RUN = {
     "python3 -m venv .venv &&": ("installs; .ci/run runs it as it stands in the README", None),
     "pip install": ("installs; the extras are checked", None),
     "ruff check . && mypy && pytest": (".ci/run runs it", None),
+    "pytest": ("the tests themselves; .ci/run calls them", None),
+    "OPENBLAS_CORETYPE=": ("the tests on another processor's kernels", None),
+    "python tools/mutants.py": ("runs the tests once for every mutant", None),
     "mkdocs build": ("tests/test_reference.py builds the site", None),
     "peerbayes reproduce 4 6 --datasets letter,adult": ("downloads datasets", None),
     "peerbayes reproduce all": (

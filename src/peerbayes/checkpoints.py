@@ -1,4 +1,4 @@
-"""A long simulation's state on disk, so that a killed one goes on where it was and ends with the same bits."""
+"""A long simulation's state on disk: a killed one goes on where it was, and on one machine ends with the same bits."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def simulate(
                     history are then of the honest peers and their rows; attackers are honest while a start is agreed on
     references      whether RC and ML on the pooled rows, and peers alone (strategy "local"), are computed beside them
     progress        called after every round with the rounds done and the rounds in all
-    checkpoint      a file to go on from after a crash: the same call then ends with the same bits
+    checkpoint      a file to go on from after a crash: on the same machine the same call then ends with the same bits
     live            a folder that the rounds are written to as they come: `peerbayes watch` shows them
     device          PyTorch's name of a device ("cuda"); None: NumPy
     dtype           "float64" or "float32"

@@ -107,7 +107,7 @@ def simulate_shards(
     progress: Progress | None = None,
     **others: Any,
 ) -> ShardedRun:
-    """What `simulate` does, with the same arguments and the same numbers, in shards; without the pooled references.
+    """What `simulate` does, with the same arguments and, to rounding, the same numbers, in shards; without references.
 
     rows_of         instead of X and y: called by each shard with the peers it holds [n], gives their (X, y), one peer's
                     rows after the other's, rows_per_node (a number, or [N]) of each. With it, `schema` says what
