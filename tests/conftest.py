@@ -6,8 +6,9 @@ import signal
 from itertools import groupby
 from pathlib import Path
 
-# Files run side by side: a BLAS with threads of its own would only be in the way. Read when NumPy is imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tests run side by side: threads within each would only be in the way. Read when NumPy and PyTorch are imported.
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

@@ -816,6 +816,7 @@ def test_no_round_begins_with_a_key_that_nobody_vouches_for(tmp_path, rng):  # n
     assert not any(peers.rounds(name) for name in peers.names)
 
 
+@pytest.mark.long
 def test_five_processes_sum_over_mutual_tls_and_survive_a_kill(tmp_path):
     """They end where the simulator does, though one was killed on the way; every state is its owner's alone."""
     X, y = load_digits(return_X_y=True, as_frame=True)

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("grpc")
 import msgspec
 import networkx as nx
+from commands import HANG
 
 import peerbayes as pb
 from peerbayes import topologies
@@ -25,7 +26,7 @@ from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Limits, Terms
 from peerbayes.peers.transport import Hub
 
-SOON = 20.0  # seconds: what takes longer hangs
+SOON = HANG  # what takes longer hangs
 DENSE = nx.Graph(
     [(0, 1), (1, 2), (2, 3), (3, 4), (0, 3), (1, 4)]
 )  # gossip agrees on a start within 300 rounds
@@ -132,7 +133,7 @@ def simulated(shared, graph, terms):
     return pb.simulate(
         X, y, nodes=len(parts), partition=parts, topology=graph, family=terms.family, strategy=terms.strategy,
         start=terms.start, rounds=terms.rounds, start_rounds=0 if terms.start == "uniform" else 300,
-        references=False, evaluate_every=0,
+        references=False, evaluate_every=0, test=(X, y),
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ def test_peers_end_where_the_simulator_does(family, start, strategy, tmp_path, r
     assert any(run.layout.parents)
 
 
+@pytest.mark.long
 def test_five_processes_learn_a_tree_over_mutual_tls(tmp_path):
     X, y = load_digits(return_X_y=True, as_frame=True)
     X = X.iloc[:, 18:30].assign(dark=np.where(X["pixel_4_4"] > 8, "yes", "no"))
