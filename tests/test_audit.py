@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -340,6 +341,99 @@ def test_noise_and_sums_are_taken_into_account():
     assert "0.74" in " ".join(hidden.notes()) and hidden.to_plain()["hidden"]
     assert replace(few, epsilon=20.0).alarming  # a bound that bounds nothing
     assert Exposure("a", 3, 20).alarming and not Exposure("a", 3, 20, among=3).few
+
+
+ONE_NEIGHBOUR, FEW, TELLS, ALONE, ONE_CLASS = (
+    "one neighbour only",
+    "are few",
+    "any neighbour tells",
+    "alone in",
+    "of one class",
+)
+
+
+@pytest.mark.parametrize(
+    ("exposure", "alarms"),
+    [
+        # letter: an AUC of 0.98 at 50 rows, 0.82 at 320, straight in the logarithm between: 0.9 at 126
+        (Exposure("a", 2, 49), [FEW]), (Exposure("a", 2, 50), [TELLS]), (Exposure("a", 2, 125), [TELLS]),
+        (Exposure("a", 2, 127), []), (Exposure("a", 1, 127), [ONE_NEIGHBOUR]),
+        (Exposure("a", 1, 10), [ONE_NEIGHBOUR, FEW]),
+        (Exposure("a", 1), [ONE_NEIGHBOUR]), (Exposure("a", 0, 10), []), (Exposure("a", 1, 10, sends=False), []),
+        (Exposure("a", 2, 25, among=2), [TELLS]), (Exposure("a", 2, 24, among=2), [FEW]),
+        (Exposure("a", 2, 2, among=64), []),
+        # up to ε = 8 there is noise enough, beyond there is not; but membership is bounded all the same
+        (Exposure("a", 1, 10, (0, 1, 9), epsilon=8.0), []), (Exposure("a", 2, 10, epsilon=8.1), [FEW]),
+        (Exposure("a", 2, 60, epsilon=8.1), []), (Exposure("a", 2, 60, epsilon=30.0), [TELLS]),
+        (Exposure("a", 2, 500, (0, 1, 499)), [ALONE]), (Exposure("a", 2, 500, (1, 499)), []),
+        (Exposure("a", 2, 500, (0, 2, 498)), []), (Exposure("a", 2, 500, (0, 500)), [ONE_CLASS]),
+        (Exposure("a", 2, 500, (0, 250, 250)), []), (Exposure("a", 2, 500, (250, 250)), []),
+        (Exposure("a", 2, 500, (0, 1, 499), epsilon=8.0), []),
+        (Exposure("a", 1, 1, (0, 1)), [ONE_NEIGHBOUR, FEW, ALONE, ONE_CLASS]),
+    ],
+)  # fmt: skip
+def test_alarms_are_raised_for_what_is_alarming(exposure, alarms):
+    told = exposure.alarms()
+    assert len(told) == len(alarms) and all(
+        words in line for words, line in zip(alarms, told, strict=True)
+    ), told
+    assert exposure.alarming == bool(alarms)
+
+
+@pytest.mark.parametrize(
+    ("exposure", "notes"),
+    [
+        (Exposure("a", 0, 10), ["nothing is sent"]), (Exposure("a", 2, 10, sends=False), ["nothing is sent"]),
+        (Exposure("a", 2, 10, epsilon=4.0), ["an AUC above 0.74"]),
+        (Exposure("a", 2, 10, among=2), ["the sum of 2 messages"]),
+        (Exposure("a", 1, 500), ["how many rows of each class"]),
+        (Exposure("a", 1, 500, (0, 200, 300)), ["how many rows of each class", "1 classes are absent"]),
+        (Exposure("a", 1, 500, (0, 500)), ["how many rows of each class"]),
+        (Exposure("a", 3, 320), ["how many rows of each class", "its 3 neighbours together"]),
+    ],
+)  # fmt: skip
+def test_notes_tell_what_is_as_it_is(exposure, notes):
+    told = exposure.notes()
+    assert len(told) == len(notes) and all(words in line for words, line in zip(notes, told, strict=True)), (
+        told
+    )
+
+
+def test_shares_and_areas_lie_between_what_was_measured():
+    """Straight in the logarithm of the rows; fewer than measured as the fewest; more, as one in the number of rows."""
+    middle = math.sqrt(50 * 320)
+    for rows, share in ((5, 1.0), (10, 1.0), (50, 1.0), (320, 0.18), (640, 0.09), (middle, (1.0 + 0.18) / 2)):
+        assert Exposure("a", 1, rows).lying == pytest.approx(share)
+        assert Exposure("a", 1, rows, rounds=16).lying == pytest.approx(Exposure("a", 1, 4 * rows).lying)
+        assert Exposure("a", 1, rows, among=2).lying == pytest.approx(Exposure("a", 1, 2 * rows).lying)
+    for rows, share in ((1, 1.0), (20, 0.8), (50, 0.01), (100, 0.005)):
+        assert Exposure("a", 1, rows).listening == pytest.approx(share)
+        assert Exposure("a", 1, rows, rounds=16).listening == pytest.approx(share)
+    for rows, area in ((2, 1.0), (320, 0.82), (1000, 0.69), (4000, 0.5 + 0.19 / 2), (16_000, 0.5 + 0.19 / 4)):
+        assert Exposure("a", 3, rows).membership == pytest.approx(area)
+        assert Exposure("a", 3, rows, epsilon=0.1).membership == pytest.approx(0.5, abs=0.02)
+    assert Exposure("a", 3, 4000, epsilon=30.0).membership == pytest.approx(
+        0.5 + 0.19 / 2
+    )  # the lower of the two
+    assert Exposure("a", 0, 10).membership == Exposure("a", 2, 10, sends=False).membership == 0.5
+    assert (
+        Exposure("a", 2).membership
+        is Exposure("a", 2).lying
+        is Exposure("a", 2).absent
+        is Exposure("a", 2).alone
+        is None
+    )
+
+
+def test_the_worst_peer_has_the_most_alarms_then_one_neighbour_then_the_fewest_rows():
+    ordered = [
+        Exposure("a", 1, 10, (0, 10)), Exposure("a", 1, 10), Exposure("a", 1, 400), Exposure("a", 2, 60),
+        Exposure("a", 2, 400), Exposure("a", 2, 10_000), Exposure("a", 2, 10, epsilon=1.0),
+        Exposure("a", 2, 20, epsilon=1.0),
+    ]  # fmt: skip
+    assert sorted(ordered, key=Exposure.badness, reverse=True) == ordered
+    assert Exposure("a", 2, 60).rounds == 64 and not Exposure("a", 2, 10).leaf and Exposure("a", 1, 10).leaf
+    assert not Exposure("a", 1, 10, sends=False).leaf
 
 
 def test_the_page_has_the_measured_figures():

@@ -1,6 +1,8 @@
 """What holds of every honest message: for every family and strategy, over many rounds; and what is refused."""
 
+import itertools
 import os
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -12,8 +14,7 @@ from sklearn.datasets import load_iris
 
 import peerbayes as pb
 from peerbayes import layouts, topologies
-from peerbayes.families import Rows
-from peerbayes.families.bayes_net import BayesNet
+from peerbayes.families import BayesNet, NaiveBayes, Rows, SeparateGaussian
 from peerbayes.invariants import REASONS, Invariants, bounds_of, invariants_of, ties_of
 from peerbayes.relay import Relay, spanning_tree
 from peerbayes.strategies import CRC, DSGD, ConsensusML, Exact, Local, Tracking
@@ -306,3 +307,199 @@ def test_an_exact_first_message_is_bounded_by_a_peers_rows(rng):
     assert known.broken(start + 1.1 * change, 1).reason == "first message"
     assert known.broken(start + 1.1 * change, 2) is None
     assert not known.unusual(start + change, 1) and known.unusual(start + 4 * change, 1)
+
+
+# --- beside the equations, written out -----------------------------------------------------------------
+
+
+def by_the_book(limits, messages, turn, slack):
+    """The departures of messages [M, P, C, K], one message and entry after the other: [5, M]."""
+    told = np.zeros((5, len(messages)))
+    noise = 6.0 * limits.noise * turn**0.5
+    tolerance = limits.rounding * limits.mass + slack
+    ties = limits.ties.toarray()
+    for number, message in enumerate(messages):
+        far = (turn - 1) * limits.growth if limits.proved else 10.0 * (turn + 1) * limits.farthest
+        for place, matrix in enumerate(message):
+            centre = limits.centre if place == 0 else 0.0 * limits.centre
+            room = far + noise + limits.rounding * limits.mass
+            told[1, number] = max(told[1, number], (np.abs(matrix - centre) / room).max())
+            if limits.sums is not None:
+                sums = matrix.sum(axis=0) - (limits.sums if place == 0 else 0.0)
+                told[2, number] = max(told[2, number], np.abs(sums).max() / tolerance)
+            for row in matrix:
+                told[3, number] = max(told[3, number], np.abs(ties @ row).max(initial=0.0) / tolerance)
+        if limits.first is not None and turn == 1:
+            room = limits.first + noise + limits.rounding * limits.mass
+            told[4, number] = (np.abs(message[0] - limits.centre) / room).max()
+    return told
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    turn=st.integers(1, 5),
+    slack=st.sampled_from([0.0, 0.3]),
+    proved=st.booleans(),
+    some=st.sampled_from(["sums", "first", "ties"]),
+)
+def test_departures_are_those_of_the_equations(seed, turn, slack, proved, some):
+    """For one matrix and for three; with what is known and without."""
+    rng = np.random.default_rng(seed)
+    ties = csr_array(rng.integers(-1, 2, (2 if some != "ties" else 0, 4)).astype(float))
+    bounds = rng.uniform(0.5, 2.0, (3, 4))
+    limits = Invariants(
+        None if some == "sums" else rng.normal(size=4), 50.0, ties, rng.normal(size=(3, 4)),
+        None if some == "first" else bounds[0], bounds[1], bounds[2], proved, rng.choice([0.0, 0.4]), 1e-3,
+    )  # fmt: skip
+    for matrices in (1, 3):
+        messages = rng.normal(size=(5, matrices, 3, 4)) * rng.choice([0.1, 1.0, 20.0])
+        given_as = messages[:, 0] if matrices == 1 else messages
+        np.testing.assert_allclose(
+            limits.departures(given_as, turn, slack), by_the_book(limits, messages, turn, slack), rtol=1e-9
+        )
+        unusual = [
+            (np.abs(matrix - (limits.centre if place == 0 else 0.0)).max(axis=0)
+             > 2.0 * turn * limits.growth + 6.0 * limits.noise * turn**0.5 + 1e-3 * 50.0).any()
+            for place, matrix in enumerate(messages[0])
+        ]  # fmt: skip
+        assert limits.unusual(given_as[0], turn) == any(unusual)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("entry", [(0, 0, 0), (1, 2, 1)])
+def test_one_entry_that_is_no_number_is_enough(value, entry):
+    limits = Invariants(None, 1.0, csr_array((0, 2)), np.zeros((3, 2)), None, np.ones(2), np.full(2, np.inf))
+    message = np.zeros((2, 3, 2))
+    message[entry] = value
+    assert limits.broken(message, 3).reason == "not finite"
+    assert limits.broken(np.zeros((2, 3, 2)), 3) is None
+
+
+def largest_features(family, limit):
+    """max|φ_k| over rows at the ends of what columns hold, one row after the other: [K]."""
+    ends = [(-limit, limit, 0.0)] * family.continuous
+    values = list(itertools.product(*ends))
+    codes = list(itertools.product(*map(range, family.cardinalities)))
+    rows = list(itertools.product(values, codes))
+    features = family.features(
+        Rows(
+            np.array([x for x, _ in rows]).reshape(len(rows), -1),
+            np.array([d for _, d in rows], dtype=int).reshape(len(rows), -1),
+        )
+    )
+    return np.abs(features).max(axis=0)
+
+
+WITHOUT_BLOCKS = (
+    NaiveBayes(continuous=2, cardinalities=(3, 2)),
+    SeparateGaussian(continuous=2, cardinalities=(2,)),
+)
+
+
+@pytest.mark.parametrize("limit", [0.5, 4.0])
+@pytest.mark.parametrize("family", [*WITHOUT_BLOCKS, *NETS], ids=lambda family: family.name)
+def test_bounds_of_features_are_attained(family, limit):
+    """But for moments by configuration, of which the largest is taken for all."""
+    bounds, attained = bounds_of(family, limit), largest_features(family, limit)
+    assert (attained <= bounds + 1e-12).all()
+    tight = np.zeros(family.size, dtype=bool)
+    tight[: family.dense_size] = True
+    for cells, _ in family.tabled():
+        tight[cells] = True
+    np.testing.assert_allclose(bounds[tight], attained[tight], rtol=1e-12)
+    np.testing.assert_array_equal(bounds[~tight], max(1.0, limit**2))
+
+
+LEARNERS = (
+    CRC(),
+    Exact(64),
+    Tracking(),
+    Local(),
+    ConsensusML(),
+    DSGD(rate=0.01),
+    Relay(spanning_tree(csr_array([[0.0, 1.0], [1.0, 0.0]])), 64),
+)
+
+
+@pytest.mark.parametrize("gapped", [False, True])
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("strategy", LEARNERS, ids=lambda strategy: strategy.name)
+def test_what_is_known_of_messages_follows_from_the_strategy(strategy, steps, even, gapped):
+    """Four classes, 30 rows in all and at most 10 at a peer: a row adds at most b_k in a step, times rate and boost."""
+    family, limit = WITHOUT_BLOCKS[0], 4.0
+    start = family.uniform(4, 100.0) * np.arange(1, 5)[:, None]
+    limits = invariants_of(
+        strategy, family, start, [True, True], gapped, 30, 10, 100.0, steps, limit, even, 1e-8
+    )
+    step = np.full(family.size, 100.0 * limit**2) if gapped else largest_features(family, limit)
+    step = step * (0.01 if strategy.name == "dsgd" else getattr(strategy, "boost", 1.0))
+    np.testing.assert_allclose(limits.growth, 10 * steps * step)
+    np.testing.assert_allclose(limits.farthest, 30 * steps * step)
+    assert (limits.mass, limits.rounding, limits.noise) == (100.0, 1e-8, 0.0)
+    assert limits.proved == (strategy.name == "crc" and not gapped)
+    elsewhere = strategy.name in ("relay", "dsgd", "consensus-ml")
+    np.testing.assert_array_equal(limits.centre, 0.0 * start if elsewhere else start)
+    if gapped or strategy.name == "consensus-ml":
+        assert limits.sums is None
+    else:
+        np.testing.assert_array_equal(limits.sums, 0.0 * start[0] if elsewhere else start.sum(axis=0))
+    if strategy.name == "crc":
+        np.testing.assert_array_equal(limits.first, 0.0)
+    elif elsewhere or gapped:
+        assert limits.first is None
+    else:  # |y − p| ≤ 3/4 where all classes are as likely, in the first of the steps
+        np.testing.assert_allclose(limits.first, 10 * ((0.75 if even else 1.0) + steps - 1) * step)
+
+
+@pytest.mark.parametrize("family", [*WITHOUT_BLOCKS, *NETS], ids=lambda family: family.name)
+def test_rows_without_a_value_obey_the_ties_that_are_left(family, rng):
+    for absent in range(len(family.cardinalities)):
+        codes = np.stack([rng.integers(0, size, 60) for size in family.cardinalities], axis=1)
+        codes[::2, absent] = -1
+        features = family.features(Rows(rng.normal(size=(60, family.continuous)), codes))
+        there = [column != absent for column in range(len(family.cardinalities))]
+        every, left = ties_of(family, [True] * len(there)), ties_of(family, there)
+        assert np.abs(left @ features.T).max(initial=0.0) < 1e-12
+        assert np.abs(every @ features.T).max() >= 1.0
+        others = np.delete(np.arange(len(there)), absent)
+        if others.size and not isinstance(family, BayesNet):
+            assert left.shape[0] == others.size
+
+
+def test_columns_that_are_completed_are_tied_though_values_are_missing():
+    """φ of a linked column is completed; of a discrete column that goes with nothing, a missing value stays away."""
+    for family, absent in ((NETS[0], 3), (WITHOUT_BLOCKS[0], 0)):
+        count = len(family.cardinalities)
+        start = family.uniform(2, 10.0)
+        every, left = (
+            invariants_of(Exact(), family, start, [there] * count, False, 9, 3, 10.0, 1, 4.0, True)
+            for there in (True, False)
+        )
+        assert len(every.cells) == count and len(left.cells) == absent
+        assert left.ties.shape[0] == (every.ties.shape[0] if absent else 0)
+
+
+@pytest.mark.parametrize("family", NETS)
+def test_a_projected_change_obeys(family, rng):
+    """It adds nothing to class sums, violates no tie, and is as near as least squares get."""
+    start = family.uniform(3, 100.0)
+    limits = invariants_of(
+        Exact(), family, start, [True] * len(family.cardinalities), False, 9, 3, 100.0, 1, 4.0, True
+    )
+    change = rng.normal(size=(2, *start.shape))
+    kept = limits.projected(change)
+    assert (
+        np.abs(kept.sum(axis=-2)).max() < 1e-12
+        and np.abs(limits.ties @ kept.reshape(-1, family.size).T).max() < 1e-12
+    )
+    # all conditions on one matrix [C·K], at once
+    conditions = np.concatenate(
+        [np.kron(np.ones(3), np.eye(family.size)), np.kron(np.eye(3), limits.ties.toarray())]
+    )
+    nearest = change - (np.linalg.pinv(conditions) @ (conditions @ change.reshape(2, -1).T)).T.reshape(
+        change.shape
+    )
+    np.testing.assert_allclose(kept, nearest, atol=1e-10)
+    loose = replace(limits, sums=None)
+    assert np.abs(loose.projected(change).sum(axis=-2)).max() > 0.1

@@ -2,9 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
+from scipy.stats import norm
 from typer.testing import CliRunner
 
 import peerbayes as pb
@@ -14,7 +17,7 @@ from peerbayes.families import NaiveBayes, Rows
 from peerbayes.holdings import Holdings
 from peerbayes.places import HERE
 from peerbayes.privacy import accounting
-from peerbayes.privacy.simulated import PrivateRows, agreed
+from peerbayes.privacy.simulated import PrivateRows, agreed, refuse
 from peerbayes.relay import Relay, spanning_tree
 from peerbayes.rounds import Broadcast, Faults, OverTree
 from peerbayes.strategies import CRC, Exact, Local, Tracking
@@ -425,3 +428,180 @@ def test_membership_is_bounded_by_what_the_ledger_says():
     auc = (with_it[:, None] > np.sort(along[1::2])[None, ::20]).mean()
     bound = accounting.membership(residual.scheme.ledger.mu(1))
     assert bound - 0.15 < auc <= bound + 0.02
+
+
+# --- beside the equations, written out ----------------------------------------------------------------------------
+
+
+class OfWeights:
+    """A strategy that learns weights, under a name of its own."""
+
+    name, of_weights = "mine", True
+
+
+ALLOWED = {"strategy": "exact", "family": "naive-bayes", "steps": 1, "objective": "rows", "device": None,
+           "dtype": "float64", "robust": None}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None), ({"strategy": "crc"}, None), ({"robust": "clip"}, None), ({"family": "qda"}, None),
+        ({"strategy": "auto"}, "chooses by what rows say"), ({"strategy": "consensus-ml"}, "sums of the rows"),
+        ({"strategy": "dsgd"}, "length of the rows"), ({"strategy": OfWeights()}, "mine learns weights"),
+        ({"family": "tan"}, "structure of tan"), ({"family": "kdb"}, "structure of kdb"),
+        ({"robust": "guard"}, "outside the account"), ({"steps": 2}, "local_steps is 2"),
+        ({"objective": "peers"}, "how many a peer has"), ({"device": "cpu"}, "leave out device"),
+        ({"dtype": "float32"}, "leave out device"), ({"edge_noise": 0.1, "robust": "clip"}, "do not add up"),
+        ({"edge_noise": 0.1}, None),
+    ],
+)  # fmt: skip
+def test_each_setting_is_refused_for_its_own_reason(change, reason):
+    change = dict(change)
+    terms = pb.Privacy(edge_noise=change.pop("edge_noise", 0.0))
+    if reason is None:
+        refuse(terms, **{**ALLOWED, **change})
+    else:
+        with pytest.raises(ValueError, match=reason):
+            refuse(terms, **{**ALLOWED, **change})
+
+
+def test_the_fewest_rows_of_a_peer_are_those_of_the_terms():
+    private_rows(5, 3, pb.Privacy(min_rows=30), rows=30)
+    with pytest.raises(ValueError, match="peer 0 has 29 rows, and so refuses: min_rows is 30"):
+        private_rows(5, 3, pb.Privacy(min_rows=30), rows=29)
+
+
+def test_no_random_stream_is_used_twice(monkeypatch):
+    """Of rounds, of links and of the start: noise that were the same would not hide what it is added to."""
+    used, plain = [], PrivateRows._source
+
+    def watched(self, stream, turn):
+        used.append((stream, turn))
+        return plain(self, stream, turn)
+
+    monkeypatch.setattr(PrivateRows, "_source", watched)
+    residual, _ = private_rows(6, 4, pb.Privacy(edge_noise=3.0), start="ml")
+    residual.start()
+    for _ in range(4):
+        residual(np.tile(FAMILY.uniform(3, 1200.0), (6, 1, 1)))
+    assert len(used) == len(set(used)) == 1 + 2 * 4
+    bits = {source: np.random.default_rng([0, *source]).bytes(16) for source in used}
+    assert len(set(bits.values())) == len(used)
+
+
+def lengths_of(held):
+    """‖h(x)‖ of rows within ±3: h_0 = 1, x, (x² − 1)/√2, and one-hots less 1/r."""
+    inside = np.clip(held.rows.values, -3, 3)
+    square = 1.0 + (inside**2).sum(axis=1) + ((inside**2 - 1) ** 2 / 2).sum(axis=1)
+    return np.sqrt(square + sum(1 - 1 / size for size in FAMILY.cardinalities))
+
+
+@pytest.mark.parametrize("clip", [0.5, 2.0])
+@pytest.mark.parametrize("marginal", [False, True])
+def test_a_bought_start_is_clipped_at_the_length_of_a_typical_row(clip, marginal):
+    """Σ min(1, B/‖h‖)·e_y φ(x)ᵀ of each peer's rows, whatever rounds are clipped at."""
+    residual, _ = private_rows(5, 8, pb.Privacy(epsilon=1e5, clip=clip), start="ml")
+    held, length = residual.held, math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4)
+    weight = np.minimum(1.0, length / lengths_of(held))
+    features = np.asarray(FAMILY.features(Rows(np.clip(held.rows.values, -3, 3), held.rows.codes)))
+    credit = np.ones((300, 1)) if marginal else np.eye(3)[held.labels]
+    parts = ((credit * weight[:, None]).reshape(5, 60, -1), features.reshape(5, 60, -1))
+    np.testing.assert_allclose(
+        residual.start(marginal), np.einsum("vnc,vnk->vck", *parts), atol=6 * 2 * length / math.sqrt(0.2e5)
+    )
+    assert (weight < 0.99).any() and (weight == 1.0).any()
+
+
+def test_the_noise_of_a_bought_start_is_that_of_its_share():
+    """A fifth of μ²: 40 peers' noise in h, off by 2.5 % of itself at most, four times over."""
+    residual, _ = private_rows(40, 100, pb.Privacy(epsilon=2.0, clip=0.5), start="ml")
+    quiet = replace(residual.scheme, start_sigma=1)
+    exact = PrivateRows(quiet, residual.held, residual.network, 0).start()
+    noise = residual.scheme.mechanism.coordinates.to(residual.start() - exact)
+    sigma = math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4) / math.sqrt(0.2 * accounting.mu_of(2.0, 1e-5) ** 2)
+    numbers = 3 * (FAMILY.size - 2)  # two columns' cells add up to the count
+    assert (noise**2).sum(axis=(1, 2)).mean() / numbers == pytest.approx(sigma**2, rel=0.1)
+
+
+def test_a_release_is_the_clipped_residual_and_noise():
+    """Each peer's own rows, at its own statistics."""
+    residual, _ = private_rows(5, 8, pb.Privacy(epsilon=1e6, clip=0.8))
+    rng = np.random.default_rng(4)
+    stats = np.tile(FAMILY.uniform(3, 600.0), (5, 1, 1)) * rng.uniform(0.8, 1.2, (5, 3, FAMILY.size))
+    released = residual(stats)
+    held, length = residual.held, math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4)
+    features = np.asarray(FAMILY.features(Rows(np.clip(held.rows.values, -3, 3), held.rows.codes)))
+    for v in range(5):
+        mine = slice(60 * v, 60 * v + 60)
+        joint = features[mine] @ np.asarray(FAMILY.weights(stats[v])).T
+        posterior = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+        steps = np.eye(3)[held.labels[mine]] - posterior
+        long = np.linalg.norm(steps, axis=1) * lengths_of(held)[mine]
+        weight = np.minimum(1.0, 0.8 * length / long)
+        assert (weight < 0.99).any() and (weight == 1.0).any()
+        np.testing.assert_allclose(released[v], (steps * weight[:, None]).T @ features[mine], atol=0.1)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise", "rise"),
+    [
+        (0.049, "by up to 0.01"), (0.051, "by up to 0.025"), (0.099, "by up to 0.025"), (0.101, "by 0.02 to 0.04"),
+        (0.149, "by 0.02 to 0.04"), (0.151, "by 0.03 to 0.07"), (0.299, "by 0.03 to 0.07"), (0.301, "by 0.06 to 0.13"),
+        (0.499, "by 0.06 to 0.13"), (0.501, "by 0.2 to 0.3"), (0.999, "by 0.2 to 0.3"), (1.001, "beyond use"),
+    ],
+)  # fmt: skip
+def test_a_plan_says_by_how_much_the_error_rises(noise, rise):
+    """By the noise before rows are clipped any shorter, ρ/κ, which is linear in the learning rate."""
+    setting = {"rows": 100, "peers": 20, "classes": 3, "features": 4, "clip": 0.7}
+    base = pb.plan(**setting, lr=1e-3)
+    assert pb.plan(**setting, lr=1e-3 * noise * 0.7 / base.rho).rise == rise
+
+
+@pytest.mark.parametrize(
+    ("times", "pays"), [(1.49, "yes"), (1.51, "about even"), (1.99, "about even"), (2.01, "no")]
+)
+def test_a_plan_compares_the_noise_with_what_a_peer_knows_alone(times, pays):
+    setting = {"rows": 100, "peers": 20, "classes": 3, "features": 4, "clip": 0.7}
+    base = pb.plan(**setting, lr=1e-3)
+    assert base.alone == pytest.approx(math.sqrt(3 / 100))
+    assert pb.plan(**setting, lr=1e-3 * times * base.alone * 0.7 / base.rho).pays == pays
+
+
+@pytest.mark.parametrize("edge_noise", [0.0, 3.0])
+def test_the_numbers_of_a_plan_belong_together(edge_noise):
+    found = pb.plan(100, 12, 3, 4, (2, 3), epsilon=2.0, rounds=30, edge_noise=edge_noise, topology="complete")
+    assert found.length == pytest.approx(math.sqrt(1 + 8 + 1 / 2 + 2 / 3))
+    assert (
+        found.multiplier == pytest.approx(found.sigma / found.clip)
+        and found.clip == found.share * found.length
+    )
+    assert found.mu == pytest.approx(accounting.mu_of(2.0, 1e-5)) and found.epsilon == pytest.approx(
+        2.0, abs=1e-8
+    )
+    # one colluder of a complete network of twelve sees the links of the eleven others
+    exposed = (1 / 11) + (10 / 11) / (1 + 9 * 11) if edge_noise else 1.0
+    assert found.exposure == pytest.approx(exposed, rel=1e-6)
+    assert found.mu**2 == pytest.approx(30 * exposed / found.multiplier**2, rel=1e-6)
+    assert found.membership == pytest.approx(norm.cdf(found.mu / math.sqrt(2)))
+    assert found.rho == pytest.approx(found.sigma * math.sqrt(30) * 0.05 * 3 / (100 * math.sqrt(12)))
+    assert found.to_dict()["rho"] == found.rho
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rows": 0}, "rows is 0"), ({"peers": 0}, "peers is 0"), ({"classes": 1}, "classes is 1; expected 2"),
+        ({"features": -1}, "features is -1"), ({"rounds": 0}, "rounds is 0"), ({"lr": 0.0}, "lr is 0.0"),
+        ({"lr": math.inf}, "lr is inf"), ({"categories": (3, 0)}, "at least one category"),
+        ({"features": 0}, "at least one column"), ({"family": "bayes-net"}, "expected one of naive-bayes, qda, lda"),
+    ],
+)  # fmt: skip
+def test_a_plan_of_nothing_is_refused_by_name(change, reason):
+    setting = {"rows": 50, "peers": 5, "classes": 2, "features": 2}
+    pb.plan(**setting)
+    with pytest.raises(ValueError, match=reason):
+        pb.plan(**{**setting, **change})

@@ -3,22 +3,26 @@
 import itertools
 import math
 import os
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as distributions
+from scipy.optimize import brentq
 from scipy.sparse import csr_array
 
 from peerbayes import core, topologies
 from peerbayes.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 from peerbayes.privacy import accounting, edges, sampling
 from peerbayes.privacy.coordinates import Coordinates
-from peerbayes.privacy.mechanism import AT_ONCE, MARGIN, Mechanism, residual_steps
+from peerbayes.privacy.mechanism import AT_ONCE, MARGIN, Mechanism, residual_steps, summed
 from peerbayes.privacy.projection import projection
 from peerbayes.privacy.scheme import scheme
 from peerbayes.privacy.terms import Privacy
+from peerbayes.privacy.units import Units
 
 DELTA = 1e-5
 
@@ -211,8 +215,6 @@ def test_doubtful_decisions_are_made_exactly(monkeypatch):
 
 def test_a_decision_on_the_edge_asks_for_more_bits():
     """A word that agrees with exp(−1) in all of its 64 bits settles nothing."""
-    from fractions import Fraction
-
     word = int(Fraction(math.exp(-1)) * 2**64)
     exact = 6786177901268885274  # floor(2⁶⁴/e)
     assert abs(word - exact) < 2**12
@@ -567,3 +569,349 @@ def test_networks_in_which_edge_noise_cannot_help_are_refused():
         edges.exposure(network_of("complete", 5), 3.0, 4)
     with pytest.raises(ValueError, match="sets"):
         edges.exposure(network_of("regular-4", 60), 3.0, 6)
+
+
+# --- beside the equations, written out -------------------------------------------------------------------------
+
+
+def ratio_of(epsilon, delta):
+    """The largest μ that is (ε, δ)-private, by the normal distribution of scipy and its solver."""
+
+    def excess(mu):
+        normal = distributions.norm
+        return (
+            normal.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal.cdf(-mu / 2 - epsilon / mu) - delta
+        )
+
+    return brentq(excess, 1e-6, 50.0, xtol=1e-14, rtol=1e-14)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_a_billionth_is_set_aside_for_the_grid(epsilon):
+    mu = accounting.mu_of(epsilon, DELTA)
+    assert accounting.epsilon_of(mu, DELTA) == pytest.approx(epsilon - 1e-9, abs=1e-10)
+    ledger = accounting.Ledger(epsilon, DELTA, 1, mu**2)
+    assert ledger.spent(1) - accounting.epsilon_of(mu, DELTA) == pytest.approx(1e-9, abs=1e-11)
+    assert mu == pytest.approx(ratio_of(epsilon, DELTA), rel=1e-8)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(5e-10, 1e-12), (1e-9, 1e-12), (1e-6, 1e-9)])
+def test_promises_near_nothing_leave_noise_that_keeps_them(epsilon, delta):
+    mu = accounting.mu_of(epsilon, delta)
+    assert mu > 0 and accounting.delta_of(mu, epsilon) <= delta
+
+
+def test_releases_that_tell_next_to_nothing_cost_nothing():
+    """δ alone covers them; and loud ones cost what the formula says, however large."""
+    assert accounting.epsilon_of(1e-7, DELTA) == 0.0 == accounting.epsilon_of(0.0, DELTA)
+    for mu in (5.0, 20.0, 60.0):
+        epsilon = accounting.epsilon_of(mu, DELTA)
+        assert accounting.delta_of(mu, epsilon) == pytest.approx(DELTA, rel=1e-6)
+
+
+def test_discretisation_is_twice_the_largest_difference_for_each_number():
+    """(40² + 1)/24σ² within ±40σ, in the logarithms of both datasets."""
+    assert accounting.discretisation(1000.0, 7) == pytest.approx(7 * 2 * 1601 / 24e6, rel=1e-12)
+
+
+def test_membership_is_the_area_under_the_curve_of_two_normals():
+    mu = 0.8
+    at = np.linspace(-9, 9, 20_001)
+    area = np.trapezoid(distributions.norm.sf(at - mu) * distributions.norm.pdf(at), at)
+    assert accounting.membership(mu) == pytest.approx(area, abs=1e-7)
+
+
+def test_a_round_fits_to_the_last_bit_of_the_budget():
+    mu = accounting.mu_of(2.0, DELTA)
+    for rounds in (1, 3, 7, 64, 1000):
+        ledger = accounting.Ledger(2.0, DELTA, rounds, mu**2 / rounds)
+        assert ledger.fits(rounds - 1) and not ledger.fits(rounds)
+        assert not accounting.Ledger(2.0, DELTA, rounds, mu**2 / rounds * (1 + 1e-9)).fits(rounds - 1)
+
+
+SETTINGS = [
+    {"noise": 0.089}, {"noise": 0.091}, {"noise": 0.249}, {"noise": 0.251}, {"noise": 0.251, "clip": 0.8},
+    {"bought_start": True}, {"bought_units": True}, {"bought_start": True, "bought_units": True, "clip": 2.0},
+    {"edge_noise": 3.0}, {"edge_noise": 0.5, "colluders": 2, "bought_start": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_scheme_is_its_equations(setting):
+    """G = κB, σ = G·√(exposure·T/(μ² less what was bought)), ρ = σ·√T·lr·C/(m_v·√n): with every number by hand."""
+    family, network = NaiveBayes(continuous=3, cardinalities=(2, 5)), network_of("regular-4", 12)
+    classes, peers, rounds, lr = 4, 12, 40, 0.05
+    clip, edge_noise = setting.get("clip", "auto"), setting.get("edge_noise", 0.0)
+    colluders, noise = setting.get("colluders", 1), setting.get("noise", 0.3)
+    bought = {name: setting.get(name, False) for name in ("bought_start", "bought_units")}
+
+    squared = ratio_of(2.0, DELTA) ** 2
+    first, units = 0.2 * squared * bought["bought_start"], 0.05 * squared * bought["bought_units"]
+    each, length = (squared - first - units) / rounds, math.sqrt(1 + 6 + 1 / 2 + 4 / 5)
+    exposed = by_definition(network, edge_noise, colluders) if edge_noise else 1.0
+    plain = length * math.sqrt(exposed / each)
+    rows = plain * math.sqrt(rounds) * lr * classes / (noise * math.sqrt(peers))
+    share = (1.0 if noise <= 0.09 else 0.5 if noise <= 0.25 else 0.35) if clip == "auto" else clip
+
+    terms = Privacy(2.0, DELTA, clip, 3.0, edge_noise, colluders)
+    found = scheme(terms, family, classes, rows, peers, rounds, lr, network if edge_noise else None, **bought)
+    assert found.share == share and found.rho == pytest.approx(share * noise, rel=1e-7)
+    assert found.mechanism.clip == pytest.approx(share * length, rel=1e-12)
+    assert found.sigma == pytest.approx(share * plain, rel=1e-7)
+    assert found.ledger.each == pytest.approx(each, rel=1e-7)
+    assert found.ledger.first == pytest.approx(first + units, rel=1e-7, abs=1e-15)
+    assert (found.ledger.epsilon, found.ledger.delta, found.ledger.rounds) == (2.0, DELTA, rounds)
+    unit = 2.0**-found.mechanism.bits
+    assert found.edge_sigma == math.ceil(edge_noise * found.mechanism.sigma)
+    if bought["bought_start"]:
+        assert found.start_clip == pytest.approx(length, rel=1e-12)
+        assert found.start_sigma * unit == pytest.approx(length / math.sqrt(first), rel=1e-7)
+    else:
+        assert found.start_clip == found.start_sigma == 0
+    for neighbours, boost in ((0, 1.0), (4, 1.0), (4, 2.5)):
+        spread = boost * math.sqrt(3 * (found.sigma**2 + neighbours * (found.edge_sigma * unit) ** 2))
+        assert found.spread(neighbours, boost) == pytest.approx(spread, rel=1e-12)
+
+
+@pytest.mark.parametrize("edge_noise", [0.0, 3.0])
+@pytest.mark.parametrize("bought_start", [False, True])
+def test_a_scheme_is_refused_where_the_grid_would_cost_more_than_half_of_what_is_set_aside(
+    edge_noise, bought_start
+):
+    """Numbers of all releases, and of every noise that a curious peer sees a part of; the other half is for units."""
+    family, network, outcomes = NaiveBayes(continuous=2), network_of("regular-4", 12), set()
+    for power in range(1, 20):
+        bound = 2.0**power
+        terms = Privacy(8.0, DELTA, 1.0, bound, edge_noise)
+        sigma = math.sqrt(5) / ratio_of(8.0, DELTA) * math.sqrt(30 / (0.8 if bought_start else 1.0))
+        sigma *= math.sqrt(by_definition(network, edge_noise, 1)) if edge_noise else 1.0
+        start = math.sqrt(5) / ratio_of(8.0, DELTA) / math.sqrt(0.2)
+        least = (min(sigma, start) if bought_start else sigma) * 2.0 ** (40 - 2 * power)
+        numbers = 3 * 5 * 31 * (12 + 24 if edge_noise else 1)
+        refused = numbers * 2 * 1601 / (24 * least**2) > 0.5e-9
+        outcomes.add(refused)
+        try:
+            scheme(terms, family, 3, 100.0, 12, 30, 0.05, network, None, bought_start)
+        except ValueError as error:
+            assert refused and "discrete would cost more" in str(error), power
+        else:
+            assert not refused, power
+    assert outcomes == {True, False}
+
+
+def test_a_scheme_asks_whether_edge_noise_can_help():
+    terms = Privacy(edge_noise=3.0)
+    with pytest.raises(ValueError, match="at least 3 neighbours"):
+        scheme(terms, NaiveBayes(continuous=1), 2, 50, 10, 16, 0.05, network_of("ring", 10))
+    with pytest.raises(ValueError, match="name the network"):
+        scheme(terms, NaiveBayes(continuous=1), 2, 50, 10, 16, 0.05)
+
+
+def test_more_peers_than_can_be_inverted_are_refused_at_once(monkeypatch):
+    monkeypatch.setattr(np.linalg, "inv", lambda matrix: pytest.fail("inverted"))
+    with pytest.raises(ValueError, match="up to 4,096 peers"):
+        edges.exposure(network_of("ring", 4097), 3.0)
+
+
+def test_another_key_draws_other_noise():
+    pytest.importorskip("cryptography")
+    one, other = (edges.keyed(bytes([k] * 32), b"round 1")(64) for k in (1, 2))
+    assert one != other
+
+
+@given(st.floats(1e-6, 100.0), st.floats(0.5, 50.0))
+def test_noise_is_never_below_what_was_reckoned_with(sigma, bound):
+    mechanism = mechanism_of(FAMILIES["continuous"], bound=bound)
+    steps, unit = mechanism.steps_of(sigma), Fraction(1, 2**mechanism.bits)
+    assert Fraction(sigma) <= steps * unit < Fraction(sigma) + unit
+
+
+@pytest.mark.parametrize(
+    ("bound", "bits"), [(0.5, 40), (1.0, 40), (1.5, 38), (2.0, 38), (3.0, 36), (10.0, 33)]
+)
+def test_the_grid_leaves_room_for_the_largest_entry(bound, bits):
+    """Twenty bits for the steps, twenty for an entry of up to bound²."""
+    assert mechanism_of(FAMILIES["continuous"], bound=bound).bits == bits
+
+
+def test_rows_lie_on_their_grid_within_the_bound():
+    """Whole numbers; values beyond the bound, and what is no number, as if they were at it, or not there."""
+    family = NaiveBayes(continuous=1, missing=True)
+    mechanism = mechanism_of(family, bound=3.0)
+    values = np.array([[0.1], [2.9], [3.0], [3.1], [50.0], [-1e9], [np.inf], [np.nan]])
+    moved = mechanism.rows(family, Rows(values, np.zeros((8, 0), dtype=int)))
+    assert np.array_equal(moved, np.rint(moved)) and np.abs(moved).max() <= 2**20
+    unit = 2.0**-mechanism.row_bits
+    # h: the 1; o − 1; x; (x² − o)/√2
+    inside = np.clip(values[:, 0], -3, 3)
+    expected = np.stack([np.ones(8), np.zeros(8), inside, (inside**2 - 1) / math.sqrt(2)], axis=1)
+    expected[7] = 1, -1, 0, 0
+    assert np.abs(moved * unit - expected).max() <= unit / 2 + 1e-12
+
+
+def test_sums_of_the_largest_products_are_exact():
+    """Of more rows than float64 could add up at once."""
+    count = 9 * AT_ONCE + 5
+    cut, rows = np.full((count, 1), 2.0**20 - 1), np.full((count, 2), 2.0**20 - 3)
+    whole = (2**20 - 1) * (2**20 - 3) * count
+    assert whole > 2**53 and summed(cut, rows).tolist() == [[whole, whole]]
+
+
+def test_more_rows_than_64_bits_hold_are_refused():
+    """Without a copy of them: one row, seen as often."""
+    family, most = NaiveBayes(continuous=1), 1 << 22
+    rows = Rows(np.broadcast_to(np.zeros(1), (most + 1, 1)), np.broadcast_to(np.zeros(0, int), (most + 1, 0)))
+    with pytest.raises(ValueError, match="4,194,305 rows; a private one takes up to 4,194,304"):
+        mechanism_of(family).rows(family, rows)
+    with pytest.raises(ValueError, match="takes up to 4,194,304"):
+        Units((False,), 0.05).sums(rows.values)
+
+
+def test_steps_that_are_no_numbers_count_nothing_and_long_ones_are_one():
+    mechanism = mechanism_of(FAMILIES["continuous"], clip=1e6)
+    rows = np.full((4, 9), 2.0**10)
+    steps = np.array([[np.nan, 0.5], [np.inf, 0.5], [-np.inf, 0.25], [7.0, -7.0]])
+    cut = mechanism.cut(steps, rows) / 2**20
+    np.testing.assert_array_equal(cut, [[0, 0.5], [0, 0.5], [0, 0.25], [1, -1]])
+
+
+@given(seed=st.integers(0, 2**32 - 1), clip=st.floats(0.05, 3.0))
+def test_a_row_is_cut_to_the_length_it_may_have_and_not_shorter(seed, clip):
+    """w = min(1, G/(‖q‖·‖h‖)), less 2⁻⁴⁰ of it, cut towards zero on a grid of 2⁻²⁰."""
+    rng = np.random.default_rng(seed)
+    mechanism = mechanism_of(FAMILIES["continuous"], clip=clip)
+    steps, rows = rng.uniform(-1, 1, (5, 3)), np.rint(rng.normal(size=(5, 9)) * 2**mechanism.row_bits)
+    for q, h, cut in zip(steps, rows, mechanism.cut(steps, rows), strict=True):
+        length = np.linalg.norm(q) * np.linalg.norm(h) * 2.0**-mechanism.row_bits
+        exact = min(1.0, clip * (1 - 2.0**-40) / length) * q * 2**20
+        assert (np.abs(cut) <= np.abs(exact) * (1 + 1e-12)).all() and (np.abs(cut - exact) < 1 + 1e-6).all()
+        assert np.array_equal(cut, np.rint(cut))
+
+
+def test_dependent_conditions_of_a_network_are_told_from_rounding():
+    """The normals are orthonormal: none is what rounding left of a condition that follows from others."""
+    for family in FAMILIES.values():
+        normals = mechanism_of(family).projection.normals
+        dense = normals if isinstance(normals, np.ndarray) else normals.toarray()
+        assert np.abs(dense.T @ dense - np.eye(dense.shape[1])).max(initial=0.0) < 1e-12
+        h = Coordinates(family).to(
+            np.asarray(family.features(drawn_rows(family, 50, np.random.default_rng(0))))
+        )
+        if not getattr(family, "missing", False):
+            assert np.abs(h @ dense).max(initial=0.0) < 1e-9
+
+
+def test_a_private_start_keeps_its_class_sums():
+    """Residuals add up to zero over classes, sums of rows do not."""
+    moved = np.arange(12.0).reshape(3, 4)
+    project = mechanism_of(NaiveBayes(cardinalities=(3,))).projection
+    assert np.abs(project(moved).sum(axis=0)).max() < 1e-12
+    kept = project(moved, classes=False)
+    assert kept[:, 0] == pytest.approx(moved[:, 0]) and np.abs(kept[:, 1:].sum(axis=1)).max() < 1e-12
+
+
+def exactly(word, gamma, bits):
+    """Whether word/2⁶⁴ and the bits that follow are below exp(−γ), by 400 digits."""
+    with localcontext() as context:
+        context.prec = 400
+        return Fraction(word * 2**192 + bits, 2**256) < Fraction(
+            (-Decimal(gamma.numerator) / gamma.denominator).exp()
+        )
+
+
+@given(gamma=st.fractions(0, 40), near=st.integers(-2, 2), bits=st.integers(0, 2**192 - 1))
+def test_decisions_near_the_threshold_are_those_of_infinite_precision(gamma, near, bits):
+    with localcontext() as context:
+        context.prec = 60
+        threshold = int(Fraction((-Decimal(gamma.numerator) / gamma.denominator).exp()) * 2**64)
+    word = min(max(threshold + near, 0), 2**64 - 1)
+    stream = iter(bits.to_bytes(24, "big")[k : k + 8][::-1] for k in (0, 8, 16))
+    assert sampling._settled(word, gamma, lambda count: next(stream)) == exactly(word, gamma, bits)
+
+
+def test_a_float_that_is_too_near_is_not_trusted(monkeypatch):
+    """The words that differ from the threshold by less than 2⁻⁴⁰ are settled exactly, and no others."""
+    at = int(Fraction(math.exp(-1)) * 2**64)
+    words = [at, at + 2**23, at - 2**23, at + 2**26, at - 2**26]
+    asked = []
+    monkeypatch.setattr(sampling, "_settled", lambda word, gamma, source: asked.append(word) or True)
+    taken = sampling._bernoulli(
+        np.ones(5), lambda _: Fraction(1), lambda count: np.array(words, dtype="<u8").tobytes()
+    )
+    assert asked == words[:3] and taken.tolist() == [True, True, True, False, True]
+
+
+def test_the_largest_scale_is_two_to_the_46():
+    drawn = sampling.discrete_gaussian(1 << 46, 200, seeded(2))
+    assert 0.5 < (drawn / 2.0**46).std() < 1.5 and np.array_equal(
+        drawn, drawn.astype(np.float64).astype(np.int64)
+    )
+    with pytest.raises(ValueError, match="2\\^46"):
+        sampling.discrete_gaussian((1 << 46) + 1, 1, seeded(2))
+
+
+@pytest.mark.parametrize("sigma", [1, 3])
+def test_as_many_as_asked_for_are_drawn_and_half_of_them_are_negative(sigma):
+    drawn = sampling.discrete_gaussian(sigma, 60_001, seeded(7))
+    assert drawn.shape == (60_001,) and sampling.discrete_gaussian(sigma, 0, seeded(7)).size == 0
+    signs = drawn[drawn != 0] > 0
+    assert abs(signs.mean() - 0.5) < 5 * 0.5 / math.sqrt(signs.size)
+
+
+# --- what is bought of columns ------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.booleans(), max_size=4), st.floats(1e-3, 1.0))
+def test_units_are_asked_for_by_the_book(seed, missing, cost):
+    """Steps of 2⁻²⁴; a row of values at ±1 moves a release as far as any can, but for rounding."""
+    rng, asked = np.random.default_rng(seed), Units(tuple(missing), cost)
+    values = rng.choice([-1.0, 1.0, 0.3, -0.7, 4.0], (6, len(missing)))
+    values[rng.random(values.shape) < 0.4 * np.array(missing, dtype=float)] = np.nan
+    expected = [6 * 2**24]
+    for u, may_miss in zip(values.T, missing, strict=True):
+        inside = [min(max(x, -1.0), 1.0) for x in u if not math.isnan(x)]
+        expected += [sum(round(x * 2**24) for x in inside), sum(round((x * x - 0.5) * 2**24) for x in inside)]
+        expected += [len(inside) * 2**24] if may_miss else []
+    assert asked.sums(values).tolist() == expected and asked.size == len(expected)
+    longest = float(np.linalg.norm(asked.sums(np.ones((1, len(missing)))).astype(float)))
+    assert longest <= asked.most == pytest.approx(longest + math.sqrt(asked.size) / 2, rel=1e-12)
+    least = asked.most / math.sqrt(cost)
+    assert least <= asked.sigma <= least * (1 + 1e-11) + 1
+    assert asked.discretisation() == pytest.approx(asked.size * 2 * 1601 / (24 * asked.sigma**2), rel=1e-12)
+
+
+@given(
+    peers=st.integers(1, 30),
+    rows=st.floats(-2000, 2000),
+    sums=st.lists(st.floats(-1500, 1500), min_size=5, max_size=5),
+)
+def test_units_are_opened_by_the_book(peers, rows, sums):
+    """Mean within ±1, variance between what noise allows and 1; those of even values where noise hides the count."""
+    asked = Units((False, True), 0.05)
+    total = np.rint(np.array([rows, *sums]) * 2**24).astype(np.int64)
+    told_rows, mean, deviation = asked.opened(total, peers)
+    rows, first, second, other_first, other_second, there = (int(number) / 2**24 for number in total)
+    assert told_rows == rows
+    noise = asked.sigma / 2**24 * math.sqrt(peers)
+    for column, (count, x, square) in enumerate(((rows, first, second), (there, other_first, other_second))):
+        expected = (0.0, 1 / 3)
+        if count > 3 * noise:
+            centre = min(max(x / count, -1.0), 1.0)
+            expected = centre, min(max(square / count + 0.5 - centre**2, noise / count), 1.0)
+        assert (mean[column], deviation[column] ** 2) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+# --- terms -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_promised_unless_somebody_says_otherwise():
+    terms = Privacy()
+    assert (terms.epsilon, terms.delta, terms.clip, terms.bound) == (4.0, 1e-5, "auto", 3.0)
+    assert (terms.edge_noise, terms.colluders, terms.min_rows) == (0.0, 1, 50)
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "clip", "bound", "edge_noise", "colluders", "min_rows"])
+def test_true_is_no_number_and_infinity_no_promise(name):
+    for value in (True, math.inf, None):
+        with pytest.raises(ValueError, match=name):
+            Privacy(**{name: value})
