@@ -707,10 +707,12 @@ def test_a_scheme_asks_whether_edge_noise_can_help():
         scheme(terms, NaiveBayes(continuous=1), 2, 50, 10, 16, 0.05)
 
 
-def test_more_peers_than_can_be_inverted_are_refused_at_once(monkeypatch):
+def test_more_peers_or_sets_than_can_be_tried_are_refused_at_once(monkeypatch):
     monkeypatch.setattr(np.linalg, "inv", lambda matrix: pytest.fail("inverted"))
     with pytest.raises(ValueError, match="up to 4,096 peers"):
         edges.exposure(network_of("ring", 4097), 3.0)
+    with pytest.raises(ValueError, match="50,086 sets; up to 50,000 sets"):  # 317·316/2
+        edges.exposure(network_of("ring", 317), 3.0, 2)
 
 
 def test_another_key_draws_other_noise():

@@ -1,8 +1,12 @@
 """The same numbers as scikit-learn, scipy and plain arithmetic."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import integrate, stats
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
@@ -10,6 +14,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticD
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 
 import peerbayes as pb
+from peerbayes import core
+from peerbayes.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 
 
 @pytest.mark.parametrize("load", [load_iris, load_wine, load_breast_cancer])
@@ -213,3 +219,229 @@ def test_a_constant_column_changes_nothing_but_the_density():
     model = pb.MixedNB(variance_floor=0.01)
     every, fewer = clone(model).fit(X, y), clone(model).fit(X[:, varying], y)
     np.testing.assert_allclose(every.predict_proba(X), fewer.predict_proba(X[:, varying]), atol=1e-9)
+
+
+# --- θ with its guards, written out ------------------------------------------------------------------------
+
+GUARDED = {
+    "naive-bayes": NaiveBayes(continuous=3, cardinalities=(2, 4), count_floor=0.2, variance_floor=0.05),
+    "naive-bayes, missing": NaiveBayes(
+        continuous=3, cardinalities=(2, 4), count_floor=0.2, variance_floor=0.05, missing=True
+    ),
+    "qda": SeparateGaussian(
+        continuous=3, cardinalities=(2, 4), count_floor=0.2, variance_floor=0.05, shrinkage=0.1
+    ),
+    "lda": SharedGaussian(
+        continuous=3, cardinalities=(2, 4), count_floor=0.2, variance_floor=0.05, shrinkage=0.1
+    ),
+    "bayes-net": BayesNet(
+        continuous=4, cardinalities=(2, 3, 2), parents=((), (0, 4), (0, 1, 4, 6), (0,), (), (4,), (4, 5)),
+        count_floor=0.2, variance_floor=0.05, shrinkage=0.1,
+    ),
+    "bayes-net, plain": BayesNet(
+        continuous=4, cardinalities=(2, 3, 2), parents=((), (0, 4), (0, 1, 4, 6), (0,), (), (4,), (4, 5)),
+        count_floor=0.2, variance_floor=0.05,
+    ),
+}  # fmt: skip
+TINY, FAR = 1e-30, 1e6
+
+
+class ByHand:
+    """log p(x, c) of a family, one number after the other, in the order of the equations."""
+
+    def __init__(self, family, stats):
+        self.family = family
+        self.unit = stats / np.abs(stats).max()
+        counts = self.unit[:, 0]
+        self.floor = max(sum(max(n, 0.0) for n in counts) * family.count_floor / len(stats), TINY)
+        self.counts = [max(n, self.floor) for n in counts]
+        self.extra = getattr(family, "shrinkage", 0.0) * sum(self.counts)
+        self.least = max(family.variance_floor, TINY)
+
+    def moments(self, count, first, second, share=1):
+        """Rows, mean and second moment of columns, filled up to the floor's share by rows of a standard normal."""
+        floor = max(self.floor / share, TINY)
+        lacking = max(floor - max(count, 0.0), 0.0)
+        return max(count, floor), np.asarray(first), np.asarray(second) + lacking * np.eye(len(first))
+
+    def joint(self, x, codes):
+        """log p(x, c) of one row, nothing of it missing: [C]."""
+        name = self.family.name
+        own = {"naive-bayes": self.of_columns, "bayes-net": self.of_network}.get(name, self.of_covariance)
+        told = [own(c, x, codes) for c in range(len(self.counts))]
+        return np.log(np.array(self.counts) / sum(self.counts)) + told
+
+    def cells(self, c, codes):
+        """Σ log p(x_j | c) of the discrete columns, each by itself."""
+        told, place = 0.0, self.family.dense_size
+        for code, size in zip(codes, self.family.cardinalities, strict=True):
+            held = np.maximum(self.unit[c, place : place + size], max(self.floor / size, TINY))
+            told += np.log(held[code] / held.sum())
+            place += size
+        return told
+
+    def of_columns(self, c, x, codes):
+        d, told = self.family.continuous, self.cells(c, codes)
+        for j in range(d):
+            at = 1 + j + d * self.family.missing
+            count = self.unit[c, 1 + j] if self.family.missing else self.unit[c, 0]
+            rows, first, second = self.moments(count, [self.unit[c, at]], [[self.unit[c, at + d]]])
+            mean = np.clip(first[0] / rows, -FAR, FAR)
+            told += stats.norm.logpdf(x[j], mean, np.sqrt(max(second[0, 0] / rows - mean**2, self.least)))
+        return told
+
+    def covariance(self, c):
+        """μ_c, and Σ_c before its eigenvalues are floored."""
+        means, scatters, rows = [], [], []
+        for k in range(len(self.counts)):
+            d = self.family.continuous
+            square = np.zeros((d, d))
+            square[np.triu_indices(d)] = self.unit[k, 1 + d : self.family.dense_size]
+            square = np.triu(square) + np.triu(square, 1).T
+            count, first, second = self.moments(self.unit[k, 0], self.unit[k, 1 : 1 + d], square)
+            means.append(np.clip(first / count, -FAR, FAR))
+            scatters.append(second - count * np.outer(means[-1], means[-1]))
+            rows.append(count)
+        if self.family.name == "lda":
+            scatter, count = sum(scatters), sum(rows)
+        else:
+            scatter, count = scatters[c], rows[c]
+        return means[c], (scatter + self.extra * np.eye(len(scatter))) / (count + self.extra)
+
+    def of_covariance(self, c, x, codes):
+        mean, covariance = self.covariance(c)
+        values, vectors = np.linalg.eigh(covariance)
+        covariance = vectors @ np.diag(np.maximum(values, self.least)) @ vectors.T
+        return stats.multivariate_normal(mean, covariance).logpdf(x) + self.cells(c, codes)
+
+    def conditional(self, c, column):
+        """(a, b, q) of each configuration of a continuous column's discrete parents; b of its continuous ones."""
+        places = self.family._of_column[column]  # [configurations, 2 + q, 2 + q]
+        share = len(places)
+        parts = [self.moments(own[0, 0], own[0, 1:], own[1:, 1:], share) for own in self.unit[c][places]]
+        total = sum(rows for rows, _, _ in parts)
+        if share > 1 and self.extra:  # rows like those of the whole class
+            of_all = [sum(part[k] for part in parts) * self.extra / total for k in (1, 2)]
+            parts = [(n + self.extra, first + of_all[0], second + of_all[1]) for n, first, second in parts]
+        for rows, first, second in parts:
+            mean = np.clip(first / rows, -FAR, FAR)
+            covariance = second / rows - np.outer(mean, mean)
+            spread = np.maximum(np.diagonal(covariance), self.least)
+            limit = np.sqrt(np.outer(spread, spread)) * (0.995 if self.extra else 1.0)
+            covariance = np.clip(covariance, -limit, limit) * rows / (rows + self.extra)
+            np.fill_diagonal(covariance, spread)
+            among, across = covariance[1:, 1:], covariance[1:, 0]
+            values, vectors = np.linalg.eigh(among)
+            slopes = vectors @ ((vectors.T @ across) / np.maximum(values, self.least))
+            slopes = np.clip(slopes, -1e5, 1e5)
+            left = spread[0] - 2 * slopes @ across + slopes @ among @ slopes
+            yield mean[0] - slopes @ mean[1:], slopes, max(left, self.least)
+
+    def table(self, c, column):
+        """p(x_j | configuration) of a discrete column: [configurations, r]."""
+        places = self.family._of_column[column]
+        held = np.maximum(self.unit[c][places], max(self.floor / places.size, TINY))
+        if len(held) > 1 and self.extra:
+            alone = held.sum(axis=0)
+            held = held + self.extra * alone / alone.sum()
+        return held / held.sum(axis=1, keepdims=True)
+
+    def of_network(self, c, x, codes):
+        told, d = 0.0, self.family.continuous
+        for column, parents in enumerate(self.family.parents):
+            linear = [p for p in parents if p < d]
+            discrete = [p - d for p in parents if p >= d]
+            sizes = [self.family.cardinalities[p] for p in discrete]
+            at = np.ravel_multi_index([codes[p] for p in discrete], sizes) if discrete else 0
+            if column >= d:
+                told += np.log(self.table(c, column)[at, codes[column - d]])
+            else:
+                intercept, slopes, variance = list(self.conditional(c, column))[at]
+                told += stats.norm.logpdf(x[column], intercept + slopes @ x[linear], np.sqrt(variance))
+        return told
+
+    def held(self):
+        """How many guards act: class counts, cells, and the parameters of continuous columns."""
+        family, d = self.family, self.family.continuous
+        total = sum(n < self.floor for n in self.unit[:, 0])
+        tables = [(cells, (cells.stop - cells.start)) for cells, _ in family.tabled()]
+        for cells, size in tables:
+            total += (self.unit[:, cells] < max(self.floor / size, TINY)).sum()
+        for c in range(len(self.counts)):
+            if family.name == "naive-bayes":
+                for j in range(d):
+                    at = 1 + j + d * family.missing
+                    count = self.unit[c, 1 + j] if family.missing else self.unit[c, 0]
+                    rows, first, second = self.moments(count, [self.unit[c, at]], [[self.unit[c, at + d]]])
+                    mean = first[0] / rows
+                    variance = second[0, 0] / rows - np.clip(mean, -FAR, FAR) ** 2
+                    total += count < self.floor or variance < self.least or abs(mean) > FAR
+            elif family.name == "bayes-net":
+                for column in range(d):
+                    places = family._of_column[column]
+                    for own, (_, _, variance) in zip(places, self.conditional(c, column), strict=True):
+                        few = self.unit[c, own[0, 0]] < max(self.floor / len(places), TINY)
+                        total += few or variance <= self.least
+            elif family.name == "qda" or c == 0:  # LDA has one covariance
+                total += (np.linalg.eigvalsh(self.covariance(c)[1]) < self.least).sum()
+        return total
+
+
+def pushed_about(family, rng, noise, classes=3):
+    """Statistics of rows, and what calibration could make of them: counts and variances below zero, too."""
+    values = rng.normal(size=(60, family.continuous)) @ rng.normal(size=(family.continuous,) * 2)
+    codes = np.stack([rng.integers(0, size, 60) for size in family.cardinalities], axis=1)
+    if getattr(family, "missing", False):
+        values[rng.random(values.shape) < 0.3] = np.nan
+    labels = core.one_hot(rng.integers(0, classes, 60), classes)
+    labels[:30, 2], labels[:30, 0] = 0.0, labels[:30, 0] + labels[:30, 2]  # one class has fewer rows
+    found = core.statistics(family.features(Rows(values, codes)), labels)
+    found += noise * rng.normal(size=found.shape)
+    found[1, 0] = np.abs(found[:, 0]).max()  # one class has rows, whatever the others have
+    return found
+
+
+@pytest.mark.parametrize("noise", [0.0, 2.0, 30.0])
+@pytest.mark.parametrize("family", GUARDED.values(), ids=GUARDED.keys())
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=8)
+def test_weights_are_the_equations_with_every_guard(family, noise, seed):
+    rng = np.random.default_rng(seed)
+    model = pushed_about(family, rng, noise)
+    codes = np.stack([rng.integers(0, size, 5) for size in family.cardinalities], axis=1)
+    rows = Rows(rng.normal(size=(5, family.continuous)), codes)
+    features, weights = family.features(rows), family.weights(model)
+    by_hand = ByHand(family, model)
+    expected = np.stack([by_hand.joint(x, code) for x, code in zip(rows.values, rows.codes, strict=True)])
+    size = np.abs(features) @ np.abs(weights).T  # what rounding is relative to
+    assert (np.abs(core.log_joint(features, weights) - expected) <= 1e-9 * size).all()
+    assert family.floored(model) == by_hand.held()
+
+
+def test_defaults_are_those_of_the_page():
+    """10⁻³⁰ and 10⁻⁹ for maximum likelihood; while calibrating 10⁻⁴ and 0.05, or 0.01, and rows that shrink."""
+    X, y = load_iris(return_X_y=True)
+    guards = {pb.MixedNB: (0.05, None), pb.QDA: (0.01, 10.0), pb.LDA: (0.01, 0.0), pb.TAN: (0.01, 5.0)}
+    for estimator, (floor, rows) in guards.items():
+        family = estimator().fit(X, y).family_
+        assert (family.count_floor, family.variance_floor) == (1e-30, 1e-9)
+        family = estimator(calibrate=True, max_iter=1).fit(X, y).family_
+        assert (family.count_floor, family.variance_floor) == (1e-4, floor)
+        if rows is not None:
+            assert family.shrinkage * len(y) == pytest.approx(rows)
+
+
+@pytest.mark.parametrize("family", GUARDED.values(), ids=GUARDED.keys())
+def test_means_end_at_a_million_and_variances_do_not_end_at_nothing(family):
+    """A count near zero beside a large first moment; in units of the largest entry, so that only their ratio counts."""
+    family = replace(family, count_floor=1e-30, variance_floor=0.0)
+    model = family.uniform(2, 2.0)
+    model[0, 0] = 1e-12
+    model[0, 1 : family.dense_size] *= 1e-12
+    first = 4 if getattr(family, "missing", False) else 1
+    if first == 4:
+        model[0, 1:4] = 1e-12
+    model[0, first] = 1e3
+    told = family.parameters(model)
+    assert np.asarray(told.mean)[0, 0] == 1e6
+    assert np.isfinite(np.asarray(family.weights(model))).all() and family.floored(model) >= 1

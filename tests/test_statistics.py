@@ -1,7 +1,9 @@
 """Statistics add: over splits of a table, over parties, and over differences between their schemas."""
 
 import functools
+import math
 import operator
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_wine
 
 import peerbayes as pb
+from peerbayes import grids
 from peerbayes.families import NaiveBayes
 
 ESTIMATORS = [pb.MixedNB, pb.QDA, pb.LDA]
@@ -238,3 +241,72 @@ def test_a_prior_may_know_more_categories_than_the_rows():
     model = pb.MixedNB(prior=expert).fit(few, y[few.index])
     assert model.schema_.columns[1].categories == ("a", "b", "c")
     assert model.predict_proba(X).shape == (120, 3)
+
+
+# --- sums that have the same bits in any order -------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=30), st.randoms(use_true_random=False))
+def test_sums_on_a_grid_do_not_depend_on_the_order(numbers, random):
+    """And are off by half a step of the grid for each number at most; a grid as fine as 62 bits allow."""
+    bound = sum(map(abs, numbers)) or 1.0
+    power = grids.exponent(bound)
+    assert 2.0**61 <= math.ldexp(bound * (1 + 1e-9), power) < 2.0**62
+    turned = numbers.copy()
+    random.shuffle(turned)
+    one, other = (grids.on_grid(np.array(each), power).sum() for each in (numbers, turned))
+    assert one == other and one.dtype == np.int64
+    found = grids.off_grid(np.array([one]), power)[0]
+    exact = sum(map(Fraction, numbers))
+    assert (
+        abs(Fraction(found) - exact)
+        <= Fraction(len(numbers), 2) * Fraction(2) ** -power + abs(exact) * Fraction(2) ** -52
+    )
+
+
+@pytest.mark.parametrize("power", [-40, 0, 1, 30])
+def test_the_largest_sum_of_a_grid_leaves_a_bit_to_spare(power):
+    """Also where the bound is a power of two, which rounding may have made a little larger."""
+    bound = 2.0**power
+    assert abs(int(grids.on_grid(np.array([-bound]), grids.exponent(bound))[0])) < 2**62
+
+
+def test_numbers_go_to_the_nearest_of_a_grid():
+    np.testing.assert_array_equal(grids.on_grid(np.array([0.6, -0.6, 0.4, 1.5]) / 4, 2), [1, -1, 0, 2])
+    np.testing.assert_array_equal(grids.off_grid(np.array([3, -5]), 2), [0.75, -1.25])
+
+
+def test_a_model_as_statistics_stands_for_the_rows_it_was_made_from():
+    X, y = table(13)
+    model = pb.MixedNB().fit(X, y).statistics_
+    again = pb.Statistics.of_model(7.5 * model.values, model.schema, model.family, 60)
+    assert again.rows == pytest.approx(60) and again.calibrated
+    np.testing.assert_allclose(again.values, model.values / 2, rtol=1e-12)
+    nothing = pb.Statistics.of_model(0 * model.values, model.schema, model.family, 60)
+    assert nothing.rows == 0
+
+
+def test_statistics_of_different_kinds_are_not_added():
+    X, y = table(14)
+    nb, qda = pb.MixedNB().fit(X, y).statistics_, pb.QDA().fit(X, y).statistics_
+    with pytest.raises(pb.StatisticsMismatch, match="naive-bayes and of qda cannot be added"):
+        nb + qda
+    with pytest.raises(pb.StatisticsMismatch, match="describe a model"):
+        nb + pb.MixedNB(calibrate=True).fit(X, y).statistics_
+    for trouble in (np.nan, np.inf):
+        broken = nb.values.copy()
+        broken[0, 0] = trouble
+        with pytest.raises(pb.StatisticsMismatch, match="NaN or infinity"):
+            pb.Statistics(broken, nb.schema, nb.family)
+
+
+def test_a_family_that_does_not_fit_its_schema_is_refused_when_restored():
+    X, y = table(15)
+    stats = pb.MixedNB().fit(X, y).statistics_
+    told = stats.described()
+    told["family"] = {**told["family"], "continuous": 2}
+    with pytest.raises(pb.StatisticsMismatch, match="does not fit the schema"):
+        pb.Statistics.restored(told, stats.values)
+    told["family"] = {**told["family"], "name": "oracle"}
+    with pytest.raises(pb.StatisticsMismatch, match="'oracle'; expected one of naive-bayes"):
+        pb.Statistics.restored(told, stats.values)
