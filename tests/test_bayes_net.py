@@ -386,3 +386,155 @@ def test_a_row_is_in_one_cell_of_each_table_that_nothing_is_missing_for(seed):
             else:
                 configuration = np.ravel_multi_index(values, sizes) if sizes else 0
                 assert place == own[configuration, row[column - 1]]
+
+
+# --- beside the definitions, written out -------------------------------------------------------------------
+
+
+def told_by_hand(rows, labels, classes, cardinalities):
+    """I(X_i; X_j | C) and I(X_i; C), one pair and class after the other: [D, D], [D]."""
+    d, sizes = rows.values.shape[1], cardinalities
+    columns = d + len(sizes)
+    told, of_class = np.zeros((columns, columns)), np.zeros(columns)
+    shares = np.bincount(labels, minlength=classes) / len(labels)
+
+    def entropy(*codes):
+        _, counts = np.unique(np.stack(codes), axis=1, return_counts=True)
+        return -(counts / counts.sum() * np.log(counts / counts.sum())).sum()
+
+    def shrunk(x, code, pseudo):
+        """½ log σ² less the mean of ½ log σ²_a, each category with so many rows like those of all."""
+        mean, variance = x.mean(), x.var()
+        found = 0.5 * np.log(variance)
+        for a in np.unique(code):
+            own = x[code == a]
+            rows = own.size + pseudo
+            first = (own.sum() + pseudo * mean) / rows
+            second = ((own**2).sum() + pseudo * (variance + mean**2)) / rows
+            found -= own.size / x.size * 0.5 * np.log(second - first**2)
+        return found
+
+    for c in range(classes):
+        mine = labels == c
+        x, codes = rows.values[mine], rows.codes[mine]
+        for i in range(d):
+            for j in range(d):
+                if i != j:
+                    told[i, j] -= shares[c] * 0.5 * np.log(1 - np.corrcoef(x[:, i], x[:, j])[0, 1] ** 2)
+            for a in range(len(sizes)):
+                told[i, d + a] += shares[c] * shrunk(x[:, i], codes[:, a], 5.0)
+        for a in range(len(sizes)):
+            for b in range(len(sizes)):
+                if a != b:
+                    one, other = codes[:, a], codes[:, b]
+                    told[d + a, d + b] += shares[c] * (entropy(one) + entropy(other) - entropy(one, other))
+    told[d:, :d] = told[:d, d:].T
+    for i in range(d):
+        of_class[i] = shrunk(rows.values[:, i], labels, 0.0)
+    for a in range(len(sizes)):
+        code = rows.codes[:, a]
+        of_class[d + a] = entropy(code) + entropy(labels) - entropy(code, labels)
+    return told, of_class
+
+
+@given(seed=seeds)
+def test_information_is_that_of_the_definitions(seed):
+    rng = np.random.default_rng(seed)
+    rows, labels = rows_of(rng, 150, 3, (2, 3, 2)), rng.choice(3, 150, p=[0.6, 0.3, 0.1])
+    labels[:3] = range(3)
+    rows.codes[:, 1] = (rows.codes[:, 0] + rows.codes[:, 1] + labels) % 3
+    rows.values[:, 0] += rows.codes[:, 0] + labels
+    pairs = dependence.Pairs.of(rows, labels, 3, (2, 3, 2))
+    told, of_class = told_by_hand(rows, labels, 3, (2, 3, 2))
+    told = np.maximum(told, 0.0)  # pseudo-rows can make it a little less
+    np.testing.assert_allclose(pairs.information, told, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(pairs.of_class, of_class, rtol=1e-9, atol=1e-12)
+    parents = dependence.kdb(pairs, 2)
+    assert dependence.total_information(pairs, parents) == pytest.approx(
+        sum(told[column, parent] for column, own in enumerate(parents) for parent in own)
+    )
+
+
+@given(seed=seeds, k=st.integers(0, 4))
+def test_kdb_takes_the_parents_that_tell_most_of_those_before(seed, k):
+    rng = np.random.default_rng(seed)
+    rows, labels = rows_of(rng, 150, 2, (2, 3, 2)), rng.integers(0, 2, 150)
+    rows.values[:, 0] += labels
+    pairs = dependence.Pairs.of(rows, labels, 2, (2, 3, 2))
+    order_of_columns = np.argsort(-pairs.of_class, kind="stable").tolist()
+    for place, column in enumerate(order_of_columns):
+        may = [p for p in order_of_columns[:place] if column < 2 or p >= 2]
+        best = sorted(may, key=lambda parent: -pairs.information[column, parent])[:k]
+        assert dependence.kdb(pairs, k)[column] == tuple(sorted(best))
+    with pytest.raises(StructureError, match="k is -1; expected 0 or more"):
+        dependence.kdb(pairs, -1)
+
+
+def test_columns_that_are_the_same_tell_a_finite_much():
+    """A correlation of one is held a billionth below it, a variance of none at a millionth."""
+    x = np.random.default_rng(0).normal(size=400)
+    rows = Rows(np.stack([x, -x, np.zeros(400)], axis=1), np.zeros((400, 0), dtype=int))
+    told = dependence.Pairs.of(rows, np.zeros(400, dtype=int), 1, ()).information
+    limit = 1 - 1e-9
+    assert told[0, 1] == pytest.approx(-0.5 * np.log(1 - limit**2), rel=1e-6) and told[0, 2] == 0.0
+    flat = dependence._between(np.array([5.0, 5.0]), np.array([5.0, -5.0]), np.array([5.0, 5.0]))
+    assert flat[0] == pytest.approx(-0.5 * np.log(1e-6))  # all of the variance is between the two
+
+
+def test_a_tree_points_away_from_its_first_discrete_column():
+    rng = np.random.default_rng(1)
+    for d, sizes in ((3, (2, 3)), (4, ()), (0, (2, 2, 3))):
+        rows, labels = rows_of(rng, 200, d, sizes), rng.integers(0, 2, 200)
+        parents = dependence.tan(dependence.Pairs.of(rows, labels, 2, sizes))
+        assert parents[d if sizes else 0] == () and sum(own == () for own in parents) == 1
+
+
+@pytest.mark.parametrize(
+    ("classes", "continuous", "sizes", "numbers"),
+    [
+        (1, 0, (8192,), 2**26), (1, 0, (8000, 193), 8193**2), (4, 2048, (), 2**26), (4, 2049, (), 16 * 2049**2),
+        (1, 2000, (5000,), 4 * 2000**2 + 3 * 2000 * 5000 + 5000**2),
+    ],
+)  # fmt: skip
+def test_pairs_of_more_than_half_a_gigabyte_are_refused(classes, continuous, sizes, numbers):
+    if numbers <= 2**26:
+        dependence.refuse_many(classes, continuous, sizes)
+    else:
+        with pytest.raises(StructureError, match=f"are {numbers:,} numbers"):
+            dependence.refuse_many(classes, continuous, sizes)
+
+
+def test_the_numbers_of_pairs_are_counted_as_they_are():
+    rows = rows_of(np.random.default_rng(0), 4, 3, (10, 2))
+    pairs = dependence.Pairs.of(rows, np.array([0, 1, 0, 1]), 2, (10, 2))
+    assert pairs.vector.size == 2 * (1 + 4 * 3**2 + 3 * 12 * 3 + 12**2)
+
+
+@pytest.mark.parametrize(
+    "parents", [((), (0,)), ((1,), ()), ((), (2,), ()), ((2,), (), (1,)), ((1,), (2,), (0,))]
+)
+def test_structures_are_acyclic_and_continuous_columns_have_no_discrete_children(parents):
+    columns = len(parents)
+    graph = nx.DiGraph([(parent, child) for child, own in enumerate(parents) for parent in own])
+    for continuous in range(columns + 1):
+        wrong = any(child >= continuous > parent for parent, child in graph.edges)
+        if wrong or not nx.is_directed_acyclic_graph(graph):
+            with pytest.raises(
+                StructureError, match="discrete parents only" if wrong else "go round in a circle"
+            ):
+                checked(parents, continuous, columns)
+        else:
+            assert checked(parents, continuous, columns) == parents
+            placed = order(parents)
+            assert sorted(placed) == list(range(columns))
+            assert all(placed.index(parent) < placed.index(child) for parent, child in graph.edges)
+    with pytest.raises(StructureError, match=f"has the parent {columns}; expected one of 0 to {columns - 1}"):
+        checked(((columns,), *parents[1:]), columns, columns)
+    with pytest.raises(
+        StructureError, match=f"parents of {columns} columns; expected those of {columns + 1}"
+    ):
+        checked(parents, columns, columns + 1)
+    with pytest.raises(
+        StructureError, match=f"parents of {columns} columns; expected those of {columns - 1}"
+    ):
+        checked(parents, columns, columns - 1)

@@ -161,3 +161,71 @@ def test_calibrate_leaves_its_start_alone():
     kept = start.copy()
     calibrate(family, data, start, max_iter=3)
     np.testing.assert_array_equal(start, kept)
+
+
+def plain_data():
+    X, y = load_iris(return_X_y=True)
+    family, schema = NaiveBayes(continuous=4), pb.Schema.infer(X)
+    return family, Held(family.features(schema.encode(X)), np.eye(3)[y])
+
+
+def test_sixty_four_steps_of_a_twentieth_unless_somebody_says_otherwise():
+    family, data = plain_data()
+    found, stats = calibrate(family, data, family.uniform(3, 150.0), keep="last"), family.uniform(3, 150.0)
+    for _ in range(64):
+        stats = stats + 0.05 * data.evaluate(family.weights(stats)).residual
+    assert found.error.size == found.soft_error.size == 65 and found.kept == 64
+    np.testing.assert_allclose(found.stats, stats, rtol=1e-12, atol=1e-12)
+
+
+def test_of_iterates_that_are_equally_good_the_first_is_kept():
+    """Rows that are all alike, half of each class: there is nothing to learn, and the start is as good as any."""
+    family = NaiveBayes(continuous=1)
+    data = Held(np.tile([1.0, 0.0, 0.0], (4, 1)), np.eye(2)[[0, 1, 0, 1]])
+    found = calibrate(family, data, family.uniform(2, 4.0), max_iter=5)
+    assert np.ptp(found.soft_error) == 0 and found.kept == 0
+    assert calibrate(family, data, family.uniform(2, 4.0), max_iter=5, keep="last").kept == 5
+
+
+@pytest.mark.parametrize("patience", [1, 2, 4])
+def test_patience_counts_the_iterations_that_lower_nothing(patience):
+    family = NaiveBayes(continuous=1)
+    data = Held(np.tile([1.0, 0.0, 0.0], (4, 1)), np.eye(2)[[0, 1, 0, 1]])
+    found = calibrate(family, data, family.uniform(2, 4.0), patience=patience)
+    assert found.error.size == 1 + patience  # the start, which is lower than nothing at all
+
+
+def test_a_gain_below_the_tolerance_is_none():
+    family, data = plain_data()
+    start = family.uniform(3, 150.0)
+    soft = calibrate(family, data, start, max_iter=3).soft_error
+    gains = -np.diff(soft)
+    assert calibrate(family, data, start, patience=1, tol=gains[0] * 1.01).error.size == 2
+    assert calibrate(family, data, start, patience=1, tol=gains.min() * 0.99, max_iter=3).error.size == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"lr": 0.0}, "lr is 0.0; expected a positive"), ({"lr": np.nan}, "lr is nan"),
+        ({"max_iter": -1}, "max_iter is -1"), ({"keep": "first"}, "keep is 'first'"),
+    ],
+)  # fmt: skip
+def test_calibrations_that_make_no_sense_are_refused(change, reason):
+    family, data = plain_data()
+    with pytest.raises(ValueError, match=reason):
+        calibrate(family, data, family.uniform(3, 150.0), **change)
+    assert calibrate(family, data, family.uniform(3, 150.0), max_iter=0).error.size == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("fancy", "start is 'fancy'; expected one of uniform, marginal, ml"), ("ml", "the ml start needs"),
+        (np.zeros((3, 9)), "stands for 0.0 rows"), (np.ones((2, 9)), "start has shape"),
+        (np.ones((3, 8)), "start has shape"), (-np.ones((3, 9)), "stands for -3.0 rows"),
+    ],
+)  # fmt: skip
+def test_starts_that_make_no_sense_are_refused(start, reason):
+    with pytest.raises(ValueError, match=reason):
+        start_statistics(start, NaiveBayes(continuous=4), 3, 30.0)

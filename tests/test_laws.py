@@ -1,5 +1,7 @@
 """Laws that every family obeys."""
 
+import math
+
 import numpy as np
 import pytest
 from conftest import assert_same_product, draw_rows
@@ -264,3 +266,61 @@ def test_a_peer_without_rows_has_no_error():
     posterior = np.full((2, 5, CLASSES), 1 / CLASSES)
     np.testing.assert_allclose(core.soft_error(labels, posterior), [0, 2 / 3])
     np.testing.assert_array_equal(core.error(labels, posterior), [0, 0])
+
+
+def test_the_core_is_what_loops_over_rows_and_classes_give():
+    """Rows of any weight; scores that the exponential alone would not survive."""
+    rng = np.random.default_rng(3)
+    features, weights = rng.normal(size=(9, 4)), rng.normal(size=(CLASSES, 4))
+    codes, of_rows = rng.integers(0, CLASSES, 9), rng.uniform(0, 3, 9)
+    labels = np.zeros((9, CLASSES))
+    labels[np.arange(9), codes] = of_rows
+    change, soft, wrong = np.zeros((CLASSES, 4)), 0.0, 0.0
+    for x, code, weight in zip(features, codes, of_rows, strict=True):
+        scores = [sum(w * f for w, f in zip(own, x, strict=True)) for own in weights]
+        total = sum(math.exp(score) for score in scores)
+        for c in range(CLASSES):
+            change[c] += weight * ((code == c) - math.exp(scores[c]) / total) * x
+        soft += weight * (1 - math.exp(scores[code]) / total)
+        wrong += weight * (int(np.argmax(scores)) != code)
+    found = core.evaluate(features, labels, weights)
+    np.testing.assert_allclose(found[0], change, atol=1e-12)
+    np.testing.assert_allclose(core.residual(features, labels, weights), change, atol=1e-12)
+    assert found[1] == pytest.approx(soft / of_rows.sum()) and found[2] == pytest.approx(
+        wrong / of_rows.sum()
+    )
+    assert found[1] != pytest.approx(found[2])
+    far = np.array([[1e4, 1e4 + 1.0, -1e4], [-1e300, 0.0, 1e300]])
+    np.testing.assert_allclose(
+        core.softmax(far), [[1 / (1 + math.e), math.e / (1 + math.e), 0], [0, 0, 1]], rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
+def test_smoothing_adds_rows_to_cells_and_nowhere_else(family, alpha):
+    prior = family.smoothing(CLASSES, alpha)
+    expected = np.zeros((CLASSES, family.size))
+    for cells, _ in family.tabled():
+        expected[:, cells] = alpha
+    np.testing.assert_array_equal(prior, expected)
+
+
+def test_features_without_zeros_are_the_features(family):
+    """Also of rows that lack discrete values; what is missing is nowhere."""
+    rng = np.random.default_rng(4)
+    rows = draw_rows(family, rng, 40)
+    np.testing.assert_allclose(family.sparse(rows).toarray(), family.features(rows), rtol=1e-12)
+    assert family.sparse(rows).nnz <= 40 * family.filled
+    assert family.wide == (family.size > 8 * family.filled)
+
+
+def test_the_uniform_start_is_so_many_rows_of_standard_normal_columns_and_even_cells(family):
+    """Beside the mean of φ over many such rows."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(40_000, family.continuous))
+    codes = [rng.integers(0, size, 40_000) for size in family.cardinalities]
+    rows = Rows(values, np.stack(codes, axis=1) if codes else np.zeros((40_000, 0), dtype=int))
+    mean = family.features(rows).mean(axis=0)
+    np.testing.assert_allclose(
+        family.uniform(CLASSES, 12.0), np.tile(12.0 / CLASSES * mean, (CLASSES, 1)), atol=0.15
+    )

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import sqlite3
 
@@ -11,6 +12,7 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 from typer.testing import CliRunner
 
 import peerbayes as pb
@@ -250,6 +252,34 @@ def test_bits_of_gaussians_are_those_of_their_fine_histogram():
     density = np.exp(-0.5 * ((edges - mean[:, None]) / deviation[:, None]) ** 2) / deviation[:, None]
     exact = of_categories(prior, density / density.sum(axis=1, keepdims=True))
     assert of_gaussians(prior, mean, deviation) == pytest.approx(exact, abs=0.005)
+
+
+def bits_of(prior, weights):
+    """Σ_c π_c Σ_k p_ck log₂(p_ck / Σ_c π_c p_ck), cell by cell: [C], [C, K]."""
+    told = 0.0
+    for p, own in zip(prior, weights, strict=True):
+        for k, cell in enumerate(own):
+            if cell > 0:
+                told += (
+                    p
+                    * cell
+                    * math.log2(cell / sum(q * row[k] for q, row in zip(prior, weights, strict=True)))
+                )
+    return told
+
+
+@given(PRIORS, st.integers(0, 2**32 - 1))
+def test_bits_are_those_of_the_definition(prior, seed):
+    """Of categories, some of them never seen; of Gaussians by their densities on a fine grid, to a hundredth."""
+    rng = np.random.default_rng(seed)
+    cells = rng.dirichlet([0.5] * 4, 3) * (rng.random((3, 4)) < 0.8) + 1e-300
+    cells[:, 0] += 0.1
+    cells /= cells.sum(axis=1, keepdims=True)
+    assert of_categories(prior, cells) == pytest.approx(bits_of(prior, cells), abs=1e-12)
+    mean, deviation = rng.normal(size=3), rng.uniform(0.3, 3.0, 3)
+    density = norm.pdf(np.linspace(-20, 20, 801), mean[:, None], deviation[:, None])
+    exact = bits_of(prior, density / density.sum(axis=1, keepdims=True))
+    assert of_gaussians(prior, mean, deviation) == pytest.approx(exact, abs=0.01)
 
 
 @pytest.mark.parametrize(

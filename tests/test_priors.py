@@ -76,9 +76,30 @@ def test_calibration_can_start_from_knowledge():
         ({"columns": {"age": {"ill": (70, 0)}}}, "positive deviation"),
         ({"columns": {"ward": {"ill": {"z": 1.0}}}}, "expected {category: probability}"),
         ({"columns": {"ward": {"ill": {"a": 0.3}}}}, "add up to 1"),
+        ({"rows": np.inf}, "rows is inf; expected"),
+        ({"rows": np.nan}, "rows is nan; expected"),
+        ({"classes": {"ill": 1.5, "well": -0.5}}, "add up to 1"),
+        ({"columns": {"ward": {"ill": {"a": 1.5, "b": -0.5}}}}, "add up to 1"),
+        ({"columns": {"age": {"ill": (70, np.inf)}}}, "positive deviation"),
+        ({"columns": {"age": {"ill": (np.nan, 5)}}}, "positive deviation"),
     ],
 )
 def test_beliefs_that_make_no_sense_are_refused(change, message):
     X, y = rows()
     with pytest.raises(ValueError, match=message):
         pb.prior_knowledge(**{"schema": pb.Schema.infer(X, y), "rows": 10, **change})
+
+
+def test_knowledge_is_the_statistics_of_rows_that_say_so():
+    """Counts, Σo, Σz, Σz² and cells of 40 rows with these proportions, means and deviations."""
+    X, y = rows()
+    schema = pb.Schema.infer(X, y)
+    told = believed(schema)
+    z, scale = (70 - schema.location[0]) / schema.scale[0], 5 / schema.scale[0]
+    ill, well = (schema.classes.index(name) for name in ("ill", "well"))
+    expected = np.zeros((2, 6))  # count; age: o, z, z²; ward: a, b
+    expected[ill, :4] = 10, 10, 10 * z, 10 * (scale**2 + z**2)
+    expected[well, 0], expected[well, 4:] = 30, (27, 3)
+    np.testing.assert_allclose(told.values, expected, rtol=1e-12)
+    even = pb.prior_knowledge(schema, 40, columns={"ward": {"ill": {"a": 0.25, "b": 0.75}}})
+    np.testing.assert_allclose(even.values[ill], [0, 0, 0, 0, 5, 15])
