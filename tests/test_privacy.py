@@ -472,6 +472,20 @@ def test_the_fewest_rows_of_a_peer_are_those_of_the_terms():
         private_rows(5, 3, pb.Privacy(min_rows=30), rows=29)
 
 
+def test_cells_of_columns_that_miss_values_are_not_made_to_add_up():
+    """What a residual has none of is known of the columns that every row has."""
+    for absent, conditions in ((None, 2), (0, 1), (1, 1)):
+        rng = np.random.default_rng(3)
+        codes = np.stack([rng.integers(size, size=300) for size in FAMILY.cardinalities], 1)
+        if absent is not None:
+            codes[17, absent] = -1
+        held = Holdings(FAMILY, Rows(rng.standard_normal((300, 2)), codes), rng.integers(3, size=300), np.ones(300),
+                        np.full(5, 60), 3)  # fmt: skip
+        schedule = topologies.schedule("regular-4", 5, np.random.default_rng(0), None)
+        found = agreed(pb.Privacy(), held, 4, 0.05, schedule, "uniform", False)
+        assert found.mechanism.projection.normals.shape[1] == conditions
+
+
 def test_no_random_stream_is_used_twice(monkeypatch):
     """Of rounds, of links and of the start: noise that were the same would not hide what it is added to."""
     used, plain = [], PrivateRows._source

@@ -627,6 +627,10 @@ def test_a_round_fits_to_the_last_bit_of_the_budget():
         ledger = accounting.Ledger(2.0, DELTA, rounds, mu**2 / rounds)
         assert ledger.fits(rounds - 1) and not ledger.fits(rounds)
         assert not accounting.Ledger(2.0, DELTA, rounds, mu**2 / rounds * (1 + 1e-9)).fits(rounds - 1)
+        cheap = accounting.Ledger(
+            2.0, DELTA, rounds, mu**2 / (2 * rounds)
+        )  # no more rounds than were agreed on
+        assert cheap.fits(rounds - 1) and not cheap.fits(rounds)
 
 
 SETTINGS = [
@@ -715,6 +719,20 @@ def test_more_peers_or_sets_than_can_be_tried_are_refused_at_once(monkeypatch):
         edges.exposure(network_of("ring", 317), 3.0, 2)
 
 
+def test_links_are_named_once_the_smaller_peer_first():
+    network = network_of("regular-4", 9)
+    dense = network.toarray()
+    pairs = {(a, b) for a in range(9) for b in range(a + 1, 9) if dense[a, b]}
+    assert set(zip(*(ends.tolist() for ends in edges.links_of(network)), strict=True)) == pairs
+    # Z is added at the smaller end and taken off at the other
+    drawn = np.arange(1, 19)
+    added = np.zeros(9, dtype=int)
+    for (a, b), z in zip(sorted(pairs), drawn, strict=True):
+        added[a] += z
+        added[b] -= z
+    np.testing.assert_array_equal(edges.shared(drawn, network), added)
+
+
 def test_another_key_draws_other_noise():
     pytest.importorskip("cryptography")
     one, other = (edges.keyed(bytes([k] * 32), b"round 1")(64) for k in (1, 2))
@@ -790,6 +808,15 @@ def test_a_row_is_cut_to_the_length_it_may_have_and_not_shorter(seed, clip):
         assert np.array_equal(cut, np.rint(cut))
 
 
+def test_a_row_that_is_a_hair_too_long_loses_a_step():
+    """Of a length that float64 cannot tell from what it may be, and on the grid: in exact numbers it is not longer."""
+    rows = np.zeros((1, 9))
+    mechanism = mechanism_of(FAMILIES["continuous"], clip=0.5 * (1 - 2.0**-41))
+    rows[0, 0] = 2**mechanism.row_bits  # ‖h‖ = 1
+    cut = mechanism.cut(np.array([[1.0, 0.0]]), rows)
+    assert cut[0, 0] == 2**19 - 1 and Fraction(int(cut[0, 0]), 2**20) <= Fraction(mechanism.clip)
+
+
 def test_dependent_conditions_of_a_network_are_told_from_rounding():
     """The normals are orthonormal: none is what rounding left of a condition that follows from others."""
     for family in FAMILIES.values():
@@ -829,6 +856,16 @@ def test_decisions_near_the_threshold_are_those_of_infinite_precision(gamma, nea
     word = min(max(threshold + near, 0), 2**64 - 1)
     stream = iter(bits.to_bytes(24, "big")[k : k + 8][::-1] for k in (0, 8, 16))
     assert sampling._settled(word, gamma, lambda count: next(stream)) == exactly(word, gamma, bits)
+
+
+@pytest.mark.parametrize("gamma", [Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(17), Fraction(30)])
+def test_bits_behind_a_word_that_agrees_decide(gamma):
+    """All zeros are below any threshold, all ones above: exp(−γ) is irrational."""
+    with localcontext() as context:
+        context.prec = 60
+        word = int(Fraction((-Decimal(gamma.numerator) / gamma.denominator).exp()) * 2**64)
+    assert sampling._settled(word, gamma, lambda count: bytes(count))
+    assert not sampling._settled(word, gamma, lambda count: b"\xff" * count)
 
 
 def test_a_float_that_is_too_near_is_not_trusted(monkeypatch):
