@@ -66,7 +66,8 @@ def mechanism_of(family, clip=None, sigma=1, bound=3.0, never_missing=None):
     [
         ("epsilon", 0), ("epsilon", math.nan), ("epsilon", math.inf), ("epsilon", "4"), ("delta", 0), ("delta", 1.0),
         ("delta", math.nan), ("clip", -1.0), ("clip", "none"), ("bound", 0), ("bound", math.inf), ("edge_noise", -1),
-        ("edge_noise", math.nan), ("edge_noise", 1.1e6), ("edge_noise", 0.9e-6), ("epsilon", 1.1e12), ("colluders", 0), ("colluders", 1.5), ("min_rows", 0), ("min_rows", True),
+        ("edge_noise", math.nan), ("edge_noise", 1.1e6), ("edge_noise", 0.9e-6), ("epsilon", 1.1e12),
+        ("colluders", 0), ("colluders", 1.5), ("min_rows", 0), ("min_rows", True),
     ],
 )  # fmt: skip
 def test_terms_that_make_no_sense_are_refused_by_name(name, value):
