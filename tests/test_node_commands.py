@@ -4,8 +4,6 @@ import contextlib
 import json
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
 import urllib.request
 
@@ -14,6 +12,7 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
+from commands import HANG, peerbayes
 from sklearn.datasets import load_iris
 
 import peerbayes as pb
@@ -26,12 +25,7 @@ LINE = [(0, 1), (1, 2)]
 
 
 def node(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "peerbayes", "node", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return peerbayes("node", *words)
 
 
 def findings(home):
@@ -71,18 +65,19 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
     [port] = free_ports(1)
     network.start("peer-1", "--metrics", str(port))
     network.start("peer-2")
-    told, until = "", time.monotonic() + 30  # they wait for peer-3
+    told, until = "", time.monotonic() + HANG  # they wait for peer-3
     while "peerbayes_round" not in told and time.monotonic() < until:
         address = f"http://127.0.0.1:{port}/metrics"
-        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=HANG) as answer:
             told = answer.read().decode()
         time.sleep(0.1)
     assert 'peerbayes_round{peer="peer-1"} 0.0' in told
     network.start("peer-3")
     network.wait()
+    rows, labels = IRIS.drop(columns="target").reset_index(drop=True), IRIS["target"].to_numpy()
     run = pb.simulate(
-        IRIS.drop(columns="target").reset_index(drop=True), IRIS["target"].to_numpy(), nodes=3, topology="chain",
-        partition=[range(60), range(60, 105), range(105, 150)], rounds=12,
+        rows, labels, nodes=3, topology="chain", partition=[range(60), range(60, 105), range(105, 150)], rounds=12,
+        test=(rows, labels),
     )  # fmt: skip
     for place, home in enumerate(network.homes.values()):
         model = pb.load(home.model_path)
@@ -132,17 +127,17 @@ def test_leaving_lets_the_others_go_on_at_once(tmp_path):
         while node("status", home.folder).stdout.count("round 0 of") or not home.model_path.exists():
             time.sleep(0.1)
         network.processes["peer-3"].terminate()
-        assert network.processes["peer-3"].wait(20) == 0
+        assert network.processes["peer-3"].wait(HANG) == 0
         assert "stopped after round" in home.log_path.read_text()
         left = node("leave", home.folder, "--yes")
         assert left.returncode == 0 and "peer-2: told" in left.stdout, left.stdout + left.stderr
         before = json.loads(node("status", network.homes["peer-2"].folder, "--format", "json").stdout)[
             "round"
         ]
-        until = time.monotonic() + 30
+        until = time.monotonic() + HANG
         while time.monotonic() < until:
             told = json.loads(node("status", network.homes["peer-2"].folder, "--format", "json").stdout)
-            if told["round"] > before + 5:
+            if told["round"] > before + 5 and told["neighbours"]["peer-3"]["note"] == "left":
                 break
         assert told["round"] > before + 5 and told["neighbours"]["peer-3"]["note"] == "left"
         assert home.model_path.exists() and not home.state_path.exists()
