@@ -12,9 +12,10 @@ by, and the tests that should fail then (`tests` at the top of the file where a 
     tests = ["tests/test_strategies.py"]
     equivalent = "why no test can tell the difference"      # only for a mutant that is expected to survive
 
-Each worker has a copy of the tree. All tests that are named must pass there before anything is changed; then every
-mutant is put in, its tests run until one fails, and it is taken out again. A mutant is killed if a test fails, or if
-the tests do not end within --limit seconds. `--check` only looks whether every mutant still fits the code.
+Each worker has a copy of the tree, and a process that has imported the libraries and runs tests in forks of itself. All
+tests that are named must pass there before anything is changed; then every mutant is put in, its tests run until one
+fails, and it is taken out again. A mutant is killed if a test fails, or if the tests do not end within --limit seconds.
+`--check` only looks whether every mutant still fits the code.
 
 Exit code: 0 if every mutant is killed or listed as equivalent, 1 if one survives, 2 if a list or a test is wrong.
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import json
 import os
 import queue
 import shutil
@@ -37,11 +39,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = ROOT / "tools" / "mutants"
 KEYS = {"file", "old", "new", "tests", "equivalent"}
+SERVE = "--serve"  # how the script calls itself: see `serve`
 
 # What pytest returns when a test fails, or when a module cannot even be imported.
 FAILED, INTERRUPTED = 1, 2
@@ -143,42 +148,113 @@ class Copy:
         self._clock += 2
         os.utime(self.root / file, (self._clock, self._clock))
 
-    def run(self, tests: Sequence[str], limit: float, fresh_kernels: bool = False) -> tuple[int | None, str]:
-        """Run tests until one fails: pytest's exit code (None: not done in time), and the end of what it printed."""
-        with tempfile.TemporaryDirectory() as scratch:
-            environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "OPENBLAS_NUM_THREADS": "1"}
-            environment.pop("PYTEST_ADDOPTS", None)
-            if fresh_kernels:  # numba does not see that what a cached kernel calls has changed
-                environment["NUMBA_CACHE_DIR"] = scratch
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
-            process = subprocess.Popen(
-                [*command, f"--basetemp={scratch}/tests", *tests], cwd=self.root, env=environment, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-            try:
-                printed, _ = process.communicate(timeout=limit)
-                return process.returncode, printed[-3000:]
-            except subprocess.TimeoutExpired:
-                return None, ""
-            finally:
-                # Also what the tests started.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, 9)
-                process.wait()
+    def run(self, tests: Sequence[str], limit: float, fresh_kernels: bool = False) -> int | None:
+        """Run tests until one fails, and return pytest's exit code; None: they were not done in time.
+
+        `fresh_kernels`: compile all, since numba does not see that what a cached kernel calls has changed.
+        """
+        request = {"tests": list(tests), "limit": limit, "fresh_kernels": fresh_kernels}
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        answer = self._server.stdout.readline()
+        if not answer:
+            raise BadList(f"the process that runs the tests ended; see {self.printed}")
+        return json.loads(answer)
+
+    @property
+    def printed(self) -> Path:
+        """What the tests printed last."""
+        return self.root / "printed.txt"
+
+    @cached_property
+    def _server(self) -> Any:
+        """A process in which everything is imported but our own code: forks of it need not do so again."""
+        environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "OPENBLAS_NUM_THREADS": "1"}
+        environment.pop("PYTEST_ADDOPTS", None)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return subprocess.Popen(
+            [sys.executable, __file__, SERVE], cwd=self.root, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        if "_server" in vars(self):
+            self._server.stdin.close()
+            self._server.wait()
+            self._server.stdout.close()
 
     def killed(self, mutant: Mutant, limit: float) -> bool:
         """Return whether the mutant's tests notice it."""
         source = (self.root / mutant.file).read_text(encoding="utf-8")
         self.write(mutant.file, mutant.mutated(source))
         try:
-            code, printed = self.run(mutant.tests, limit, fresh_kernels="njit" in source)
+            code = self.run(mutant.tests, limit, fresh_kernels="njit" in source)
         finally:
             self.write(mutant.file, source)
         if code in (None, FAILED, INTERRUPTED):
             return True
         if code == 0:
             return False
-        raise BadList(f"{mutant}: pytest ended with {code}\n{printed}")
+        raise BadList(f"{mutant}: pytest ended with {code}\n{self.printed.read_text()[-3000:]}")
+
+
+def serve() -> None:
+    """Run tests for a `Copy`, one request a line, each in a fork of this process."""
+    import numba
+    import numpy
+    import pandas
+    import pytest
+    import scipy.optimize
+    import scipy.sparse
+    import scipy.stats
+    import sklearn.datasets
+    import sklearn.utils.estimator_checks
+
+    imported = (numba, numpy, pandas, scipy.optimize, scipy.sparse, scipy.stats, sklearn.datasets)
+    assert all(imported) and sklearn.utils.estimator_checks and "peerbayes" not in sys.modules
+    for text in sys.stdin:
+        request = json.loads(text)
+        with tempfile.TemporaryDirectory() as scratch:
+            child = os.fork()
+            if child == 0:
+                os.setsid()
+                output = os.open("printed.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                if request["fresh_kernels"]:
+                    numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = scratch
+                options = [
+                    "-x",
+                    "-q",
+                    "-n",
+                    "0",
+                    "--all",
+                    "-p",
+                    "no:cacheprovider",
+                    f"--basetemp={scratch}/tests",
+                ]
+                code = 3  # pytest's own for an internal error
+                try:
+                    code = int(pytest.main([*options, *request["tests"]]))
+                    sys.stdout.flush()
+                finally:
+                    os._exit(code)
+            print(json.dumps(_ended(child, request["limit"])), flush=True)
+
+
+def _ended(child: int, limit: float) -> int | None:
+    """Wait for a process, end it and all that it started, and return its exit code; None if it took too long."""
+    deadline, status = time.monotonic() + limit, None
+    while status is None and time.monotonic() < deadline:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            status = 0
+        else:
+            time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, 9)  # its group is still its own: it was not waited for
+    _, waited = os.waitpid(child, 0)
+    return None if status is None else os.waitstatus_to_exitcode(waited)
 
 
 def run_all(mutants: list[Mutant], workers: int, limit: float) -> list[Mutant]:
@@ -194,11 +270,11 @@ def run_all(mutants: list[Mutant], workers: int, limit: float) -> list[Mutant]:
         def untouched(tests: tuple[str, ...]) -> None:
             copy = copies.get()
             try:
-                code, printed = copy.run(tests, limit)
+                if copy.run(tests, limit) != 0:
+                    printed = copy.printed.read_text()[-3000:]
+                    raise BadList(f"{' '.join(tests)} must pass before anything is changed\n{printed}")
             finally:
                 copies.put(copy)
-            if code != 0:
-                raise BadList(f"{' '.join(tests)} must pass before anything is changed\n{printed}")
 
         def judged(mutant: Mutant) -> None:
             copy = copies.get()
@@ -217,10 +293,15 @@ def run_all(mutants: list[Mutant], workers: int, limit: float) -> list[Mutant]:
             print("the tests on the code as it is …", flush=True)
             list(pool.map(untouched, sorted({mutant.tests for mutant in mutants})))
             list(pool.map(judged, mutants))
+        while not copies.empty():
+            copies.get().close()
     return survivors
 
 
 def main() -> int:
+    if sys.argv[1:] == [SERVE]:
+        serve()
+        return 0
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
