@@ -102,9 +102,9 @@ SIX = [[place] for place in range(6)]
 
 
 def own_strategy(**changes):
-    given = {"name": "own", "mixing": "metropolis", "of_weights": False, "takes_old": True}
+    properties = {"name": "own", "mixing": "metropolis", "of_weights": False, "takes_old": True}
     functions = {name: getattr(CRC(), name) for name in ("begin", "message", "step", "read")}
-    return SimpleNamespace(**{**given, **functions, **changes})
+    return SimpleNamespace(**{**properties, **functions, **changes})
 
 
 def columns(**changes):
@@ -165,7 +165,7 @@ FITTING = {
             for kind in ("flip", "noise", "alie", "dissensus", "mixswap")
         },
     },
-    "progress": {"any number": lambda *told: None},
+    "progress": {"any number": lambda *counts: None},
     "dtype": {"NumPy's name": np.float32, "NumPy's type": np.dtype("float64")},
 }
 
@@ -370,8 +370,8 @@ BESIDE = {"rows_per_node": {"test": (X, Y)}, "secure_sum": {"topology": "complet
 
 
 def simulated(name, value, **more):
-    given = {**GOOD, **BESIDE.get(name, {}), name: value, **more}
-    return pb.simulate(given.pop("X"), given.pop("y"), **given)
+    arguments = {**GOOD, **BESIDE.get(name, {}), name: value, **more}
+    return pb.simulate(arguments.pop("X"), arguments.pop("y"), **arguments)
 
 
 def refusal(function, *arguments, **settings):
@@ -434,11 +434,11 @@ def test_a_sequence_of_seeds_is_refused_with_what_to_do():
 
 
 def test_a_strategy_that_says_nothing_of_late_messages_is_refused_where_there_are_some():
-    own = own_strategy()
-    del own.takes_old
-    assert np.isfinite(simulated("strategy", own).stats).all()
+    strategy = own_strategy()
+    del strategy.takes_old
+    assert np.isfinite(simulated("strategy", strategy).stats).all()
     with pytest.raises(ValueError, match=r"strategy is namespace.*takes_old.*message_delay"):
-        simulated("strategy", own, message_delay=0.1)
+        simulated("strategy", strategy, message_delay=0.1)
 
 
 # --- the limits of lr --------------------------------------------------------------------------------------
@@ -480,8 +480,8 @@ def test_what_was_not_computed_is_null_in_files(tmp_path):
     with pytest.warns(UserWarning, match="no test error"):
         run = pb.simulate(X, Y, **ALL_ROWS)
     run.save(tmp_path)
-    told = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
-    assert told["test_error"] is None and told["train_error"] == run.summary()["train_error"]
+    summary = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert summary["test_error"] is None and summary["train_error"] == run.summary()["train_error"]
 
 
 # --- shards ------------------------------------------------------------------------------------------------
@@ -500,8 +500,8 @@ def test_shards_refuse_in_the_same_words(name):
     for label, (value, words) in REFUSED[name].items():
         if name in ("X", "y") and value is None:  # then it is rows_of that brings them
             continue
-        given = {key: each for key, each in GOOD.items() if key != "references"} | {name: value}
-        message = refusal(simulate_shards, given.pop("X"), given.pop("y"), **given)
+        arguments = {key: each for key, each in GOOD.items() if key != "references"} | {name: value}
+        message = refusal(simulate_shards, arguments.pop("X"), arguments.pop("y"), **arguments)
         if (name, label) == ("schema", "own, text"):  # of another row: each shard reads its own
             assert "X and schema" in message and words in message
             continue

@@ -277,10 +277,10 @@ def test_no_honest_message_on_the_papers_datasets_is_refused(dataset, partition)
     from peerbayes.experiments.prepared import prepared
 
     data = prepared(dataset)
-    (X, y), _ = data.split(500, 0)
+    (X, y), test = data.split(500, 0)
     for strategy in ("exact", "crc"):
         assert refused(X, y, schema=data.schema, nodes=25, rows_per_node=20, partition=partition, strategy=strategy,
-                       topology="tree") == 0  # fmt: skip
+                       topology="tree", evaluate_rows=50, test=test) == 0  # fmt: skip
 
 
 def test_growth_of_crc_is_a_bound_and_its_first_message_the_start(rng):

@@ -296,7 +296,7 @@ def simulated(shared, graph, agreed, **more):
     X, y, parts = shared
     return pb.simulate(
         X, y, nodes=len(parts), partition=parts, topology=graph, family=agreed.family, strategy=agreed.strategy,
-        rounds=agreed.rounds, references=False, evaluate_every=0, **{"secure_sum": True, **more},
+        rounds=agreed.rounds, references=False, evaluate_every=0, test=(X, y), **{"secure_sum": True, **more},
     )  # fmt: skip
 
 
@@ -802,7 +802,7 @@ def test_invariants_hold_over_a_thousand_rounds(strategy, rng):  # noqa: F811
     """What rounding does to class sums and cells is taken off: it stays far below a peer's tolerance."""
     X, y, parts = shared_out(rng, missing=False)
     run = pb.simulate(X, y, nodes=5, partition=parts, topology=WHEEL, strategy=strategy, rounds=1000, secure_sum=True,
-                      references=False, evaluate_every=0)  # fmt: skip
+                      references=False, evaluate_every=0, test=(X, y))  # fmt: skip
     mass = sum(map(len, parts)) / (0.05 * 5)
     start = start_statistics("uniform", run.layout, len(run.schema.classes), mass)
     assert np.abs(run.stats.sum(axis=1) - start.sum(axis=0)).max() <= 1e-9 * mass / 10
@@ -880,7 +880,7 @@ def test_five_processes_sum_over_mutual_tls_and_survive_a_kill(tmp_path):
     finally:
         network.stop()
     run = pb.simulate(X, y, nodes=5, partition=parts, topology=nx.Graph(EDGES), rounds=16, secure_sum=True,
-                      references=False, evaluate_every=0)  # fmt: skip
+                      references=False, evaluate_every=0, test=(X, y))  # fmt: skip
     for place, home in enumerate(network.homes.values()):
         stats = pb.load(home.model_path).statistics_.expressed(run.schema).values
         assert np.abs(stats - run.statistics(place).values).max() <= 1e-8

@@ -225,7 +225,7 @@ def test_without_noise_peers_end_where_the_simulator_does(tmp_path, monkeypatch)
     stats = done(peers_of(tmp_path, agreed))
     run = pb.simulate(
         X, Y, schema=public_schema(agreed), nodes=5, partition=PARTS, topology=RING, strategy="exact", rounds=ROUNDS,
-        privacy=pb.Privacy(epsilon=4.0), references=False, evaluate_every=0,
+        privacy=pb.Privacy(epsilon=4.0), references=False, evaluate_every=0, test=(X, Y),
     )  # fmt: skip
     assert np.abs(stats - run.stats).max() < 1e-8
 

@@ -48,7 +48,7 @@ def simulated(digits, graph, rounds):
     parts = parts[: len(graph)]
     return pb.simulate(
         X, y, nodes=len(parts), partition=parts, topology=graph, strategy="exact", rounds=rounds,
-        references=False, evaluate_every=0,
+        references=False, evaluate_every=0, test=(X, y),
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_a_file_that_says_nothing_is_refused(tmp_path, text):
         ("[simulation]\nprivacy = { epsilon = -1 }\n", "epsilon is -1; expected a positive number"),
         ('[simulation]\nattack = { kind = ["flip"] }\n', "the attack is ['flip']; expected one of flip"),
     ],
-    ids=lambda told: told[-40:],
+    ids=lambda text: text[-40:],
 )
 def test_a_setting_that_makes_no_sense_is_refused(tmp_path, text, words):
     path = tmp_path / "run.toml"
@@ -133,7 +133,7 @@ def test_a_setting_that_makes_no_sense_is_refused(tmp_path, text, words):
         ("secure_sum=yes", "secure_sum is 'yes'; expected true or false"),
         ("x" * 10_000 + "=1", "expected KEY=VALUE"),
     ],
-    ids=lambda told: told[:40],
+    ids=lambda text: text[:40],
 )
 def test_a_change_that_makes_no_sense_is_refused(tmp_path, change, words):
     path = tmp_path / "run.toml"

@@ -22,6 +22,8 @@ from peerbayes.errors import PeerbayesError
 
 LARGEST = 2**63 - 1  # of int64, which counts are held in
 
+LARGEST_SEED = 2**128 - 1  # as many bits as NumPy's own seeds have
+
 # Letters of a value that an error shows.
 SHOWN = 80
 
@@ -107,11 +109,11 @@ def flag(name: str, value: Any) -> bool:
 
 
 def one_of(
-    name: str, value: Any, known: Sequence[str], more: str = "", error: type[Exception] = ValueError
+    name: str, value: Any, choices: Sequence[str], more: str = "", error: type[Exception] = ValueError
 ) -> str:
-    """One of the `known` texts; `more` says what else there is."""
-    if not isinstance(value, str) or value not in known:
-        raise refusal(name, value, f"one of {', '.join(known)}{more}", error)
+    """One of these texts; `more` says what else there is."""
+    if not isinstance(value, str) or value not in choices:
+        raise refusal(name, value, f"one of {', '.join(choices)}{more}", error)
     return str(value)
 
 

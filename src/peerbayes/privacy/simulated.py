@@ -104,17 +104,17 @@ def agreed(
             "privacy: edge_noise cancels only where everybody is there and every message arrives, and this network "
             "changes, or loses peers or messages; use edge_noise=0"
         )
-    found = scheme(
+    promised = scheme(
         terms, held.family, held.classes, float(held.sizes.mean()), held.nodes, rounds, lr,
         network.at(1) if terms.edge_noise else None, (held.rows.codes >= 0).all(axis=0), start != "uniform",
     )  # fmt: skip
-    widest = max(found.mechanism.sigma, found.edge_sigma, found.start_sigma)
+    widest = max(promised.mechanism.sigma, promised.edge_sigma, promised.start_sigma)
     if widest > WIDEST:
         raise ValueError(
             f"privacy: the noise would be {widest:.3g} steps of its grid wide; expected at most {WIDEST:.3g}. Use a "
             "larger epsilon, or a smaller clip or edge_noise"
         )
-    return found
+    return promised
 
 
 class PrivateRows:

@@ -118,14 +118,14 @@ def simulate_shards(
     address         of a Ray cluster to join ("auto": the one this machine is in); None starts Ray on this machine
     stats_of        the peers whose statistics are wanted, or "all"
     """
-    given = checked(locals())
+    arguments = checked(locals())
     configuration = {
         name: as_json(value)
-        for name, value in given.items()
+        for name, value in arguments.items()
         if name not in ("X", "y", "schema", "test", "progress", "others", "stats_of", "address")
     }
     _refuse(family, strategy, start, engine, rows_of, schema, X, y, others)
-    nodes, rows_per_node, seed = given["nodes"], given["rows_per_node"], given["seed"]
+    nodes, rows_per_node, seed = arguments["nodes"], arguments["rows_per_node"], arguments["seed"]
     if rows_of is None:
         check_sizes(rows_per_node, nodes, partition)
         X = table_of(X)
@@ -140,7 +140,7 @@ def simulate_shards(
         agreed, sizes, away = schema, _sizes(rows_per_node, nodes), test
         sources: Iterator[Any] = iter([rows_of] * len(parts))
     else:
-        dealt = Dealt.of(X, y, schema, kinds, given["clip"], partition, nodes, rows_per_node, seed)
+        dealt = Dealt.of(X, y, schema, kinds, arguments["clip"], partition, nodes, rows_per_node, seed)
         with about("X" if schema is None else "X and schema"):
             agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
         away = test if test is not None else dealt.rest()
@@ -148,19 +148,19 @@ def simulate_shards(
         if away is None:
             warn_untested()
     settings = _Settings(
-        family, agreed, sizes, strategy, given["rounds"], given["lr"], given["local_steps"], objective, nodes, seed,
-        both(given["evaluate_rows"]),
+        family, agreed, sizes, strategy, arguments["rounds"], arguments["lr"], arguments["local_steps"], objective,
+        nodes, seed, both(arguments["evaluate_rows"]),
     )  # fmt: skip
     configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
-    place = Place(None, given["dtype"])
+    place = Place(None, arguments["dtype"])
     driver = _Driver(settings, plans(_mixing(strategy, links, place), parts, sizes), links, place)
     if engine == "local":
-        figures = driver.run(Here(), sources, away, given["evaluate_every"], stats_of, progress)
+        figures = driver.run(Here(), sources, away, arguments["evaluate_every"], stats_of, progress)
     else:
         with cluster(len(parts), address) as ray:
             over = OverRay(ray)
             try:
-                figures = driver.run(over, sources, away, given["evaluate_every"], stats_of, progress)
+                figures = driver.run(over, sources, away, arguments["evaluate_every"], stats_of, progress)
             finally:
                 over.stop()
     return ShardedRun(

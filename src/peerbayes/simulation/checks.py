@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes import partitions, topologies
-from peerbayes.arguments import about, flag, number, one_of, path, refusal, share, whole
+from peerbayes.arguments import LARGEST_SEED, about, flag, number, one_of, path, refusal, share, whole
 from peerbayes.attacks import Attack
 from peerbayes.calibration import STARTS
 from peerbayes.defence import ROBUST
@@ -33,9 +33,6 @@ SMALLEST_LR, LARGEST_LR = 2.0**-52, 2.0
 
 # As in an agreement of real peers: more than anybody waits for.
 MOST_ROUNDS = 2**31 - 1
-
-# As many bits as NumPy's own seeds have.
-LARGEST_SEED = 2**128 - 1
 
 # What a driver asks of every strategy; `takes_old` only where messages are late.
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
@@ -113,8 +110,8 @@ def _lr(value: Any) -> float:
 
 def _strategy(value: Any) -> Any:
     if isinstance(value, str | type) or not all(hasattr(value, name) for name in OF_STRATEGIES):
-        own = f", or a strategy of your own: a value with {', '.join(OF_STRATEGIES)}"
-        return one_of("strategy", value, (*STRATEGIES, "relay", "auto"), own)
+        or_value = f", or a strategy of your own: a value with {', '.join(OF_STRATEGIES)}"
+        return one_of("strategy", value, (*STRATEGIES, "relay", "auto"), or_value)
     if not (isinstance(value.mixing, str) and callable(getattr(topologies, value.mixing, None))):
         one_of("strategy: its mixing", value.mixing, MIXINGS)
     if not isinstance(value.name, str):

@@ -70,10 +70,10 @@ class Population:
         links = topologies.pairs(network.at(asked.rounds))
         if asked.peers_down:
             network = drawn.with_absences(network, asked.peers_down, seed)
-        came = "X" if schema is None else "X and schema"
-        with about(came):
+        origin = "X" if schema is None else "X and schema"
+        with about(origin):
             agreed = _agreed_schema(dealt, asked.privacy, declared=schema is not None)
-        rows, labels, sizes = encoded(agreed, dealt.rows(), came), dealt.codes[dealt.own], dealt.sizes
+        rows, labels, sizes = encoded(agreed, dealt.rows(), origin), dealt.codes[dealt.own], dealt.sizes
         unseen = _unseen(agreed, test, dealt)
         family, sent = _family(asked.family, agreed, rows, labels, sizes, unseen, network)
         if getattr(asked.strategy, "name", asked.strategy) == "dsgd":

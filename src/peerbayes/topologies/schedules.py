@@ -10,10 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes.arguments import about, number, shown
+from peerbayes.arguments import LARGEST, LARGEST_SEED, about, number, shown
 from peerbayes.errors import TopologyError
 from peerbayes.topologies.links import checked, only, refuse_parts, rows_of, whole_number
-from peerbayes.topologies.networks import adjacency, random_network
+from peerbayes.topologies.networks import MOST_NODES, adjacency, random_network
 
 CHURN_STREAM = 1  # sets Churn's random numbers apart from those of a Changing with the same seed
 
@@ -68,8 +68,8 @@ class Changing:
                 f"the topology {shown(self.topology)} cannot change: it is not random. Expected tree, tree+K, "
                 "regular-D, erdos-P or small-world-D-P; for a list of networks, a Sequence"
             )
-        for name, least in (("nodes", 1), ("every", 1), ("seed", 0)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        for name, least, most in (("nodes", 1, MOST_NODES), ("every", 1, LARGEST), ("seed", 0, LARGEST_SEED)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least, most))
 
     def at(self, round: int) -> csr_array:
         # Epochs count from 1: default_rng([seed, 0]) is default_rng(seed), which someone else may be using.
@@ -124,7 +124,7 @@ class Churn:
 
     def __post_init__(self) -> None:
         number("down", self.down, "a probability, from 0 to 1", least=0.0, most=1.0, error=TopologyError)
-        object.__setattr__(self, "seed", whole_number("seed", self.seed, 0))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, 0, LARGEST_SEED))
 
     @property
     def nodes(self) -> int:
