@@ -426,6 +426,14 @@ def test_whole_numbers_of_numpy_are_told_as_numbers():
     assert run.configuration["dtype"] == "float32"
 
 
+def test_a_clip_that_is_too_large_is_none():
+    """Values far away, whose squares would overflow, are held where they are without a clip."""
+    far = columns(alcohol=1e300), Y
+    wide, none = (simulated("clip", clip, test=far) for clip in (1e300, None))
+    np.testing.assert_array_equal(wide.records, none.records)
+    assert np.isfinite(wide.records).all()
+
+
 def test_a_sequence_of_seeds_is_refused_with_what_to_do():
     with pytest.raises(
         ValueError, match=r"seed is \[0, 1\]; expected one whole number: .* call once for each"

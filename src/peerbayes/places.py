@@ -38,10 +38,8 @@ class Place:
                 f"device is {shown(self.device)}, and PyTorch is not installed; expected None for NumPy, or "
                 "pip install 'peerbayes[torch]'"
             ) from error
-        try:
-            torch.zeros(
-                1, device=self.device
-            ).cpu()  # there and back: some devices hold shapes and no numbers
+        try:  # there and back: some devices hold shapes and no numbers
+            torch.zeros(1, device=self.device).cpu()
         except (RuntimeError, AssertionError) as error:
             why = str(error).partition("\n")[0][:200]
             raise ValueError(
