@@ -240,7 +240,8 @@ class Grpc:
             )
             calls = channel.unary_unary(METHOD), channel.unary_unary(PROOF)
             known = self._channels[neighbour] = address, channel, calls
-            self._proven.pop(neighbour, None)
+        if known[1].get_state() != grpc.ChannelConnectivity.READY:
+            self._proven.pop(neighbour, None)  # gRPC connects again by itself, perhaps to somebody else
         return known[2]
 
     def _prove(self, nonce: bytes) -> bytes:
