@@ -1,5 +1,6 @@
 """Keys, certificates and signatures: what is issued is valid, and nothing else is."""
 
+import traceback
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -91,33 +92,63 @@ def test_a_peer_cannot_issue_certificates():
 
 
 def test_more_names_than_one_are_refused():
-    subject = x509.load_pem_x509_certificate(AUTHORITY).subject
-    forged = _signed_by(AUTHORITY_KEY, subject, "south", "north")
     with pytest.raises(IdentityError, match="is for 'south'"):
-        identity.checked(forged, None, AUTHORITY, "south", NOW)
+        identity.checked(_by_authority("south", ["south", "north"]), None, AUTHORITY, "south", NOW)
 
 
-def _signed_by(key_pem, issuer, name, *more):
+def test_both_names_of_a_certificate_count():
+    """TLS looks at the alternative name, gRPC's server at the common name: one that differs passes for another."""
+    identity.checked(_by_authority("north", ["north"]), None, AUTHORITY, "north", NOW)
+    for common, others in (("south", ["north"]), ("north", ["south"]), ("north", [])):
+        with pytest.raises(IdentityError, match=f"is for '{common}'; expected 'north'"):
+            identity.checked(_by_authority(common, others), None, AUTHORITY, "north", NOW)
+
+
+def test_a_peers_certificate_that_could_issue_others_is_refused():
+    """Even if the authority signed it: its holder could let anybody in."""
+    with pytest.raises(IdentityError, match="the certificate of north could issue others"):
+        identity.checked(_by_authority("north", ["north"], ca=True), None, AUTHORITY, "north", NOW)
+
+
+def test_no_certificate_outlives_its_authority():
+    asked = identity.issue(AUTHORITY_KEY, AUTHORITY, REQUEST, "north", days=40_000)
+    assert identity.expiry(asked) == identity.expiry(AUTHORITY)
+    late = _by_authority("north", ["north"], days=40_000)
+    after = identity.expiry(AUTHORITY) + timedelta(days=1)
+    identity.checked(late, None, AUTHORITY, "north", NOW)
+    with pytest.raises(IdentityError, match="the certificate of the authority expired"):
+        identity.checked(late, None, AUTHORITY, "north", after)
+
+
+def _by_authority(common, others, ca=False, days=1):
+    """What the authority might sign by mistake."""
+    issuer = x509.load_pem_x509_certificate(AUTHORITY).subject
+    return _certificate(AUTHORITY_KEY, issuer, common, others, ca, days)
+
+
+def _signed_by(key_pem, issuer, name):
+    return _certificate(key_pem, issuer, name, [name], ca=False, days=1)
+
+
+def _certificate(key_pem, issuer, common, others, ca, days):
     signer = serialization.load_pem_private_key(key_pem, None)
     certificate = (
         x509.CertificateBuilder()
         .issuer_name(issuer)
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)]))
         .public_key(ec.generate_private_key(ec.SECP256R1()).public_key())
         .serial_number(7)
         .not_valid_before(NOW - timedelta(days=1))
-        .not_valid_after(NOW + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(each) for each in (name, *more)]), critical=False
-        )
+        .not_valid_after(NOW + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, others))), critical=False)
         .sign(signer, hashes.SHA256())
     )
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _request(key, name="north"):
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _request(key, *names):
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names or ("north",)])
     built = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     return built.public_bytes(serialization.Encoding.PEM)
 
@@ -140,6 +171,11 @@ def _altered_request():
         (_request(rsa.generate_private_key(65537, 2048)), "north", "expected ECDSA on P-256"),
         (_request(ec.generate_private_key(ec.SECP384R1())), "north", "expected ECDSA on P-256"),
         (_request(ec.generate_private_key(ec.SECP256R1()), "North"), "North", "lower-case"),
+        (
+            _request(ec.generate_private_key(ec.SECP256R1()), "north", "south"),
+            "north",
+            "2 names; expected one",
+        ),
     ],
 )
 def test_requests_that_are_not_answered(request_pem, name, says):
@@ -182,7 +218,17 @@ def test_names_that_are_refused(name):
 def test_errors_do_not_quote_keys():
     with pytest.raises(IdentityError) as refused:
         identity.sign(KEY[:-40], b"")
-    assert refused.value.__cause__ is None and KEY.decode()[40:60] not in str(refused.value)
+    told = "".join(traceback.format_exception(refused.value))
+    assert KEY.decode()[40:60] not in told
+    assert told.count("Error: ") == 1  # what the library says of it may quote it
+
+
+def test_keys_of_another_kind_sign_nothing():
+    for key in (ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 2048)):
+        plain = serialization.NoEncryption()
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        with pytest.raises(IdentityError, match="of another type; expected ECDSA on P-256"):
+            identity.sign(pem, b"")
 
 
 @given(st.binary(max_size=300))

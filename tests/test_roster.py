@@ -14,6 +14,7 @@ from peerbayes.peers import identity
 from peerbayes.peers.documents import canonical
 from peerbayes.peers.errors import IdentityError, TermsError
 from peerbayes.peers.home import Home, Settings
+from peerbayes.peers.invitation import LARGEST as LARGEST_INVITATION
 from peerbayes.peers.invitation import Invitation
 from peerbayes.peers.roster import LARGEST, PURPOSE, Member, Roster, valid_address
 from peerbayes.peers.terms import Terms
@@ -249,6 +250,19 @@ def test_addresses_that_are_refused(address):
         valid_address(address)
 
 
+@pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "A" * 64, "0" * 64 + "\n", "g" * 64])
+def test_certificates_of_members_are_digests(digest):
+    with pytest.raises(IdentityError, match=r"the certificate of a is .* expected a sha256 digest"):
+        Member("a", "a:1", digest)
+    with pytest.raises(IdentityError, match=r"the terms is .* expected a sha256 digest"):
+        Roster("hospitals", digest, 0, (), ())
+
+
+def test_revoked_neighbours_are_no_longer_present():
+    roster = roster_of("ab", "ac", "ad", revoked=("c",))
+    assert roster.neighbours("a") == ("b", "c", "d") and roster.present("a") == ("b", "d")
+
+
 # --- invitations and homes -----------------------------------------------------------------------------------
 
 
@@ -312,6 +326,14 @@ def test_invitations_whose_parts_do_not_fit(home, changes, says):
         Invitation.parse(invitation(home, **changes).pack())
 
 
+def test_an_invitation_has_a_largest_size(home):
+    for content in (b" " * (LARGEST_INVITATION + 1), b'{"digest":' + b" " * LARGEST_INVITATION):
+        with pytest.raises(IdentityError, match=f"bytes; expected at most {LARGEST_INVITATION}"):
+            Invitation.parse(content)
+    with pytest.raises(IdentityError, match=f"bytes; expected at most {LARGEST_INVITATION}"):
+        invitation(home, terms="x" * LARGEST_INVITATION).pack()
+
+
 def test_a_home_from_request_to_member(home, tmp_path):
     assert oct(home.key_path.stat().st_mode)[-3:] == oct(home.settings_path.stat().st_mode)[-3:] == "600"
     assert oct(home.folder.stat().st_mode)[-3:] == "700"
@@ -345,6 +367,11 @@ def test_newer_rosters_are_kept_and_others_are_not(home):
     reopened = Roster("hospitals", TERMS.digest, 9, second.members, second.links)
     with pytest.raises(IdentityError, match="changes what was settled"):
         home.keep_roster(reopened.signed(KEY))
+    others = Roster("hospitals", TERMS.digest, 9, (*second.members, member("east")), (*second.links, ("north", "east")),
+                    closed=True)  # fmt: skip
+    for changed in (others, Roster("hospitals", "1" * 64, 9, second.members, second.links, closed=True)):
+        with pytest.raises(IdentityError, match="changes what was settled"):
+            home.keep_roster(changed.signed(KEY))
     assert home.load().roster == closed
     home.keep_roster(closed.with_revoked("north").signed(KEY))
     with pytest.raises(IdentityError, match="north was revoked"):
@@ -403,6 +430,32 @@ def test_a_new_certificate_is_taken_though_the_roster_came_first(home):
         home.load()
     assert home.join(again.pack()) == newest
     assert home.load().roster == newest and home.load().certificate == certificate != old
+
+
+def test_an_invitation_that_is_out_of_date_or_changes_what_was_settled_is_refused(home):
+    """Its roster is older than the folder's and names another certificate; or newer, with other members."""
+    first = invitation(home)
+    home.join(first.pack())
+    asked = home.request_path.read_bytes()
+    certificate = identity.issue(KEY, AUTHORITY, asked, "north")
+    renewed = Member("north", "north.example.org:1", identity.fingerprint(certificate))
+    home.keep_roster(home.roster().with_changed(renewed).signed(KEY))
+    with pytest.raises(IdentityError, match="this invitation is out of date"):
+        home.join(first.pack())
+    closed = home.roster().with_member(member("south"), ["north"]).with_closed()
+    home.keep_roster(closed.signed(KEY))
+    members = (renewed, *(member(name) for name in ("south", "east")))
+    others = Roster(
+        "hospitals", TERMS.digest, 9, members, (("north", "south"), ("north", "east")), closed=True
+    )
+    wider = invitation(home, certificate=certificate.decode(), roster=others.signed(KEY).decode())
+    with pytest.raises(IdentityError, match="changes what was settled"):
+        home.join(wider.pack())
+    assert home.roster() == closed
+    home.keep_roster(closed.with_revoked("north").signed(KEY))
+    valid = invitation(home, certificate=certificate.decode(), roster=closed.signed(KEY).decode())
+    with pytest.raises(IdentityError, match="this invitation is out of date"):
+        home.join(valid.pack())
 
 
 def test_a_changed_agreement_is_noticed(home):
