@@ -155,6 +155,25 @@ def test_masks_differ_by_network_run_round_receiver_group_and_pair():
     assert words().tobytes() == words().tobytes()  # a retry has the same bytes
 
 
+def test_what_two_share_depends_on_the_names_and_keys_of_the_whole_group():
+    """Else whoever sees the group otherwise could be given masks that cancel against those of another message."""
+    keys = {name: new_key() for name in ("a", "b")}
+    public = {name: public_key(key) for name, key in keys.items()}
+
+    def masks(keys_of_group):
+        """Those between a and b alone: what a masks nothing with, against nobody but b."""
+        return Masker("a", keys["a"], "n", "r").words(np.zeros(4), 1, Group("v", keys_of_group)).tobytes()
+
+    another = public_key(new_key())
+    assert masks(public) == masks(dict(public)) != masks({**public, "a": another})
+    digests = {
+        Group("v", group).digest
+        for group in (public, {**public, "a": another}, {**public, "b": another}, {**public, "c": another},
+                      {"a": public["b"], "b": public["a"]}, {"a": public["a"], "bb": public["b"]})
+    }  # fmt: skip
+    assert len(digests) == 6
+
+
 def test_a_copied_public_key_does_not_take_masks_off():
     """c gives a's key for its own: without names in the keys, b's masks with the two would cancel."""
     keys = {name: new_key() for name in ("a", "b")}
@@ -837,6 +856,13 @@ def test_keys_are_vouched_for_by_certificates(tmp_path):
     with pytest.raises(PeerError, match="'peer-2' is in one of the two only"):
         verified(MaskKeys({n: entry for n, entry in keys.held.items() if n != "peer-2"}), roster,
                  sides["peer-1"].vouched)  # fmt: skip
+    more = {**keys.held, "peer-9": own_key(new_key(), roster, "peer-9", sides["peer-2"].vouch).held["peer-9"]}
+    with pytest.raises(PeerError, match="'peer-9' is in one of the two only"):
+        verified(MaskKeys(more), roster, sides["peer-1"].vouched)
+    for size in (0, 31, 33):
+        (_, proof) = keys.held["peer-2"]
+        with pytest.raises(PeerError, match=f"the mask key of peer-2 has {size} bytes; expected 32"):
+            verified(MaskKeys({**keys.held, "peer-2": (bytes(size), proof)}), roster, sides["peer-1"].vouched)
     with pytest.raises(RefusedMessage, match="two mask keys of 'peer-1'"):
         keys + parts[0]
     with pytest.raises(RefusedMessage, match="mask keys that cannot be read"):

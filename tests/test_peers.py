@@ -18,6 +18,7 @@ from peerbayes import topologies
 from peerbayes.errors import SchemaMismatch
 from peerbayes.peers import patience, wire
 from peerbayes.peers import store as store_module
+from peerbayes.peers.agreement import data_digest, described, refuse_large
 from peerbayes.peers.audit import AuditLog, entries
 from peerbayes.peers.errors import PeerError
 from peerbayes.peers.node import Membership, Node
@@ -311,6 +312,33 @@ def test_weights_of_no_model_complete_nothing(tmp_path, rng):
         assert "values are missing at one of the peers, and qda completes them by its model" in told
     with pytest.raises(ValueError, match="values are missing, and dsgd learns the weights of no model"):
         simulated(shared, DENSE, terms)
+
+
+def test_rows_are_known_by_their_columns_values_labels_and_order(rng):
+    X, y = table(rng)
+    labels = np.array(y)
+    labels[0] = "top" if labels[0] != "top" else "low"
+    digests = {
+        data_digest(frame, given)
+        for frame, given in (
+            (X, y), (X, labels), (X.rename(columns={"size": "sizes"}), y), (X.iloc[::-1], y), (X.iloc[:-1], y[:-1]),
+            (X.assign(weight=X["weight"] + 1e-12), y), (X[X.columns[::-1]], y),
+        )
+    }  # fmt: skip
+    assert len(digests) == 7 and data_digest(X.copy(), np.array(y)) in digests
+
+
+def test_too_few_rows_and_too_large_messages_are_refused_before_anything_is_sent(rng):
+    X, y = table(rng)
+    few = Terms("test", "label", limits=Limits(rows=len(y)))
+    assert described("p0", X, y, few).rows == len(y)
+    with pytest.raises(PeerError, match=f"has {len(y) - 1} rows; the agreement asks for {len(y)} or more"):
+        described("p0", X.iloc[1:], y[1:], few)
+    small = Terms("test", "label", limits=Limits(message_bytes=8 * 3 * 50))
+    refuse_large(small, 3, 50)
+    for terms, size in ((small, 51), (replace(small, strategy="tracking"), 26)):
+        with pytest.raises(PeerError, match=r"messages of .* bytes; the agreement allows 1,200"):
+            refuse_large(terms, 3, size)
 
 
 def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):

@@ -30,12 +30,12 @@ from peerbayes import core
 from peerbayes.peers import wire
 from peerbayes.peers.audit import Tail, entries
 from peerbayes.peers.edge_noise import refuse_thin, shared_sources
-from peerbayes.peers.errors import PeerError, TermsError
+from peerbayes.peers.errors import PeerError, RefusedMessage, TermsError
 from peerbayes.peers.facts import Facts
 from peerbayes.peers.home import Home
 from peerbayes.peers.loopback import Loopback
 from peerbayes.peers.masks import Masker, new_key, public_key
-from peerbayes.peers.private import public_schema
+from peerbayes.peers.private import _integers, public_schema
 from peerbayes.peers.releases import PrivateResidual
 from peerbayes.peers.settings import Settings
 from peerbayes.peers.spending import epsilon_of, refuse_overspent, spent
@@ -253,6 +253,49 @@ def test_what_leaves_is_the_exact_residual_and_noise_of_the_right_size(tmp_path)
     assert chi2.ppf(RARE, rank) < squares < chi2.ppf(1 - RARE, rank)
 
 
+def test_what_is_bought_before_the_first_round_has_noise_of_the_right_size(tmp_path):
+    """Units and start as they are stored and told, less what the rows say."""
+    agreed = terms(True, start="ml", rounds=2)
+    peers = peers_of(tmp_path, agreed, FULL)
+    done(peers)
+    squares, rank = {"units": 0.0, "start": 0.0}, {"units": 0, "start": 0}
+    for name, part in zip(peers.names, PARTS, strict=True):
+        found, held = peers.nodes[name].agreed.private.scheme, peers.nodes[name].agreed.private.held
+        with stored(tmp_path / name / "state.sqlite") as store:
+            told = {what: store.bought(what, 0.0, lambda: pytest.fail("it is stored")) for what in squares}
+        columns = sorted(X.columns[:-1])
+        ranges = np.array([agreed.facts[column].range for column in columns])
+        asked = Units((False,) * len(ranges), 0.05 * mu_of(4.0, 1e-5) ** 2)
+        middle, half = ranges.mean(axis=1), np.diff(ranges, axis=1)[:, 0] / 2
+        exact = asked.sums((X.iloc[part][columns].to_numpy() - middle) / half)
+        noise = {"units": (told["units"] - exact) / asked.sigma}
+        whole = found.mechanism.clipped(
+            core.one_hot(held.labels, 2), found.mechanism.rows(held.family, held.rows), found.start_clip
+        )
+        noise["start"] = (told["start"] * 2.0**16 - whole) / found.start_sigma
+        for what, each in noise.items():
+            squares[what] += float((each**2).sum())
+            rank[what] += each.size
+    for what in squares:
+        assert chi2.ppf(RARE, rank[what]) < squares[what] < chi2.ppf(1 - RARE, rank[what]), what
+
+
+def test_parts_of_a_private_sum_have_its_shape_and_no_more_than_all_can_have():
+    parse = _integers((2, 2), 10)
+    good = np.array([[10, -10], [0, 3]])
+    assert (parse(good.tobytes()).values == good).all()
+    for content, reason in (
+        (good.tobytes()[:-8], "wrong shape"),
+        (good.tobytes() + bytes(8), "wrong shape"),
+        ((good + 1).tobytes(), "absurd magnitude"),
+        ((good - 1).tobytes(), "absurd magnitude"),
+        (np.full((2, 2), np.iinfo(np.int64).min).tobytes(), "absurd magnitude"),
+    ):
+        with pytest.raises(RefusedMessage) as refused:
+            parse(content)
+        assert refused.value.reason == reason
+
+
 def test_crafted_statistics_do_not_make_a_row_louder(rng):
     """Whatever a liar sends: a row more moves a release by at most G."""
     agreed = terms()
@@ -304,6 +347,17 @@ def test_noise_of_neighbours_cancels_to_the_last_bit_and_is_new_every_round():
     assert all(len(of(1)) == len(roster.neighbours(name)) for name, of in sources.items())
 
 
+def test_noise_of_neighbours_is_another_in_another_run_and_on_another_link():
+    """With the same keys, so that nobody can take it off by what an earlier run told."""
+    drawn = set()
+    for agreed in (terms(), terms(rounds=ROUNDS + 1)):
+        roster = network(agreed, FULL)
+        masker = Masker("p0", bytes(range(32)), roster.network, roster.run)
+        keys = dict.fromkeys(("p1", "p2", "p3", "p4"), public_key(bytes(range(1, 33))))
+        drawn |= {source(64) for source, _ in shared_sources(masker, keys, roster)(1).values()}
+    assert len(drawn) == 8
+
+
 def test_messages_carry_the_noise_of_neighbours(tmp_path):
     """Own noise alone would be much smaller than what is there."""
     peers = peers_of(tmp_path, terms(privacy={"edge_noise": 3.0}), FULL)
@@ -324,6 +378,8 @@ def test_thin_networks_are_refused_by_name():
         with pytest.raises(TermsError, match=told):
             refuse_thin(network(terms(), graph), promise)
     refuse_thin(network(terms(), FULL), promise)
+    with pytest.raises(TermsError, match="colluders is 4 of 5 peers; expected at least two honest ones"):
+        refuse_thin(network(terms(), FULL), replace(promise, colluders=4))
     refuse_thin(network(terms(), RING), terms().privacy.promise)  # without edge noise any network will do
 
 
@@ -569,6 +625,11 @@ def test_terms_are_written_and_read_back():
         ("range = [3, 1]", "range is .3, 1.; expected .least, most."),
         ("range = [0, 1]\nmean = 2.0", "range and mean or sd are given"),
         ("mean = 2.0", "mean is 2.0 and sd None; expected both"),
+        ("mean = inf\nsd = 1.0", "mean is inf; expected a number"),
+        ("mean = 2.0\nsd = nan", "sd is nan; expected a number"),
+        ("range = [0, inf]", "range is .0, inf.; expected .least, most."),
+        ("range = [-1.7e308, 1.7e308]", "range is .*; expected .least, most."),
+        ("range = [1, 1]", "range is .1, 1.; expected .least, most."),
         ("mean = 2.0\nsd = 0.0", "mean is 2.0 and sd 0.0; expected both, and sd above 0"),
         ("categories = ['a']", "a continuous column has no categories"),
         ("missing = 1", "missing is 1; expected true or false"),

@@ -23,6 +23,7 @@ from peerbayes.peers.errors import RefusedMessage, TermsError
 from peerbayes.peers.founder import Founder
 from peerbayes.peers.home import Home
 from peerbayes.peers.identity import verify
+from peerbayes.peers.learner import Judged
 from peerbayes.peers.loopback import Loopback
 from peerbayes.peers.settings import Settings
 from peerbayes.peers.status import status
@@ -204,6 +205,54 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
     without = learner.step(state, {"p1": message})
     np.testing.assert_array_equal(learner.read(with_it), learner.read(without))
     assert (with_it.strikes - without.strikes).tolist() == [float(name == "p3") for name in learner.weights]
+
+
+def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tmp_path, rng):
+    """It is told so, and gets no message; what is held against it is stored with the rounds."""
+    terms = Terms("test", "label", rounds=400, robust=GUARD, limits=Limits(deadline=600.0))
+    X, _, _ = shared_out(rng, missing=False)
+    y = np.where(X["height"] > 172.5, "top", "low")
+    parts = np.array_split(rng.permutation(len(y)), 4)
+    peers = peers_of(tmp_path, terms, nx.complete_graph(4), (X, y, parts))
+    honest_transport = peers.hub.transport
+    peers.hub.transport = lambda name: Flipper(peers.hub, name) if name == "p3" else honest_transport(name)
+
+    async def ask(by, turn):
+        schema = peers.nodes["p0"].agreed.schema.fingerprint
+        asked = wire.Request(wire.VERSION, peers.roster.run, by, "round", turn=turn, schema=schema)
+        return wire.reply_in(await honest_transport(by).ask("p0", wire.encode(asked), 60.0), asked, "p0")
+
+    def is_parted():
+        return any(what == "parted" and facts["neighbour"] == "p3" for what, facts in peers.told["p0"])
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        await peers.until(is_parted)
+        for again in (False, True):
+            if again:
+                tasks["p0"].cancel()
+                await asyncio.gather(tasks["p0"], return_exceptions=True)
+                peers.told["p0"].clear()
+                tasks["p0"] = peers.start("p0")
+                await peers.until(lambda: peers.nodes["p0"].agreed is not None and is_parted())
+            for turn in (1, peers.nodes["p0"].turn):
+                assert (await ask("p1", turn)).status == "ok"
+                reply = await ask("p3", turn)
+                assert reply.status == "refused" and reply.reason.startswith("struck off") and not reply.body
+        learner, state = (
+            peers.nodes["p0"].agreed.learner,
+            Store(tmp_path / "p0" / "state.sqlite", readonly=True),
+        )
+        _, nested = state.last()
+        state.close()
+        for strikes, cut in ((2, False), (3, True)):
+            held = Judged(learner.begin().state, np.where(nested[1] >= 3, strikes, 0), nested[2])
+            assert (learner.struck(held) == ("p3",)) == cut == ("p3" not in learner.outgoing(held))
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    asyncio.run(main())
 
 
 # --- two stories ---------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from peerbayes.families import FAMILIES
 from peerbayes.layouts import STRUCTURES
+from peerbayes.peers.demands import refuse_weaker
 from peerbayes.peers.errors import TermsError
-from peerbayes.peers.terms import KINDS, Limits, Privacy, Terms
+from peerbayes.peers.facts import Facts
+from peerbayes.peers.terms import KINDS, Limits, Privacy, Robust, Terms
 from peerbayes.secure_sums import SUMMING
 from peerbayes.strategies import STRATEGIES
 
@@ -171,6 +173,60 @@ def test_terms_made_in_python_are_checked_too():
         Limits(quorum=0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Terms("n", "y").rounds = 3
+
+
+NOISY = Terms(
+    "n", "y", {"x": "continuous"}, {"x": Facts(1.0, 2.0)}, ("a", "b"), privacy=Privacy(epsilon=4.0, rows=100.0)
+)  # fmt: skip
+
+
+def test_all_that_was_agreed_on_is_in_the_digest():
+    """A founder could otherwise show each member other terms under one roster."""
+    privacy = NOISY.privacy
+    others = [
+        {"facts": {"x": Facts(1.0, 2.5)}}, {"facts": {"x": Facts(1.0, 2.0, missing=True)}}, {"classes": ("a", "c")},
+        {"privacy": dataclasses.replace(privacy, epsilon=5.0)}, {"privacy": dataclasses.replace(privacy, delta=1e-4)},
+        {"privacy": dataclasses.replace(privacy, min_rows=60)}, {"privacy": dataclasses.replace(privacy, rows=99.0)},
+        {"robust": Robust("clip")}, {"rounds": 65}, {"lr": 0.06}, {"label": "z"}, {"network": "m"},
+        {"limits": Limits(rows=2)}, {"limits": Limits(message_bytes=2048)},
+    ]  # fmt: skip
+    assert len({dataclasses.replace(NOISY, **other).digest for other in ({}, *others)}) == len(others) + 1
+
+
+def test_masked_messages_cannot_be_judged():
+    with pytest.raises(TermsError, match="masked messages cannot be judged"):
+        Terms("n", "y", privacy=Privacy(secure_sum=True), robust=Robust("clip"))
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, -1e-5])
+def test_a_probability_is_between_0_and_1(delta):
+    with pytest.raises(TermsError, match=r"delta is .* expected a probability"):
+        Privacy(epsilon=1.0, delta=delta)
+
+
+PLAIN, MASKED = Terms("n", "y"), Terms("n", "y", privacy=Privacy(secure_sum=True))
+GUARDED = Terms("n", "y", robust=Robust("clip", guard=True))
+
+
+@pytest.mark.parametrize(
+    ("terms", "met", "not_met"),
+    [
+        (NOISY, [{"epsilon": 4.0}, {"epsilon": 9}, {"delta": 1e-5}, {"min_rows": 50}],
+         [{"epsilon": 3.9}, {"delta": 9e-6}, {"min_rows": 51}, {"secure_sum": True}]),
+        (PLAIN, [{"min_rows": 1}, {"secure_sum": False}, {"combine": "mean"}, {"guard": False}],
+         [{"epsilon": 100.0}, {"delta": 0.5}, {"min_rows": 2}, {"secure_sum": True}, {"combine": "clip"},
+          {"guard": True}]),
+        (MASKED, [{"secure_sum": True}, {"secure_sum": False}], [{"epsilon": 100.0}]),
+        (GUARDED, [{"guard": True}, {"combine": "clip"}, {"combine": "mean"}], [{"secure_sum": True}]),
+    ],
+    ids=["noisy", "plain", "masked", "guarded"],
+)  # fmt: skip
+def test_a_demand_is_met_by_the_same_or_by_more(terms, met, not_met):
+    for demand in met:
+        refuse_weaker(terms, demand, "peer.toml")
+    for demand in not_met:
+        with pytest.raises(TermsError, match=f"peer.toml requires {next(iter(demand))} = "):
+            refuse_weaker(terms, demand, "peer.toml")
 
 
 @given(st.text(max_size=200))

@@ -1,5 +1,6 @@
 """What may come over the wire and lie on disk: whatever the bytes, they are what they should be, or refused by name."""
 
+import asyncio
 import json
 import logging
 import math
@@ -19,10 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peerbayes.errors import SchemaMismatch
+from peerbayes.grids import BITS
 from peerbayes.peers import audit, store, wire
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.journal import LINES_AT_ONCE, Journal
+from peerbayes.peers.pooling import pooled
 from peerbayes.peers.store import Store
 from peerbayes.peers.summary import LARGEST, ColumnSummary, Summary, Sums, packed, unpacked, with_scales
 from peerbayes.peers.wire import Reply, Request
@@ -119,6 +122,7 @@ def test_a_damaged_reply_is_refused_by_name_or_what_was_asked_for(data):
 REPLY = Reply(wire.VERSION, "run", "b", "round", "ok", turn=3, schema="s", shape=(2,), body=bytes(16))
 REPLY = msgspec.structs.replace(REPLY, digest=wire.digest_of(REPLY.body))
 ASKED = Request(wire.VERSION, "run", "a", "round", turn=3, schema="s")
+SAID = wire.Said("c", 2, bytes(32), bytes(72))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +145,10 @@ ASKED = Request(wire.VERSION, "run", "a", "round", turn=3, schema="s")
         ({"body": bytes(17), "digest": wire.digest_of(bytes(17))}, "wrong shape"),
         ({"run": "x\n12:00 all is well"}, "unreadable"),
         ({"sender": "b\x1b[2J"}, "unreadable"),
+        ({"sender": "b\n"}, "unreadable"),
+        ({"signature": bytes(81)}, "unreadable"),
+        ({"reason": "x" * 501}, "unreadable"),
+        ({"shape": (1, 1, 1, 1, 2)}, "unreadable"),
     ],
 )
 def test_each_field_of_a_reply_is_checked(changes, reason):
@@ -188,6 +196,38 @@ def test_traps_of_the_format_are_unreadable(content):
             assert parse(content) == {}  # no sums are sums
         except RefusedMessage as error:
             assert error.reason == "unreadable"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": wire.VERSION + 1}, "other version"),
+        ({"version": 1}, "other version"),
+        ({"sender": "a\n"}, "unreadable"),
+        ({"wait": 60.5}, "unreadable"),
+        ({"heard": (SAID,) * (wire.MOST_SAID + 1)}, "unreadable"),
+        ({"heard": (msgspec.structs.replace(SAID, digest=bytes(31)),)}, "unreadable"),
+        ({"heard": (msgspec.structs.replace(SAID, signature=bytes(81)),)}, "unreadable"),
+    ],
+)
+def test_each_field_of_a_request_is_checked(changes, reason):
+    full = msgspec.structs.replace(ASKED, wait=60.0, heard=(SAID,) * wire.MOST_SAID)
+    assert wire.request_in(wire.encode(full)) == full
+    with pytest.raises(RefusedMessage) as refused:
+        wire.request_in(wire.encode(msgspec.structs.replace(ASKED, **changes)))
+    assert refused.value.reason == reason
+
+
+def test_what_is_signed_names_the_run_the_round_and_the_message():
+    """And what it is: no statement passes for another, or for any other signature of a peer."""
+    usual = {"run": "0" * 64, "turn": 1, "digest": bytes(32)}
+    statements = {
+        wire.statement(**usual | other)
+        for other in ({}, {"run": "1" * 64}, {"turn": 2}, {"digest": bytes(31) + b"1"}, {"turn": 11})
+    }
+    assert len(statements) == 5 and all(each.startswith(b"peerbayes statement\n") for each in statements)
+    said = wire.Said("b", 1, bytes(32), b"")
+    assert said.content("0" * 64) == wire.statement(**usual) != said.content("1" * 64)
 
 
 def test_a_request_has_a_largest_size():
@@ -268,8 +308,8 @@ def test_a_damaged_summary_is_refused_or_can_be_used(data):
         assert "do not fit" in str(error)  # what two honest tables may also be told
 
 
-def summary_of(total="0/0", count=1, kinds=None, categories=(), peers=1, rows=1, name="x"):
-    column = [1, kinds or {"continuous": ["a"]}, list(categories), count, total]
+def summary_of(total="0/0", count=1, kinds=None, categories=(), peers=1, rows=1, name="x", holders=1):
+    column = [holders, kinds or {"continuous": ["a"]}, list(categories), count, total]
     return msgspec.msgpack.encode([peers, rows, [name], {name: column}, [["t", "a"], ["t", "b"]]])
 
 
@@ -282,6 +322,11 @@ def summary_of(total="0/0", count=1, kinds=None, categories=(), peers=1, rows=1,
         (summary_of(total="1/99999999999"), "unreadable"),
         (summary_of(total="1/-1"), "unreadable"),
         (summary_of(count=2), "implausible"),
+        (summary_of(count=-1), "implausible"),
+        (summary_of(holders=2), "implausible"),
+        (summary_of(holders=0), "implausible"),
+        (summary_of(kinds={"continuous": ["a", "b", "c", "d"]}), "unreadable"),
+        (summary_of(kinds={"continuous": ["a" * 65]}), "unreadable"),
         (summary_of(peers=2), "implausible"),
         (summary_of(peers=0), "implausible"),
         (summary_of(peers=-1, rows=-1), "implausible"),
@@ -328,6 +373,31 @@ def test_damaged_sums_are_refused_or_give_a_scale(data):
     except RefusedMessage:
         return
     assert with_scales(schema, sums).columns[0].scale > 0
+
+
+def test_parts_of_a_pooled_sum_have_its_shape_and_no_more_than_all_can_have():
+    phases = {}
+
+    async def total(phase, own):
+        phases[phase.name] = phase.parse, own
+        return own
+
+    numbers = np.array([[1.0, -2.0, 0.5]])
+    np.testing.assert_allclose(asyncio.run(pooled("start", numbers, total)), numbers, rtol=1e-15)
+    parse, own = phases["start"]
+    assert (parse(own.pack()).values == own.values).all()
+    most = np.full((1, 3), (1 << BITS) - 1)
+    assert (parse(most.tobytes()).values == most).all()
+    for content, reason in (
+        (own.pack() + bytes(8), "wrong shape"),
+        (own.pack()[:-8], "wrong shape"),
+        ((most + 1).tobytes(), "absurd magnitude"),
+        ((-most - 1).tobytes(), "absurd magnitude"),
+        (np.full((1, 3), np.iinfo(np.int64).min).tobytes(), "absurd magnitude"),
+    ):
+        with pytest.raises(RefusedMessage) as refused:
+            parse(content)
+        assert refused.value.reason == reason
 
 
 # --- the store -----------------------------------------------------------------------------------------
