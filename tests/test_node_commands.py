@@ -17,6 +17,7 @@ from sklearn.datasets import load_iris
 
 import peerbayes as pb
 from peerbayes.peers.loopback import Loopback, free_ports
+from peerbayes.peers.prometheus import expose
 from peerbayes.peers.terms import Limits, Terms
 
 IRIS = load_iris(as_frame=True).frame.sample(frac=1.0, random_state=0)
@@ -85,6 +86,31 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
         assert abs(found - run.statistics(place).values).max() <= 1e-9
         assert oct(home.model_path.stat().st_mode & 0o777) == "0o600"
     assert third.log_path.read_text().count("round ") == 12
+
+
+def test_metrics_are_for_this_machine_unless_a_host_is_named(network, monkeypatch):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    servers, start = [], prometheus_client.start_http_server
+    monkeypatch.setattr(
+        prometheus_client, "start_http_server", lambda *given: servers.append(start(*given)) or servers[-1]
+    )
+    here, everywhere = free_ports(2)
+    try:
+        expose(str(here), network.homes["peer-1"], [])
+        expose(f"0.0.0.0:{everywhere}", network.homes["peer-1"], [])
+        for host, port in (("127.0.0.1", here), ("127.0.0.1", everywhere), ("127.0.0.2", everywhere)):
+            with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
+                assert answer.status == 200
+        with pytest.raises(OSError, match="refused"):  # another address of this machine stands for others
+            urllib.request.urlopen(f"http://127.0.0.2:{here}/metrics", timeout=60)
+    finally:
+        for server, thread in servers:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+    for address in ("", "x", "0", "65536", "127.0.0.1:x"):
+        with pytest.raises(ValueError, match="expected PORT or HOST:PORT"):
+            expose(address, network.homes["peer-1"], [])
 
 
 def test_check_says_what_is_wrong_and_what_to_do(network):

@@ -16,11 +16,13 @@ from peerbayes.peers import patience, wire
 from peerbayes.peers.answering import AT_ONCE
 from peerbayes.peers.audit import entries
 from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.farewell import farewell
 from peerbayes.peers.inbox import Inbox
 from peerbayes.peers.parted import STRUCK_OFF, TWO_STORIES, Parted
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.standing import Membership, Standing
-from peerbayes.peers.store import Store
+from peerbayes.peers.store import KEPT, Store
+from peerbayes.peers.taking import Taking
 from peerbayes.peers.transport import Grpc
 
 EVERY_KIND = ("hello", "roster", "leave", *wire.OF_RUN)
@@ -318,6 +320,31 @@ def test_a_node_follows_the_certificates_of_a_newer_roster(tmp_path):
     within(work())
 
 
+def test_a_peer_that_leaves_says_so_to_its_neighbours(tmp_path):
+    network, heard = made_network(tmp_path), []
+
+    def answering(status):
+        async def answer(caller, content):
+            asked = wire.request_in(content)
+            heard.append((caller, asked.sender, asked.kind, asked.run))
+            name = "peer-2" if status == "ok" else "peer-3"
+            reason = "" if status == "ok" else "revoked: no longer a member"
+            return wire.encode(wire.Reply(wire.VERSION, asked.run, name, asked.kind, status, reason))
+
+        return answer
+
+    async def work():
+        async with serving(network.homes["peer-2"], answering("ok")):
+            first = await farewell(network.homes["peer-1"].load())
+            async with serving(network.homes["peer-3"], answering("refused")):
+                return first, await farewell(network.homes["peer-1"].load())
+
+    first, second = within(work())
+    assert first["peer-2"] == "told" and first["peer-3"].startswith("not told: peer-3 at 127.0.0.1")
+    assert second == {"peer-2": "told", "peer-3": "refused: revoked: no longer a member"}
+    assert heard == [("peer-1", "peer-1", "leave", network.founder.roster().run)] * 3
+
+
 # --- what neighbours said ------------------------------------------------------------------------------
 
 
@@ -340,6 +367,23 @@ def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(standing):
     inbox.clear()
     inbox.put("peer-2", 1, message)
     assert inbox.lacks("peer-2")
+
+
+def test_a_neighbour_cannot_say_that_a_message_is_gone_which_it_must_still_have(standing):
+    inbox = Inbox(standing)
+    taking = Taking(standing, None, inbox, Parted(standing, inbox), None, None)
+    asked = standing.request("round", turn=1)
+
+    def says_gone(done):
+        reply = wire.Reply(wire.VERSION, asked.run, "peer-2", "round", "gone", turn=1, done=done)
+        asyncio.run(taking.take("peer-2", asked, reply))
+
+    for done in (0, 1, KEPT):
+        with pytest.raises(RefusedMessage, match="it must still have round 1") as told:
+            says_gone(done)
+        assert told.value.reason == "gone" and inbox.lacks("peer-2")
+    says_gone(KEPT + 1)
+    assert not inbox.lacks("peer-2")  # the round goes on without it
 
 
 @pytest.mark.parametrize("reason", [STRUCK_OFF, TWO_STORIES])

@@ -112,6 +112,9 @@ def test_every_answer_carries_the_policy_and_nothing_is_shared_with_other_sites(
         assert policy["script-src"] == policy["connect-src"] == "'self'" and policy["form-action"] == "'none'"
         assert "unsafe-inline" not in policy["style-src"]
         assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        assert (
+            headers["cross-origin-resource-policy"] == headers["cross-origin-opener-policy"] == "same-origin"
+        )
         assert headers["cache-control"] in ("no-store", "no-cache")
         assert not any(name.startswith("access-control") for name in headers) and "server" not in headers
 
@@ -127,8 +130,10 @@ def test_it_can_only_be_read(client, simulated, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "8765", "", "[::1", "localhost:x", "10.0.0.1"]
-)
+    "host",
+    ["evil.example", "127.0.0.1.evil.example", "8765", "", "[::1", "localhost:x", "10.0.0.1", "notlocalhost",
+     "localhost.evil.example", "[::1]evil.example", "127.0.0.1:80:80", "0.0.0.0", "[::]", "192.168.0.1"],
+)  # fmt: skip
 def test_on_loopback_another_host_is_refused(client, simulated, tmp_path, host):
     assert not names_loopback(host)
     refused = client(tmp_path).get("/figures", headers={"host": host})
@@ -138,6 +143,60 @@ def test_on_loopback_another_host_is_refused(client, simulated, tmp_path, host):
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.9.9.9:1", "[::1]:8765"])
 def test_a_tunnel_to_loopback_is_let_in(client, simulated, tmp_path, host):
     assert client(tmp_path).get("/figures", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_what_is_not_http_is_refused(simulated, tmp_path, token):
+    """A web socket is closed before anything of it is read, whoever opens it, and with the token, too."""
+    told = []
+    path, headers = "/events", [(b"host", b"127.0.0.1"), (b"cookie", f"peerbayes-8765={TOKEN}".encode())]
+    scope = {
+        "type": "websocket",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers,
+    }
+
+    async def receive():
+        pytest.fail("something was read")
+
+    async def send(message):
+        told.append(message)
+
+    async def open_it():
+        await application(Feed(Folder(tmp_path)), token, 8765)(scope, receive, send)
+
+    asyncio.run(open_it())
+    assert told == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_errors_tell_nothing_and_carry_the_policy(caplog):
+    class Watched:
+        def look(self):
+            raise RuntimeError("the password is 1234")
+
+    with contextlib.closing(Browser(application(Feed(Watched()), None, 8765), "127.0.0.1")) as asked:
+        for path in ("/figures", "/model", "/peers/0"):
+            failed = asked.get(path)
+            assert failed.status_code == 500 and "1234" not in failed.text
+            assert failed.text == "This could not be shown; the dashboard's own output says why.\n"
+            assert failed.headers["cache-control"] == "no-store"
+            assert "default-src 'none'" in failed.headers["content-security-policy"]
+
+
+def test_so_many_may_watch_and_the_next_is_told_to_come_back(simulated, tmp_path, monkeypatch):
+    monkeypatch.setattr(feed_module, "VIEWERS", 3)
+    feed = Feed(Folder(tmp_path))
+    with contextlib.closing(Browser(application(feed, None, 8765), "127.0.0.1")) as asked:
+        with contextlib.ExitStack() as stack:
+            for _ in range(3):
+                assert asked.head("/events").status_code == 200
+                stack.enter_context(feed.viewer())
+            full = asked.get("/events")
+            assert full.status_code == 503 and "Too many are watching" in full.text
+            assert asked.get("/figures").status_code == 200
+        assert asked.head("/events").status_code == 200  # they are gone
 
 
 def test_other_sites_may_link_to_the_page_and_read_nothing(client, simulated, tmp_path):
@@ -238,6 +297,7 @@ def test_files_are_kept_by_their_digest_and_compressed(client, simulated, tmp_pa
     assert address.startswith("static/plotly.min.js?v=")
     answer = asked.get(f"/{address}", headers={"accept-encoding": "gzip"})
     assert "immutable" in answer.headers["cache-control"] and len(answer.content) > 2_000_000
+    assert answer.headers["cache-control"].startswith("private, ")  # caches of others keep nothing
     assert int(answer.headers["content-length"]) < 2_000_000
     again = asked.get(f"/{address}", headers={"if-none-match": answer.headers["etag"]})
     assert again.status_code == 304 and again.content == b""
@@ -474,6 +534,25 @@ def test_twenty_viewers_and_one_that_never_reads(tmp_path):
         assert deaf.recv(100)
         assert "Traceback" not in process.stderr.read()
     made.file.close()
+
+
+def test_over_a_real_connection_it_is_for_this_machine_and_speaks_http_only(simulated, tmp_path):
+    with watching(tmp_path) as (_, url):
+        port = int(url.rstrip("/").rpartition(":")[2])
+        assert url == f"http://127.0.0.1:{port}/"
+        answer = httpx.get(f"{url}figures", timeout=60)
+        assert answer.status_code == 200 and "server" not in answer.headers
+        upgrade = {
+            "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+            "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        }  # fmt: skip
+        assert httpx.get(f"{url}nowhere", headers=upgrade, timeout=60).status_code == 404
+        assert httpx.get(url, headers={"host": "evil.example"}, timeout=60).status_code == 421
+        with pytest.raises(ConnectionRefusedError):  # another address of this machine stands for others
+            socket.create_connection(("127.0.0.2", port), timeout=60).close()
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+            line.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")  # as TLS begins
+            assert line.recv(1 << 16).startswith(b"HTTP/1.1 400")
 
 
 def test_a_token_and_tls_over_a_real_connection(simulated, tmp_path):
@@ -715,6 +794,24 @@ def test_a_peers_folder_is_followed_round_by_round(home):
         whole = json.loads(messages.figures(seen, 2, 0.0))
         assert {"error", "network", "disagreement", "bytes"} <= set(whole["figures"])
         assert [line["number"] for line in whole["lines"]] == list(range(1, 9))
+
+
+def test_a_look_writes_nothing_reads_no_key_and_shows_who_is_revoked(home, tmp_path):
+    from peerbayes.peers.founder import Founder
+
+    home.key_path.unlink()
+    founder = Founder(tmp_path / "network")
+    founder.revoke("peer-3")
+    home.keep_roster(founder.roster_path.read_bytes())
+    before = {path.name: path.read_bytes() for path in home.folder.iterdir()}
+    seen = Folder(home.folder).look()
+    assert {path.name: path.read_bytes() for path in home.folder.iterdir()} == before
+    states = {each["name"]: each["state"] for each in seen.facts["neighbours"]}
+    assert seen.kind == "peer" and states["peer-3"] == "revoked" != states["peer-2"]
+    assert not seen.facts["revoked"]
+    founder.revoke("peer-1")
+    home.keep_roster(founder.roster_path.read_bytes())
+    assert Folder(home.folder).look().facts["revoked"]
 
 
 def test_the_structure_of_a_running_simulation_is_shown(tmp_path):

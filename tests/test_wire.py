@@ -597,6 +597,26 @@ def test_refusals_of_many_names_take_bounded_room(tmp_path):
     opened.close()
 
 
+def test_handshakes_that_failed_are_told_and_other_words_are_passed_on():
+    """gRPC mentions them on standard error only."""
+    code = (
+        "import os, time; from peerbayes.peers import handshakes\n"
+        "told = []\n"
+        "handshakes.watch(lambda *failed: told.append(failed))\n"
+        "line = b'E0000 00:00:00.000000 7 ssl.cc:5] Handshake failed: %s\\n'\n"
+        "for mark in (b'PEER_DID_NOT_RETURN_A_CERTIFICATE', b'CERTIFICATE_VERIFY_FAILED', b'HTTP_REQUEST', b'?'):\n"
+        "    os.write(2, line % mark)\n"
+        "os.write(2, b'I0000 00:00:00.000000 7 dns.cc:1] chatter\\nwords\\n')\n"
+        "while len(told) < 4: time.sleep(0.01)\n"
+        "print([reason for reason, _ in told])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ, timeout=120)
+    assert ended.stdout.decode().strip() == str(
+        ["no certificate", "certificate of another authority, or expired", "no TLS", "handshake failed"]
+    )
+    assert ended.stderr == b"words\n" and ended.returncode == 0
+
+
 def test_the_last_words_of_a_process_are_not_lost():
     code = (
         "import sys; from peerbayes.peers import handshakes\n"
