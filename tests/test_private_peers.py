@@ -255,7 +255,7 @@ def test_what_leaves_is_the_exact_residual_and_noise_of_the_right_size(tmp_path)
 
 def test_what_is_bought_before_the_first_round_has_noise_of_the_right_size(tmp_path):
     """Units and start as they are stored and told, less what the rows say."""
-    agreed = terms(True, start="ml", rounds=2)
+    agreed = terms(True, start="ml", privacy={"clip": 1.0})  # that of a round is larger
     peers = peers_of(tmp_path, agreed, FULL)
     done(peers)
     squares, rank = {"units": 0.0, "start": 0.0}, {"units": 0, "start": 0}

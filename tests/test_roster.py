@@ -258,6 +258,12 @@ def test_certificates_of_members_are_digests(digest):
         Roster("hospitals", digest, 0, (), ())
 
 
+@pytest.mark.parametrize(("name", "address"), [("A", "a:1"), ("../a", "a:1"), ("a", "a"), ("a", "a:0")])
+def test_members_have_names_and_addresses(name, address):
+    with pytest.raises(IdentityError, match="expected"):
+        Member(name, address, "0" * 64)
+
+
 def test_revoked_neighbours_are_no_longer_present():
     roster = roster_of("ab", "ac", "ad", revoked=("c",))
     assert roster.neighbours("a") == ("b", "c", "d") and roster.present("a") == ("b", "d")

@@ -14,7 +14,7 @@ from real_calls import HANG, asking_from, channel_of, channel_to, made_network, 
 from peerbayes.peers import identity, transport
 from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peers.terms import Limits
-from peerbayes.peers.transport import METHOD, PROOF, ROOM, UNREAD, Unreachable
+from peerbayes.peers.transport import METHOD, PROOF, ROOM, UNREAD, Grpc, Unreachable
 from peerbayes.peers.wire import LARGEST_REQUEST
 
 
@@ -167,22 +167,39 @@ def test_who_takes_the_place_of_a_peer_that_went_is_not_believed(network):
     within(work())
 
 
-def test_a_proof_that_was_given_before_a_failure_does_not_count(network):
-    """Nobody is there for a while, and gRPC finds whoever comes by itself."""
-    before = replaced(network, "peer-2")
+def test_after_a_call_that_failed_a_neighbour_proves_its_key_again(network, monkeypatch, caplog):
+    """Also where the connection seems to have stayed."""
+    proofs, prove = [], Grpc._prove
+    monkeypatch.setattr(Grpc, "_prove", lambda self, nonce: proofs.append(nonce) or prove(self, nonce))
+
+    async def answer(caller, content):
+        if content == b"fail":
+            raise RuntimeError("it failed")
+        return b"fine"
 
     async def work():
-        async with asking_from(network.homes["peer-1"]) as asker:
-            async with serving(network.homes["peer-2"], honest):
-                assert await asker.ask("peer-2", b"", HANG) == b"honest"
-            with pytest.raises(Unreachable):
+        async with asking_from(network.homes["peer-1"]) as asker, serving(network.homes["peer-2"], answer):
+            for expected in (1, 1, 1):
+                assert await asker.ask("peer-2", b"", HANG) == b"fine" and len(proofs) == expected
+            with pytest.raises(Unreachable, match="could not be answered") as told:
+                await asker.ask("peer-2", b"fail", HANG)
+            assert "it failed" not in str(told.value)  # what went wrong there is told there only
+            assert await asker.ask("peer-2", b"", HANG) == b"fine" and len(proofs) == 2
+
+    within(work())
+    assert len(set(proofs)) == 2 and "a request could not be answered" in caplog.text
+
+
+def test_a_neighbour_whose_certificate_was_replaced_proves_the_new_one(network):
+    """On a connection that stays open, whoever still has the old key only is asked no more."""
+
+    async def work():
+        async with asking_from(network.homes["peer-1"]) as asker, serving(network.homes["peer-2"], stolen):
+            assert await asker.ask("peer-2", b"", HANG) == b"stolen"
+            replaced(network, "peer-2")
+            asker.follow(network.founder.roster())
+            with pytest.raises(RefusedMessage, match="not the certificate that the roster has"):
                 await asker.ask("peer-2", b"", HANG)
-            async with serving(before, stolen):
-                channel = asker._channels["peer-2"][1]
-                while (state := channel.get_state(try_to_connect=True)) != grpc.ChannelConnectivity.READY:
-                    await channel.wait_for_state_change(state)
-                with pytest.raises(RefusedMessage, match="not the certificate that the roster has"):
-                    await asker.ask("peer-2", b"", HANG)
 
     within(work())
 

@@ -330,6 +330,8 @@ def summary_of(total="0/0", count=1, kinds=None, categories=(), peers=1, rows=1,
         (summary_of(peers=2), "implausible"),
         (summary_of(peers=0), "implausible"),
         (summary_of(peers=-1, rows=-1), "implausible"),
+        (msgspec.msgpack.encode([0, 0, [], {}, [["t", "a"], ["t", "b"]]]), "implausible"),  # of nobody
+        (msgspec.msgpack.encode([1, 1, ["x"], {}, [["t", "a"], ["t", "b"]]]), "implausible"),
         (summary_of(kinds={"text": ["a"]}), "unreadable"),  # a value, but of no category
         (summary_of(kinds={"guess": ["a"]}), "unreadable"),
         (summary_of(kinds={"text": ["a"]}, categories=[["n", math.nan]]), "unreadable"),
