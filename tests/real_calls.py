@@ -7,6 +7,7 @@ import gc
 import grpc
 import msgspec
 import pandas as pd
+from commands import HANG
 
 from peerbayes.peers import wire
 from peerbayes.peers.audit import AuditLog
@@ -21,7 +22,6 @@ from peerbayes.peers.terms import Limits, Terms
 from peerbayes.peers.transport import METHOD, Grpc
 from peerbayes.peers.wire import Reply, Request
 
-HANG = 60.0  # seconds: only what hangs takes so long
 LINE, TRIANGLE = ((0, 1), (1, 2)), ((0, 1), (1, 2), (0, 2))
 PATIENT = Limits(deadline=3600.0)
 

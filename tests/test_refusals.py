@@ -12,8 +12,6 @@ import random
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -26,6 +24,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 import grpc
 import msgspec
+from commands import HANG, peerbayes
 from sklearn.datasets import load_iris
 
 from peerbayes.peers import identity, patience, wire
@@ -99,7 +98,7 @@ def opened(home, transport=Grpc, told=None):
         store.close()
 
 
-def run(network, lie=None, beside=None, limit=40.0):
+def run(network, lie=None, beside=None, limit=HANG):
     """All peers to the end: S of each. The hostile one lies; `beside(nodes)` goes on at the same time."""
 
     async def together():
@@ -419,7 +418,7 @@ def asking(network, by, kind, **more):
     return Request(**given)
 
 
-async def ask(channel, request, timeout=20.0):
+async def ask(channel, request, timeout=HANG):
     content = request if isinstance(request, bytes) else wire.encode(request)
     return msgspec.msgpack.decode(await channel.unary_unary(METHOD)(content, timeout=timeout), type=Reply)
 
@@ -648,8 +647,8 @@ def processes(tmp_path_factory):
         network.stop()
 
 
-def until(holds, seconds=20.0):
-    end = time.monotonic() + seconds
+def until(holds):
+    end = time.monotonic() + HANG
     while not holds():
         assert time.monotonic() < end, "it did not come about in time"
         time.sleep(0.05)
@@ -667,9 +666,9 @@ def memory(process, what):
 
 def told_reasons(network, name):
     """What the command says."""
-    folder = str(network.homes[name].folder)
-    command = [sys.executable, "-m", "peerbayes", "node", "status", folder, "--format", "json"]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    told = json.loads(
+        peerbayes("node", "status", network.homes[name].folder, "--format", "json", code=0).stdout
+    )
     assert told["running"]
     return {(entry["who"], entry["reason"]) for entry in told["refusals"]}
 
@@ -691,12 +690,12 @@ def test_a_gigabyte_is_neither_heard_nor_read(processes):
     async def disturb():
         async with calling(network, "peer-1", HOSTILE) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await channel.unary_unary(METHOD)(gigabyte, timeout=30.0)
+                await channel.unary_unary(METHOD)(gigabyte, timeout=HANG)
             assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         with opened(network.homes[HOSTILE], lambda *given: Liar(*given, lie)) as hostile:
             work = asyncio.ensure_future(hostile.run())
             try:
-                await asyncio.to_thread(until, lambda: "round 3/" in log(network, "peer-1"), 40.0)
+                await asyncio.to_thread(until, lambda: "round 3/" in log(network, "peer-1"))
             finally:
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)
@@ -714,12 +713,12 @@ def test_a_request_that_is_far_too_large_is_logged(processes):
     async def send():
         async with calling(processes, "peer-1", HOSTILE) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await channel.unary_unary(METHOD)(bytes(8 << 20), timeout=30.0)
+                await channel.unary_unary(METHOD)(bytes(8 << 20), timeout=HANG)
             assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
     before = count()
     asyncio.run(send())
-    until(lambda: count() > before, 4.0)
+    until(lambda: count() > before)
 
 
 def test_a_flooding_neighbour_takes_neither_memory_nor_the_line(processes):

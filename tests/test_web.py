@@ -15,6 +15,7 @@ import time
 import httpx
 import numpy as np
 import pytest
+from commands import HANG
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -489,12 +490,12 @@ def watching(folder, *options):
 def stream(url):
     """A raw connection to the events, the head of the answer read."""
     host, port = url.removeprefix("http://").rstrip("/").split(":")
-    made = socket.create_connection((host, int(port)), timeout=60)
+    made = socket.create_connection((host, int(port)), timeout=HANG)
     made.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     return made
 
 
-def until(found, what, patience=60.0):
+def until(found, what, patience=HANG):
     end = time.monotonic() + patience
     while not (value := found()):
         assert time.monotonic() < end, what
@@ -524,7 +525,7 @@ def test_twenty_viewers_and_one_that_never_reads(tmp_path):
             made.round()
             time.sleep(0.02)
         until(lambda: all(now >= then + 2 for now, then in zip(counts, before, strict=True)), "updates")
-        answer = httpx.get(f"{url}figures", timeout=60)
+        answer = httpx.get(f"{url}figures", timeout=HANG)
         assert answer.json()["facts"]["round"] == made.done
         process.send_signal(signal.SIGTERM)  # with all these streams open
         assert process.wait(30) == 0
@@ -540,17 +541,17 @@ def test_over_a_real_connection_it_is_for_this_machine_and_speaks_http_only(simu
     with watching(tmp_path) as (_, url):
         port = int(url.rstrip("/").rpartition(":")[2])
         assert url == f"http://127.0.0.1:{port}/"
-        answer = httpx.get(f"{url}figures", timeout=60)
+        answer = httpx.get(f"{url}figures", timeout=HANG)
         assert answer.status_code == 200 and "server" not in answer.headers
         upgrade = {
             "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
             "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
         }  # fmt: skip
-        assert httpx.get(f"{url}nowhere", headers=upgrade, timeout=60).status_code == 404
-        assert httpx.get(url, headers={"host": "evil.example"}, timeout=60).status_code == 421
+        assert httpx.get(f"{url}nowhere", headers=upgrade, timeout=HANG).status_code == 404
+        assert httpx.get(url, headers={"host": "evil.example"}, timeout=HANG).status_code == 421
         with pytest.raises(ConnectionRefusedError):  # another address of this machine stands for others
-            socket.create_connection(("127.0.0.2", port), timeout=60).close()
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+            socket.create_connection(("127.0.0.2", port), timeout=HANG).close()
+        with socket.create_connection(("127.0.0.1", port), timeout=HANG) as line:
             line.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")  # as TLS begins
             assert line.recv(1 << 16).startswith(b"HTTP/1.1 400")
 
@@ -567,13 +568,13 @@ def test_a_token_and_tls_over_a_real_connection(simulated, tmp_path):
         port, token = rest.rpartition(":")[2].split("/?token=")
         assert scheme == "https" and len(token) >= 32
         here = f"https://127.0.0.1:{port}"
-        with httpx.Client(verify=False, timeout=60, follow_redirects=True) as browser:
+        with httpx.Client(verify=False, timeout=HANG, follow_redirects=True) as browser:
             assert browser.get(f"{here}/figures").status_code == 401
             page = browser.get(f"{here}/?token={token}")
             assert page.status_code == 200 and str(page.url) == f"{here}/"
             assert browser.get(f"{here}/figures").json()["kind"] == "run"
         with pytest.raises(httpx.TransportError):
-            httpx.get(f"http://127.0.0.1:{port}/", timeout=60)
+            httpx.get(f"http://127.0.0.1:{port}/", timeout=HANG)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0 and token not in process.stderr.read()
     finally:
@@ -648,14 +649,14 @@ def test_a_dashboard_dies_with_whoever_started_it(tmp_path):
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     url, pid = parent.stdout.readline().split()
-    assert httpx.get(url, timeout=60).status_code == 200
+    assert httpx.get(url, timeout=HANG).status_code == 200
     with stream(url) as open_stream:
         assert open_stream.recv(100)
         parent.kill()
         parent.communicate()
         until(lambda: not alive(int(pid)), "the dashboard's end")
     with pytest.raises(httpx.TransportError):
-        httpx.get(url, timeout=10)
+        httpx.get(url, timeout=HANG)
 
 
 def alive(pid):
@@ -668,7 +669,7 @@ def alive(pid):
 
 def test_launched_beside_and_stopped(simulated, tmp_path):
     with launch(tmp_path, "127.0.0.1:0") as made:
-        assert httpx.get(f"{made.url}figures", timeout=60).json()["facts"]["peers"] == NODES
+        assert httpx.get(f"{made.url}figures", timeout=HANG).json()["facts"]["peers"] == NODES
         port = made.url.rstrip("/").rpartition(":")[2]
         with pytest.raises(WebError, match="did not start"):
             launch(tmp_path, port)  # it is taken
@@ -682,7 +683,7 @@ def peerbayes(*words, **settings):
         [sys.executable, "-m", "peerbayes", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG,
         **settings,
     )
 
@@ -715,7 +716,9 @@ def test_what_makes_no_sense_is_said(tmp_path):
 @pytest.mark.parametrize("part", ["starlette", "uvicorn"])
 def test_a_missing_package_is_named(tmp_path, part):
     code = f"import sys; sys.modules[{part!r}] = None; from peerbayes.cli import app; app(['watch', sys.argv[1]])"
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=HANG
+    )
     assert done.returncode == 1 and done.stderr == (
         f"peerbayes: {part} is not installed; the dashboard needs it: pip install 'peerbayes[web]'\n"
     )
@@ -927,7 +930,7 @@ def test_a_look_that_fails_does_not_end_the_dashboard(monkeypatch, caplog):
                 while len(looks) < 3:
                     await asyncio.sleep(0.01)
             feed.stop()
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, HANG)
 
     asyncio.run(watch())
     assert "looking failed" in caplog.text
