@@ -326,6 +326,12 @@ def test_wide_columns_do_not_cost_their_zeros():
     np.testing.assert_array_equal(sparse.toarray(), family.features(rows))
 
 
+@pytest.mark.parametrize(("size", "wide"), [(15, False), (16, True)])
+def test_more_than_eight_features_for_each_that_is_not_zero_are_wide(size, wide):
+    """The 1 and one cell of a column: two that are not zero."""
+    assert NaiveBayes(cardinalities=(size,)).wide == BayesNet(cardinalities=(size,)).wide == wide
+
+
 @pytest.mark.parametrize("start", ["uniform", "ml"])
 def test_wide_columns_are_simulated_as_narrow_ones_are(start, monkeypatch):
     rng = np.random.default_rng(0)
@@ -538,3 +544,22 @@ def test_structures_are_acyclic_and_continuous_columns_have_no_discrete_children
         StructureError, match=f"parents of {columns} columns; expected those of {columns - 1}"
     ):
         checked(parents, columns, columns - 1)
+
+
+@given(seed=seeds)
+def test_each_column_alone_is_that_of_the_rows(seed):
+    """Mean, variance and shares of the categories in a class, however columns depend on each other."""
+    rng = np.random.default_rng(seed)
+    family = BayesNet(continuous=3, cardinalities=(2, 3), parents=((3,), (0, 3, 4), (), (), (3,)))
+    rows, labels = rows_of(rng, 400, 3, (2, 3)), rng.integers(0, 2, 400)
+    rows.values[:, 0] += 3 * rows.codes[:, 0]
+    rows.codes[:, 1] = (rows.codes[:, 1] * (rng.random(400) < 0.7) + rows.codes[:, 0]) % 3
+    told = family.parameters(core.statistics(family.features(rows), core.one_hot(labels, 2)))
+    for c in (0, 1):
+        mine = labels == c
+        np.testing.assert_allclose(told.mean[c], rows.values[mine].mean(axis=0), atol=1e-9)
+        np.testing.assert_allclose(told.variance[c], rows.values[mine].var(axis=0), rtol=1e-9)
+        shares = [
+            np.bincount(rows.codes[mine, k], minlength=size) / mine.sum() for k, size in enumerate((2, 3))
+        ]
+        np.testing.assert_allclose(np.exp(told.log_cells[c]), np.concatenate(shares), rtol=1e-9)

@@ -11,6 +11,7 @@ from scipy import integrate, stats
 
 from peerbayes import core
 from peerbayes.completion import alone, apart, complete, contributions
+from peerbayes.completion import known as held_features
 from peerbayes.completion import rows as completion_rows
 from peerbayes.completion.rows import Enumeration, Trees
 from peerbayes.errors import SchemaError, StructureError
@@ -326,3 +327,16 @@ def test_a_wide_covariance_is_that_of_scipy():
             told = stats_normal(parameters.mean[c, o], parameters.covariance[c][np.ix_(o, o)]).logpdf(x[o])
             told += parameters.log_prior[c] + parameters.log_cells[c, cells].sum()
             assert joint[i, c] == pytest.approx(told, rel=1e-10)
+
+
+def test_features_made_block_by_block_are_those_of_all_rows(family, monkeypatch):
+    """Where they are not held: 64 rows at a time."""
+    rng = np.random.default_rng(2)
+    rows, weights = draw_rows(family, rng, 150), rng.normal(size=(CLASSES, family.size))
+    credit, features = rng.normal(size=(150, CLASSES)), family.features(rows)
+    monkeypatch.setattr(held_features, "HELD", 0)
+    monkeypatch.setattr(held_features, "AT_ONCE", 1)
+    blocks = held_features.Known(family, rows)
+    assert [part.start for part, _ in blocks._blocks()] == [0, 64, 128]
+    np.testing.assert_allclose(blocks.logits(weights), features @ weights.T, atol=1e-10)
+    np.testing.assert_allclose(blocks.sums(credit), credit.T @ features, atol=1e-10)

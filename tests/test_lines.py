@@ -190,3 +190,14 @@ def test_large_networks_take_the_kernel_to_the_same_residual(seed):
     stats = np.tile(family.uniform(CLASSES, 19), (3, 1, 1)) + rng.random((3, CLASSES, family.size))
     plain, fused = (way(False)(stats) for way in (peers._dense, peers._by_peer))
     np.testing.assert_allclose(fused, plain, rtol=1e-10, atol=1e-10)
+
+
+def test_slopes_end_at_a_hundred_thousand():
+    """log N(x₁; a + b x₀, q): the weight of x₀x₁ is b/q, that of x₁² is −1/2q. In three ways."""
+    family = BayesNet(continuous=2, parents=((), (0,)), variance_floor=1e-12)
+    stats = np.zeros((1, 2, 6))  # 1 | x₀ x₁ | x₀² x₁² | x₀x₁
+    stats[0, 0] = 1.0, 0.0, 0.0, 1e-9, 1e9, 0.9
+    stats[0, 1] = 1.0, 0.0, 0.0, 1e-3, 1.0, 0.01
+    for weights in (family.weights(stats), fused_lines.weights_of(family)(stats)):
+        np.testing.assert_allclose(weights[0, :, 5] / (-2 * weights[0, :, 4]), [1e5, 10.0], rtol=1e-9)
+    np.testing.assert_allclose(family.conditionals(stats)[1].slopes[0, :, 0, 0], [1e5, 10.0], rtol=1e-9)

@@ -186,6 +186,22 @@ def test_a_step_is_taken_at_the_model_of_statistics_and_prior(family):
     assert enough.converged and enough.objective.size == 2 + int(np.argmax(gains < gains[3] * 1.001))
 
 
+@pytest.mark.parametrize("family", ROW_BY_ROW.values(), ids=ROW_BY_ROW.keys())
+def test_steps_start_from_the_labelled_rows_where_these_are_whole(family):
+    """Gaps of rows without a label do not count."""
+    rows, labels, of_rows = holed_rows(family, 9, rows=60)
+    whole = draw_rows(family, np.random.default_rng(9), 60)
+    there = labels >= 0
+    rows = Rows(
+        np.where(there[:, None], whole.values, rows.values), np.where(there[:, None], whole.codes, rows.codes)
+    )
+    assert family.incomplete(rows).any() and not family.incomplete(rows)[there].any()
+    data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, of_rows, missing=True)
+    start = core.statistics(family.features(some_rows(rows, there)), credit(labels, of_rows))
+    *_, told = row_by_row(family, rows, labels, of_rows, family.weights(start))
+    assert maximise(family, data, 0.0, 1, 0.0).objective[0] == pytest.approx(told / of_rows.sum(), rel=1e-8)
+
+
 def some_rows(rows, which):
     return Rows(rows.values[which], rows.codes[which])
 

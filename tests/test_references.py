@@ -1,5 +1,6 @@
 """The same numbers as scikit-learn, scipy and plain arithmetic."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.naive_bayes import CategoricalNB, GaussianNB
 import peerbayes as pb
 from peerbayes import core
 from peerbayes.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.families.gaussian import floored_precision
 
 
 @pytest.mark.parametrize("load", [load_iris, load_wine, load_breast_cancer])
@@ -429,6 +431,8 @@ def test_defaults_are_those_of_the_page():
         assert (family.count_floor, family.variance_floor) == (1e-4, floor)
         if rows is not None:
             assert family.shrinkage * len(y) == pytest.approx(rows)
+    for plain in (NaiveBayes(), SeparateGaussian(), SharedGaussian(), BayesNet()):
+        assert (plain.count_floor, plain.variance_floor) == (1e-30, 1e-9)
 
 
 @pytest.mark.parametrize("family", GUARDED.values(), ids=GUARDED.keys())
@@ -445,3 +449,59 @@ def test_means_end_at_a_million_and_variances_do_not_end_at_nothing(family):
     told = family.parameters(model)
     assert np.asarray(told.mean)[0, 0] == 1e6
     assert np.isfinite(np.asarray(family.weights(model))).all() and family.floored(model) >= 1
+
+
+def test_a_mean_that_is_held_is_counted_once():
+    """Of a column whose second moment is as large, so that its variance is not held as well."""
+    family = NaiveBayes(continuous=2, variance_floor=0.0)
+    model = np.array([[1e-12, 1e3, 0.0, 1e3, 1e-12], [1.0, 0.0, 0.0, 1.0, 1.0]])
+    assert family.parameters(model).mean[0].tolist() == [1e6, 0.0] and family.floored(model) == 1
+
+
+def test_cells_at_their_floor_are_not_below_it():
+    """Even cells of even classes, with a floor of all that a class may have."""
+    for family in (NaiveBayes, BayesNet):
+        even = family(cardinalities=(2, 4), count_floor=1.0)
+        assert even.floored(even.uniform(2, 8.0)) == 0
+        fewer = even.uniform(2, 8.0)
+        fewer[0, 1] -= 0.5
+        assert even.floored(fewer) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_eigenvalues_are_floored_at_what_rounding_leaves_of_a_zero(dtype):
+    """16·d·ε of the largest entry: of a matrix of ones, two of three eigenvalues are none."""
+    floor = 16 * 3 * float(np.finfo(dtype).eps) * 5.0
+    found = floored_precision(np.full((3, 3), 5.0, dtype=dtype), 1e-30)
+    assert found.held == 2
+    assert float(found.logdet) == pytest.approx(math.log(15.0) + 2 * math.log(floor), rel=1e-5)
+    apart = np.array([1.0, -1.0, 0.0], dtype=dtype)
+    assert float(apart @ found.matrix @ apart) == pytest.approx(2 / floor, rel=1e-3)
+    many = np.broadcast_to(np.full((3, 3), 5.0, dtype=dtype), (9, 3, 3)).copy()
+    many[4] = np.diag([1.0, 2.0, 4.0])
+    found = floored_precision(many, 1e-30)
+    assert found.held.tolist() == [2] * 4 + [0] + [2] * 4
+    np.testing.assert_allclose(found.matrix[4], np.diag([1.0, 0.5, 0.25]), rtol=1e-6)
+    assert float(found.logdet[4]) == pytest.approx(math.log(8.0), rel=1e-6)
+
+
+class Highest:
+    """A source of the largest numbers below one."""
+
+    def random(self, count):
+        return np.full(count, np.nextafter(1.0, 0.0))
+
+    def standard_normal(self, shape):
+        return np.zeros(shape)
+
+
+@pytest.mark.parametrize("kind", [NaiveBayes, SeparateGaussian, BayesNet])
+def test_no_draw_is_beyond_the_last_category(kind):
+    """Also where probabilities add up to a little less than one."""
+    below = 0
+    for size in range(2, 60):
+        family = kind(cardinalities=(size,))
+        rows = family.sample(family.uniform(2, 1.0), np.array([0, 1]), Highest())
+        assert rows.codes.tolist() == [[size - 1], [size - 1]]
+        below += np.cumsum(np.exp(family.parameters(family.uniform(2, 1.0)).log_cells), axis=1)[0, -1] < 1
+    assert below > 0
