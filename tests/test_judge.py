@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from peerbayes.completion import complete
 from peerbayes.errors import ConfigurationError
 from peerbayes.peers.home import Home
 from peerbayes.peers.judge import held_out, told
+from peerbayes.peers.model_file import ModelFile
 from peerbayes.peers.service import set_aside
 from peerbayes.peers.settings import Settings
 from peerbayes.peers.store import FIGURES, Store
@@ -138,6 +140,11 @@ def test_a_share_that_makes_no_sense(value, tmp_path):
     )
     with pytest.raises(ConfigurationError, match=r"hold_out is .*expected a share from 0 to below 1"):
         Settings.read(tmp_path / "peer.toml")
+
+
+def test_weights_of_no_model_have_no_file(tmp_path):
+    ModelFile(tmp_path / "model.peerbayes").write(SimpleNamespace(of_weights=True), np.zeros((2, 3)))
+    assert not list(tmp_path.iterdir())
 
 
 def test_words_for_people():

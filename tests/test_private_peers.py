@@ -231,27 +231,36 @@ def test_without_noise_peers_end_where_the_simulator_does(tmp_path, monkeypatch)
     assert np.abs(stats - run.stats).max() < 1e-8
 
 
+def noise_in_first_messages(peers):
+    """What the first message of each peer says beside its start and its rows, in units of its own noise: [N, C, K]."""
+    found = []
+    for name in peers.names:
+        residual, learner = peers.nodes[name].agreed.private, peers.nodes[name].agreed.learner
+        mechanism, held, start = residual.scheme.mechanism, residual.held, learner.start
+        with stored(peers.folder / name / "state.sqlite") as store:
+            sent = np.frombuffer(store.message(1, learner.neighbours[0])[0], dtype="<f8").reshape(start.shape)
+        features, labels = np.asarray(held.family.features(held.rows)), core.one_hot(held.labels, 2)
+        steps = labels - core.posterior(features, held.family.weights(start))
+        exact = mechanism.opened(mechanism.clipped(steps, mechanism.rows(held.family, held.rows)))
+        told = (sent - start) / learner.strategy.boost
+        found.append(mechanism.coordinates.to(told - exact) / residual.scheme.sigma)
+    return np.stack(found)
+
+
+def directions(peers):
+    """How many directions residuals of one peer have."""
+    residual = peers.nodes["p0"].agreed.private
+    return (2 - 1) * (residual.held.family.size - residual.scheme.mechanism.projection.normals.shape[1])
+
+
 def test_what_leaves_is_the_exact_residual_and_noise_of_the_right_size(tmp_path):
     """The first message, less the start, less what the rows say: noise with the promised variance, in every direction
     that residuals have, and nothing in the others."""
     peers = peers_of(tmp_path, terms())
     done(peers)
-    squares, rank = 0.0, 0
-    for name in peers.names:
-        node = peers.nodes[name]
-        residual, learner = node.agreed.private, node.agreed.learner
-        mechanism, held, start = residual.scheme.mechanism, residual.held, learner.start
-        with stored(tmp_path / name / "state.sqlite") as store:
-            sent = np.frombuffer(store.message(1, learner.neighbours[0])[0], dtype="<f8").reshape(start.shape)
-        told = (sent - start) / learner.strategy.boost
-        features, labels = np.asarray(held.family.features(held.rows)), core.one_hot(held.labels, 2)
-        steps = labels - core.posterior(features, held.family.weights(start))
-        exact = mechanism.opened(mechanism.clipped(steps, mechanism.rows(held.family, held.rows)))
-        noise = mechanism.coordinates.to(told - exact) / residual.scheme.sigma
-        assert np.abs(noise.sum(axis=0)).max() < 1e-8
-        squares += float((noise**2).sum())
-        rank += (2 - 1) * (held.family.size - mechanism.projection.normals.shape[1])
-    assert chi2.ppf(RARE, rank) < squares < chi2.ppf(1 - RARE, rank)
+    noise, rank = noise_in_first_messages(peers), 5 * directions(peers)
+    assert np.abs(noise.sum(axis=1)).max() < 1e-8
+    assert chi2.ppf(RARE, rank) < float((noise**2).sum()) < chi2.ppf(1 - RARE, rank)
 
 
 def test_what_is_bought_before_the_first_round_has_noise_of_the_right_size(tmp_path):
@@ -360,16 +369,15 @@ def test_noise_of_neighbours_is_another_in_another_run_and_on_another_link():
 
 
 def test_messages_carry_the_noise_of_neighbours(tmp_path):
-    """Own noise alone would be much smaller than what is there."""
+    """Between peers it has the variance 1 + 3²·λ, with λ = 5, the Laplacian's of five that all are neighbours; what
+    they have in common is their own noise alone."""
     peers = peers_of(tmp_path, terms(privacy={"edge_noise": 3.0}), FULL)
     done(peers)
-    residual = peers.nodes["p0"].agreed.private
-    learner = peers.nodes["p0"].agreed.learner
-    with stored(tmp_path / "p0" / "state.sqlite") as store:
-        sent = np.frombuffer(store.message(1, "p1")[0], dtype="<f8").reshape(learner.start.shape)
-    told = residual.scheme.mechanism.coordinates.to((sent - learner.start) / learner.strategy.boost)
-    rank = residual.held.family.size - residual.scheme.mechanism.projection.normals.shape[1]
-    assert float((told**2).sum()) > 3 * residual.scheme.sigma**2 * chi2.ppf(1 - RARE, rank) / rank
+    noise, rank = noise_in_first_messages(peers), directions(peers)
+    common = noise.mean(axis=0)
+    apart = float(((noise - common) ** 2).sum()) / (1 + 3.0**2 * 5)
+    assert chi2.ppf(RARE, 4 * rank) < apart < chi2.ppf(1 - RARE, 4 * rank)
+    assert chi2.ppf(RARE, rank) < 5 * float((common**2).sum()) < chi2.ppf(1 - RARE, rank)
 
 
 def test_thin_networks_are_refused_by_name():

@@ -321,6 +321,10 @@ def test_witnesses_tell_lies_from_slander():
     assert heard.told(said("u", 3, 3, genuine=False), "w", 2) is None and heard.heard(said("u", 3, 1)) is None
     assert heard.told(said("u", 4, 1), "w", 3) is None and heard.heard(said("u", 4, 2)) is not None
     assert heard.told(said("u", 99, 1), "w", 3) is None and heard.of(["u"], 99) == ()
+    assert heard.told(said("u", 99, 2), "w", 3) is None  # rounds far from this one are not kept at all
+    assert (
+        heard.told(said("x", 3, 1), "w", 3) is None and heard.of(["x"], 3) == ()
+    )  # hearsay is not passed on
     heard.forget(7)
     assert heard.of(["u"], 2) == () and heard.of(["u"], 3) == (said("u", 3, 1),)
 

@@ -368,6 +368,9 @@ def test_newer_rosters_are_kept_and_others_are_not(home):
         home.join(first.signed(KEY))
     with pytest.raises(IdentityError, match="signed by somebody else"):
         home.keep_roster(second.with_closed().signed(identity.new_authority("hospitals")[0]))
+    other_terms = Roster("hospitals", "1" * 64, 9, second.members, second.links)
+    with pytest.raises(IdentityError, match="changes what was settled"):
+        home.keep_roster(other_terms.signed(KEY))
     closed = second.with_closed()
     assert home.join(closed.signed(KEY)) == closed == home.join(closed.signed(KEY))
     reopened = Roster("hospitals", TERMS.digest, 9, second.members, second.links)
