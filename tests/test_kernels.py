@@ -8,12 +8,13 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import special
 
 import peerbayes as pb
 from peerbayes import core, passes, scans
-from peerbayes.families import NaiveBayes, SeparateGaussian, SharedGaussian
+from peerbayes.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 from peerbayes.families.base import Family
-from peerbayes.passes import sizes
+from peerbayes.passes import evaluation, sizes
 from peerbayes.tables import Table
 
 ROWS = 5000  # two and a half blocks
@@ -87,6 +88,49 @@ def test_plain_sums_are_nearly_exact_over_any_number_of_blocks():
     for c in range(2):
         exact = [math.fsum(column) for column in np.concatenate([z, z * z], axis=1)[labels == c].T]
         np.testing.assert_allclose(found[c, 1:], exact, rtol=2.3e-16, atol=0)
+
+
+def test_what_is_lost_between_blocks_is_kept():
+    """A first block of 2⁵³, and 20 of 1 each: any one of them is half of what float64 can tell there."""
+    x = np.full((21 * 2048, 1), 2.0**-11)
+    x[:2048] = 2.0**42
+    schema = pb.Schema((pb.Column("a", "continuous"),), clip=None)
+    labels = np.zeros(len(x), dtype=np.int32)
+    found = passes.Plain(NaiveBayes(continuous=1), passes.Raw(schema, Table.of(x)), labels, 1).statistics()
+    assert found[0, 1] == math.fsum(x[:, 0]) == 2.0**53 + 20
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_network_of_columns_passes_by_in_blocks(weighted):
+    """Moments and cells by configurations of parents, of rows with weights of their own."""
+    rng = np.random.default_rng(11)
+    family = BayesNet(continuous=2, cardinalities=(2, 3), parents=((), (0, 2), (), (2,)))
+    rows = Rows(
+        rng.normal(size=(ROWS, 2)), np.stack([rng.integers(0, size, ROWS) for size in (2, 3)], axis=1)
+    )
+    frame = {"a": np.arange(6.0), "b": np.arange(6.0), "c": np.arange(6) % 2, "d": np.arange(6) % 3}
+    kinds = {"a": "continuous", "b": "continuous", "c": "discrete", "d": "discrete"}
+    source = passes.Encoded(pb.Schema.infer(pd.DataFrame(frame), kinds=kinds), rows)
+    labels, weights = rng.integers(0, 3, ROWS).astype(np.int32), rng.uniform(0, 2, ROWS) if weighted else None
+    one_hot = np.eye(3)[labels] * (1 if weights is None else weights[:, None])
+    blocks = passes.Plain(family, source, labels, 3, weights)
+    expected = core.statistics(family.features(rows), one_hot)
+    np.testing.assert_allclose(blocks.statistics(), expected, rtol=1e-11, atol=1e-9)
+    model = family.weights(expected)
+    residual, soft, wrong = core.evaluate(family.features(rows), one_hot, model)
+    found = blocks.evaluate(model)
+    np.testing.assert_allclose(found.residual, residual, rtol=1e-9, atol=1e-8)
+    assert found.soft_error == pytest.approx(soft) and found.error == pytest.approx(wrong)
+
+
+def test_scores_beyond_the_exponential_are_told_apart():
+    logits = np.array([[1e4, -1e4, 700.0], [1e4 + 1, 1e4, 710.0], [0.0, 1e4, 720.0]])
+    weights, labels = np.array([1.0, 2.0, 3.0]), np.array([1, 2, 0])
+    posterior = special.softmax(logits, axis=0)
+    np.testing.assert_allclose(evaluation.softmax(logits.copy()), posterior, rtol=1e-12)
+    soft, wrong = evaluation.residuals(logits, labels, weights)
+    np.testing.assert_allclose(logits, weights * (np.eye(3)[:, labels] - posterior), atol=1e-12)
+    assert soft == pytest.approx(weights @ (1 - posterior[labels, range(3)])) and wrong == 2.0 + 3.0
 
 
 @pytest.mark.parametrize("estimator", [pb.MixedNB, pb.QDA, pb.LDA])
@@ -273,6 +317,13 @@ def test_many_passes_are_work_for_the_kernels_sooner():
     assert ways(20_000, 2) == (passes.Plain, passes.Plain)
     assert ways(20_000, 64) == (passes.Plain, passes.Streamed)
     assert ways(60_000, 1) == (passes.Streamed, passes.Streamed)
+
+
+def test_one_hots_count_twice_a_column_however_many_categories_there_are():
+    """They are not written out: 2,000 rows of a column with 5,000 categories are little work, of 600 columns much."""
+    for cardinalities, large in (((5000,), False), ((2,) * 600, True)):
+        family = NaiveBayes(cardinalities=cardinalities)
+        assert sizes.is_large(family, 2000) == large
 
 
 def test_below_the_kernels_nothing_grows_with_the_rows():

@@ -279,7 +279,9 @@ def test_bits_are_those_of_the_definition(prior, seed):
     mean, deviation = rng.normal(size=3), rng.uniform(0.3, 3.0, 3)
     density = norm.pdf(np.linspace(-20, 20, 801), mean[:, None], deviation[:, None])
     exact = bits_of(prior, density / density.sum(axis=1, keepdims=True))
-    assert of_gaussians(prior, mean, deviation) == pytest.approx(exact, abs=0.01)
+    bits = of_gaussians(prior, mean, deviation)
+    assert bits == pytest.approx(exact, abs=0.01)
+    assert bits == pytest.approx(of_gaussians(prior, -mean, deviation), abs=1e-9)  # in a mirror
 
 
 @pytest.mark.parametrize(

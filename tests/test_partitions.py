@@ -405,6 +405,16 @@ def test_split_shares_out_all_rows(seed, n, test):
     assert np.array_equal(again[0], train) and np.array_equal(again[1], held_out)
 
 
+@pytest.mark.parametrize(
+    ("n", "test", "rows"),
+    [(10, 0.27, 3), (10, 0.24, 2), (100, 0.999, 99), (1000, 0.0001, 1), (3, 2, 2), (7, 1, 1)],
+)
+def test_a_split_holds_out_the_nearest_number_of_rows(n, test, rows):
+    """But one at least, and not all."""
+    train, held_out = split(n, test, np.random.default_rng(0))
+    assert (len(train), len(held_out)) == (n - rows, rows)
+
+
 @given(seed=seeds, nodes=st.integers(1, 8), classes=st.integers(1, 5))
 def test_heterogeneity_is_a_mean_distance(seed, nodes, classes):
     rng = np.random.default_rng(seed)
