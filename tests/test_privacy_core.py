@@ -855,7 +855,8 @@ def test_decisions_near_the_threshold_are_those_of_infinite_precision(gamma, nea
         context.prec = 60
         threshold = int(Fraction((-Decimal(gamma.numerator) / gamma.denominator).exp()) * 2**64)
     word = min(max(threshold + near, 0), 2**64 - 1)
-    stream = iter(bits.to_bytes(24, "big")[k : k + 8][::-1] for k in (0, 8, 16))
+    words = [bits.to_bytes(24, "big")[k : k + 8][::-1] for k in (0, 8, 16)]
+    stream = itertools.chain(words, itertools.repeat(bytes(8)))
     assert sampling._settled(word, gamma, lambda count: next(stream)) == exactly(word, gamma, bits)
 
 
