@@ -373,10 +373,10 @@ ONE_NEIGHBOUR, FEW, TELLS, ALONE, ONE_CLASS = (
     ],
 )  # fmt: skip
 def test_alarms_are_raised_for_what_is_alarming(exposure, alarms):
-    told = exposure.alarms()
-    assert len(told) == len(alarms) and all(
-        words in line for words, line in zip(alarms, told, strict=True)
-    ), told
+    sentences = exposure.alarms()
+    assert len(sentences) == len(alarms) and all(
+        words in sentence for words, sentence in zip(alarms, sentences, strict=True)
+    ), sentences
     assert exposure.alarming == bool(alarms)
 
 
@@ -393,10 +393,10 @@ def test_alarms_are_raised_for_what_is_alarming(exposure, alarms):
     ],
 )  # fmt: skip
 def test_notes_tell_what_is_as_it_is(exposure, notes):
-    told = exposure.notes()
-    assert len(told) == len(notes) and all(words in line for words, line in zip(notes, told, strict=True)), (
-        told
-    )
+    sentences = exposure.notes()
+    assert len(sentences) == len(notes) and all(
+        words in sentence for words, sentence in zip(notes, sentences, strict=True)
+    ), sentences
 
 
 def test_shares_and_areas_lie_between_what_was_measured():

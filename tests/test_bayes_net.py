@@ -397,11 +397,11 @@ def test_a_row_is_in_one_cell_of_each_table_that_nothing_is_missing_for(seed):
 # --- beside the definitions, written out -------------------------------------------------------------------
 
 
-def told_by_hand(rows, labels, classes, cardinalities):
+def information_by_hand(rows, labels, classes, cardinalities):
     """I(X_i; X_j | C) and I(X_i; C), one pair and class after the other: [D, D], [D]."""
     d, sizes = rows.values.shape[1], cardinalities
     columns = d + len(sizes)
-    told, of_class = np.zeros((columns, columns)), np.zeros(columns)
+    information, of_class = np.zeros((columns, columns)), np.zeros(columns)
     shares = np.bincount(labels, minlength=classes) / len(labels)
 
     def entropy(*codes):
@@ -411,14 +411,14 @@ def told_by_hand(rows, labels, classes, cardinalities):
     def shrunk(x, code, pseudo):
         """½ log σ² less the mean of ½ log σ²_a, each category with so many rows like those of all."""
         mean, variance = x.mean(), x.var()
-        found = 0.5 * np.log(variance)
+        difference = 0.5 * np.log(variance)
         for a in np.unique(code):
-            own = x[code == a]
-            rows = own.size + pseudo
-            first = (own.sum() + pseudo * mean) / rows
-            second = ((own**2).sum() + pseudo * (variance + mean**2)) / rows
-            found -= own.size / x.size * 0.5 * np.log(second - first**2)
-        return found
+            inside = x[code == a]
+            rows = inside.size + pseudo
+            first = (inside.sum() + pseudo * mean) / rows
+            second = ((inside**2).sum() + pseudo * (variance + mean**2)) / rows
+            difference -= inside.size / x.size * 0.5 * np.log(second - first**2)
+        return difference
 
     for c in range(classes):
         mine = labels == c
@@ -426,21 +426,25 @@ def told_by_hand(rows, labels, classes, cardinalities):
         for i in range(d):
             for j in range(d):
                 if i != j:
-                    told[i, j] -= shares[c] * 0.5 * np.log(1 - np.corrcoef(x[:, i], x[:, j])[0, 1] ** 2)
+                    information[i, j] -= (
+                        shares[c] * 0.5 * np.log(1 - np.corrcoef(x[:, i], x[:, j])[0, 1] ** 2)
+                    )
             for a in range(len(sizes)):
-                told[i, d + a] += shares[c] * shrunk(x[:, i], codes[:, a], 5.0)
+                information[i, d + a] += shares[c] * shrunk(x[:, i], codes[:, a], 5.0)
         for a in range(len(sizes)):
             for b in range(len(sizes)):
                 if a != b:
                     one, other = codes[:, a], codes[:, b]
-                    told[d + a, d + b] += shares[c] * (entropy(one) + entropy(other) - entropy(one, other))
-    told[d:, :d] = told[:d, d:].T
+                    information[d + a, d + b] += shares[c] * (
+                        entropy(one) + entropy(other) - entropy(one, other)
+                    )
+    information[d:, :d] = information[:d, d:].T
     for i in range(d):
         of_class[i] = shrunk(rows.values[:, i], labels, 0.0)
     for a in range(len(sizes)):
         code = rows.codes[:, a]
         of_class[d + a] = entropy(code) + entropy(labels) - entropy(code, labels)
-    return told, of_class
+    return information, of_class
 
 
 @given(seed=seeds)
@@ -451,13 +455,17 @@ def test_information_is_that_of_the_definitions(seed):
     rows.codes[:, 1] = (rows.codes[:, 0] + rows.codes[:, 1] + labels) % 3
     rows.values[:, 0] += rows.codes[:, 0] + labels
     pairs = dependence.Pairs.of(rows, labels, 3, (2, 3, 2))
-    told, of_class = told_by_hand(rows, labels, 3, (2, 3, 2))
-    told = np.maximum(told, 0.0)  # pseudo-rows can make it a little less
-    np.testing.assert_allclose(pairs.information, told, rtol=1e-9, atol=1e-12)
+    information, of_class = information_by_hand(rows, labels, 3, (2, 3, 2))
+    information = np.maximum(information, 0.0)  # pseudo-rows can make it a little less
+    np.testing.assert_allclose(pairs.information, information, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(pairs.of_class, of_class, rtol=1e-9, atol=1e-12)
     parents = dependence.kdb(pairs, 2)
     assert dependence.total_information(pairs, parents) == pytest.approx(
-        sum(told[column, parent] for column, own in enumerate(parents) for parent in own)
+        sum(
+            information[column, parent]
+            for column, parents_of_column in enumerate(parents)
+            for parent in parents_of_column
+        )
     )
 
 
@@ -468,8 +476,8 @@ def test_kdb_takes_the_parents_that_tell_most_of_those_before(seed, k):
     rows.values[:, 0] += labels
     pairs = dependence.Pairs.of(rows, labels, 2, (2, 3, 2))
     order_of_columns = np.argsort(-pairs.of_class, kind="stable").tolist()
-    for place, column in enumerate(order_of_columns):
-        may = [p for p in order_of_columns[:place] if column < 2 or p >= 2]
+    for rank, column in enumerate(order_of_columns):
+        may = [p for p in order_of_columns[:rank] if column < 2 or p >= 2]
         best = sorted(may, key=lambda parent: -pairs.information[column, parent])[:k]
         assert dependence.kdb(pairs, k)[column] == tuple(sorted(best))
     with pytest.raises(StructureError, match="k is -1; expected 0 or more"):
@@ -480,9 +488,11 @@ def test_columns_that_are_the_same_tell_a_finite_much():
     """A correlation of one is held a billionth below it, a variance of none at a millionth."""
     x = np.random.default_rng(0).normal(size=400)
     rows = Rows(np.stack([x, -x, np.zeros(400)], axis=1), np.zeros((400, 0), dtype=int))
-    told = dependence.Pairs.of(rows, np.zeros(400, dtype=int), 1, ()).information
+    information = dependence.Pairs.of(rows, np.zeros(400, dtype=int), 1, ()).information
     limit = 1 - 1e-9
-    assert told[0, 1] == pytest.approx(-0.5 * np.log(1 - limit**2), rel=1e-6) and told[0, 2] == 0.0
+    assert (
+        information[0, 1] == pytest.approx(-0.5 * np.log(1 - limit**2), rel=1e-6) and information[0, 2] == 0.0
+    )
     flat = dependence._between(np.array([5.0, 5.0]), np.array([5.0, -5.0]), np.array([5.0, 5.0]))
     assert flat[0] == pytest.approx(-0.5 * np.log(1e-6))  # all of the variance is between the two
 
@@ -492,7 +502,10 @@ def test_a_tree_points_away_from_its_first_discrete_column():
     for d, sizes in ((3, (2, 3)), (4, ()), (0, (2, 2, 3))):
         rows, labels = rows_of(rng, 200, d, sizes), rng.integers(0, 2, 200)
         parents = dependence.tan(dependence.Pairs.of(rows, labels, 2, sizes))
-        assert parents[d if sizes else 0] == () and sum(own == () for own in parents) == 1
+        assert (
+            parents[d if sizes else 0] == ()
+            and sum(parents_of_column == () for parents_of_column in parents) == 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -521,7 +534,9 @@ def test_the_numbers_of_pairs_are_counted_as_they_are():
 )
 def test_structures_are_acyclic_and_continuous_columns_have_no_discrete_children(parents):
     columns = len(parents)
-    graph = nx.DiGraph([(parent, child) for child, own in enumerate(parents) for parent in own])
+    graph = nx.DiGraph(
+        [(parent, child) for child, parents_of_column in enumerate(parents) for parent in parents_of_column]
+    )
     for continuous in range(columns + 1):
         wrong = any(child >= continuous > parent for parent, child in graph.edges)
         if wrong or not nx.is_directed_acyclic_graph(graph):
@@ -554,12 +569,12 @@ def test_each_column_alone_is_that_of_the_rows(seed):
     rows, labels = rows_of(rng, 400, 3, (2, 3)), rng.integers(0, 2, 400)
     rows.values[:, 0] += 3 * rows.codes[:, 0]
     rows.codes[:, 1] = (rows.codes[:, 1] * (rng.random(400) < 0.7) + rows.codes[:, 0]) % 3
-    told = family.parameters(core.statistics(family.features(rows), core.one_hot(labels, 2)))
+    parameters = family.parameters(core.statistics(family.features(rows), core.one_hot(labels, 2)))
     for c in (0, 1):
         mine = labels == c
-        np.testing.assert_allclose(told.mean[c], rows.values[mine].mean(axis=0), atol=1e-9)
-        np.testing.assert_allclose(told.variance[c], rows.values[mine].var(axis=0), rtol=1e-9)
+        np.testing.assert_allclose(parameters.mean[c], rows.values[mine].mean(axis=0), atol=1e-9)
+        np.testing.assert_allclose(parameters.variance[c], rows.values[mine].var(axis=0), rtol=1e-9)
         shares = [
             np.bincount(rows.codes[mine, k], minlength=size) / mine.sum() for k, size in enumerate((2, 3))
         ]
-        np.testing.assert_allclose(np.exp(told.log_cells[c]), np.concatenate(shares), rtol=1e-9)
+        np.testing.assert_allclose(np.exp(parameters.log_cells[c]), np.concatenate(shares), rtol=1e-9)

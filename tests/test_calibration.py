@@ -171,19 +171,22 @@ def plain_data():
 
 def test_sixty_four_steps_of_a_twentieth_unless_somebody_says_otherwise():
     family, data = plain_data()
-    found, stats = calibrate(family, data, family.uniform(3, 150.0), keep="last"), family.uniform(3, 150.0)
+    calibrated, stats = (
+        calibrate(family, data, family.uniform(3, 150.0), keep="last"),
+        family.uniform(3, 150.0),
+    )
     for _ in range(64):
         stats = stats + 0.05 * data.evaluate(family.weights(stats)).residual
-    assert found.error.size == found.soft_error.size == 65 and found.kept == 64
-    np.testing.assert_allclose(found.stats, stats, rtol=1e-12, atol=1e-12)
+    assert calibrated.error.size == calibrated.soft_error.size == 65 and calibrated.kept == 64
+    np.testing.assert_allclose(calibrated.stats, stats, rtol=1e-12, atol=1e-12)
 
 
 def test_of_iterates_that_are_equally_good_the_first_is_kept():
     """Rows that are all alike, half of each class: there is nothing to learn, and the start is as good as any."""
     family = NaiveBayes(continuous=1)
     data = Held(np.tile([1.0, 0.0, 0.0], (4, 1)), np.eye(2)[[0, 1, 0, 1]])
-    found = calibrate(family, data, family.uniform(2, 4.0), max_iter=5)
-    assert np.ptp(found.soft_error) == 0 and found.kept == 0
+    calibrated = calibrate(family, data, family.uniform(2, 4.0), max_iter=5)
+    assert np.ptp(calibrated.soft_error) == 0 and calibrated.kept == 0
     assert calibrate(family, data, family.uniform(2, 4.0), max_iter=5, keep="last").kept == 5
 
 
@@ -191,8 +194,8 @@ def test_of_iterates_that_are_equally_good_the_first_is_kept():
 def test_patience_counts_the_iterations_that_lower_nothing(patience):
     family = NaiveBayes(continuous=1)
     data = Held(np.tile([1.0, 0.0, 0.0], (4, 1)), np.eye(2)[[0, 1, 0, 1]])
-    found = calibrate(family, data, family.uniform(2, 4.0), patience=patience)
-    assert found.error.size == 1 + patience  # the start, which is lower than nothing at all
+    calibrated = calibrate(family, data, family.uniform(2, 4.0), patience=patience)
+    assert calibrated.error.size == 1 + patience  # the start, which is lower than nothing at all
 
 
 def test_a_gain_below_the_tolerance_is_none():

@@ -324,9 +324,9 @@ def test_rows_that_do_not_sum_to_one_sum_to_what_they_did(case, share):
 def test_quantiles_are_values_with_a_share_of_the_others_below(pairs, share):
     """Of each group by itself; 0 where there is none."""
     groups, values = np.array([g for g, _ in pairs], dtype=int), np.array([x for _, x in pairs])
-    for group, told in enumerate(combining.quantiles(groups, values, 5, share)):
+    for group, quantile in enumerate(combining.quantiles(groups, values, 5, share)):
         inside = sorted(values[groups == group])
-        assert told == (inside[share[0] * (len(inside) - 1) // share[1]] if inside else 0.0)
+        assert quantile == (inside[share[0] * (len(inside) - 1) // share[1]] if inside else 0.0)
 
 
 def test_a_middling_distance_has_two_fifths_of_the_others_below_it_and_a_median_half():
@@ -349,15 +349,15 @@ def test_a_middling_distance_has_two_fifths_of_the_others_below_it_and_a_median_
     st.integers(2, 5),
     st.integers(1, 6),
 )
-def test_strikes_are_those_of_the_rule(pairs, classes, turn):
+def test_strikes_are_those_of_the_rule(pairs, classes, round_index):
     """Two hundredths above chance; and from the fourth round on a quarter of chance above the lower median."""
     receivers, errors = np.array([v for v, _ in pairs], dtype=int), np.array([e for _, e in pairs])
-    found = guard.strikes(errors, receivers, 3, classes, turn)
+    strikes = guard.strikes(errors, receivers, 3, classes, round_index)
     chance = (classes - 1) / classes
-    for receiver, error, strike in zip(receivers, errors, found, strict=True):
+    for receiver, error, strike in zip(receivers, errors, strikes, strict=True):
         others = sorted(errors[receivers == receiver])
         limits = [chance + 0.02, others[(len(others) - 1) // 2] + chance / 4]
-        limit = limits[0] if turn <= 3 else min(limits)
+        limit = limits[0] if round_index <= 3 else min(limits)
         assert strike == (error > limit) or abs(error - limit) < 1e-12
 
 
@@ -376,12 +376,12 @@ def test_a_default_attack_is_one_peer_in_ten_and_never_everybody():
 
 @pytest.mark.parametrize("strength", [None, 0.5, 3.0])
 def test_loud_and_little_lies_are_as_large_as_they_say(strength, scene):
-    honest, mixing, known, _ = scene
+    honest, mixing, limits, _ = scene
     attackers = np.array([1, 6])
     others = np.delete(honest, attackers, axis=0)
 
     def said(kind):
-        return pb.Attack(kind, strength=strength).messages(honest, attackers, mixing, known, 0, 2)[0][8:]
+        return pb.Attack(kind, strength=strength).messages(honest, attackers, mixing, limits, 0, 2)[0][8:]
 
     np.testing.assert_allclose(said("scale"), (strength or 10.0) * honest[attackers])
     little = (strength or 1.5) * np.sqrt(((others - others.mean(axis=0)) ** 2).mean(axis=0))
@@ -391,17 +391,19 @@ def test_loud_and_little_lies_are_as_large_as_they_say(strength, scene):
 
 def test_noise_is_as_large_as_what_was_learned(scene, rng):
     """Entry by entry of φ, on average over classes and attackers; another round has another noise."""
-    _, _, known, start = scene
+    _, _, limits, start = scene
     learned = np.linspace(1.0, 9.0, start.shape[1])  # far larger than peers are apart
-    honest = start + known.projected(rng.normal(size=(900, *start.shape)) + learned * [[3.0], [0.0], [-1.0]])
+    honest = start + limits.projected(rng.normal(size=(900, *start.shape)) + learned * [[3.0], [0.0], [-1.0]])
     attackers = np.arange(800)
     mixing = csr_array((np.ones(800), (np.full(800, 899), attackers)), shape=(900, 900))
     others = np.delete(honest, attackers, axis=0)
     size = np.sqrt(((others - start) ** 2).mean(axis=(0, 1)))
     for strength in (None, 2.0):
         said = [
-            pb.Attack("noise", strength=strength).messages(honest, attackers, mixing, known, 0, turn)[0][900:]
-            for turn in (1, 2)
+            pb.Attack("noise", strength=strength).messages(honest, attackers, mixing, limits, 0, round_index)[
+                0
+            ][900:]
+            for round_index in (1, 2)
         ]
         noise = said[0] - others.mean(axis=0)
         assert np.abs(noise.sum(axis=1)).max() < 1e-9
@@ -426,13 +428,13 @@ class Watch:
     def cut(self, v, u):
         return max(self.strikes[v, u], self.strikes[u, v]) >= 3
 
-    def mixed(self, mixing, arrived, said, messages, turn):
+    def mixed(self, mixing, arrived, said, messages, round_index):
         """`said[v, u]` is what u says to v; [N, C, K]."""
         heard = {v: {} for v in range(len(messages))}
         for (v, u), came in arrived.items():
             if v == u or not came:
                 continue
-            reason = self.limits.broken(said[v, u], turn)
+            reason = self.limits.broken(said[v, u], round_index)
             if reason is not None:
                 self.rejected[reason.reason] += 1
             elif not (self.guarded and self.cut(v, u)):
@@ -442,21 +444,21 @@ class Watch:
             errors = {u: soft_error(v, message) for u, message in heard[v].items()}
             middle = sorted(errors.values())[(len(errors) - 1) // 2] if errors else 0.0
             for u, error in errors.items():
-                far = error > 0.52 or (turn > 3 and error > middle + 0.125)  # two classes
+                far = error > 0.52 or (round_index > 3 and error > middle + 0.125)  # two classes
                 if far and v not in self.liars:
                     after[v, u] += 1
                     del heard[v][u]
         self.strikes = after
-        told = messages.copy()
+        mixed = messages.copy()
         for v in heard:
             kept = {u: m for u, m in heard[v].items() if not (self.guarded and self.cut(v, u))}
             apart = {u: np.linalg.norm(m - messages[v]) for u, m in kept.items()}
             limit = sorted(apart.values())[2 * (len(kept) - 1) // 5] if kept else 0.0
             for u, message in kept.items():
                 share = min(1.0, limit / apart[u]) if self.rule == "clip" else 1.0
-                told[v] += mixing[v, u] * share * (message - messages[v])
-            told[v] -= (told[v].sum(axis=0) - self.limits.sums) / 2
-        return told
+                mixed[v] += mixing[v, u] * share * (message - messages[v])
+            mixed[v] -= (mixed[v].sum(axis=0) - self.limits.sums) / 2
+        return mixed
 
 
 @pytest.mark.parametrize("rule", ["mean", "clip"])
@@ -482,31 +484,35 @@ def test_a_defence_does_what_each_peer_would_do(rule, guarded, kind, rng):
     )  # fmt: skip
     watch = Watch(rule, limits, guarded, set(attackers) if kind != "label" else set())
     state, dense = defence.begin("state", schedule), mixing.toarray()
-    pairs = list(zip(*(place.tolist() for place in mixing.nonzero()), strict=True))
-    for turn in range(1, 13):
+    pairs = list(zip(*(message_index.tolist() for message_index in mixing.nonzero()), strict=True))
+    for round_index in range(1, 13):
         messages = start + rng.uniform(-1, 1, (nodes, 2, 3)) * [[1.0], [-1.0]]
         messages[:, 1] = start.sum(axis=0) - messages[:, 0] + rng.uniform(-0.1, 0.1, (nodes, 3))
-        if turn % 4 == 0:
+        if round_index % 4 == 0:
             messages[4, 0, 0] = np.nan
         came = rng.random(mixing.nnz) < 0.8
         said, places = messages, mixing.indices
         if attack is not None:
-            said, places = attack.messages(messages, attackers, mixing, limits, 0, turn)
+            said, places = attack.messages(messages, attackers, mixing, limits, 0, round_index)
         expected = watch.mixed(
             dense, dict(zip(pairs, came, strict=True)),
-            {pair: said[place] for pair, place in zip(pairs, places, strict=True)}, messages, turn,
+            {pair: said[index] for pair, index in zip(pairs, places, strict=True)}, messages, round_index,
         )  # fmt: skip
-        found, state = defence.mixed(state, schedule, mixing, came, messages, turn, HERE)
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+        mixed, state = defence.mixed(state, schedule, mixing, came, messages, round_index, HERE)
+        np.testing.assert_allclose(mixed, expected, rtol=1e-9, atol=1e-9)
     assert state.state == "state"
     assert dict(zip(REASONS, state.rejected, strict=True)) == {name: watch.rejected[name] for name in REASONS}
     assert watch.rejected["not finite"] > 0 and (kind != "scale") == (watch.rejected["class sums"] == 0)
     links = schedule.at(1)
     if guarded:
-        told = dict(
-            zip(zip(*(place.tolist() for place in links.nonzero()), strict=True), state.strikes, strict=True)
+        strikes = dict(
+            zip(
+                zip(*(message_index.tolist() for message_index in links.nonzero()), strict=True),
+                state.strikes,
+                strict=True,
+            )
         )
-        assert {pair: count for pair, count in told.items() if count} == dict(watch.strikes)
+        assert {pair: count for pair, count in strikes.items() if count} == dict(watch.strikes)
         assert max(watch.strikes.values()) >= 3
     else:
         assert state.strikes.size == 0

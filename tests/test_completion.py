@@ -337,6 +337,6 @@ def test_features_made_block_by_block_are_those_of_all_rows(family, monkeypatch)
     monkeypatch.setattr(held_features, "HELD", 0)
     monkeypatch.setattr(held_features, "AT_ONCE", 1)
     blocks = held_features.Known(family, rows)
-    assert [part.start for part, _ in blocks._blocks()] == [0, 64, 128]
+    assert [block.start for block, _ in blocks._blocks()] == [0, 64, 128]
     np.testing.assert_allclose(blocks.logits(weights), features @ weights.T, atol=1e-10)
     np.testing.assert_allclose(blocks.sums(credit), credit.T @ features, atol=1e-10)

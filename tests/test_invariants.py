@@ -312,57 +312,63 @@ def test_an_exact_first_message_is_bounded_by_a_peers_rows(rng):
 # --- beside the equations, written out -----------------------------------------------------------------
 
 
-def by_the_book(limits, messages, turn, slack):
+def by_the_book(limits, messages, round_index, slack):
     """The departures of messages [M, P, C, K], one message and entry after the other: [5, M]."""
-    told = np.zeros((5, len(messages)))
-    noise = 6.0 * limits.noise * turn**0.5
+    departures = np.zeros((5, len(messages)))
+    noise = 6.0 * limits.noise * round_index**0.5
     tolerance = limits.rounding * limits.mass + slack
     ties = limits.ties.toarray()
     for number, message in enumerate(messages):
-        far = (turn - 1) * limits.growth if limits.proved else 10.0 * (turn + 1) * limits.farthest
-        for place, matrix in enumerate(message):
-            centre = limits.centre if place == 0 else 0.0 * limits.centre
+        far = (
+            (round_index - 1) * limits.growth if limits.proved else 10.0 * (round_index + 1) * limits.farthest
+        )
+        for position, matrix in enumerate(message):
+            centre = limits.centre if position == 0 else 0.0 * limits.centre
             room = far + noise + limits.rounding * limits.mass
-            told[1, number] = max(told[1, number], (np.abs(matrix - centre) / room).max())
+            departures[1, number] = max(departures[1, number], (np.abs(matrix - centre) / room).max())
             if limits.sums is not None:
-                sums = matrix.sum(axis=0) - (limits.sums if place == 0 else 0.0)
-                told[2, number] = max(told[2, number], np.abs(sums).max() / tolerance)
+                sums = matrix.sum(axis=0) - (limits.sums if position == 0 else 0.0)
+                departures[2, number] = max(departures[2, number], np.abs(sums).max() / tolerance)
             for row in matrix:
-                told[3, number] = max(told[3, number], np.abs(ties @ row).max(initial=0.0) / tolerance)
-        if limits.first is not None and turn == 1:
+                departures[3, number] = max(
+                    departures[3, number], np.abs(ties @ row).max(initial=0.0) / tolerance
+                )
+        if limits.first is not None and round_index == 1:
             room = limits.first + noise + limits.rounding * limits.mass
-            told[4, number] = (np.abs(message[0] - limits.centre) / room).max()
-    return told
+            departures[4, number] = (np.abs(message[0] - limits.centre) / room).max()
+    return departures
 
 
 @given(
     seed=st.integers(0, 2**32 - 1),
-    turn=st.integers(1, 5),
+    round_index=st.integers(1, 5),
     slack=st.sampled_from([0.0, 0.3]),
     proved=st.booleans(),
-    some=st.sampled_from(["sums", "first", "ties"]),
+    unknown=st.sampled_from(["sums", "first", "ties"]),
 )
-def test_departures_are_those_of_the_equations(seed, turn, slack, proved, some):
+def test_departures_are_those_of_the_equations(seed, round_index, slack, proved, unknown):
     """For one matrix and for three; with what is known and without."""
     rng = np.random.default_rng(seed)
-    ties = csr_array(rng.integers(-1, 2, (2 if some != "ties" else 0, 4)).astype(float))
+    ties = csr_array(rng.integers(-1, 2, (2 if unknown != "ties" else 0, 4)).astype(float))
     bounds = rng.uniform(0.5, 2.0, (3, 4))
     limits = Invariants(
-        None if some == "sums" else rng.normal(size=4), 50.0, ties, rng.normal(size=(3, 4)),
-        None if some == "first" else bounds[0], bounds[1], bounds[2], proved, rng.choice([0.0, 0.4]), 1e-3,
+        None if unknown == "sums" else rng.normal(size=4), 50.0, ties, rng.normal(size=(3, 4)),
+        None if unknown == "first" else bounds[0], bounds[1], bounds[2], proved, rng.choice([0.0, 0.4]), 1e-3,
     )  # fmt: skip
     for matrices in (1, 3):
         messages = rng.normal(size=(5, matrices, 3, 4)) * rng.choice([0.1, 1.0, 20.0])
         given_as = messages[:, 0] if matrices == 1 else messages
         np.testing.assert_allclose(
-            limits.departures(given_as, turn, slack), by_the_book(limits, messages, turn, slack), rtol=1e-9
+            limits.departures(given_as, round_index, slack),
+            by_the_book(limits, messages, round_index, slack),
+            rtol=1e-9,
         )
         unusual = [
-            (np.abs(matrix - (limits.centre if place == 0 else 0.0)).max(axis=0)
-             > 2.0 * turn * limits.growth + 6.0 * limits.noise * turn**0.5 + 1e-3 * 50.0).any()
-            for place, matrix in enumerate(messages[0])
+            (np.abs(matrix - (limits.centre if position == 0 else 0.0)).max(axis=0)
+             > 2.0 * round_index * limits.growth + 6.0 * limits.noise * round_index**0.5 + 1e-3 * 50.0).any()
+            for position, matrix in enumerate(messages[0])
         ]  # fmt: skip
-        assert limits.unusual(given_as[0], turn) == any(unusual)
+        assert limits.unusual(given_as[0], round_index) == any(unusual)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -96,8 +96,8 @@ def test_what_is_lost_between_blocks_is_kept():
     x[:2048] = 2.0**42
     schema = pb.Schema((pb.Column("a", "continuous"),), clip=None)
     labels = np.zeros(len(x), dtype=np.int32)
-    found = passes.Plain(NaiveBayes(continuous=1), passes.Raw(schema, Table.of(x)), labels, 1).statistics()
-    assert found[0, 1] == math.fsum(x[:, 0]) == 2.0**53 + 20
+    stats = passes.Plain(NaiveBayes(continuous=1), passes.Raw(schema, Table.of(x)), labels, 1).statistics()
+    assert stats[0, 1] == math.fsum(x[:, 0]) == 2.0**53 + 20
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -118,9 +118,9 @@ def test_a_network_of_columns_passes_by_in_blocks(weighted):
     np.testing.assert_allclose(blocks.statistics(), expected, rtol=1e-11, atol=1e-9)
     model = family.weights(expected)
     residual, soft, wrong = core.evaluate(family.features(rows), one_hot, model)
-    found = blocks.evaluate(model)
-    np.testing.assert_allclose(found.residual, residual, rtol=1e-9, atol=1e-8)
-    assert found.soft_error == pytest.approx(soft) and found.error == pytest.approx(wrong)
+    evaluated = blocks.evaluate(model)
+    np.testing.assert_allclose(evaluated.residual, residual, rtol=1e-9, atol=1e-8)
+    assert evaluated.soft_error == pytest.approx(soft) and evaluated.error == pytest.approx(wrong)
 
 
 def test_scores_beyond_the_exponential_are_told_apart():

@@ -277,19 +277,19 @@ def test_the_core_is_what_loops_over_rows_and_classes_give():
     labels[np.arange(9), codes] = of_rows
     change, soft, wrong = np.zeros((CLASSES, 4)), 0.0, 0.0
     for x, code, weight in zip(features, codes, of_rows, strict=True):
-        scores = [sum(w * f for w, f in zip(own, x, strict=True)) for own in weights]
+        scores = [sum(w * f for w, f in zip(of_class, x, strict=True)) for of_class in weights]
         total = sum(math.exp(score) for score in scores)
         for c in range(CLASSES):
             change[c] += weight * ((code == c) - math.exp(scores[c]) / total) * x
         soft += weight * (1 - math.exp(scores[code]) / total)
         wrong += weight * (int(np.argmax(scores)) != code)
-    found = core.evaluate(features, labels, weights)
-    np.testing.assert_allclose(found[0], change, atol=1e-12)
+    evaluated = core.evaluate(features, labels, weights)
+    np.testing.assert_allclose(evaluated[0], change, atol=1e-12)
     np.testing.assert_allclose(core.residual(features, labels, weights), change, atol=1e-12)
-    assert found[1] == pytest.approx(soft / of_rows.sum()) and found[2] == pytest.approx(
+    assert evaluated[1] == pytest.approx(soft / of_rows.sum()) and evaluated[2] == pytest.approx(
         wrong / of_rows.sum()
     )
-    assert found[1] != pytest.approx(found[2])
+    assert evaluated[1] != pytest.approx(evaluated[2])
     far = np.array([[1e4, 1e4 + 1.0, -1e4], [-1e300, 0.0, 1e300]])
     np.testing.assert_allclose(
         core.softmax(far), [[1 / (1 + math.e), math.e / (1 + math.e), 0], [0, 0, 1]], rtol=1e-12

@@ -779,31 +779,31 @@ def test_a_simulated_receiver_mixes_all_or_nothing(faults):
 def test_a_sum_is_put_back_on_what_it_must_obey_and_no_farther(conserved, share):
     """Class sums are the share of the receiver's own, cells add up to the count: the nearest that does both."""
     rng = np.random.default_rng(1)  # noqa: F811
-    own = rng.normal(size=(3, 6))
+    message = rng.normal(size=(3, 6))
     cells = (slice(1, 3), slice(3, 6))
     for columns in cells:  # what the receiver's own message obeys
-        own[:, columns.start] = own[:, 0] - own[:, columns.start + 1 : columns.stop].sum(axis=1)
-    total = share * own + 1e-3 * rng.normal(size=own.shape)
-    found = projected(total.copy(), own, share, conserved, cells)
+        message[:, columns.start] = message[:, 0] - message[:, columns.start + 1 : columns.stop].sum(axis=1)
+    total = share * message + 1e-3 * rng.normal(size=message.shape)
+    settled = projected(total.copy(), message, share, conserved, cells)
     for columns in cells:
-        np.testing.assert_allclose(found[:, columns].sum(axis=1), found[:, 0], atol=1e-12)
+        np.testing.assert_allclose(settled[:, columns].sum(axis=1), settled[:, 0], atol=1e-12)
     expected = total.copy()
     if conserved:
-        np.testing.assert_allclose(found.sum(axis=0), share * own.sum(axis=0), atol=1e-12)
-        expected -= (expected.sum(axis=0) - share * own.sum(axis=0)) / 3
+        np.testing.assert_allclose(settled.sum(axis=0), share * message.sum(axis=0), atol=1e-12)
+        expected -= (expected.sum(axis=0) - share * message.sum(axis=0)) / 3
     for columns in cells:
         many = columns.stop - columns.start
         expected[:, columns] -= (expected[:, columns].sum(axis=1) - expected[:, 0])[:, None] / many
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(settled, expected, atol=1e-12)
 
 
 @given(st.integers(1, 20), st.integers(1, 30), st.integers(0, 2**32 - 1))
 def test_rounding_bounds_what_fixed_point_does_to_sums(members, terms, seed):
     """Of `terms` entries of a group's sum, each of `members` numbers rounded to 2⁻³²."""
     values = np.random.default_rng(seed).normal(size=(members, terms))
-    found = unfixed(sum(fixed(own, members) for own in values)).sum()
+    rounded = unfixed(sum(fixed(row, members) for row in values)).sum()
     assert rounding(members, terms) == members * terms * 2.0**-33
-    assert abs(found - math.fsum(values.ravel())) <= rounding(members, terms) + 1e-12
+    assert abs(rounded - math.fsum(values.ravel())) <= rounding(members, terms) + 1e-12
 
 
 def test_a_group_is_three_neighbours_at_least():

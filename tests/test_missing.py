@@ -109,7 +109,7 @@ ROW_BY_ROW = {name: FAMILIES[name] for name in ("qda", "lda, calibrated", "bayes
 def row_by_row(family, rows, labels, of_rows, weights):
     """Residual, soft and 0-1 error, expected statistics and log likelihood at W, added up over single rows."""
     residual, expected = np.zeros((2, CLASSES, family.size))
-    soft = wrong = told = 0.0
+    soft = wrong = log_likelihood = 0.0
     for i, (label, weight) in enumerate(zip(labels, of_rows, strict=True)):
         one = complete(family, Rows(rows.values[i : i + 1], rows.codes[i : i + 1]))
         joint = one.log_joint(weights)[0]
@@ -117,25 +117,25 @@ def row_by_row(family, rows, labels, of_rows, weights):
         features = np.stack([one.statistics(weights, np.eye(CLASSES)[[c]])[0][c] for c in range(CLASSES)])
         if label < 0:
             expected += weight * posterior[:, None] * features
-            told += weight * logsumexp(joint)
+            log_likelihood += weight * logsumexp(joint)
             continue
         truth = np.eye(CLASSES)[label]
         expected += weight * truth[:, None] * features
         residual += weight * (truth - posterior)[:, None] * features
-        told += weight * joint[label]
+        log_likelihood += weight * joint[label]
         soft += weight * (1 - posterior[label])
         wrong += weight * (joint.argmax() != label)
     mass = of_rows[labels >= 0].sum()
-    return residual, soft / mass, wrong / mass, expected, told
+    return residual, soft / mass, wrong / mass, expected, log_likelihood
 
 
 def holed_rows(family, seed, rows=40):
     """Rows with gaps and without, some of them without a label, each with a weight of its own."""
     rng = np.random.default_rng(seed)
     holed, whole = with_gaps(family, rng, rows, share=0.3), draw_rows(family, rng, rows)
-    some = rng.random(rows) < 0.5
+    kept = rng.random(rows) < 0.5
     both = Rows(
-        np.where(some[:, None], whole.values, holed.values), np.where(some[:, None], whole.codes, holed.codes)
+        np.where(kept[:, None], whole.values, holed.values), np.where(kept[:, None], whole.codes, holed.codes)
     )
     labels = rng.integers(0, CLASSES, rows)
     labels[rng.random(rows) < 0.3] = -1
@@ -153,13 +153,13 @@ def test_all_rows_together_are_what_single_rows_add_up_to(family, seed):
         np.random.default_rng(seed).normal(size=(CLASSES, family.size))
     )
     weights = family.weights(model)
-    residual, soft, wrong, expected, told = row_by_row(family, rows, labels, of_rows, weights)
-    found = data.evaluate(weights)
-    np.testing.assert_allclose(found.residual, residual, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
-    assert found.soft_error == pytest.approx(soft) and found.error == pytest.approx(wrong)
+    residual, soft, wrong, expected, log_likelihood = row_by_row(family, rows, labels, of_rows, weights)
+    evaluated = data.evaluate(weights)
+    np.testing.assert_allclose(evaluated.residual, residual, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
+    assert evaluated.soft_error == pytest.approx(soft) and evaluated.error == pytest.approx(wrong)
     stats, likelihood = data.expected(weights, data.complete())
     np.testing.assert_allclose(stats, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
-    assert likelihood == pytest.approx(told, rel=1e-9)
+    assert likelihood == pytest.approx(log_likelihood, rel=1e-9)
     assert data.mass == pytest.approx(of_rows.sum())
     assert data.labelled_mass == pytest.approx(of_rows[labels >= 0].sum())
 
@@ -173,12 +173,12 @@ def test_a_step_is_taken_at_the_model_of_statistics_and_prior(family):
     stats, objective = alone(family, apart(family, some_rows(rows, labels >= 0), credit(labels, of_rows))), []
     for _ in range(4):
         weights = family.weights(stats + prior)
-        *_, stats, told = row_by_row(family, rows, labels, of_rows, weights)
-        objective.append((told + np.sum(prior * weights)) / of_rows.sum())
-    found = maximise(family, data, prior, 4, -np.inf)
-    np.testing.assert_allclose(found.objective, objective, rtol=1e-8)
-    np.testing.assert_allclose(found.stats, stats, rtol=1e-7, atol=1e-7 * np.abs(stats).max())
-    assert not found.converged
+        *_, stats, log_likelihood = row_by_row(family, rows, labels, of_rows, weights)
+        objective.append((log_likelihood + np.sum(prior * weights)) / of_rows.sum())
+    maximised = maximise(family, data, prior, 4, -np.inf)
+    np.testing.assert_allclose(maximised.objective, objective, rtol=1e-8)
+    np.testing.assert_allclose(maximised.stats, stats, rtol=1e-7, atol=1e-7 * np.abs(stats).max())
+    assert not maximised.converged
     early = maximise(family, data, prior, 100, np.inf)
     assert early.converged and early.objective.size == 2
     gains = np.diff(maximise(family, data, prior, 30, -np.inf).objective)
@@ -198,8 +198,10 @@ def test_steps_start_from_the_labelled_rows_where_these_are_whole(family):
     assert family.incomplete(rows).any() and not family.incomplete(rows)[there].any()
     data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, of_rows, missing=True)
     start = core.statistics(family.features(some_rows(rows, there)), credit(labels, of_rows))
-    *_, told = row_by_row(family, rows, labels, of_rows, family.weights(start))
-    assert maximise(family, data, 0.0, 1, 0.0).objective[0] == pytest.approx(told / of_rows.sum(), rel=1e-8)
+    *_, log_likelihood = row_by_row(family, rows, labels, of_rows, family.weights(start))
+    assert maximise(family, data, 0.0, 1, 0.0).objective[0] == pytest.approx(
+        log_likelihood / of_rows.sum(), rel=1e-8
+    )
 
 
 def some_rows(rows, which):
@@ -219,9 +221,9 @@ def test_steps_keep_the_floor_of_calibration_unless_one_is_given():
     data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, of_rows, missing=True)
     prior = np.zeros((CLASSES, family.size))
     for given_floor, floor in ((None, 0.01), (1e-9, 1e-9)):
-        found = likely(data, prior, given_floor, 6, -np.inf)
+        maximised = likely(data, prior, given_floor, 6, -np.inf)
         expected = maximise(replace(family, variance_floor=floor), data, prior, 6, -np.inf)
-        np.testing.assert_array_equal(found.objective, expected.objective)
+        np.testing.assert_array_equal(maximised.objective, expected.objective)
     assert not np.array_equal(likely(data, prior, None, 6, -np.inf).objective, expected.objective)
 
 
@@ -231,8 +233,12 @@ def test_peers_take_ten_steps_together_to_a_start():
     labels = np.where(labels < 0, 1, labels)
     held = Holdings(family, rows, labels, np.ones(60), np.array([60]), CLASSES)
     data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, missing=True)
-    found, _ = starts._completed(held, topologies.schedule("complete", 1, np.random.default_rng(0), None), 3)
-    np.testing.assert_allclose(found[0], maximise(family, data, 0.0, 10, -np.inf).stats, rtol=1e-7, atol=1e-7)
+    completed, _ = starts._completed(
+        held, topologies.schedule("complete", 1, np.random.default_rng(0), None), 3
+    )
+    np.testing.assert_allclose(
+        completed[0], maximise(family, data, 0.0, 10, -np.inf).stats, rtol=1e-7, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("family", ROW_BY_ROW.values(), ids=ROW_BY_ROW.keys())
@@ -244,14 +250,14 @@ def test_columns_without_a_value_in_a_class_stand_in_for_a_standard_normal(famil
     sums[0, [1, 1 + d, 1 + 2 * d]] = 0.0  # nothing is there of the first column
     sums[1, [1, 1 + d, 1 + 2 * d]] = 1.0, 3.0, 10.0  # one value, and what it stands for
     sums[2] = 0.0
-    found = alone(family, sums)
-    assert np.isfinite(found).all() and not found[2].any()
+    stats = alone(family, sums)
+    assert np.isfinite(stats).all() and not stats[2].any()
     places = {"qda": 1, "lda": 1}.get(family.name) or 1 + list(family.singles).index(0)
     square = family.dense_size and int(np.flatnonzero(family.uniform_moments()[1:])[0]) + 1
-    assert found[0, 0] == 100.0 and found[0, places] == 0.0 and found[0, square] == pytest.approx(100.0)
+    assert stats[0, 0] == 100.0 and stats[0, places] == 0.0 and stats[0, square] == pytest.approx(100.0)
     share = 1e-6 * 100  # rows of mean 0 and variance 1 beside the one value
-    assert found[1, places] == pytest.approx(100 * 3 / (1 + share), rel=1e-12)
-    assert found[1, square] == pytest.approx(100 * (10 + share) / (1 + share), rel=1e-12)
+    assert stats[1, places] == pytest.approx(100 * 3 / (1 + share), rel=1e-12)
+    assert stats[1, square] == pytest.approx(100 * (10 + share) / (1 + share), rel=1e-12)
 
 
 # --- networks ----------------------------------------------------------------------------------------------

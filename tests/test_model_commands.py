@@ -256,16 +256,16 @@ def test_bits_of_gaussians_are_those_of_their_fine_histogram():
 
 def bits_of(prior, weights):
     """Σ_c π_c Σ_k p_ck log₂(p_ck / Σ_c π_c p_ck), cell by cell: [C], [C, K]."""
-    told = 0.0
-    for p, own in zip(prior, weights, strict=True):
-        for k, cell in enumerate(own):
+    bits = 0.0
+    for p, cells in zip(prior, weights, strict=True):
+        for k, cell in enumerate(cells):
             if cell > 0:
-                told += (
+                bits += (
                     p
                     * cell
                     * math.log2(cell / sum(q * row[k] for q, row in zip(prior, weights, strict=True)))
                 )
-    return told
+    return bits
 
 
 @given(PRIORS, st.integers(0, 2**32 - 1))

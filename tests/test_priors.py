@@ -94,12 +94,12 @@ def test_knowledge_is_the_statistics_of_rows_that_say_so():
     """Counts, Σo, Σz, Σz² and cells of 40 rows with these proportions, means and deviations."""
     X, y = rows()
     schema = pb.Schema.infer(X, y)
-    told = believed(schema)
+    prior = believed(schema)
     z, scale = (70 - schema.location[0]) / schema.scale[0], 5 / schema.scale[0]
     ill, well = (schema.classes.index(name) for name in ("ill", "well"))
     expected = np.zeros((2, 6))  # count; age: o, z, z²; ward: a, b
     expected[ill, :4] = 10, 10, 10 * z, 10 * (scale**2 + z**2)
     expected[well, 0], expected[well, 4:] = 30, (27, 3)
-    np.testing.assert_allclose(told.values, expected, rtol=1e-12)
+    np.testing.assert_allclose(prior.values, expected, rtol=1e-12)
     even = pb.prior_knowledge(schema, 40, columns={"ward": {"ill": {"a": 0.25, "b": 0.75}}})
     np.testing.assert_allclose(even.values[ill], [0, 0, 0, 0, 5, 15])

@@ -482,17 +482,17 @@ def test_cells_of_columns_that_miss_values_are_not_made_to_add_up():
         held = Holdings(FAMILY, Rows(rng.standard_normal((300, 2)), codes), rng.integers(3, size=300), np.ones(300),
                         np.full(5, 60), 3)  # fmt: skip
         schedule = topologies.schedule("regular-4", 5, np.random.default_rng(0), None)
-        found = agreed(pb.Privacy(), held, 4, 0.05, schedule, "uniform", False)
-        assert found.mechanism.projection.normals.shape[1] == conditions
+        private = agreed(pb.Privacy(), held, 4, 0.05, schedule, "uniform", False)
+        assert private.mechanism.projection.normals.shape[1] == conditions
 
 
 def test_no_random_stream_is_used_twice(monkeypatch):
     """Of rounds, of links and of the start: noise that were the same would not hide what it is added to."""
     used, plain = [], PrivateRows._source
 
-    def watched(self, stream, turn):
-        used.append((stream, turn))
-        return plain(self, stream, turn)
+    def watched(self, stream, release):
+        used.append((stream, release))
+        return plain(self, stream, release)
 
     monkeypatch.setattr(PrivateRows, "_source", watched)
     residual, _ = private_rows(6, 4, pb.Privacy(edge_noise=3.0), start="ml")
@@ -587,22 +587,24 @@ def test_a_plan_compares_the_noise_with_what_a_peer_knows_alone(times, pays):
 
 @pytest.mark.parametrize("edge_noise", [0.0, 3.0])
 def test_the_numbers_of_a_plan_belong_together(edge_noise):
-    found = pb.plan(100, 12, 3, 4, (2, 3), epsilon=2.0, rounds=30, edge_noise=edge_noise, topology="complete")
-    assert found.length == pytest.approx(math.sqrt(1 + 8 + 1 / 2 + 2 / 3))
-    assert (
-        found.multiplier == pytest.approx(found.sigma / found.clip)
-        and found.clip == found.share * found.length
+    planned = pb.plan(
+        100, 12, 3, 4, (2, 3), epsilon=2.0, rounds=30, edge_noise=edge_noise, topology="complete"
     )
-    assert found.mu == pytest.approx(accounting.mu_of(2.0, 1e-5)) and found.epsilon == pytest.approx(
+    assert planned.length == pytest.approx(math.sqrt(1 + 8 + 1 / 2 + 2 / 3))
+    assert (
+        planned.multiplier == pytest.approx(planned.sigma / planned.clip)
+        and planned.clip == planned.share * planned.length
+    )
+    assert planned.mu == pytest.approx(accounting.mu_of(2.0, 1e-5)) and planned.epsilon == pytest.approx(
         2.0, abs=1e-8
     )
     # one colluder of a complete network of twelve sees the links of the eleven others
     exposed = (1 / 11) + (10 / 11) / (1 + 9 * 11) if edge_noise else 1.0
-    assert found.exposure == pytest.approx(exposed, rel=1e-6)
-    assert found.mu**2 == pytest.approx(30 * exposed / found.multiplier**2, rel=1e-6)
-    assert found.membership == pytest.approx(norm.cdf(found.mu / math.sqrt(2)))
-    assert found.rho == pytest.approx(found.sigma * math.sqrt(30) * 0.05 * 3 / (100 * math.sqrt(12)))
-    assert found.to_dict()["rho"] == found.rho
+    assert planned.exposure == pytest.approx(exposed, rel=1e-6)
+    assert planned.mu**2 == pytest.approx(30 * exposed / planned.multiplier**2, rel=1e-6)
+    assert planned.membership == pytest.approx(norm.cdf(planned.mu / math.sqrt(2)))
+    assert planned.rho == pytest.approx(planned.sigma * math.sqrt(30) * 0.05 * 3 / (100 * math.sqrt(12)))
+    assert planned.to_dict()["rho"] == planned.rho
 
 
 @pytest.mark.parametrize(

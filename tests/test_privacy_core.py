@@ -659,23 +659,25 @@ def test_a_scheme_is_its_equations(setting):
     share = (1.0 if noise <= 0.09 else 0.5 if noise <= 0.25 else 0.35) if clip == "auto" else clip
 
     terms = Privacy(2.0, DELTA, clip, 3.0, edge_noise, colluders)
-    found = scheme(terms, family, classes, rows, peers, rounds, lr, network if edge_noise else None, **bought)
-    assert found.share == share and found.rho == pytest.approx(share * noise, rel=1e-7)
-    assert found.mechanism.clip == pytest.approx(share * length, rel=1e-12)
-    assert found.sigma == pytest.approx(share * plain, rel=1e-7)
-    assert found.ledger.each == pytest.approx(each, rel=1e-7)
-    assert found.ledger.first == pytest.approx(first + units, rel=1e-7, abs=1e-15)
-    assert (found.ledger.epsilon, found.ledger.delta, found.ledger.rounds) == (2.0, DELTA, rounds)
-    unit = 2.0**-found.mechanism.bits
-    assert found.edge_sigma == math.ceil(edge_noise * found.mechanism.sigma)
+    agreed = scheme(
+        terms, family, classes, rows, peers, rounds, lr, network if edge_noise else None, **bought
+    )
+    assert agreed.share == share and agreed.rho == pytest.approx(share * noise, rel=1e-7)
+    assert agreed.mechanism.clip == pytest.approx(share * length, rel=1e-12)
+    assert agreed.sigma == pytest.approx(share * plain, rel=1e-7)
+    assert agreed.ledger.each == pytest.approx(each, rel=1e-7)
+    assert agreed.ledger.first == pytest.approx(first + units, rel=1e-7, abs=1e-15)
+    assert (agreed.ledger.epsilon, agreed.ledger.delta, agreed.ledger.rounds) == (2.0, DELTA, rounds)
+    unit = 2.0**-agreed.mechanism.bits
+    assert agreed.edge_sigma == math.ceil(edge_noise * agreed.mechanism.sigma)
     if bought["bought_start"]:
-        assert found.start_clip == pytest.approx(length, rel=1e-12)
-        assert found.start_sigma * unit == pytest.approx(length / math.sqrt(first), rel=1e-7)
+        assert agreed.start_clip == pytest.approx(length, rel=1e-12)
+        assert agreed.start_sigma * unit == pytest.approx(length / math.sqrt(first), rel=1e-7)
     else:
-        assert found.start_clip == found.start_sigma == 0
+        assert agreed.start_clip == agreed.start_sigma == 0
     for neighbours, boost in ((0, 1.0), (4, 1.0), (4, 2.5)):
-        spread = boost * math.sqrt(3 * (found.sigma**2 + neighbours * (found.edge_sigma * unit) ** 2))
-        assert found.spread(neighbours, boost) == pytest.approx(spread, rel=1e-12)
+        spread = boost * math.sqrt(3 * (agreed.sigma**2 + neighbours * (agreed.edge_sigma * unit) ** 2))
+        assert agreed.spread(neighbours, boost) == pytest.approx(spread, rel=1e-12)
 
 
 @pytest.mark.parametrize("edge_noise", [0.0, 3.0])

@@ -270,28 +270,28 @@ class ByHand:
     def joint(self, x, codes):
         """log p(x, c) of one row, nothing of it missing: [C]."""
         name = self.family.name
-        own = {"naive-bayes": self.of_columns, "bayes-net": self.of_network}.get(name, self.of_covariance)
-        told = [own(c, x, codes) for c in range(len(self.counts))]
-        return np.log(np.array(self.counts) / sum(self.counts)) + told
+        density = {"naive-bayes": self.of_columns, "bayes-net": self.of_network}.get(name, self.of_covariance)
+        densities = [density(c, x, codes) for c in range(len(self.counts))]
+        return np.log(np.array(self.counts) / sum(self.counts)) + densities
 
     def cells(self, c, codes):
         """Σ log p(x_j | c) of the discrete columns, each by itself."""
-        told, place = 0.0, self.family.dense_size
+        total, begin = 0.0, self.family.dense_size
         for code, size in zip(codes, self.family.cardinalities, strict=True):
-            held = np.maximum(self.unit[c, place : place + size], max(self.floor / size, TINY))
-            told += np.log(held[code] / held.sum())
-            place += size
-        return told
+            held = np.maximum(self.unit[c, begin : begin + size], max(self.floor / size, TINY))
+            total += np.log(held[code] / held.sum())
+            begin += size
+        return total
 
     def of_columns(self, c, x, codes):
-        d, told = self.family.continuous, self.cells(c, codes)
+        d, total = self.family.continuous, self.cells(c, codes)
         for j in range(d):
             at = 1 + j + d * self.family.missing
             count = self.unit[c, 1 + j] if self.family.missing else self.unit[c, 0]
             rows, first, second = self.moments(count, [self.unit[c, at]], [[self.unit[c, at + d]]])
             mean = np.clip(first[0] / rows, -FAR, FAR)
-            told += stats.norm.logpdf(x[j], mean, np.sqrt(max(second[0, 0] / rows - mean**2, self.least)))
-        return told
+            total += stats.norm.logpdf(x[j], mean, np.sqrt(max(second[0, 0] / rows - mean**2, self.least)))
+        return total
 
     def covariance(self, c):
         """μ_c, and Σ_c before its eigenvalues are floored."""
@@ -321,10 +321,12 @@ class ByHand:
         """(a, b, q) of each configuration of a continuous column's discrete parents; b of its continuous ones."""
         places = self.family._of_column[column]  # [configurations, 2 + q, 2 + q]
         share = len(places)
-        parts = [self.moments(own[0, 0], own[0, 1:], own[1:, 1:], share) for own in self.unit[c][places]]
+        parts = [
+            self.moments(block[0, 0], block[0, 1:], block[1:, 1:], share) for block in self.unit[c][places]
+        ]
         total = sum(rows for rows, _, _ in parts)
         if share > 1 and self.extra:  # rows like those of the whole class
-            of_all = [sum(part[k] for part in parts) * self.extra / total for k in (1, 2)]
+            of_all = [sum(moments[k] for moments in parts) * self.extra / total for k in (1, 2)]
             parts = [(n + self.extra, first + of_all[0], second + of_all[1]) for n, first, second in parts]
         for rows, first, second in parts:
             mean = np.clip(first / rows, -FAR, FAR)
@@ -350,18 +352,18 @@ class ByHand:
         return held / held.sum(axis=1, keepdims=True)
 
     def of_network(self, c, x, codes):
-        told, d = 0.0, self.family.continuous
+        total, d = 0.0, self.family.continuous
         for column, parents in enumerate(self.family.parents):
             linear = [p for p in parents if p < d]
             discrete = [p - d for p in parents if p >= d]
             sizes = [self.family.cardinalities[p] for p in discrete]
             at = np.ravel_multi_index([codes[p] for p in discrete], sizes) if discrete else 0
             if column >= d:
-                told += np.log(self.table(c, column)[at, codes[column - d]])
+                total += np.log(self.table(c, column)[at, codes[column - d]])
             else:
                 intercept, slopes, variance = list(self.conditional(c, column))[at]
-                told += stats.norm.logpdf(x[column], intercept + slopes @ x[linear], np.sqrt(variance))
-        return told
+                total += stats.norm.logpdf(x[column], intercept + slopes @ x[linear], np.sqrt(variance))
+        return total
 
     def held(self):
         """How many guards act: class counts, cells, and the parameters of continuous columns."""
@@ -382,8 +384,8 @@ class ByHand:
             elif family.name == "bayes-net":
                 for column in range(d):
                     places = family._of_column[column]
-                    for own, (_, _, variance) in zip(places, self.conditional(c, column), strict=True):
-                        few = self.unit[c, own[0, 0]] < max(self.floor / len(places), TINY)
+                    for block, (_, _, variance) in zip(places, self.conditional(c, column), strict=True):
+                        few = self.unit[c, block[0, 0]] < max(self.floor / len(places), TINY)
                         total += few or variance <= self.least
             elif family.name == "qda" or c == 0:  # LDA has one covariance
                 total += (np.linalg.eigvalsh(self.covariance(c)[1]) < self.least).sum()
@@ -398,10 +400,10 @@ def pushed_about(family, rng, noise, classes=3):
         values[rng.random(values.shape) < 0.3] = np.nan
     labels = core.one_hot(rng.integers(0, classes, 60), classes)
     labels[:30, 2], labels[:30, 0] = 0.0, labels[:30, 0] + labels[:30, 2]  # one class has fewer rows
-    found = core.statistics(family.features(Rows(values, codes)), labels)
-    found += noise * rng.normal(size=found.shape)
-    found[1, 0] = np.abs(found[:, 0]).max()  # one class has rows, whatever the others have
-    return found
+    model = core.statistics(family.features(Rows(values, codes)), labels)
+    model += noise * rng.normal(size=model.shape)
+    model[1, 0] = np.abs(model[:, 0]).max()  # one class has rows, whatever the others have
+    return model
 
 
 @pytest.mark.parametrize("noise", [0.0, 2.0, 30.0])
@@ -447,8 +449,8 @@ def test_means_end_at_a_million_and_variances_do_not_end_at_nothing(family):
     if first == 4:
         model[0, 1:4] = 1e-12
     model[0, first] = 1e3
-    told = family.parameters(model)
-    assert np.asarray(told.mean)[0, 0] == 1e6
+    parameters = family.parameters(model)
+    assert np.asarray(parameters.mean)[0, 0] == 1e6
     assert np.isfinite(np.asarray(family.weights(model))).all() and family.floored(model) >= 1
 
 
@@ -473,17 +475,17 @@ def test_cells_at_their_floor_are_not_below_it():
 def test_eigenvalues_are_floored_at_what_rounding_leaves_of_a_zero(dtype):
     """16·d·ε of the largest entry: of a matrix of ones, two of three eigenvalues are none."""
     floor = 16 * 3 * float(np.finfo(dtype).eps) * 5.0
-    found = floored_precision(np.full((3, 3), 5.0, dtype=dtype), 1e-30)
-    assert found.held == 2
-    assert float(found.logdet) == pytest.approx(math.log(15.0) + 2 * math.log(floor), rel=1e-5)
+    precision = floored_precision(np.full((3, 3), 5.0, dtype=dtype), 1e-30)
+    assert precision.held == 2
+    assert float(precision.logdet) == pytest.approx(math.log(15.0) + 2 * math.log(floor), rel=1e-5)
     apart = np.array([1.0, -1.0, 0.0], dtype=dtype)
-    assert float(apart @ found.matrix @ apart) == pytest.approx(2 / floor, rel=1e-3)
+    assert float(apart @ precision.matrix @ apart) == pytest.approx(2 / floor, rel=1e-3)
     many = np.broadcast_to(np.full((3, 3), 5.0, dtype=dtype), (9, 3, 3)).copy()
     many[4] = np.diag([1.0, 2.0, 4.0])
-    found = floored_precision(many, 1e-30)
-    assert found.held.tolist() == [2] * 4 + [0] + [2] * 4
-    np.testing.assert_allclose(found.matrix[4], np.diag([1.0, 0.5, 0.25]), rtol=1e-6)
-    assert float(found.logdet[4]) == pytest.approx(math.log(8.0), rel=1e-6)
+    precision = floored_precision(many, 1e-30)
+    assert precision.held.tolist() == [2] * 4 + [0] + [2] * 4
+    np.testing.assert_allclose(precision.matrix[4], np.diag([1.0, 0.5, 0.25]), rtol=1e-6)
+    assert float(precision.logdet[4]) == pytest.approx(math.log(8.0), rel=1e-6)
 
 
 class Highest:

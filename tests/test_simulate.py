@@ -311,10 +311,10 @@ def judged_sample(rows=40, models=7, classes=3):
     """A sample, statistics of models, and log p(x, c) of every model and row, from the features: [N, m, C]."""
     rng = np.random.default_rng(models)
     family = NaiveBayes(continuous=2, cardinalities=(3,))
-    some = Rows(rng.normal(size=(rows, 2)), rng.integers(0, 3, (rows, 1)))
+    rows_judged = Rows(rng.normal(size=(rows, 2)), rng.integers(0, 3, (rows, 1)))
     stats = family.uniform(classes, 30.0) * rng.uniform(0.5, 1.5, (models, classes, family.size))
-    sample = metrics.Sample(family, some, rng.integers(0, classes, rows))
-    return sample, stats, np.einsum("mk,nck->nmc", family.features(some), family.weights(stats))
+    sample = metrics.Sample(family, rows_judged, rng.integers(0, classes, rows))
+    return sample, stats, np.einsum("mk,nck->nmc", family.features(rows_judged), family.weights(stats))
 
 
 @pytest.mark.parametrize("at_once", [1, 1 << 19])
@@ -325,13 +325,13 @@ def test_peers_are_judged_by_hand(at_once, monkeypatch):
     family, mean = sample.family, stats.mean(axis=0)
     posterior = np.exp(joint) / np.exp(joint).sum(axis=-1, keepdims=True)
     right = posterior[:, np.arange(40), sample.labels]
-    told = metrics.judged(stats, mean, False, family, sample, None)
-    np.testing.assert_allclose(told[0], (joint.argmax(axis=-1) != sample.labels).mean(axis=1))
-    assert np.isnan(told[1]).all()
-    np.testing.assert_allclose(told[2], 1 - right.mean(axis=1))
-    apart = [np.linalg.norm(own - mean) / np.linalg.norm(mean) for own in stats]
-    np.testing.assert_allclose(told[3], apart)
-    np.testing.assert_array_equal(told[4], family.floored(stats))
+    figures = metrics.judged(stats, mean, False, family, sample, None)
+    np.testing.assert_allclose(figures[0], (joint.argmax(axis=-1) != sample.labels).mean(axis=1))
+    assert np.isnan(figures[1]).all()
+    np.testing.assert_allclose(figures[2], 1 - right.mean(axis=1))
+    apart = [np.linalg.norm(of_peer - mean) / np.linalg.norm(mean) for of_peer in stats]
+    np.testing.assert_allclose(figures[3], apart)
+    np.testing.assert_array_equal(figures[4], family.floored(stats))
     tested = metrics.judged(stats, mean, False, family, sample, sample)
     np.testing.assert_array_equal(tested[1], tested[0])
 
@@ -340,10 +340,10 @@ def test_outcomes_of_many_peers_are_those_of_some_from_the_first_to_the_last(mon
     sample, stats, joint = judged_sample()
 
     def confusion(peers):
-        told = np.zeros((3, 3))
+        table = np.zeros((3, 3))
         for peer in peers:
-            np.add.at(told, (sample.labels, joint[peer].argmax(axis=-1)), 1 / len(peers))
-        return told
+            np.add.at(table, (sample.labels, joint[peer].argmax(axis=-1)), 1 / len(peers))
+        return table
 
     np.testing.assert_allclose(sample.outcome(stats, False).confusion, confusion(range(7)))
     monkeypatch.setattr(metrics, "OUTCOME_LOGITS", 3 * 40 * 3)  # three models
@@ -359,12 +359,12 @@ def test_outcomes_of_many_peers_are_those_of_some_from_the_first_to_the_last(mon
 )  # fmt: skip
 def test_as_many_rows_are_judged_as_peers_leave_time_for(rows, most, nodes, expected):
     """Eight million judgements, and 256 rows at least; each row once, and all of them in their order if they fit."""
-    some = metrics.drawn(rows, most, nodes, 0)
-    assert some.size == expected == np.unique(some).size and some.min() >= 0 and some.max() < rows
+    drawn = metrics.drawn(rows, most, nodes, 0)
+    assert drawn.size == expected == np.unique(drawn).size and drawn.min() >= 0 and drawn.max() < rows
     if expected == rows:
-        np.testing.assert_array_equal(some, np.arange(rows))
+        np.testing.assert_array_equal(drawn, np.arange(rows))
     else:
-        assert not np.array_equal(some, metrics.drawn(rows, most, nodes, 1))
+        assert not np.array_equal(drawn, metrics.drawn(rows, most, nodes, 1))
 
 
 def test_a_link_that_lags_brings_the_message_of_the_round_before():

@@ -256,10 +256,10 @@ def test_sums_on_a_grid_do_not_depend_on_the_order(numbers, random):
     random.shuffle(turned)
     one, other = (grids.on_grid(np.array(each), power).sum() for each in (numbers, turned))
     assert one == other and one.dtype == np.int64
-    found = grids.off_grid(np.array([one]), power)[0]
+    total = grids.off_grid(np.array([one]), power)[0]
     exact = sum(map(Fraction, numbers))
     assert (
-        abs(Fraction(found) - exact)
+        abs(Fraction(total) - exact)
         <= Fraction(len(numbers), 2) * Fraction(2) ** -power + abs(exact) * Fraction(2) ** -52
     )
 
@@ -303,10 +303,10 @@ def test_statistics_of_different_kinds_are_not_added():
 def test_a_family_that_does_not_fit_its_schema_is_refused_when_restored():
     X, y = table(15)
     stats = pb.MixedNB().fit(X, y).statistics_
-    told = stats.described()
-    told["family"] = {**told["family"], "continuous": 2}
+    described = stats.described()
+    described["family"] = {**described["family"], "continuous": 2}
     with pytest.raises(pb.StatisticsMismatch, match="does not fit the schema"):
-        pb.Statistics.restored(told, stats.values)
-    told["family"] = {**told["family"], "name": "oracle"}
+        pb.Statistics.restored(described, stats.values)
+    described["family"] = {**described["family"], "name": "oracle"}
     with pytest.raises(pb.StatisticsMismatch, match="'oracle'; expected one of naive-bayes"):
-        pb.Statistics.restored(told, stats.values)
+        pb.Statistics.restored(described, stats.values)
