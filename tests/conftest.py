@@ -47,7 +47,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests out unless they are asked for or named; take them first, so that workers end together."""
+    """Leave long tests out unless they are asked for or named; every worker begins with its share of them."""
     if not config.getoption("--all") and not any("::" in argument for argument in config.args):
         config.hook.pytest_deselected(items=[item for item in items if is_long(item)])
         items[:] = [item for item in items if not is_long(item)]
@@ -58,7 +58,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for tests in files:
             order.shuffle(tests)
         items[:] = [item for tests in files for item in tests]
-    items.sort(key=lambda item: not is_long(item))
+    items[:] = dealt(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return tests in an order in which the part that each worker is given begins with its share of the long ones.
+
+    Workers are given equal parts, one after the other, and then take from each other's ends: so that none of them ends
+    with minutes of long tests while the others have nothing left to do.
+    """
+    long, short = [item for item in items if is_long(item)], [item for item in items if not is_long(item)]
+    order: list[pytest.Item] = []
+    for worker in range(workers):
+        share = long[worker::workers]
+        room = max(0, (len(items) - len(order)) // (workers - worker) - len(share))
+        order += share + short[:room]
+        short = short[room:]
+    return order
 
 
 def is_long(item: pytest.Item) -> bool:
