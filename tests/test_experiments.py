@@ -187,6 +187,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
 # --- sweeps and engines ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_sweep_computes_what_is_missing_and_nothing_twice(file, store):
     sweep = Sweep((small_table(),), (file,), ("crc", "exact"), (0, 1))
     assert len(sweep.cells()) == 2 * (2 * 2 + 1)  # columns x strategies, and one reference, for each seed
@@ -253,6 +254,7 @@ def test_an_interrupt_keeps_what_was_computed(tmp_path):
     assert len(Store(store).frame())
 
 
+@pytest.mark.long
 def test_cells_that_a_dataset_is_too_small_for_are_left_out(file, tmp_path):
     done = peerbayes(
         "reproduce", "8", "--datasets", file, "--columns", "rows20,rows320", "--seeds", 1, "--strategies", "crc",
@@ -407,6 +409,7 @@ def test_requests_that_make_no_sense_are_refused(words, message, tmp_path):
     assert message in peerbayes("reproduce", *words, cwd=tmp_path, code=2).stderr
 
 
+@pytest.mark.long
 def test_pages_are_written_from_the_store(tmp_path):
     file = large_file(tmp_path)
     words = ["4", "--datasets", file, "--columns", "tree,plus80", "--seeds", "2", "--strategies", "crc,exact"]

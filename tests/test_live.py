@@ -104,6 +104,7 @@ def test_another_simulation_takes_the_folder(wine, tmp_path):
     assert following.look().nodes == 3
 
 
+@pytest.mark.long
 def test_a_killed_simulation_can_be_looked_at(tmp_path):
     code = (
         "import peerbayes as pb, sys, time\nfrom sklearn.datasets import load_wine\n"

@@ -13,6 +13,7 @@ import mutants  # noqa: E402
 LISTED = [mutant for path in sorted(mutants.AREAS.glob("*.toml")) for mutant in mutants.mutants_of(path)]
 
 
+@pytest.mark.long
 def test_every_mutant_fits_the_code():
     mutants.check(LISTED)
     assert len(LISTED) >= 250

@@ -357,7 +357,7 @@ def test_absurd_first_numbers_change_nothing(tmp_path, monkeypatch):
         ("round", changed(status="not yet", body=b"", shape=(), digest=b"")),
         ("sum", changed(status="gone", body=b"", digest=b"")),
         ("hello", changed(roster=1 << 40)),
-        ("hello", changed(roster=0)),
+        pytest.param("hello", changed(roster=0), marks=pytest.mark.long),
     ],
     ids=["not yet at once", "gone", "a roster that is not there", "an old roster"],
 )
@@ -531,6 +531,7 @@ def valid_requests(network, by, schema=""):
 FUZZED = 100_000
 
 
+@pytest.mark.long
 def test_100000_fuzzed_requests(network, undisturbed, caplog):
     """Only refusals and well-formed replies come back, memory stays, and the run goes on."""
     caplog.set_level("ERROR", "peerbayes.peer")
@@ -721,6 +722,7 @@ def test_a_request_that_is_far_too_large_is_logged(processes):
     until(lambda: count() > before)
 
 
+@pytest.mark.long
 def test_a_flooding_neighbour_takes_neither_memory_nor_the_line(processes):
     """Many calls at once of one certificate: four wait, the others are refused, and others are answered. What is under
     way takes room (16 calls a connection, half a megabyte each), and a flood that goes on takes no more."""

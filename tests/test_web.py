@@ -617,6 +617,7 @@ pb.simulate(*load_wine(return_X_y=True), nodes=5, rows_per_node=15, rounds=100_0
 """
 
 
+@pytest.mark.long
 def test_a_simulation_killed_on_the_way_can_still_be_seen_and_another_takes_its_place(client, tmp_path):
     def begin():
         return subprocess.Popen(
@@ -689,6 +690,7 @@ def peerbayes(*words, **settings):
     )
 
 
+@pytest.mark.long
 def test_simulate_shows_itself_and_ends_where_there_is_no_terminal(tmp_path):
     (tmp_path / "wine.toml").write_text(
         '[data]\nname = "wine"\n[simulation]\nnodes = 4\nrows_per_node = 20\nrounds = 6\n'
