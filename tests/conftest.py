@@ -20,14 +20,16 @@ from peerbayes.families import BayesNet, Family, NaiveBayes, Rows, SeparateGauss
 # A shell ignores Ctrl-C in what it starts in the background, and so would all processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile(
-    "peerbayes",
-    deadline=None,  # machines are noisy: no test is timed
-    max_examples=60,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-settings.load_profile("peerbayes")
+# How many examples of a law are tried where a test does not say it: in a newcomer's minutes, and with --all.
+for profile, examples in (("short", 20), ("all", 60)):
+    settings.register_profile(
+        profile,
+        deadline=None,  # machines are noisy: no test is timed
+        max_examples=examples,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+settings.load_profile("short")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--shuffle", type=int, metavar="SEED", help="files, and tests within a file, in random order"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("all" if config.getoption("--all") else "short")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
