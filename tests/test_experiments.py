@@ -7,6 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from sklearn.datasets import load_digits
 
 from peerbayes.datasets.catalogue import PAPER
 from peerbayes.errors import ConfigurationError
-from peerbayes.experiments import agreement, document, formats, printed, tables
+from peerbayes.experiments import agreement, document, engines, formats, printed, tables
 from peerbayes.experiments.cells import Cell, compute
 from peerbayes.experiments.engines import LocalEngine, engine_of
 from peerbayes.experiments.prepared import READINGS, prepared
@@ -212,6 +214,23 @@ def test_a_worker_that_dies_costs_nothing_but_time(tmp_path):
     specifications = [{"number": n, "dies": n == 3, "mark": str(tmp_path / "mark")} for n in range(8)]
     found = dict(LocalEngine(2).run(dying, specifications))
     assert found == {n: {"twice": 2 * n} for n in range(8)}
+
+
+def test_a_pool_that_breaks_while_cells_are_handed_out_loses_none(monkeypatch):
+    """A worker may die between two cells that are handed out: the one that is not taken is computed later."""
+
+    class Pool(ThreadPoolExecutor):
+        handed_out = 0
+
+        def submit(self, *work):
+            Pool.handed_out += 1
+            if Pool.handed_out == 3:
+                raise BrokenProcessPool
+            return super().submit(*work)
+
+    monkeypatch.setattr(engines, "_pool", Pool)
+    specifications = [{"number": n, "dies": False, "mark": "unused"} for n in range(8)]
+    assert dict(LocalEngine(2).run(dying, specifications)) == {n: {"twice": 2 * n} for n in range(8)}
 
 
 def test_a_cell_that_always_kills_its_worker_is_named():

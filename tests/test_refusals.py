@@ -38,7 +38,7 @@ from peerbayes.peers.service import tables_of
 from peerbayes.peers.status import status
 from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Limits, Terms
-from peerbayes.peers.transport import METHOD, UNREAD, Grpc, Unreachable
+from peerbayes.peers.transport import METHOD, PATIENCE, UNREAD, Grpc, Unreachable
 from peerbayes.peers.wire import Reply, Request
 
 IRIS = load_iris(as_frame=True).frame
@@ -636,7 +636,13 @@ LONG = replace(TERMS, rounds=10_000, limits=replace(PATIENT, deadline=600.0))
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
     """peer-1 and peer-2 run, and wait for peer-3, whose certificate the tests hold."""
-    network = Loopback.create(tmp_path_factory.mktemp("processes"), LONG, TABLES, TRIANGLE)
+    with two_that_wait(tmp_path_factory.mktemp("processes")) as network:
+        yield network
+
+
+@contextlib.contextmanager
+def two_that_wait(folder):
+    network = Loopback.create(folder, LONG, TABLES, TRIANGLE)
     try:
         for name in HONEST:
             network.homes[name].join(network.founder.roster_path.read_bytes())
@@ -776,7 +782,7 @@ def test_a_neighbour_that_begins_many_calls_and_ends_none_does_not_shut_others_o
                 calls += [channel.stream_unary(METHOD)() for _ in range(15)]
             await asyncio.sleep(1.0)
             async with calling(network, "peer-1", "peer-2") as honest:
-                assert (await ask(honest, asking(network, "peer-2", "hello"), 3.0)).status == "ok"
+                assert (await ask(honest, asking(network, "peer-2", "hello"), 0.9 * PATIENCE)).status == "ok"
             for call in calls:
                 call.cancel()
 
@@ -789,8 +795,14 @@ async def fails(channel):
     return refused.value.code()
 
 
-def test_whoever_is_not_a_member_is_turned_away(processes, tmp_path):
-    network, address = processes, processes.founder.roster().member("peer-1").address
+def test_whoever_is_not_a_member_is_turned_away(tmp_path):
+    """In a network of its own: a member gets another certificate, and is revoked."""
+    with two_that_wait(tmp_path) as network:
+        outsiders_are_turned_away(network, tmp_path)
+
+
+def outsiders_are_turned_away(network, tmp_path):
+    address = network.founder.roster().member("peer-1").address
     home, host = network.homes[HOSTILE], address.split(":")
     authority = home.authority_path.read_bytes()
     strangers = Loopback.create(tmp_path / "strangers", LONG, TABLES, TRIANGLE).homes[HOSTILE]

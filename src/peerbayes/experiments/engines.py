@@ -79,8 +79,8 @@ def _computed(
     """Results as they come in; `in_flight` are those that were handed out and have not come back."""
     while waiting or in_flight:
         while waiting and len(in_flight) < most:
-            index = waiting.popleft()
-            in_flight[pool.submit(compute, specifications[index])] = index
+            in_flight[pool.submit(compute, specifications[waiting[0]])] = waiting[0]
+            waiting.popleft()  # only now: a pool that a worker's death has broken takes nothing, and says so
         done, _ = wait(in_flight, return_when=FIRST_COMPLETED)
         for future in done:
             result = future.result()
