@@ -8,8 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 pytest.importorskip("grpc")
 import networkx as nx
@@ -18,8 +16,9 @@ from test_peers import DENSE, impatient, peers_of, rng, shared_out  # noqa: F401
 import peerbayes as pb
 from peerbayes.completion import complete
 from peerbayes.errors import ConfigurationError
+from peerbayes.peers.hold_out import held_out
 from peerbayes.peers.home import Home
-from peerbayes.peers.judge import held_out, told
+from peerbayes.peers.judge import told
 from peerbayes.peers.model_file import ModelFile
 from peerbayes.peers.service import set_aside
 from peerbayes.peers.settings import Settings
@@ -27,30 +26,31 @@ from peerbayes.peers.store import FIGURES, Store
 from peerbayes.peers.terms import Terms
 
 
-@given(labels=st.lists(st.integers(0, 4), min_size=1, max_size=60), share=st.floats(0.01, 0.99))
-def test_held_out_rows_are_a_share_of_every_class_and_the_same_at_every_start(labels, share):
-    frame, labels = pd.DataFrame({"row": np.arange(len(labels))}), np.array(labels)
-    expected = {
-        label: int(share * count) for label, count in zip(*np.unique(labels, return_counts=True), strict=True)
-    }
-    if not sum(expected.values()):
-        with pytest.raises(ConfigurationError, match="not one row of any class"):
-            held_out(frame, labels, share)
-        return
-    (kept, of_kept), (away, of_away) = held_out(frame, labels, share)
-    assert sorted([*kept["row"], *away["row"]]) == list(range(len(labels)))
-    assert (labels[kept["row"]] == of_kept).all() and (labels[away["row"]] == of_away).all()
-    for label, count in expected.items():
-        assert (of_away == label).sum() == count
-        assert (of_kept == label).any()
-    again = held_out(frame, labels, share)[1]
-    assert again is not None and (again[0]["row"] == away["row"]).all()
-
-
 def test_nothing_is_held_out_unless_asked():
     frame, labels = pd.DataFrame({"x": [1.0, 2.0]}), np.array(["a", "b"])
-    (kept, of_kept), away = held_out(frame, labels, 0.0)
+    (kept, of_kept), away = held_out(frame, labels, 0.0, b"")
     assert kept is frame and of_kept is labels and away is None
+
+
+def test_held_out_rows_of_a_class_that_nobody_learns_from_are_errors(tmp_path, rng):  # noqa: F811
+    """Every model is wrong on them: not left out, and no reason to stop."""
+    X, y, parts = shared_out(rng, missing=False)
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=4), DENSE, (X, y, parts))
+    away = X.iloc[:40], np.where(np.arange(40) < 10, "never seen", y[:40])
+    asyncio.run(peers.all(away=away))
+    for name in peers.names:
+        model = pb.load(tmp_path / name / "model.peerbayes")
+        wrong = 10 + np.sum(model.predict(X.iloc[10:40]) != y[10:40])
+        assert peers.history(name)[-1]["test_error"] == pytest.approx(wrong / 40)
+    assert not [event for events in peers.told.values() for event in events if event[0] == "refused"]
+
+
+@pytest.mark.parametrize("away", [0, 3])
+def test_held_out_rows_of_unknown_classes_only_or_none(away, tmp_path, rng):  # noqa: F811
+    X, y, parts = shared_out(rng, missing=False)
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=2), DENSE, (X, y, parts))
+    asyncio.run(peers.all(away=(X.iloc[:away], np.full(away, "never seen")) if away else None))
+    assert peers.history("p0")[-1]["test_error"] == (1.0 if away else None)
 
 
 @pytest.mark.parametrize("strategy", ["crc", "exact", "tracking", "relay", "local", "dsgd"])
@@ -151,6 +151,10 @@ def test_words_for_people():
     assert told({"train_error": 0.5, "test_error": 0.25}) == "error 0.2500 on held-out rows"
     assert told({"train_error": 0.5, "test_error": None}) == "error 0.5000 on its own rows"
     assert told({}) == ""
+    assert (
+        told({"train_error": 0.5}, private=True)
+        == "error 0.5000 on its own rows (without noise: not for others)"
+    )
 
 
 def test_a_state_that_is_set_aside_is_whole_whoever_reads_it(tmp_path):

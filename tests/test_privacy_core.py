@@ -18,8 +18,9 @@ from peerbayes import core, topologies
 from peerbayes.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 from peerbayes.privacy import accounting, edges, sampling
 from peerbayes.privacy.coordinates import Coordinates
-from peerbayes.privacy.mechanism import AT_ONCE, MARGIN, Mechanism, residual_steps, summed
+from peerbayes.privacy.mechanism import AT_ONCE, MARGIN, Mechanism, summed
 from peerbayes.privacy.projection import projection
+from peerbayes.privacy.row_steps import LANES, RowSteps
 from peerbayes.privacy.scheme import scheme
 from peerbayes.privacy.terms import Privacy
 from peerbayes.privacy.units import Units
@@ -367,8 +368,8 @@ def test_no_row_moves_a_release_by_more_than_the_clip(name):
             rows = adversarial(family, rng, count)
             stats = size * rng.standard_normal((classes, family.size)) + family.uniform(classes, 10.0)
             stats[:, 0] = np.abs(stats[:, 0]) if rng.random() < 0.5 else stats[:, 0]
-            labels = core.one_hot(rng.integers(classes, size=count), classes)
-            steps = residual_steps(np.asarray(family.features(rows)), labels, family.weights(stats))
+            labels = rng.integers(classes, size=count)
+            steps = RowSteps.of(family, rows, labels)(family.weights(stats))
             moved = mechanism.rows(family, rows)
             cut = mechanism.cut(steps, moved)
             assert np.isfinite(cut).all() and np.isfinite(moved).all()
@@ -414,12 +415,70 @@ def test_without_clipping_and_noise_it_is_the_residual():
     for family in FAMILIES.values():
         mechanism = mechanism_of(family, clip=1e6, bound=10.0)
         rows = drawn_rows(family, 40, rng)
-        features, labels = np.asarray(family.features(rows)), core.one_hot(rng.integers(3, size=40), 3)
+        features, labels = np.asarray(family.features(rows)), rng.integers(3, size=40)
         weights = family.weights(family.uniform(3, 5.0) * rng.uniform(0.9, 1.1, (3, family.size)))
         opened = mechanism.opened(
-            mechanism.clipped(residual_steps(features, labels, weights), mechanism.rows(family, rows))
+            mechanism.clipped(RowSteps.of(family, rows, labels)(weights), mechanism.rows(family, rows))
         )
-        assert np.allclose(opened, core.residual(features, labels, weights), atol=0.02)
+        assert np.allclose(opened, core.residual(features, core.one_hot(labels, 3), weights), atol=0.02)
+
+
+# --- each row for itself -----------------------------------------------------------------------------------------
+
+
+def bits_of(family, rows, labels, weights):
+    """q of every row, as bits: [n, C]."""
+    return np.ascontiguousarray(RowSteps.of(family, rows, labels)(weights)).view(np.uint64)
+
+
+def some_of(rows, which):
+    return Rows(rows.values[which], rows.codes[which])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_a_row_does_has_the_same_bits_in_every_table(name):
+    """Alone, anywhere among up to 300 others, in any order, with rows that overflow beside it."""
+    family, rng, classes = FAMILIES[name], np.random.default_rng(12), 5
+    mechanism = mechanism_of(family)
+    rows = drawn_rows(family, 300, rng, gaps=0.2 if name == "with gaps" else 0.0)
+    rows.values[::17] *= 1e6
+    labels = rng.integers(classes, size=300)
+    for size in (0.0, 0.3, 1e6):
+        weights = family.weights(
+            family.uniform(classes, 50.0) + size * rng.normal(size=(classes, family.size))
+        )
+        every = bits_of(family, rows, labels, weights)
+        cut = mechanism.cut(every.view(np.float64), mechanism.rows(family, rows))
+        for count in (*range(1, 70), *range(70, 301, 23), 300):
+            which = rng.permutation(300)[:count]
+            few = some_of(rows, which)
+            found = bits_of(family, few, labels[which], weights)
+            assert np.array_equal(found, every[which]), (count, size)
+            assert np.array_equal(
+                mechanism.cut(found.view(np.float64), mechanism.rows(family, few)), cut[which]
+            )
+
+
+def test_where_a_row_lies_in_a_table_does_not_matter():
+    """In every place of more blocks than one."""
+    family, rng = FAMILIES["naive Bayes"], np.random.default_rng(13)
+    rows, labels = drawn_rows(family, 2 * LANES + 3, rng), rng.integers(3, size=2 * LANES + 3)
+    weights = family.weights(family.uniform(3, 9.0) + rng.normal(size=(3, family.size)))
+    first = bits_of(family, rows, labels, weights)[0]
+    for place in range(len(labels)):
+        order = np.roll(np.arange(len(labels)), place)
+        assert np.array_equal(bits_of(family, some_of(rows, order), labels[order], weights)[place], first)
+
+
+def test_steps_are_labels_less_posteriors():
+    rng = np.random.default_rng(14)
+    for family in FAMILIES.values():
+        rows, labels = drawn_rows(family, 130, rng), rng.integers(4, size=130)
+        weights = family.weights(family.uniform(4, 20.0) + rng.normal(size=(4, family.size)))
+        expected = core.one_hot(labels, 4) - core.posterior(np.asarray(family.features(rows)), weights)
+        np.testing.assert_allclose(RowSteps.of(family, rows, labels)(weights), expected, atol=1e-12)
+    none = RowSteps.of(family, some_of(rows, slice(0)), labels[:0])(weights)
+    assert none.shape == (0, 4)
 
 
 def test_a_clipped_row_is_scaled_and_not_bent():
@@ -454,11 +513,11 @@ def audited(clip_works, seed=0, runs=4000, epsilon=4.0):
     found = scheme(Privacy(epsilon, DELTA, clip=0.5), family, 2, 50, 1, 1, 0.05)
     mechanism = found.mechanism
     rows = Rows(np.concatenate([rng.standard_normal((20, 2)), [[1e9, 1e9]]]), np.zeros((21, 0), dtype=int))
-    labels = core.one_hot(np.append(rng.integers(2, size=20), 1), 2)
+    labels = np.append(rng.integers(2, size=20), 1)
     crafted = family.uniform(2, 10.0)
     crafted[:, 1:3] = [[50.0, 50.0], [-50.0, -50.0]]
-    features = np.asarray(family.features(Rows(np.clip(rows.values, -3, 3), rows.codes)))
-    steps, moved = residual_steps(features, labels, family.weights(crafted)), mechanism.rows(family, rows)
+    held = Rows(np.clip(rows.values, -3, 3), rows.codes)
+    steps, moved = RowSteps.of(family, held, labels)(family.weights(crafted)), mechanism.rows(family, rows)
     clip = mechanism.clip if clip_works else 1e9
     with_it, without = mechanism.clipped(steps, moved, clip), mechanism.clipped(steps[:-1], moved[:-1], clip)
     direction = np.outer(steps[-1], moved[-1])

@@ -313,11 +313,7 @@ def test_crafted_statistics_do_not_make_a_row_louder(rng):
     _, fewer = in_private(agreed, PARTS[0][1:])
 
     def summed(rows, stats):
-        residual = PrivateResidual(found, rows, ahead=True)
-        with np.errstate(all="ignore"):
-            weights = np.asarray(rows.family.weights(stats))
-            steps = residual._labels - core.softmax(residual._features @ weights.T)
-        return found.mechanism.clipped(steps, residual._moved)
+        return PrivateResidual(found, rows, ahead=True).sums(stats)
 
     limit = math.ldexp(found.mechanism.clip, found.mechanism.bits)
     loud = 0.0

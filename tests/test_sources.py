@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from peerbayes import config
+from peerbayes import config, sources
 from peerbayes.errors import ConfigurationError, PeerbayesError
 from peerbayes.sources import SourceError, labelled, read
 from peerbayes.sources.databases import check_query
@@ -393,3 +393,31 @@ def test_a_simulation_reads_the_same_sources(tmp_path):
     ):
         with pytest.raises(ConfigurationError, match=re.escape(message)):
             config.load_data(data)
+
+
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [
+        ("SELECT * FROM rows", None),
+        ("SELECT a, b * 2 AS 'limit' FROM rows WHERE a > 3 -- group by nothing", None),
+        ("select * from rows limit 5", "LIMIT"),
+        ("SELECT avg(a) OVER () FROM rows", "OVER"),
+        ("SELECT a FROM rows GROUP  BY a", "GROUP BY"),
+        ("SELECT DISTINCT a FROM rows", "DISTINCT"),
+    ],
+)
+def test_queries_whose_rows_depend_on_each_other_are_known(query, word):
+    from peerbayes.sources.databases import mixes_rows
+
+    assert mixes_rows(query) == word
+
+
+def test_columns_that_are_known_to_be_text_are_read_as_written(tmp_path):
+    """Whatever the others look like: else a row more could make numbers, or gaps, of all others."""
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,c\nnone,1,1\nNA,02,2\n,-,3\n")
+    read = sources.read(str(path), texts=("a", "b", "not there"))
+    assert read["a"].tolist()[:2] == ["none", "NA"] and read["a"].isna().tolist() == [False, False, True]
+    assert read["b"].tolist() == ["1", "02", "-"] and read["c"].tolist() == [1, 2, 3]
+    plain = sources.read(str(path))
+    assert plain["a"].isna().all() and plain["b"].isna().tolist() == [False, False, True]

@@ -132,7 +132,9 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
     if told["privacy"]:
         console.print(_private(told["privacy"]))
     if told["judged"]:
-        console.print(f"after round {told['judged']['round']}: {words(told['judged'])}")
+        console.print(
+            f"after round {told['judged']['round']}: {words(told['judged'], told['privacy'] is not None)}"
+        )
     rows = [
         (name, _when(line["seen"]), line["done"], told["missing"].get(name, 0), line["note"])
         for name, line in told["neighbours"].items()

@@ -23,6 +23,7 @@ from peerbayes.peers.service import running, tables_of
 from peerbayes.peers.spending import refuse_overspent, spent
 from peerbayes.peers.transport import Grpc, Unreachable
 from peerbayes.peers.wire import Request
+from peerbayes.sources.databases import mixes_rows
 
 APART = 60.0  # seconds between two clocks that certificates can bear, and logs too
 PATIENCE = 5.0  # seconds for a neighbour to answer
@@ -95,6 +96,12 @@ def _private_data(home: Home, peer: Peer) -> Iterator[Check]:
         f"{len(frame):,} rows as the agreement describes them: {len(peer.terms.features)} features, "
         f"{len(peer.terms.classes)} classes" + (f"; {len(away[1]):,} more rows to test on" if away else ""),
     )  # fmt: skip
+    if peer.settings.query is not None and (word := mixes_rows(peer.settings.query)) is not None:
+        yield Check(
+            "query", "warning",
+            f"it says {word}: where one record changes several rows of the result, the promise is about rows and not "
+            "about records. Give each row from one record",
+        )  # fmt: skip
     told = spent(home, peer)
     assert told is not None
     yield Check(

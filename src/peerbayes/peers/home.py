@@ -30,6 +30,7 @@ class Peer:
     terms: Terms
     roster: Roster
     settings: Settings
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class Home:
                 f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
                 "a newer one was issued: join with the newest invitation"
             )
-        return Peer(settings.name, key, certificate, authority, terms, roster, settings)
+        return Peer(settings.name, key, certificate, authority, terms, roster, settings, self.folder)
 
     def _newer(self, roster: Roster) -> Roster | None:
         """The roster held here where it is newer than an invitation's, and waits for that invitation's certificate."""

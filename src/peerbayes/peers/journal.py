@@ -82,7 +82,7 @@ class Journal:
         self.epsilon = facts.get("epsilon")
         heard, missing = facts["heard"], facts["missing"]
         now = time.monotonic()
-        tail = f"; {error}" if (error := told(facts["figures"])) else ""
+        tail = f"; {error}" if (error := told(facts["figures"], self.epsilon is not None)) else ""
         tail += f"; epsilon {self.epsilon:.3f} spent" if self.epsilon is not None else ""
         tail += f"; not heard: {', '.join(missing)}" if missing else ""
         log.info(

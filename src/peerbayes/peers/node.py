@@ -39,6 +39,11 @@ from peerbayes.peers.taking import Taking
 from peerbayes.peers.transport import Transport, Unreachable
 from peerbayes.privacy.sampling import Source
 
+OTHER_ROWS = (
+    "other rows: the data has changed, or which of them are held out (hold_out in peer.toml; hold_out.key; runs that "
+    "were begun before peerbayes chose held-out rows one by one cannot go on with it)"
+)
+
 
 @dataclass(eq=False)
 class Node:
@@ -151,7 +156,7 @@ class Node:
         self.store.claim(
             {
                 "run": (self.roster.run, "other terms, members or links"),
-                "data": (data_digest(self.frame, self.labels), "other rows: the data has changed"),
+                "data": (data_digest(self.frame, self.labels), OTHER_ROWS),
             }
         )
         if (stored := self.store.last()) is not None:

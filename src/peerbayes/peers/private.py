@@ -32,12 +32,13 @@ from peerbayes.peers.roster import Roster
 from peerbayes.peers.terms import Terms
 from peerbayes.privacy import accounting
 from peerbayes.privacy import units as bought
+from peerbayes.privacy.mechanism import MOST_ROWS
 from peerbayes.privacy.sampling import Source
 from peerbayes.privacy.scheme import UNITS_SHARE, Scheme, scheme
 from peerbayes.privacy.terms import Privacy
 from peerbayes.privacy.units import Units
 from peerbayes.relay import Relay, spanning_tree
-from peerbayes.schema import Schema
+from peerbayes.schema import Schema, infinity_in
 from peerbayes.strategies import CRC, NOISY_WINDOW, ROBUST_MEMORY, STRATEGIES, Exact, Local, Strategy
 from peerbayes.tables import Table, missing_of
 
@@ -74,19 +75,37 @@ def public_schema(terms: Terms) -> Schema:
 
 
 def refuse_rows(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
-    """Refuse a table that the terms do not describe, before anything of it is sent; the rows are this peer's own."""
-    promise, schema = _promise(terms), public_schema(terms)
+    """Refuse a table that the terms do not describe, before anything of it is sent; the rows are this peer's own.
+
+    That a peer does not run is all that others see of it. So the promise is about tables that the agreement describes:
+    no row of such a table makes another one's values be read otherwise, nor stops the peer later.
+    """
+    promise = _promise(terms)
     least = max(promise.min_rows, terms.limits.rows)
     if len(frame) < least:
         raise PeerError(
             f"the table has {len(frame)} rows; the agreement asks for {least} or more (privacy.min_rows, limits.rows), "
             "since noise would drown what so few have to say. This peer takes no part"
         )
-    table = Table.of(frame)
+    if len(frame) > MOST_ROWS:
+        raise PeerError(
+            f"the table has {len(frame):,} rows; a private peer takes up to {MOST_ROWS:,}: split it into several"
+        )
+    refuse_values(frame, labels, terms)
+
+
+def refuse_values(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
+    """Refuse rows with values that the terms do not describe; those to test on, too."""
+    schema, table = public_schema(terms), Table.of(frame)
     places = schema.places(table)
     for j, column in enumerate(schema.columns):
         values = table.column(places[j])
         gone = missing_of(values)
+        if column.kind == "continuous":
+            numbers = column.numbers(values)
+            gone = np.isnan(numbers)
+            if np.isinf(numbers).any():
+                raise infinity_in(column.name, int(np.argmax(np.isinf(numbers))))
         if gone.any() and not terms.facts[column.name].missing:
             raise PeerError(
                 f"column {column.name!r} has no value in {int(gone.sum())} rows; the agreement says that none is "

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from peerbayes.peers.errors import PartMissing, PeerError
+from peerbayes.peers.exact_figures import may_leave_home
 from peerbayes.peers.home import Home
 
 
@@ -19,7 +20,7 @@ def expose(address: str, home: Home, journals: list[Any]) -> None:
     host, _, port = address.rpartition(":")
     if not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"--metrics is {address!r}; expected PORT or HOST:PORT")
-    name = home.settings().name
+    name, exact = home.settings().name, may_leave_home(home)
 
     class Collector:
         def collect(self) -> Iterator[Any]:
@@ -43,7 +44,7 @@ def expose(address: str, home: Home, journals: list[Any]) -> None:
                 ("train_error", "Error of the model on the rows the peer learns from."),
                 ("disagreement", "How far neighbours' statistics are from this peer's, relative to them."),
             ):
-                if (figure := journal.figures.get(what)) is not None:
+                if exact and (figure := journal.figures.get(what)) is not None:
                     gauge = GaugeMetricFamily(f"peerbayes_{what}", text, labels=["peer"])
                     gauge.add_metric([name], figure)
                     yield gauge

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from peerbayes import core
 from peerbayes.holdings import Holdings
 from peerbayes.peers.errors import PeerError
 from peerbayes.peers.terms import Terms
+from peerbayes.privacy.mechanism import squares
+from peerbayes.privacy.row_steps import RowSteps
 from peerbayes.privacy.sampling import Source
 from peerbayes.privacy.scheme import Scheme
 
@@ -48,9 +49,9 @@ class PrivateResidual:
     _pending: Release | None = None
 
     def __post_init__(self) -> None:
-        self._labels = core.one_hot(self.held.labels, self.held.classes)
-        self._features = np.asarray(self.held.family.features(self.held.rows))
+        self._steps = RowSteps.of(self.held.family, self.held.rows, self.held.labels)
         self._moved = self.scheme.mechanism.rows(self.held.family, self.held.rows)
+        self._lengths = squares(self._moved)
 
     def __call__(self, stats: np.ndarray) -> np.ndarray:
         ledger = self.scheme.ledger
@@ -67,13 +68,15 @@ class PrivateResidual:
         self._pending = Release(f"round {number}", ledger.each, released[0])
         return released
 
+    def sums(self, stats: np.ndarray) -> np.ndarray:
+        """Σ_i w_i q_i h_iᵀ at S, exactly and without noise, for this peer alone: [C, K] -> [C, K] of int64."""
+        with np.errstate(all="ignore"):  # crafted statistics may overflow; what is not finite is cut
+            steps = self._steps(np.asarray(self.held.family.weights(stats)))
+        return self.scheme.mechanism.clipped(steps, self._moved, lengths=self._lengths)
+
     def _released(self, stats: np.ndarray, number: int) -> np.ndarray:
         """R̃(S): [C, K] -> [C, K]."""
-        mechanism = self.scheme.mechanism
-        with np.errstate(all="ignore"):  # crafted statistics may overflow; what is not finite is cut
-            weights = np.asarray(self.held.family.weights(stats))
-            steps = self._labels - core.softmax(self._features @ weights.T)
-        whole = mechanism.clipped(steps, self._moved)
+        mechanism, whole = self.scheme.mechanism, self.sums(stats)
         whole += mechanism.noise(whole.shape, self.source)
         for source, sign in self.shared(number).values():
             whole += sign * mechanism.noise(whole.shape, source, self.scheme.edge_sigma)

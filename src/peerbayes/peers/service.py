@@ -17,10 +17,11 @@ from peerbayes.audit.judgement import WORDS
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.exposing import exposure
+from peerbayes.peers.hold_out import Table, held_out, split_key
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.journal import Journal
-from peerbayes.peers.judge import Table, held_out
 from peerbayes.peers.node import Node
+from peerbayes.peers.private import refuse_values
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.spending import refuse_overspent
 from peerbayes.peers.standing import Membership
@@ -35,8 +36,13 @@ def tables_of(peer: Peer) -> tuple[Table, Table | None]:
     """The peer's features and labels, as the agreement names them: to learn from, and to test on."""
     terms, settings = peer.terms, peer.settings
     columns = [*terms.features, terms.label] if terms.features else ()
-    found = sources.read(settings.data, settings.query, columns)
-    return held_out(*sources.labelled(found, terms.label, terms.features), settings.hold_out)
+    read = sources.read(settings.data, settings.query, columns, terms.texts)
+    rows = sources.labelled(read, terms.label, terms.features)
+    if terms.privacy.epsilon is not None:
+        refuse_values(
+            *rows, terms
+        )  # all of them, also those that will be tested on once the others are at work
+    return held_out(*rows, settings.hold_out, split_key(peer.folder) if settings.hold_out else b"")
 
 
 @contextlib.contextmanager

@@ -13,6 +13,12 @@ from peerbayes.peers.identity import valid_name
 from peerbayes.peers.roster import valid_address
 from peerbayes.toml import line, string, table, text_of
 
+# Types in peer.toml, and how errors name them; the others are texts.
+EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
+    "hold_out": ((float, int), "a share from 0 to below 1"),
+    "show_exact_figures": ((bool,), "true or false"),
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -24,6 +30,9 @@ class Settings:
     data: str  # a file, or a SQLAlchemy URL
     query: str | None = None  # the SQL that gives the rows, where data is a URL
     hold_out: float = 0.0  # share of the rows that the model is tested on here, and never learned from
+    show_exact_figures: bool = False
+    """With an epsilon: whether errors on this peer's rows, which carry no noise, are also shown to other machines
+    (/metrics, `watch --address`). They tell of rows beyond epsilon."""
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What the agreement must say at least, as a section [require]; a peer that is offered less does not run."""
 
@@ -64,9 +73,8 @@ class Settings:
                         f"{path}{line(text, name)}: require is {value!r:.80}; expected a section [require]"
                     )
                 continue
-            expected: tuple[type, ...] = (float, int) if name == "hold_out" else (str,)
-            if not isinstance(value, expected) or isinstance(value, bool):
-                what = "a share from 0 to below 1" if name == "hold_out" else "a text"
+            expected, what = EXPECTED.get(name, ((str,), "a text"))
+            if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
                 raise ConfigurationError(
                     f"{path}{line(text, name)}: {name} is {value!r:.80}; expected {what}"
                 )
@@ -101,6 +109,10 @@ class Settings:
             f"{'' if self.hold_out else '# '}hold_out = {self.hold_out or 0.2}  # share of the rows to test on, and "
             "not to learn from"
         )
+        if self.show_exact_figures:
+            lines.append(
+                "show_exact_figures = true  # errors on these rows, without noise, also to other machines"
+            )
         if self.require:
             lines += ["", "[require]  # of the agreement: this peer runs with no less"]
             lines += [f"{name} = {written(asked)}" for name, asked in self.require.items()]

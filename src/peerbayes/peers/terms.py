@@ -274,6 +274,14 @@ class Terms:
                 del plain[name]
         return hashlib.sha256(canonical(plain)).hexdigest()
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns whose values are text by agreement, whatever a table's rows look like."""
+        named = {self.label: self.classes} | {name: facts.categories for name, facts in self.facts.items()}
+        return tuple(
+            name for name, values in named.items() if any(isinstance(value, str) for value in values)
+        )
+
     @classmethod
     def read(cls, path: Path) -> Terms:
         """The terms in a file; TermsError with its line where they make no sense."""
@@ -441,6 +449,9 @@ def _promised(privacy: Privacy) -> str:
     return "".join(lines)
 
 
+# Whole numbers up to here are the same in a column of floats.
+MOST_EXACT = 1 << 53
+
 # What noise can protect: messages made of what was released, once a round.
 PROTECTED = ("exact", "crc", "tracking", "relay", "local")
 
@@ -468,6 +479,12 @@ def _refuse_exposing(terms: Terms) -> None:
     for reason, applies in reasons.items():
         if applies:
             raise TermsError(f"{name} {reason}")
+    values = [*terms.classes, *(value for facts in terms.facts.values() for value in facts.categories)]
+    if large := [value for value in values if not isinstance(value, str) and abs(value) > MOST_EXACT]:
+        raise TermsError(
+            f"{name} the category {large[0]!r:.40}, which a table with a gap in that column would hold rounded; "
+            "expected numbers up to 2^53, or text"
+        )
     for feature, kind in terms.features.items():
         facts = terms.facts.get(feature, Facts())
         if kind == "auto" or not (facts.categories if kind == "discrete" else facts.sd or facts.range):

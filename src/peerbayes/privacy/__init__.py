@@ -4,6 +4,7 @@
     accounting   ε, δ and μ; a ledger
     coordinates  h, in which rows are clipped
     projection   Π, what residuals fulfil
+    row_steps    q of rows, each independent of the others to the last bit
     sampling     discrete Gaussian noise, exact
     mechanism    one release: clipped, added up exactly, noise added, projected
     units        location and scale of columns, bought

@@ -3,9 +3,10 @@
     q_i = e_y − p_i        w_i = min(1, G/(‖q_i‖·‖h(x_i)‖))        R̃ = Π(Σ_i w_i q_i h(x_i)ᵀ + noise)
 
 Adding or removing a row moves the sum by at most G in L2, whatever the statistics p comes from, crafted ones too. This
-holds in integers, and not up to rounding: h(x_i) lies on a grid of 2⁻¹⁶ (finer or coarser with `bound`), w_i q_i is cut
-towards zero to one of 2⁻²⁰, and both are small enough that float64 adds up their products without any error. The noise
-is discrete on the grid of the products, 2⁻³⁶; the usual 2⁻²⁰·G would need an allowance for rounding the sum.
+holds in integers, and not up to rounding: h(x_i) lies on a grid of 2⁻¹⁶ (finer or coarser with `bound`), w_i q_i is
+cut towards zero to one of 2⁻²⁰, and both are small enough that float64 adds up their products without any error. What
+a row adds depends on no other row, to the last bit: see `row_steps`. The noise is discrete on the grid of the
+products, 2⁻³⁶; the usual 2⁻²⁰·G would need an allowance for rounding the sum.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from peerbayes import core
 from peerbayes.families import Family, Rows
 from peerbayes.privacy.coordinates import Coordinates
 from peerbayes.privacy.projection import Projection
@@ -65,14 +65,30 @@ class Mechanism:
         most = float(1 << ROW_BITS)
         return np.clip(np.rint(np.ldexp(moved, self.row_bits)), -most, most)
 
-    def clipped(self, steps: np.ndarray, rows: np.ndarray, clip: float | None = None) -> np.ndarray:
+    def clipped(
+        self,
+        steps: np.ndarray,
+        rows: np.ndarray,
+        clip: float | None = None,
+        lengths: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Σ_i w_i q_i h_iᵀ in steps of the grid: q [n, C] within ±1, h [n, K] as `rows` gives it -> [C, K] of int64."""
-        return summed(self.cut(steps, rows, clip), rows)
+        return summed(self.cut(steps, rows, clip, lengths), rows)
 
-    def cut(self, steps: np.ndarray, rows: np.ndarray, clip: float | None = None) -> np.ndarray:
-        """w_i q_i on its grid, cut towards zero: [n, C] -> [n, C]. ‖w_i q_i‖·‖h_i‖ ≤ G, and what is no number is 0."""
+    def cut(
+        self,
+        steps: np.ndarray,
+        rows: np.ndarray,
+        clip: float | None = None,
+        lengths: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """w_i q_i on its grid, cut towards zero: [n, C] -> [n, C]. ‖w_i q_i‖·‖h_i‖ ≤ G, and what is no number is 0.
+
+        `lengths` are the `squares` of the rows, where they are known.
+        """
         steps = np.clip(np.nan_to_num(steps, nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
-        length = np.sqrt((steps**2).sum(axis=1) * np.ldexp((rows**2).sum(axis=1), -2 * self.row_bits))
+        lengths = squares(rows) if lengths is None else lengths
+        length = np.sqrt(squares(steps) * np.ldexp(lengths, -2 * self.row_bits))
         limit = (self.clip if clip is None else clip) * MARGIN
         weight = limit / np.maximum(length, limit)
         return np.trunc(np.ldexp(weight[:, None] * steps, STEP_BITS))
@@ -100,7 +116,9 @@ def summed(cut: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return total
 
 
-def residual_steps(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """q = e_y − p of rows Φ [n, K] with one-hot labels Y [n, C], at W [C, K]: [n, C]."""
-    with np.errstate(all="ignore"):  # crafted statistics may overflow; what is not finite is cut
-        return labels - core.posterior(features, weights)
+def squares(values: np.ndarray) -> np.ndarray:
+    """Σ_k x_k² of each row, added up in one order, so that its bits are the same in any table: [n, K] -> [n]."""
+    total = np.zeros(len(values))
+    for column in values.T:
+        total += column * column
+    return total

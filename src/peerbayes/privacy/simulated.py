@@ -14,10 +14,12 @@ from scipy.sparse import csr_array
 
 from peerbayes import core, topologies
 from peerbayes.core import Array
+from peerbayes.families import Rows
 from peerbayes.holdings import Holdings
 from peerbayes.layouts import STRUCTURES
 from peerbayes.privacy import edges
-from peerbayes.privacy.mechanism import summed
+from peerbayes.privacy.mechanism import squares, summed
+from peerbayes.privacy.row_steps import RowSteps
 from peerbayes.privacy.sampling import LARGEST as WIDEST
 from peerbayes.privacy.scheme import Scheme, scheme
 from peerbayes.privacy.terms import Privacy
@@ -123,9 +125,9 @@ class PrivateRows:
     def __init__(self, scheme: Scheme, held: Holdings, network: csr_array, seed: int) -> None:
         self.scheme, self.held, self.network, self.seed = scheme, held, network, seed
         self.calls = 0  # releases so far
-        self._labels = core.one_hot(held.labels, held.classes)
-        self._features = np.asarray(held.family.features(held.rows))
+        self._steps = [_steps_of(held, part) for part in self._parts]
         self._moved = scheme.mechanism.rows(held.family, held.rows)
+        self._lengths = squares(self._moved)
 
     def __call__(self, stats: Array) -> np.ndarray:
         turn, self.calls = self.calls, self.calls + 1
@@ -133,8 +135,8 @@ class PrivateRows:
             return np.zeros(stats.shape)  # `exact` asks once more, for a message that is never sent
         mechanism = self.scheme.mechanism
         weights = np.asarray(self.held.family.weights(stats))
-        joint = [self._features[part] @ weights[peer].T for peer, part in enumerate(self._parts)]
-        cut = mechanism.cut(self._labels - core.softmax(np.concatenate(joint)), self._moved)
+        steps = [of_peer(own) for of_peer, own in zip(self._steps, weights, strict=True)]
+        cut = mechanism.cut(np.concatenate(steps), self._moved, lengths=self._lengths)
         whole = np.stack([summed(cut[part], self._moved[part]) for part in self._parts])
         whole += mechanism.noise(whole.shape, self._source(NOISE_STREAM, turn))
         if self.scheme.edge_sigma:
@@ -146,7 +148,8 @@ class PrivateRows:
     def start(self, marginal: bool = False) -> np.ndarray:
         """Noisy Y_vᵀΦ_v, or Σφ if `marginal`, of every peer: [N, C, K] or [N, 1, K]. Bought from the budget."""
         mechanism, clip = self.scheme.mechanism, self.scheme.start_clip
-        steps = np.ones((len(self._labels), 1)) if marginal else self._labels
+        labels = self.held.labels
+        steps = np.ones((len(labels), 1)) if marginal else core.one_hot(labels, self.held.classes)
         whole = np.stack([mechanism.clipped(steps[part], self._moved[part], clip) for part in self._parts])
         whole += mechanism.noise(whole.shape, self._source(START_STREAM, 0), self.scheme.start_sigma)
         return mechanism.opened(whole, classes=False)
@@ -165,3 +168,9 @@ class PrivateRows:
     def _parts(self) -> list[slice]:
         ends = self.held.offsets.tolist()
         return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+
+
+def _steps_of(held: Holdings, part: slice) -> RowSteps:
+    """What the rows of one peer do."""
+    rows = Rows(held.rows.values[part], held.rows.codes[part])
+    return RowSteps.of(held.family, rows, held.labels[part])

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["SourceError", "labelled", "read"]
 
 
-def read(data: str, query: str | None = None, columns: Sequence[str] = ()) -> pd.DataFrame:
+def read(
+    data: str, query: str | None = None, columns: Sequence[str] = (), texts: Collection[str] = ()
+) -> pd.DataFrame:
     """All rows of a .csv or .tsv (also .gz), a .parquet, or a query of a database given by its SQLAlchemy URL.
 
-    With `columns`, only these and in this order: the others may then hold anything.
+    With `columns`, only these and in this order: the others may then hold anything. `texts` are columns that are known
+    to hold text: a CSV file's are then read as written, where else a row could make numbers, or "missing", of others'
+    text.
     """
     if "://" in data:
         if query is None:
@@ -38,7 +42,7 @@ def read(data: str, query: str | None = None, columns: Sequence[str] = ()) -> pd
         raise SourceError(f"there is a query, but {data} is a file; leave the query out, or name a database")
     else:
         path, where = _checked(Path(data)), data
-        frame = read_parquet(path, columns) if path.suffix.lower() == ".parquet" else read_text(path)
+        frame = read_parquet(path, columns) if path.suffix.lower() == ".parquet" else read_text(path, texts)
     names = [str(name) for name in frame.columns]
     check_names(names, columns, where)
     if not len(frame):

@@ -21,6 +21,12 @@ TAKE_READ_ONLY = ("postgresql", "mysql", "mariadb", "oracle")
 COMMENT = r"--[^\n]*|/\*.*?\*/"
 QUOTED = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]"
 
+# By these a row of the result depends on other records than its own.
+MIXING = re.compile(
+    r"\b(limit|fetch\s+first|top|offset|over|group\s+by|having|distinct|tablesample|random|rand|join|intersect|except)\b",
+    flags=re.IGNORECASE,
+)
+
 
 def read_query(data: str, query: str) -> tuple[pd.DataFrame, str]:
     """The result of one SELECT, and what to call the database."""
@@ -36,12 +42,22 @@ def read_query(data: str, query: str) -> tuple[pd.DataFrame, str]:
 
 def check_query(query: str) -> None:
     """Refuse all but a single SELECT (or WITH … SELECT)."""
-    bare = re.sub(COMMENT, " ", query, flags=re.DOTALL)
-    bare = re.sub(QUOTED, "''", bare, flags=re.DOTALL).strip().rstrip("; \n\t")
+    bare = _bare(query).strip().rstrip("; \n\t")
     if not re.match(r"[\s(]*(select|with)\b", bare, flags=re.IGNORECASE):
         raise SourceError(f"the query is {query.strip()!r:.80}; expected a SELECT, or WITH … SELECT")
     if ";" in bare:
         raise SourceError(f"the query is {query.strip()!r:.80}, several statements; expected a single SELECT")
+
+
+def mixes_rows(query: str) -> str | None:
+    """Return the first word of a query by which one record may change several rows of its result, if any."""
+    found = MIXING.search(_bare(query))
+    return None if found is None else " ".join(found.group().upper().split())
+
+
+def _bare(query: str) -> str:
+    """Return the query without comments, and with nothing in its quotes."""
+    return re.sub(QUOTED, "''", re.sub(COMMENT, " ", query, flags=re.DOTALL), flags=re.DOTALL)
 
 
 def shown(url: URL) -> str:

@@ -10,6 +10,7 @@ import gzip
 import re
 import warnings
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,11 +27,11 @@ MARKERS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "#N
 WITH_COMMA = re.compile(r"[-+]?\d+(,\d+)*")
 
 
-def read_text(path: Path) -> pd.DataFrame:
-    """All columns of a CSV file; a column without a name is called ""."""
+def read_text(path: Path, texts: Collection[str] = ()) -> pd.DataFrame:
+    """All columns of a CSV file; a column without a name is called "". Those in `texts` are read as written."""
     try:
         separator, names = _header(path)
-        frame = _parsed(path, separator, names)
+        frame = _parsed(path, separator, names, texts)
     except UnicodeDecodeError as error:
         raise SourceError(
             f"{path}, line {_undecodable(path)}: these bytes are not UTF-8; save the file as UTF-8"
@@ -42,14 +43,23 @@ def read_text(path: Path) -> pd.DataFrame:
         return frame.set_axis(names, axis=1)
     import pandas as pd
 
-    columns = [_numbers(frame.iloc[:, j], f"column {name!r} of {path}") for j, name in enumerate(names)]
+    columns = [
+        frame.iloc[:, j] if name in texts else _numbers(frame.iloc[:, j], f"column {name!r} of {path}")
+        for j, name in enumerate(names)
+    ]
     return pd.concat(columns, axis=1).set_axis(names, axis=1)
 
 
-def _parsed(path: Path, separator: str, names: list[str]) -> pd.DataFrame:
+def _parsed(path: Path, separator: str, names: list[str], texts: Collection[str]) -> pd.DataFrame:
     import pandas as pd
 
-    options: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "low_memory": False}
+    as_written = {name: str for name in texts if names.count(name) == 1}
+    options: dict[str, Any] = {
+        "keep_default_na": False,
+        "na_values": [""],
+        "low_memory": False,
+        "dtype": as_written,
+    }
     if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1):  # later ones read floats exactly anyway
         options["float_precision"] = "round_trip"
     try:

@@ -53,6 +53,11 @@ class Access:
         return cls(address, token, certificate, key)
 
     @property
+    def beyond(self) -> bool:
+        """Whether others than this machine may look: by its address, or since whoever looks is asked for a token."""
+        return self.token is not None or not self.address.loopback
+
+    @property
     def secure(self) -> bool:
         return self.certificate is not None
 

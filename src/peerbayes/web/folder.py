@@ -22,6 +22,8 @@ class Folder:
     """Looks at whatever is there; what cannot be read yet is told, and tried again at the next look."""
 
     path: Path
+    beyond: bool = False
+    """Whether other machines may look, too."""
     _run: RunFolder | None = None
     _peer: object = None
     _last: tuple[float, Seen] | None = None
@@ -43,7 +45,7 @@ class Folder:
             from peerbayes.web.peer import PeerFolder  # a simulation's dashboard does without peers' packages
 
             if not isinstance(self._peer, PeerFolder):
-                self._peer = PeerFolder(self.path)
+                self._peer = PeerFolder(self.path, self.beyond)
             return self._peer.look()
         if self._run is None:
             self._run = RunFolder(self.path)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.peers.audit import Tail
+from peerbayes.peers.exact_figures import may_leave
 from peerbayes.peers.home import Home
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.service import running
@@ -38,10 +39,13 @@ class PeerFolder:
     """What is known of a peer; each look reads only what changed."""
 
     folder: Path
+    beyond: bool = False
+    """Whether other machines may look, too: figures without noise are then left out where rows are private."""
     _stamps: dict[str, Stamp] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
     _name: str = ""
     _terms: Terms | None = None
+    _exact: bool = True
     _roster: Roster | None = None
     _running: bool = False
     _runs: int = 0
@@ -71,6 +75,7 @@ class PeerFolder:
         if self._changed("agreed", home.settings_path, home.agreement_path, home.roster_path):
             self._name, self._terms = home.settings().name, Terms.read(home.agreement_path)
             self._roster, changed = home.roster(), True
+            self._exact = not self.beyond or may_leave(self._terms, home.settings())
         assert self._terms is not None and self._roster is not None
         if self._is_due("running", RUNNING_EVERY):
             self._running = running(home)
@@ -147,7 +152,10 @@ class PeerFolder:
             "agreed": bool(self._rounds),
             "at": self._rounds[-1]["at"] if self._rounds else 0.0,
             "speed": _speed(self._rounds[-20:]),
-            "judged": next((_figures(entry) for entry in reversed(self._rounds) if _judged(entry)), None),
+            "judged": next(
+                (self._figures(entry) for entry in reversed(self._rounds) if _judged(entry)), None
+            ),
+            "figures": "hidden" if not self._exact else "plain" if terms.privacy.epsilon is None else "exact",
             "neighbours": [self._neighbour(name, roster) for name in roster.neighbours(self._name)],
             "refusals": self._refusals,
             "sent": {
@@ -167,6 +175,12 @@ class PeerFolder:
             **line,
         }
 
+    def _figures(self, entry: dict[str, Any]) -> dict[str, Any]:
+        """Return a round with what may be shown of how its model does."""
+        return {"round": entry["round"]} | {
+            name: entry.get(name) if self._exact else None for name in FIGURES
+        }
+
     def _structure(self) -> Structure | None:
         found = self._statistics
         return None if found is None else Structure.of(found.schema, found.family)
@@ -177,7 +191,7 @@ class PeerFolder:
         judged = [entry for entry in self._rounds if _judged(entry)]
         rounds = np.array([entry["round"] for entry in judged], dtype=np.int64)
         curves = {
-            name: np.array([_number(entry[name]) for entry in judged], dtype=np.float64).reshape(-1, 1)
+            name: np.array([_number(self._figures(entry)[name]) for entry in judged]).reshape(-1, 1)
             for name in FIGURES
         }
         curves["bytes"] = self._log.by_round(rounds).reshape(-1, 1)
@@ -231,10 +245,6 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 def _judged(entry: dict[str, Any]) -> bool:
     return any(entry.get(name) is not None for name in FIGURES)
-
-
-def _figures(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry.get(name) for name in ("round", *FIGURES)}
 
 
 def _number(value: float | None) -> float:

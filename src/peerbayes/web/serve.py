@@ -49,7 +49,7 @@ async def _serve(
     folder: Path, access: Access, listening: socket.socket, ready: Callable[[str], None], attached: bool
 ) -> None:
     port = listening.getsockname()[1]
-    feed = Feed(Folder(folder))
+    feed = Feed(Folder(folder, access.beyond))
     config = uvicorn.Config(
         application(feed, access.token, port, access.secure),
         log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none", proxy_headers=False,

@@ -209,10 +209,12 @@
     const judged = facts.judged || {};
     const last = lines[lines.length - 1];
     const up = facts.neighbours.filter((each) => each.state === "up").length;
+    const hidden = facts.figures === "hidden" ? "without noise: on the peer's machine only" : null;
+    const noise = facts.figures === "exact" ? ", without noise: not for others" : "";
     $("facts").replaceChildren(
-      fact("Error on held-out rows", short(judged.test_error), judged.test_error == null ? "none are held out" : `round ${judged.round}`),
-      fact("Error on its own rows", short(judged.train_error), judged.round ? `round ${judged.round}` : ""),
-      fact("Disagreement", short(judged.disagreement), "with its neighbours"),
+      fact("Error on held-out rows", short(judged.test_error), hidden || (judged.test_error == null ? "none are held out" : `round ${judged.round}${noise}`)),
+      fact("Error on its own rows", short(judged.train_error), hidden || (judged.round ? `round ${judged.round}${noise}` : "")),
+      fact("Disagreement", short(judged.disagreement), hidden || "with its neighbours"),
       fact("Neighbours up", facts.running ? `${up} of ${facts.neighbours.length}` : "–", facts.running ? "" : "it does not run"),
       fact("Last message", last ? clock(last.at) : "none yet", last ? `${last.what} to ${last.to}, ${size(last.bytes)}` : ""),
     );
