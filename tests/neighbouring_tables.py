@@ -13,7 +13,6 @@ ledger.
 `DRAWN` has every key of `peer.toml` and of the agreement, with how it is drawn. A key that is not in it fails a test.
 """
 
-import asyncio
 import contextlib
 import csv
 import gzip
@@ -235,7 +234,7 @@ def written(rng, rows, folder, kind, query):
     with (gzip.open if end.endswith("gz") else open)(path, "wt", newline="") as file:
         lines = csv.writer(file, delimiter=separator)
         lines.writerow(names)
-        lines.writerows([_text(row[name]) for name in names] for row in rows)
+        lines.writerows([_text(row[name], name, rng) for name in names] for row in rows)
     return str(path), None
 
 
@@ -246,7 +245,9 @@ def _typed(name, rows):
     return pa.array(values, from_pandas=False)
 
 
-def _text(value):
+def _text(value, name, rng):
+    if value is None and name in ("age", "dose"):
+        return ("", "NA", "-", " ?")[int(rng.integers(4))]  # as people write it among numbers
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
@@ -304,6 +305,7 @@ class Path:
     terms: Terms
     home: Home
     draws: dict = field(default_factory=dict)
+    parsed: Terms | None = None
 
     @classmethod
     def create(cls, folder, terms):
@@ -312,6 +314,12 @@ class Path:
         nothing = [pd.DataFrame({"none": [0]})] * PEERS
         addresses = [f"127.0.0.1:{7443 + place}" for place in range(PEERS)]
         return cls(terms, Loopback.create(folder, terms, nothing, LINKS, addresses).homes["peer-1"])
+
+    def _read(self, path):
+        """The agreement as `Terms.read` reads it: once a network, since it takes long, and nobody changes it."""
+        if self.parsed is None:
+            self.parsed = Terms.parse(path.read_text(), str(path))
+        return self.parsed
 
     def settle(self, rng, **forced):
         """Draw peer.toml."""
@@ -325,7 +333,8 @@ class Path:
 
     def releases(self, heard):
         """What would leave, release by release; PeerbayesError: nothing would."""
-        peer = self.home.load()
+        with mock.patch.object(Terms, "read", self._read):
+            peer = self.home.load()
         (frame, labels), _ = tables_of(peer)
         told = []
 
@@ -338,7 +347,7 @@ class Path:
             told.append(record.release(name, cost))
             return released
 
-        agreed = asyncio.run(agree_privately(peer.name, frame, labels, peer.terms, peer.roster, total, buy))
+        agreed = finished(agree_privately(peer.name, frame, labels, peer.terms, peer.roster, total, buy))
         private = agreed.private
         for number, stats in enumerate(heard.statistics(agreed.learner.start), start=1):
             with recording() as record:
@@ -347,6 +356,15 @@ class Path:
             told.append(record.release(pending.name, pending.cost))
             private.done = min(number, private.scheme.ledger.rounds - 1)
         return told
+
+
+def finished(coroutine):
+    """What a coroutine returns that waits for nobody; a loop for each would take longer than the rest."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
 
 
 class Record:

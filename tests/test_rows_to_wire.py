@@ -31,6 +31,8 @@ from neighbouring_tables import (
 
 from peerbayes.errors import PeerbayesError
 from peerbayes.peers import service
+from peerbayes.peers.agreement import data_digest
+from peerbayes.peers.audit import entries
 from peerbayes.peers.errors import PeerError, TermsError
 from peerbayes.peers.facts import Facts
 from peerbayes.peers.hold_out import KEY, held_out, split_key
@@ -148,7 +150,7 @@ def compared(folder, case, count, seed, tables=AT_A_TABLE):
     while len(apart) < count:
         path = drawn_path(folder / str(len(apart)), rng, CASES[case])
         hidden = hidden_by_neighbours(path)
-        for _ in range(4):
+        for _ in range(6):
             path.settle(rng, **forced(CASES[case])[0])
             rows, heard = drawn_table(rng, path.terms), Heard(int(rng.integers(2**31)))
             one = released(path, rng, rows, heard)
@@ -214,6 +216,11 @@ def test_the_pairs_are_ten_thousand():
 
 
 # --- who is held out ------------------------------------------------------------------------------------------
+
+
+def labelled(table):
+    """Features in the agreement's order, and labels."""
+    return table[sorted(set(table) - {"ill"})], table["ill"].to_numpy()
 
 
 def stratified(frame, labels, share, key):
@@ -306,6 +313,19 @@ def test_nothing_but_the_row_decides(tmp_path):
     assert set(twice[0]) == set(kept) and set(twice[1]) == set(away) and len(twice[0]) + len(twice[1]) == 250
 
 
+def test_the_order_of_the_columns_does_not_matter():
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {"b": rng.normal(size=50), "a": rng.normal(size=50), "c": rng.choice(["u", "v"], 50)}
+    )
+    labels = rng.integers(2, size=50)
+    away = held_out(frame, labels, 0.4, bytes(32))[1][0]
+    other = held_out(frame[["c", "a", "b"]], labels, 0.4, bytes(32))[1][0]
+    assert away.index.tolist() == other.index.tolist()
+    swapped = held_out(frame.rename(columns={"a": "b", "b": "a"}), labels, 0.4, bytes(32))[1][0]
+    assert away.index.tolist() != swapped.index.tolist()
+
+
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
 def test_about_the_share_is_held_out_and_a_larger_share_keeps_it(share):
     rng = np.random.default_rng(0)
@@ -383,6 +403,24 @@ def test_a_check_before_a_run_sees_the_same_split_and_leaving_keeps_it(tmp_path)
         pass
     service.set_aside(path.home)
     assert split_of(path) == [kept, away]
+
+
+def test_a_run_with_other_rows_held_out_does_not_go_on(tmp_path):
+    """One that was begun with the split of before, or whose key was lost: nothing leaves, and it says what may be."""
+    network, table = canary_path(tmp_path, 80)
+    home = network.homes["peer-1"]
+    old, _ = stratified(*labelled(table), 0.2, b"")
+    for lost in (False, True):
+        rows = tables_of(home.load())[0] if lost else old
+        with contextlib.closing(Store(home.state_path)) as store:
+            store.keep("data", data_digest(*rows))
+        if lost:
+            (home.folder / KEY).unlink()
+        with pytest.raises(
+            PeerError, match=r"other rows: the data has changed, or which of them are held out \(hold_out"
+        ):
+            asyncio.run(serve(home, 0.0))
+        assert not list(entries(home.audit_path))
 
 
 # --- what the agreement does not describe ------------------------------------------------------------------

@@ -39,9 +39,8 @@ def tables_of(peer: Peer) -> tuple[Table, Table | None]:
     read = sources.read(settings.data, settings.query, columns, terms.texts)
     rows = sources.labelled(read, terms.label, terms.features)
     if terms.privacy.epsilon is not None:
-        refuse_values(
-            *rows, terms
-        )  # all of them, also those that will be tested on once the others are at work
+        # all of them, also those that will be tested on once the others are at work
+        refuse_values(*rows, terms)
     return held_out(*rows, settings.hold_out, split_key(peer.folder) if settings.hold_out else b"")
 
 

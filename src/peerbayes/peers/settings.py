@@ -29,7 +29,7 @@ class Settings:
     listen: str  # host:port where it listens, on this machine; left out, the address's port, everywhere
     data: str  # a file, or a SQLAlchemy URL
     query: str | None = None  # the SQL that gives the rows, where data is a URL
-    hold_out: float = 0.0  # share of the rows that the model is tested on here, and never learned from
+    hold_out: float = 0.0  # share of the rows to test on and not to learn from; each row decides for itself
     show_exact_figures: bool = False
     """With an epsilon: whether errors on this peer's rows, which carry no noise, are also shown to other machines
     (/metrics, `watch --address`). They tell of rows beyond epsilon."""
