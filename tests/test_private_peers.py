@@ -721,6 +721,9 @@ def loopback(tmp_path):
 def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopback, tmp_path):
     agreed = terms(True, rounds=24, limits=Limits(deadline=600.0))
     running = loopback(agreed)
+    for name in ("peer-1", "peer-2"):  # what is held out stays held out: other rows would stop them
+        settings = running.homes[name].settings_path
+        settings.write_text(settings.read_text().replace("# hold_out", "hold_out"))
     for name in running.homes:
         running.start(name)
     before = {}
@@ -767,6 +770,7 @@ def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopbac
         log = home.log_path.read_text()
         assert "Nobody learns more of one row than epsilon 4 (delta 1e-05) allows" in log
         assert "epsilon 4.000 spent" in log
+        assert ("on held-out rows (without noise: not for others)" in log) == (name in ("peer-1", "peer-2"))
         error = 1 - pb.load(home.model_path).score(X.iloc[TEST], Y[TEST])
         assert error < 0.3
     assert "private: epsilon 4 of 4 spent (delta 1e-05), 24 rounds released" in peerbayes(
