@@ -37,6 +37,7 @@ from peerbayes.peers.errors import PeerError, TermsError
 from peerbayes.peers.facts import Facts
 from peerbayes.peers.hold_out import KEY, held_out, split_key
 from peerbayes.peers.loopback import Loopback
+from peerbayes.peers.masks import summed
 from peerbayes.peers.private import agree_privately
 from peerbayes.peers.service import serve, tables_of
 from peerbayes.peers.settings import Settings
@@ -46,6 +47,7 @@ from peerbayes.peers.terms import Limits, Privacy, Robust, Terms
 from peerbayes.privacy import accounting
 from peerbayes.privacy.edges import exposure
 from peerbayes.privacy.mechanism import Mechanism
+from peerbayes.topologies import stable
 
 # What touches rows, each with what a case insists on; the rest is drawn, the hold-out too.
 CASES = {
@@ -384,6 +386,10 @@ def test_the_key_is_its_owners_alone_and_made_once(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     assert split_key(other) != first
+    with mock.patch("os.link", side_effect=PermissionError):  # a file system without links
+        without = tmp_path / "without"
+        without.mkdir()
+        assert split_key(without) == (without / KEY).read_bytes() and [*without.iterdir()] == [without / KEY]
     path.write_bytes(b"short")
     with pytest.raises(PeerError, match="has 5 bytes; expected the 32"):
         split_key(tmp_path)
@@ -458,13 +464,13 @@ def test_of_a_table_that_the_agreement_does_not_describe_nothing_leaves(column, 
 # --- a canary through a run -------------------------------------------------------------------------------
 
 
-def canary_path(folder, rows, epsilon=1.0, rounds=16):
+def canary_path(folder, rows, epsilon=1.0, rounds=16, **privacy):
     """A private peer that holds rows out, whose agreement declares all it can."""
     known = {"x": Facts(0.0, 1.0), "z": Facts(0.0, 1.0), "sex": Facts(categories=("f", "m"))}
     kinds = {"x": "continuous", "z": "continuous", "sex": "discrete"}
     terms = Terms(
         "canary", "ill", kinds, known, ("no", "yes"), rounds=rounds, limits=Limits(quorum=1.0),
-        privacy=Privacy(epsilon=epsilon, rows=float(rows), min_rows=10),
+        privacy=Privacy(epsilon=epsilon, rows=float(rows), min_rows=10, **privacy),
     )  # fmt: skip
     rng = np.random.default_rng(rows)
     ill = rng.random(rows) < 0.4
@@ -577,7 +583,7 @@ def test_many_runs_with_a_canary_find_a_split_that_other_rows_decide(tmp_path):
 
 
 def run_of(network, table, home):
-    """A whole run of five peers over gRPC with mutual TLS as `node run` goes, without noise."""
+    """A whole run of five peers over gRPC with mutual TLS as `node run` goes, without noise: first bytes to peer-2."""
     table.to_csv(home.folder / "rows.csv", index=False)
     for each in network.homes.values():
         for name in ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "audit.jsonl"):
@@ -586,28 +592,39 @@ def run_of(network, table, home):
     async def all_of_them():
         return await asyncio.gather(*(serve(each, 3600.0) for each in network.homes.values()))
 
-    no_noise = mock.patch.object(Mechanism, "noise", lambda self, shape, *_: np.zeros(shape, dtype=np.int64))
-    with no_noise:
+    with mock.patch.object(Mechanism, "noise", lambda self, shape, *_: np.zeros(shape, dtype=np.int64)):
         assert all(stopped.done for stopped in asyncio.run(all_of_them()))
-    with contextlib.closing(Store(home.state_path, readonly=True)) as store:
-        return store.message(1, "peer-2")[0], store.releases()
+    said = {}
+    for name, each in network.homes.items():
+        if name != "peer-2":
+            with contextlib.closing(Store(each.state_path, readonly=True)) as store:
+                said[name] = store.message(1, "peer-2")[0]
+                spent = epsilon_of(store.releases(), 1e-5)
+                assert 0.99 < spent <= 1.0
+    return said
 
 
 @pytest.mark.long
-def test_bytes_of_two_runs_differ_by_what_one_row_may_do(tmp_path):
-    """The first message of two real runs, of neighbouring files: in h they are no farther apart than G."""
-    network, table = canary_path(tmp_path, 80)
+@pytest.mark.parametrize("secure_sum", [False, True])
+def test_bytes_of_two_runs_differ_by_what_one_row_may_do(secure_sum, tmp_path):
+    """The first messages of two real runs, of neighbouring files with rows held out: no farther apart in h than G."""
+    network, table = canary_path(tmp_path, 80, secure_sum=secure_sum)
     home = network.homes["peer-1"]
-    (without, ledger), (with_it, _) = both(
+    without, with_it = both(
         home, table, lambda _: run_of(network, pd.read_csv(home.folder / "rows.csv"), home)
     )
-    peer = home.load()
-    _, away = tables_of(peer)
-    assert away is not None and len(away[1])
+    assert len(tables_of(home.load())[1][1])
     agreed, _ = first_messages(home, 1)
     mechanism, boost = agreed.private.scheme.mechanism, agreed.learner.strategy.boost
-    shape = agreed.learner.start.shape
-    one, other = (np.frombuffer(body, dtype="<f8").reshape(shape) for body in (without, with_it))
-    moved = np.linalg.norm(mechanism.coordinates.to((other - one) / boost))
-    assert 0.1 * mechanism.clip < moved <= mechanism.clip * (1 + 1e-9)
-    assert epsilon_of(ledger, peer.terms.privacy.delta) <= 1.0
+    if secure_sum:  # only all four together are a sum, in which what this peer says has a weight
+        one, other = (
+            summed(np.frombuffer(words, dtype="<u8") for words in said.values())
+            for said in (without, with_it)
+        )
+        boost *= stable(home.roster().adjacency())[[1], :].toarray()[0, 0]
+    else:
+        one, other = (np.frombuffer(said["peer-1"], dtype="<f8") for said in (without, with_it))
+        assert all(without[name] == with_it[name] for name in without if name != "peer-1")
+    apart = (other - one).reshape(agreed.learner.start.shape) / boost
+    moved = np.linalg.norm(mechanism.coordinates.to(apart))
+    assert 0.1 * mechanism.clip < moved <= mechanism.clip * (1 + 1e-7)

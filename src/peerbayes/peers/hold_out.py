@@ -11,6 +11,7 @@ shares of classes vary as chance has it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -60,9 +61,7 @@ def split_key(folder: Path) -> bytes:
         draft = folder / f"{KEY}.{os.getpid()}.{secrets.token_hex(4)}"
         private(draft, secrets.token_bytes(KEY_BYTES))
         try:
-            os.link(draft, path)  # whole or not at all; another process may have been faster
-        except FileExistsError:
-            pass
+            _settled(draft, path)
         finally:
             draft.unlink()
     key = path.read_bytes()
@@ -72,6 +71,17 @@ def split_key(folder: Path) -> bytes:
             "from a backup; or leave the run, delete it and start again, with other rows held out"
         )
     return key
+
+
+def _settled(draft: Path, path: Path) -> None:
+    """Put the key in its place, whole, unless another process was faster."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without links
+        with contextlib.suppress(FileExistsError):
+            private(path, draft.read_bytes())
 
 
 def _numbers(frame: pd.DataFrame, labels: np.ndarray, key: bytes) -> np.ndarray:
