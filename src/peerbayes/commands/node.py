@@ -1,6 +1,6 @@
 """`peerbayes node`: one peer's file, its neighbours, its rounds.
 
-Exit codes: 0 done, 1 failed, 2 makes no sense, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 makes no sense or needs a person, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _private(told: dict[str, Any]) -> str:
     return (
         f"private: epsilon {told['spent']:.4g} of {told['epsilon']:g} spent (delta {told['delta']:g}), "
         f"{told['rounds']} rounds released"
-        + (f"; {before:.4g} with earlier runs of this folder" if before is not None else "")
+        + (f"; {before:.4g} with other runs on these rows" if before is not None else "")
     )
 
 
@@ -163,7 +163,7 @@ def leave(
     folder: Folder = Path(),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Leave the run: tell the neighbours, and set this peer's state aside. Its model stays."""
+    """Leave the run: tell the neighbours, and set this peer's state aside. Its model and its ledger stay."""
     with explained(), parts_needed():
         from peerbayes.peers import service
         from peerbayes.peers.farewell import farewell

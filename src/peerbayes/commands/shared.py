@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from peerbayes.errors import PeerbayesError
+from peerbayes.peers.errors import NeedsPerson
 
 console = Console()
 
@@ -28,12 +29,12 @@ def known_format(form: str, known: tuple[str, ...] = FORMATS) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """End with the reason on standard error: 2 for a request that makes no sense, 1 for what failed."""
+    """End with the reason on standard error: 2 for what a person has to mend, 1 for what else failed."""
     try:
         yield
     except (PeerbayesError, ValueError, TypeError, OSError) as error:
         print(f"peerbayes: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ValueError | TypeError) else 1)
+        sys.exit(2 if isinstance(error, ValueError | TypeError | NeedsPerson) else 1)
 
 
 @contextmanager

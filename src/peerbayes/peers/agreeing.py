@@ -16,6 +16,7 @@ from peerbayes.peers import patience
 from peerbayes.peers.agreement import Agreed, agree
 from peerbayes.peers.edge_noise import shared_sources
 from peerbayes.peers.learner import Broadcaster
+from peerbayes.peers.ledger import Ledger
 from peerbayes.peers.mask_keys import PHASE, MaskKeys, own_key, verified
 from peerbayes.peers.masked import Masked
 from peerbayes.peers.masks import Masker, new_key
@@ -31,9 +32,11 @@ from peerbayes.privacy.sampling import Source
 class Agreeing:
     """Everything that the rounds need, from this peer's rows and everybody's sums."""
 
-    def __init__(self, standing: Standing, store: Store, transport: Transport, source: Source) -> None:
-        self._standing, self._store, self._transport = standing, store, transport
-        self._source = source
+    def __init__(
+        self, standing: Standing, store: Store, ledger: Ledger, transport: Transport, source: Source
+    ) -> None:
+        self._standing, self._store, self._ledger = standing, store, ledger
+        self._transport, self._source = transport, source
 
     @cached_property
     def sums(self) -> TreeSums:
@@ -92,4 +95,17 @@ class Agreeing:
 
     async def _bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
         """A release before the first round: stored before it is sent, and told again after a restart."""
-        return await asyncio.to_thread(self._store.bought, name, cost, make)
+        made = []
+
+        def noted() -> np.ndarray:
+            made.append(name)
+            return make()
+
+        def bought() -> np.ndarray:
+            values = self._store.bought(name, cost, noted)
+            if made:
+                self._ledger.enter(name)
+                self._standing.stored = self._store.stored()
+            return values
+
+        return await asyncio.to_thread(bought)

@@ -10,10 +10,11 @@ from typing import Any
 from peerbayes.peers import patience, wire
 from peerbayes.peers.agreeing import Agreeing
 from peerbayes.peers.audit import AuditLog
-from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.errors import OtherProcess, RefusedMessage
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.outbox import Found, Outbox, Ready
 from peerbayes.peers.parted import Parted
+from peerbayes.peers.processes import Processes
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.transport import Transport
 from peerbayes.peers.wire import Reply, Request
@@ -34,10 +35,11 @@ class Answering:
         transport: Transport,
         audit: AuditLog,
         adopt: Callable[[bytes], None],
+        processes: Processes,
     ) -> None:
         self._standing, self._agreeing, self._outbox = standing, agreeing, outbox
         self._parted, self._evidence = parted, evidence
-        self._transport, self._audit, self._adopt = transport, audit, adopt
+        self._transport, self._audit, self._adopt, self._processes = transport, audit, adopt, processes
         self._busy: Counter[str] = Counter()
         self._signature = b"", b""  # the last message that was signed, and its signature
 
@@ -53,9 +55,15 @@ class Answering:
             finally:
                 self._busy[caller] -= 1
         except RefusedMessage as error:
-            self._standing.refuse(caller, error)
+            other = error if isinstance(error, OtherProcess) else None
+            if other is None or other.certain:
+                self._standing.refuse(caller, error)
+            if other is not None and other.certain:
+                self._standing.note(caller, str(error))
             kind: wire.Kind = "hello" if asked is None else asked.kind
-            reply = self._said(asked, kind, "refused", reason=f"{error.reason}: {error}"[:500])
+            reply = self._said(
+                asked, kind, "refused", reason=f"{error.reason}: {error}"[:500], shown=other and other.shown
+            )
         return wire.encode(reply)
 
     def _said(self, asked: Request | None, kind: wire.Kind, status: wire.Status, **more: Any) -> Reply:
@@ -63,7 +71,7 @@ class Answering:
         facts: dict[str, Any] = {} if asked is None else {"phase": asked.phase, "turn": asked.turn}
         return Reply(
             wire.VERSION, standing.roster.run, standing.name, kind, status, done=standing.turn,
-            roster=standing.roster.version, clock=time.time(), **(facts | more),
+            roster=standing.roster.version, clock=time.time(), process=standing.process(), **(facts | more),
         )  # fmt: skip
 
     def _admit(self, caller: str, asked: Request) -> None:
@@ -71,6 +79,9 @@ class Answering:
         if asked.sender != caller:
             raise RefusedMessage("speaks for another", f"{caller} asks in the name of {asked.sender!r}")
         self._refuse_revoked(caller)
+        self._refuse_halted()
+        if caller in roster.neighbours(name):
+            self._processes.hear_request(caller, asked)
         if self._busy[caller] >= AT_ONCE:
             raise RefusedMessage("too many at once", f"{caller} has {AT_ONCE} requests waiting here")
         if asked.kind not in wire.OF_RUN:
@@ -84,6 +95,10 @@ class Answering:
     def _refuse_revoked(self, caller: str) -> None:
         if caller in self._standing.roster.revoked:
             raise RefusedMessage("revoked", f"{caller} is no longer a member")
+
+    def _refuse_halted(self) -> None:
+        if self._standing.halted is not None:
+            raise RefusedMessage("stopping", f"{self._standing.name} stops, and says nothing more")
 
     async def _reply(self, caller: str, asked: Request) -> Reply:
         if caller in self._standing.roster.neighbours(self._standing.name):
@@ -103,6 +118,7 @@ class Answering:
         if found == "gone":
             return self._said(asked, asked.kind, "gone")
         self._refuse_revoked(caller)  # meanwhile
+        self._refuse_halted()
         self._log(caller, asked, found)
         return self._given(asked, found)
 

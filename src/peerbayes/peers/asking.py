@@ -8,9 +8,10 @@ import time
 
 from peerbayes.peers import patience, wire
 from peerbayes.peers.agreeing import Agreeing
-from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.errors import OtherProcess, RefusedMessage
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.inbox import Inbox
+from peerbayes.peers.processes import Processes
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.taking import Taking
 from peerbayes.peers.transport import Transport, Unreachable
@@ -30,9 +31,10 @@ class Asking:
         inbox: Inbox,
         evidence: Evidence,
         taking: Taking,
+        processes: Processes,
     ) -> None:
         self._standing, self._transport, self._agreeing = standing, transport, agreeing
-        self._inbox, self._evidence, self._taking = inbox, evidence, taking
+        self._inbox, self._evidence, self._taking, self._processes = inbox, evidence, taking, processes
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
@@ -80,15 +82,19 @@ class Asking:
                 continue
             began = time.monotonic()
             try:
-                within = patience.WAIT + patience.GRACE
+                within, before = patience.WAIT + patience.GRACE, self._processes.latest(neighbour)
                 content = await self._transport.ask(neighbour, wire.encode(asked), within)
                 reply = wire.reply_in(content, asked, neighbour)
+                self._processes.hear_reply(neighbour, reply, before)
+                if reply.status == "refused":
+                    await self._processes.refused(neighbour, asked, reply)
                 await self._taking.take(neighbour, asked, reply)
             except Unreachable as error:
                 standing.note(neighbour, str(error), lost=True)
             except RefusedMessage as error:
                 standing.refuse(neighbour, error)
-                standing.note(neighbour, f"refused: {error.reason}")
+                told = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"
+                standing.note(neighbour, told)
             except Exception:  # a line must not die unseen
                 log.exception(f"asking {neighbour} failed")
             else:

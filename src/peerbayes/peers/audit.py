@@ -1,9 +1,12 @@
 """The audit log: a line for everything that left this machine, each bound to the one before by a digest.
 
-    {"at": "2026-01-31T12:00:00.123Z", "to": "clinic-b", "what": "round 3", "bytes": 8192, "digest": "…", "chain": "…"}
+    {"at": "2026-01-31T12:00:00.123Z", "to": "clinic-b", "what": "round 3", "bytes": 8192, "digest": "…",
+     "state": "…", "start": 2, "chain": "…"}
 
 A line is written before its bytes are handed to the network, so that nothing leaves unlogged; `chain` is the sha256 of
-the line before and this one, so that a line taken out or changed later shows.
+the line before and this one, so that a line taken out or changed later shows. `state` and `start` say which state the
+peer was in, and how often this folder's peer had been started. Lines to nobody are for the record: what was released
+with noise, at which cost, and that a run was left.
 """
 
 from __future__ import annotations
@@ -11,36 +14,56 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from peerbayes.peers.errors import PeerError
 
+RELEASE = "private release "  # what a line is called that has a release's cost; its name follows
+LEFT = "left"  # the run of a state was given up
+
+
+class Position(NamedTuple):
+    """How far a log goes."""
+
+    lines: int
+    chain: str  # of the last of them
+
 
 class AuditLog:
-    """An append-only file."""
+    """An append-only file. Lines come from the event loop and from threads that learn."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain = _last_chain(path)
+        self._position = _end(path)
         self._file = path.open("ab", buffering=0)  # written at once: a kill -9 loses nothing
+        self._about: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
-    def add(self, to: str, what: str, size: int, digest: bytes) -> None:
+    def begin(self, state: str, start: int) -> None:
+        """Say in every line from now on which state and which start of this peer it is of."""
+        self._about = {"state": state, "start": start}
+
+    def add(self, to: str, what: str, size: int, digest: bytes, **more: Any) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        entry = {"at": at, "to": to, "what": what, "bytes": size, "digest": digest.hex()}
-        chain = _chained(self._chain, entry)
-        line = _line(entry, chain)
-        if (written := self._file.write(line)) != len(line):
-            self._file.truncate(self._file.tell() - (written or 0))
-            raise OSError(f"{self.path}: a line could not be written. Is the disk full?")
-        self._chain = chain
+        entry = {"at": at, "to": to, "what": what, "bytes": size, "digest": digest.hex()} | self._about | more
+        with self._lock:
+            chain = _chained(self._position.chain, entry)
+            line = _line(entry, chain)
+            if (written := self._file.write(line)) != len(line):
+                self._file.truncate(self._file.tell() - (written or 0))
+                raise OSError(f"{self.path}: a line could not be written. Is the disk full?")
+            self._position = Position(self._position.lines + 1, chain)
 
-    def sync(self) -> None:
-        """On disk, also after a power cut."""
+    def sync(self) -> Position:
+        """Bring all lines so far to disk, where no power cut takes them; how far that is."""
+        position = self._position
         os.fsync(self._file.fileno())
+        return position
 
     def close(self) -> None:
         self.sync()
@@ -54,8 +77,9 @@ class Tail:
     path: Path
     count: int = 0
     """Lines read so far."""
+    chain: str = ""
+    """Of the last of them."""
     _place: int = 0
-    _chain: str = ""
     _file: int | None = None
 
     def read(self) -> Iterator[dict[str, Any]]:
@@ -81,12 +105,12 @@ class Tail:
             told = entry.pop("chain")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             entry, told = {}, None
-        chain = _chained(self._chain, entry)
+        chain = _chained(self.chain, entry)
         if told != chain or line != _line(entry, chain):
             raise PeerError(
                 f"{self.path}, line {self.count + 1}: it does not fit to the line before. The log was changed"
             )
-        self._chain, self._place, self.count = chain, self._place + len(line), self.count + 1
+        self.chain, self._place, self.count = chain, self._place + len(line), self.count + 1
         return dict(entry)
 
 
@@ -103,10 +127,10 @@ def _chained(chain: str, entry: dict[str, Any]) -> str:
     return hashlib.sha256(f"{chain} {json.dumps(entry, sort_keys=True)}".encode()).hexdigest()
 
 
-def _last_chain(path: Path) -> str:
-    """The chain so far; what a power cut left of a last line is taken off."""
+def _end(path: Path) -> Position:
+    """How far a log goes; what a power cut left of a last line is taken off."""
     if not path.exists():
-        return ""
+        return Position(0, "")
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:
@@ -114,8 +138,8 @@ def _last_chain(path: Path) -> str:
             file.truncate(len(whole))
     lines = whole.splitlines()
     try:
-        return str(json.loads(lines[-1])["chain"]) if lines else ""
+        return Position(len(lines), str(json.loads(lines[-1])["chain"]) if lines else "")
     except (ValueError, KeyError, TypeError) as error:
         raise PeerError(
-            f"{path}: the last line is no entry of the audit log; move the file away to go on"
+            f"{path}: the last line is no entry of the audit log; bring back the newest whole copy, or leave the run"
         ) from error

@@ -13,6 +13,7 @@ from peerbayes.audit.judgement import WORDS
 from peerbayes.errors import PeerbayesError
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import described
+from peerbayes.peers.continuity import refuse_broken
 from peerbayes.peers.edge_noise import refuse_thin
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.exposing import exposure
@@ -51,9 +52,22 @@ def checks(home: Home) -> Iterator[Check]:
                     "founder closes it")  # fmt: skip
     if peer.terms.privacy.secure_sum and peer.roster.closed:
         yield _group(peer)
+    yield from _record(home)
     yield from _data(home, peer)
     yield _port(home, peer)
     yield from asyncio.run(_neighbours(peer))
+
+
+def _record(home: Home) -> Iterator[Check]:
+    """Whether the state and the audit log belong together; while the peer runs, both grow."""
+    if running(home) or not (home.state_path.exists() or home.audit_path.exists()):
+        return
+    try:
+        refuse_broken(home.state_path, home.audit_path)
+    except PeerbayesError as error:
+        yield Check("state and audit log", "failed", str(error))
+    else:
+        yield Check("state and audit log", "ok", "belong together")
 
 
 def _data(home: Home, peer: Peer) -> Iterator[Check]:
@@ -104,11 +118,19 @@ def _private_data(home: Home, peer: Peer) -> Iterator[Check]:
         )  # fmt: skip
     told = spent(home, peer)
     assert told is not None
+    before = told["with_earlier_runs"]
     yield Check(
         "privacy", "ok",
         f"whatever leaves has noise: nobody learns more of one row than epsilon {promise.epsilon:g} (delta "
-        f"{promise.delta:g}) allows; {told['spent']:.4g} is spent",
+        f"{promise.delta:g}) allows; {told['spent']:.4g} is spent"
+        + (f", {before:.4g} with other runs on these rows" if before is not None else ""),
     )  # fmt: skip
+    if told["in_all"] > promise.epsilon * (1 + 1e-9):
+        yield Check(
+            "privacy", "warning",
+            f"with other runs on these rows epsilon will be {told['in_all']:.4g} in all, more than this network "
+            f"promises; epsilon under [require] in {home.settings_path} sets a limit",
+        )  # fmt: skip
 
 
 def _group(peer: Peer) -> Check:

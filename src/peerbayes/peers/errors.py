@@ -4,14 +4,17 @@ PeerError
 ├── IdentityError      (also a ValueError)   keys, certificates and rosters that cannot be trusted
 ├── TermsError         (also a ValueError)   an agreement that cannot be read or makes no sense
 ├── PartMissing        (also an ImportError) a package that real peers need is not installed
+├── NeedsPerson        starting again does not help: a person has to decide
+│   └── BrokenRecord   a peer's state and its audit log do not belong together
 └── RefusedMessage     a message that was not taken, with a named reason
+    └── OtherProcess   a message of a peer of which another process was heard
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from peerbayes.errors import PeerbayesError
 
@@ -35,6 +38,18 @@ class PartMissing(PeerError, ImportError):
     """A package that real peers need is not installed."""
 
 
+class NeedsPerson(PeerError):
+    """What only a person can mend: starting again would end the same way. Commands end with exit code 2."""
+
+
+class BrokenRecord(NeedsPerson):
+    """A peer's state and its audit log do not belong together; `case` names how."""
+
+    def __init__(self, case: str, message: str) -> None:
+        super().__init__(message)
+        self.case = case
+
+
 class RefusedMessage(PeerError):
     """A message that was not taken; `reason` names why in a word or two, for logs and counters."""
 
@@ -46,6 +61,18 @@ class RefusedMessage(PeerError):
     def of(cls, broken: Broken) -> RefusedMessage:
         """For numbers that no honest peer sends."""
         return cls(broken.reason, broken.detail)
+
+
+class OtherProcess(RefusedMessage):
+    """A message of a peer of which another process was heard.
+
+    shown     that process, as the peer itself signed it: proof, for the one that is refused
+    certain   whether both run; else this may be the last word of one that was just killed
+    """
+
+    def __init__(self, reason: str, message: str, shown: Any, certain: bool = True) -> None:
+        super().__init__(reason, message)
+        self.shown, self.certain = shown, certain
 
 
 @contextmanager

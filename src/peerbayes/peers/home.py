@@ -136,13 +136,19 @@ class Home:
         certificate, authority = invitation.certificate.encode(), invitation.authority.encode()
         identity.checked(certificate, self._read(self.key_path), authority, name, datetime.now(UTC))
         roster = invitation.verified_roster()
-        if self.authority_path.exists() and self._authority() != authority:
+        moves = self.authority_path.exists() and self._authority() != authority
+        if moves and not self._left():
             network = identity.name_of(self._authority())
             raise IdentityError(
                 f"this folder belongs to the network {network} of another authority; the invitation is for "
-                f"{roster.network}: make another folder with `peerbayes node request`"
+                f"{roster.network}: make another folder with `peerbayes node request`, or, for the same rows, leave "
+                "that network first with `peerbayes node leave`"
             )
         refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
+        if moves:
+            self.roster_path.unlink(
+                missing_ok=True
+            )  # first: it is of another authority than the rest will be
         held_newer = self._newer(roster)
         write(self.certificate_path, certificate)
         write(self.authority_path, authority)
@@ -206,6 +212,10 @@ class Home:
                 "one: this invitation is out of date"
             )
         return held
+
+    def _left(self) -> bool:
+        """Whether a run was left here and none is under way: another network may follow, on the same ledger."""
+        return not self.state_path.exists() and any(self.folder.glob("state.left-*.sqlite"))
 
     def _authority(self) -> bytes:
         return self._read(self.authority_path)

@@ -6,6 +6,7 @@ quorum. Everything it needs it asks for, one call at a time per neighbour; every
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -27,9 +28,11 @@ from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.inbox import Inbox
 from peerbayes.peers.judge import Judge
+from peerbayes.peers.ledger import Ledger
 from peerbayes.peers.model_file import ModelFile
 from peerbayes.peers.outbox import Outbox
 from peerbayes.peers.parted import Parted
+from peerbayes.peers.processes import Processes
 from peerbayes.peers.releases import promised
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.rounds import Rounds
@@ -69,15 +72,18 @@ class Node:
 
     def __post_init__(self, own: Membership) -> None:
         self.standing = standing = Standing(own, self.told)
-        inbox, outbox = Inbox(standing), Outbox(standing, self.store)
+        self._ledger = ledger = Ledger(self.store, self.audit)
+        self._processes = processes = Processes(standing, self.store, self.transport)
+        standing.process = processes.own
+        inbox, outbox = Inbox(standing), Outbox(standing, self.store, ledger)
         self._parted = parted = Parted(standing, inbox)
         self._evidence = evidence = Evidence(standing, self.store, self.transport, self.audit, parted)
-        self._agreeing = agreeing = Agreeing(standing, self.store, self.transport, self.source)
+        self._agreeing = agreeing = Agreeing(standing, self.store, ledger, self.transport, self.source)
         taking = Taking(standing, agreeing, inbox, parted, evidence, self.adopt)
-        self._asking = Asking(standing, self.transport, agreeing, inbox, evidence, taking)
+        self._asking = Asking(standing, self.transport, agreeing, inbox, evidence, taking, processes)
         self._rounds = Rounds(standing, self.store, inbox, outbox, parted, evidence, ModelFile(self.model))
         self._answering = Answering(
-            standing, agreeing, outbox, parted, evidence, self.transport, self.audit, self.adopt
+            standing, agreeing, outbox, parted, evidence, self.transport, self.audit, self.adopt, processes
         )
 
     @property
@@ -99,19 +105,34 @@ class Node:
     async def run(self) -> np.ndarray:
         """From wherever it stands to the end: S [C, K] of this peer's model."""
         self._recall()
+        task = asyncio.current_task()
+        assert task is not None
+        self.standing.stop = task.cancel
         await self.transport.serve(self.answer)
         try:
-            await self._until_closed()
-            self._claim()
-            agreed = self.standing.agreed = await self._agreeing.run(self.frame, self.labels)
-            self._tell_agreed(agreed)
-            stats = await self._rounds.run(agreed, Judge.of(agreed, self.away))
-            await self._finish()
-            return stats
+            return await self._work()
+        except asyncio.CancelledError:
+            if self.standing.halted is not None:
+                raise self.standing.halted from None
+            raise
         finally:
             await self._asking.stop()
             await self.transport.close()
-            self.audit.sync()
+            self.remember()
+
+    async def _work(self) -> np.ndarray:
+        await self._until_closed()
+        self._claim()
+        agreed = self.standing.agreed = await self._agreeing.run(self.frame, self.labels)
+        self._tell_agreed(agreed)
+        stats = await self._rounds.run(agreed, Judge.of(agreed, self.away))
+        await self._finish()
+        return stats
+
+    def remember(self) -> None:
+        """Bring the audit log to disk, and to the store how far it goes, and how far neighbours were heard to be."""
+        self._ledger.mark()
+        self._processes.remember()
 
     async def answer(self, caller: str, content: bytes) -> bytes:
         """The reply to whatever a peer with a certificate of this network sent."""
@@ -137,7 +158,13 @@ class Node:
     # --- the run, step by step -------------------------------------------------------------------------
 
     def _recall(self) -> None:
-        """What is on disk of neighbours."""
+        """What is on disk: how far this peer is, and what it knows of neighbours. This start is counted."""
+        standing, start = self.standing, self._ledger.begin()
+        standing.turn, standing.stored = (
+            self.store.round() or 0,
+            self.store.stored(),
+        )  # before anybody hears of it
+        self._processes.begin(start)
         for name, known in self.store.neighbours().items():
             self.lines[name] = Line(known["done"], known["seen"], known["note"], left=known["note"] == "left")
         self._evidence.recall()
@@ -159,8 +186,6 @@ class Node:
                 "data": (data_digest(self.frame, self.labels), OTHER_ROWS),
             }
         )
-        if (stored := self.store.last()) is not None:
-            self.standing.turn = stored[0]  # before anybody is asked for a round
 
     def _tell_agreed(self, agreed: Agreed) -> None:
         if agreed.private is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed
+from peerbayes.peers.ledger import Ledger
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.store import Store
 
@@ -30,8 +31,8 @@ Found = Ready | Literal["gone"] | None  # None: not yet
 class Outbox:
     """This peer's messages. The last two rounds' are at hand, older ones come from the store."""
 
-    def __init__(self, standing: Standing, store: Store) -> None:
-        self._standing, self._store = standing, store
+    def __init__(self, standing: Standing, store: Store, ledger: Ledger) -> None:
+        self._standing, self._store, self._ledger = standing, store, ledger
         self._ready: Messages = {}
 
     def stored(
@@ -50,7 +51,9 @@ class Outbox:
         release = None if private is None else private.taken()
         digests = self._store.add_round(turn, state, outgoing, heard, missing, figures, groups, release)
         if private is not None and release is not None:
+            self._ledger.enter(release.name)
             private.done += 1
+        self._standing.stored = self._store.stored()
         bodies = {digests[name]: message for name, message in outgoing.items()}
         ready = {digest: wire.bytes_of(message) for digest, message in bodies.items()}
         return {

@@ -14,7 +14,8 @@ from typing import IO, Any
 
 from peerbayes import sources
 from peerbayes.audit.judgement import WORDS
-from peerbayes.peers.audit import AuditLog
+from peerbayes.peers.audit import LEFT, AuditLog, Tail
+from peerbayes.peers.continuity import Log, refuse_broken
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.exposing import exposure
 from peerbayes.peers.hold_out import Table, held_out, split_key
@@ -86,6 +87,7 @@ class Stopped:
 async def serve(home: Home, linger: float, journal_to: list[Journal] | None = None) -> Stopped:
     """Run the peer of a folder until it is done, or until SIGTERM or SIGINT."""
     peer = home.load()
+    refuse_broken(home.state_path, home.audit_path)
     refuse_overspent(home, peer)
     (frame, labels), away = tables_of(peer)
     store = Store(home.state_path)
@@ -114,7 +116,7 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
             return Stopped(False, node.turn, caught[0])
         finally:
             flushing.cancel()
-            journal.flush(node.lines)
+            journal.flush(node.lines)  # the audit log is on disk, and the store learns how far it goes
             audit.close()
             store.close()
 
@@ -132,8 +134,8 @@ async def _look_after(home: Home, journal: Journal, node: Node) -> None:
         if signed != node.standing.own.signed:
             with contextlib.suppress(RefusedMessage):
                 node.adopt(signed)
+        await asyncio.to_thread(node.remember)
         await asyncio.to_thread(journal.flush, dict(node.lines))
-        await asyncio.to_thread(node.audit.sync)
 
 
 @contextlib.contextmanager
@@ -155,13 +157,40 @@ def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
 
 
 def set_aside(home: Home) -> Path | None:
-    """Move the state of a run away, so that another can begin; where it is now."""
+    """Move the state of a run away, so that another can begin; where it is now. The audit log says so first."""
+    state, start = None, 0
+    if home.state_path.exists():
+        with contextlib.closing(Store(home.state_path)) as store:
+            store.flush()
+            state, start = store.told("state"), int(store.told("starts") or 0)
+    _log_left(home, state, start)
     if not home.state_path.exists():
         return None
-    number = 1
-    while (target := home.folder / f"state.left-{number}.sqlite").exists():
-        number += 1
-    with contextlib.closing(Store(home.state_path)) as store:
-        store.flush()
+    target = _free(home, "state.left-{}.sqlite")
     home.state_path.replace(target)
+    return target
+
+
+def _log_left(home: Home, state: str | None, start: int) -> None:
+    """Write down that a state's run is given up, and that of states that are gone; a damaged log is set aside."""
+    try:
+        known = Log.of(Tail(home.audit_path)).states
+    except PeerError:
+        known = {}
+        home.audit_path.replace(_free(home, "audit.left-{}.jsonl"))
+    left = {name: each.start for name, each in known.items() if each.told and not each.left}
+    if state is not None:
+        left[state] = max(start, left.get(state, 0))
+    if not left:
+        return
+    with contextlib.closing(AuditLog(home.audit_path)) as audit:
+        for name, last in left.items():
+            audit.add("", LEFT, 0, b"", state=name, start=last)  # the next state counts on from there
+
+
+def _free(home: Home, pattern: str) -> Path:
+    """The first path of a numbered kind that is free."""
+    number = 1
+    while (target := home.folder / pattern.format(number)).exists():
+        number += 1
     return target

@@ -1,19 +1,29 @@
-"""What a peer has told of its rows with noise so far: in the run of its folder, and in runs that it gave up there."""
+"""What a peer has told of its rows with noise so far: in the run of its folder, and in all others that it knows of.
+
+The ledger of a folder is the union of what lies there: the state, states of runs that were left, and every audit log
+(`audit*.jsonl`), where each release is written with its cost. So a release counts once, and whatever is lost of these
+files counts as long as one of them has it. It belongs to the rows of the folder, and not to a run.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from peerbayes.peers.errors import PeerError
+from peerbayes.peers.audit import RELEASE
+from peerbayes.peers.errors import NeedsPerson
 from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.releases import rounds_in
 from peerbayes.peers.store import NoState, Store
 from peerbayes.privacy import accounting
+from peerbayes.privacy.terms import Privacy
 
 ASIDE = "state.left-*.sqlite"  # as `service.set_aside` calls states of runs that were left
+LOGS = "audit*.jsonl"  # this folder's audit log, those that were set aside, and those of copies that were put beside it
 
 
 def epsilon_of(ledger: Iterable[Mapping[str, Any]], delta: float, more: float = 0.0) -> float:
@@ -23,12 +33,46 @@ def epsilon_of(ledger: Iterable[Mapping[str, Any]], delta: float, more: float = 
 
 
 def earlier(home: Home) -> list[dict[str, Any]]:
-    """The ledgers of runs that were left, together."""
-    found: list[dict[str, Any]] = []
+    """Every release that the folder knows of, but for those of its state."""
+    releases: dict[tuple[str, bytes], dict[str, Any]] = {}
     for path in sorted(home.folder.glob(ASIDE)):
         with contextlib.closing(Store(path, readonly=True)) as store:
-            found += store.releases()
-    return found
+            releases |= {_key(entry): entry for entry in store.releases()}
+    for path in sorted(home.folder.glob(LOGS)):
+        releases |= {_key(entry): entry for entry in _logged(path)}
+    for entry in current(home):
+        releases.pop(_key(entry), None)
+    return list(releases.values())
+
+
+def current(home: Home) -> list[dict[str, Any]]:
+    """The releases of the folder's state."""
+    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
+        return store.releases()
+    return []
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, bytes]:
+    """What tells a release from others: noise makes no two alike."""
+    return entry["name"], entry["digest"]
+
+
+def _logged(path: Path) -> Iterator[dict[str, Any]]:
+    """The releases in an audit log, be it whole or damaged: what can be read of it counts."""
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                entry = json.loads(line)
+                name, cost, digest = str(entry["what"]), float(entry["cost"]), bytes.fromhex(entry["digest"])
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if name.startswith(RELEASE) and 0 <= cost < math.inf:
+                yield {"name": name.removeprefix(RELEASE), "cost": cost, "digest": digest}
+
+
+def _planned(promise: Privacy) -> float:
+    """μ² of a whole run."""
+    return accounting.mu_of(promise.epsilon, promise.delta) ** 2
 
 
 def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
@@ -36,14 +80,12 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
     promise = peer.terms.privacy.promise
     if promise is None:
         return None
-    ledger: list[dict[str, Any]] = []
-    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
-        ledger = store.releases()
-    before = earlier(home)
+    ledger, before = current(home), earlier(home)
     return {
         "epsilon": promise.epsilon, "delta": promise.delta, "spent": epsilon_of(ledger, promise.delta),
         "releases": len(ledger), "rounds": rounds_in(ledger),
         "with_earlier_runs": epsilon_of([*before, *ledger], promise.delta) if before else None,
+        "in_all": epsilon_of(before, promise.delta, _planned(promise)),
     }  # fmt: skip
 
 
@@ -53,11 +95,11 @@ def refuse_overspent(home: Home, peer: Peer) -> None:
     before = earlier(home)
     if promise is None or most is None or not before:
         return
-    planned = accounting.mu_of(promise.epsilon, promise.delta) ** 2
+    planned = _planned(promise)
     whole = epsilon_of(before, promise.delta, planned)
     if whole > most * (1 + 1e-9):
-        raise PeerError(
-            f"runs that were left in {home.folder} have spent epsilon = {epsilon_of(before, promise.delta):.4g} on "
+        raise NeedsPerson(
+            f"other runs of {home.folder} have spent epsilon = {epsilon_of(before, promise.delta):.4g} on "
             f"these rows, and this one would make it {whole:.4g}; {home.settings_path} allows {most:g} in all. Raise "
-            "require.epsilon if that may be, or use other rows in another folder"
+            "require.epsilon if that may be; rows of other people belong in another folder"
         )

@@ -8,12 +8,12 @@ from typing import Any
 
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed
-from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.masked import Masked
 from peerbayes.peers.news import News
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.terms import Terms
-from peerbayes.peers.wire import Request
+from peerbayes.peers.wire import Process, Request
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,16 @@ class Standing:
     news: News = field(default_factory=News)
     turn: int = 0
     """The last round that is done, and stored."""
+    stored: int = 0
+    """Rounds and releases in its state."""
     agreed: Agreed | None = None
     lines: dict[str, Line] = field(default_factory=dict)
+    halted: PeerError | None = None
+    """Why this peer stops; from then on nothing leaves it."""
+    stop: Callable[[], object] = lambda: None
+    """Ends the work under way."""
+    process: Callable[[], Process | None] = lambda: None
+    """Which process of this peer speaks."""
 
     @property
     def name(self) -> str:
@@ -88,8 +96,14 @@ class Standing:
     def request(self, kind: wire.Kind, **more: Any) -> Request:
         """A question as this peer asks it now."""
         return Request(
-            wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version, **more
-        )
+            wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version,
+            process=self.process(), **more,
+        )  # fmt: skip
+
+    def halt(self, error: PeerError) -> bool:
+        """Let nothing more leave this peer, which is to stop; whether it was not to before."""
+        first, self.halted = self.halted is None, self.halted or error
+        return first
 
     def tell(self, what: str, **facts: Any) -> None:
         self.told(what, facts)

@@ -43,7 +43,7 @@ def status(home: Home) -> dict[str, Any]:
         told["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
         told["neighbours"] |= store.neighbours()
         told["refusals"] = store.refusals()
-    sent = list(audit.entries(home.audit_path))
+    sent = [entry for entry in audit.entries(home.audit_path) if entry["to"]]
     told["sent"] = {"messages": len(sent), "bytes": sum(entry["bytes"] for entry in sent)}
     told["done"] = told["round"] >= told["rounds"]
     return told

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from peerbayes.peers.audit import Position
 from peerbayes.peers.errors import PeerError
 from peerbayes.peers.releases import Release
 
@@ -89,6 +90,7 @@ class Store:
             raise NoState(f"there is no state yet: {path} does not exist; the peer has not run")
         self._known: set[bytes] = set()
         self._digests: Seen = {}  # of the last state
+        self._logged: Position | None = None
         try:
             if (
                 not readonly and not path.exists()
@@ -166,6 +168,50 @@ class Store:
             for key, (value, _) in facts.items():
                 self.keep(key, value)
 
+    # --- which state this is, and how far it and its audit log go ----------------------------------------
+
+    def identity(self) -> str:
+        """This state's own name, by which lines of the audit log are known to be of it."""
+        return self.secret("state", lambda: os.urandom(8)).hex()
+
+    @alone
+    def begin(self, before: int) -> int:
+        """Count a start of this folder's peer, of which so many are known; on disk before anybody hears of it."""
+        start = max(int(self.told("starts") or 0), before) + 1
+        self.keep("starts", str(start))
+        return start
+
+    @alone
+    def round(self) -> int | None:
+        """The last round; None: there is none yet."""
+        found = self._db.execute("SELECT MAX(turn) FROM rounds").fetchone()
+        return None if found[0] is None else int(found[0])
+
+    @alone
+    def stored(self) -> int:
+        """How many rounds and releases there are: what a state that goes on never has fewer of."""
+        counted = self._db.execute("SELECT (SELECT COUNT(*) FROM rounds) + (SELECT COUNT(*) FROM releases)")
+        return int(counted.fetchone()[0])
+
+    @alone
+    def messages(self) -> dict[tuple[int, str], bytes]:
+        """Digests of all messages that are kept, by round and receiver."""
+        rows = self._db.execute("SELECT turn, receiver, digest FROM outbox")
+        return {(turn, receiver): digest for turn, receiver, digest in rows}
+
+    def mark(self, logged: Position) -> None:
+        """Remember how far the audit log goes on disk; written with the next round, or the next notes."""
+        self._logged = logged
+
+    def _write_mark(self) -> None:
+        if (logged := self._logged) is not None:
+            self.keep("logged", f"{logged.lines} {logged.chain}")
+
+    def logged(self) -> Position | None:
+        """How far the audit log goes at least."""
+        lines, _, chain = (self.told("logged") or "").partition(" ")
+        return Position(int(lines), chain) if lines else None
+
     # --- the agreement ---------------------------------------------------------------------------------
 
     @alone
@@ -221,6 +267,14 @@ class Store:
         rows = self._db.execute("SELECT name, at, cost, digest FROM releases ORDER BY at, rowid")
         return [dict(zip(("name", "at", "cost", "digest"), row, strict=True)) for row in rows]
 
+    @alone
+    def release(self, name: str) -> tuple[float, bytes]:
+        """The cost and the digest of one entry of the ledger."""
+        cost, digest = self._db.execute(
+            "SELECT cost, digest FROM releases WHERE name = ?", (name,)
+        ).fetchone()
+        return cost, digest
+
     # --- rounds ----------------------------------------------------------------------------------------
 
     @alone
@@ -262,6 +316,7 @@ class Store:
             for receiver, group in (groups or {}).items():
                 self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", (turn + 1, receiver, group))
             self._forget(turn)
+            self._write_mark()
         self._digests = seen
         return digests
 
@@ -340,6 +395,7 @@ class Store:
                     "seen = COALESCE(excluded.seen, seen), done = excluded.done, note = excluded.note",
                     (name, seen, done, note),
                 )
+            self._write_mark()
 
     @alone
     def refusals(self) -> list[dict[str, Any]]:

@@ -129,7 +129,8 @@ class Grpc:
         self._server: Any = None
         self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
         self._proven: dict[str, str] = {}
-        self._shown: dict[str, bytes] = {}  # certificates that neighbours proved to hold the keys of
+        # Certificates that neighbours proved to hold the keys of, and this peer's own.
+        self._shown: dict[str, bytes] = {peer.name: peer.certificate}
         self.follow(peer.roster)
 
     def follow(self, roster: Roster) -> None:

@@ -25,6 +25,7 @@ Name = Annotated[
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 STATEMENT = b"peerbayes statement\n"  # signed along, so that no other signature of a peer passes for one
+PROCESS = b"peerbayes process\n"  # the same for what it says of itself
 MOST_SAID = 1000  # statements in one request
 Kind = Literal["hello", "roster", "leave", "sum", "first", "round", "masked"]
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
@@ -54,6 +55,21 @@ def statement(run: str, turn: int, digest: bytes) -> bytes:
     return STATEMENT + f"{run} {turn} ".encode() + digest
 
 
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Which process of a peer speaks, and how far its state is; signed by that peer."""
+
+    state: Name  # the state's own name
+    start: Whole  # which start of the folder's peer this is
+    id: Name  # of this process alone
+    began: Whole  # rounds and releases that were stored when it started
+    stored: Whole  # and that are now
+    signature: Signature = b""
+
+    def content(self, name: str) -> bytes:
+        """What the peer of that name signs."""
+        return PROCESS + f"{name} {self.state} {self.start} {self.id} {self.began} {self.stored}".encode()
+
+
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A question of one peer to another."""
 
@@ -69,6 +85,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0  # seconds the answer may take
     body: bytes = b""  # a signed roster that the sender thinks is newer
     heard: Annotated[tuple[Said, ...], msgspec.Meta(max_length=MOST_SAID)] = ()  # from neighbours of both
+    process: Process | None = None  # which process of the sender asks
+    shown: Process | None = None  # another one of the sender, which it was shown by the peer that it asks
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +108,8 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     body: bytes = b""
     signature: Signature = b""  # of a round's message that goes to all neighbours alike
+    process: Process | None = None  # which process of the sender answers
+    shown: Process | None = None  # where it refuses: another process of the peer that asks
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,45 @@
+"""A peer's record of what it released: in its state and, before anything made of it can leave, in its audit log."""
+
+from __future__ import annotations
+
+from peerbayes.peers.audit import RELEASE, AuditLog, Tail
+from peerbayes.peers.continuity import Log
+from peerbayes.peers.store import Store
+
+
+class Ledger:
+    """Keeps state and audit log in step.
+
+    A release is stored with its round, then written to the log and brought to disk, and only then shown to anybody. So
+    after a crash or a power cut the log may lack what the state has, never the other way round; what it lacks is
+    written when the peer starts again. The state in turn remembers how far the log was known to be on disk.
+    """
+
+    def __init__(self, store: Store, audit: AuditLog) -> None:
+        self._store, self._audit = store, audit
+
+    def begin(self) -> int:
+        """Count this start, and write to the log what a crash kept from it; the start's number."""
+        log = Log.of(Tail(self._audit.path))
+        state = self._store.identity()
+        start = self._store.begin(log.start)
+        self._audit.begin(state, start)
+        entered = log.states[state].releases if state in log.states else {}
+        for entry in self._store.releases():
+            if entry["name"] not in entered:
+                self._add(entry["name"])
+        self.mark()
+        return start
+
+    def enter(self, name: str) -> None:
+        """Bring a release that was just stored to disk in the log as well."""
+        self._add(name)
+        self.mark()
+
+    def mark(self) -> None:
+        """Bring the log to disk, and let the state know how far it goes."""
+        self._store.mark(self._audit.sync())
+
+    def _add(self, name: str) -> None:
+        cost, digest = self._store.release(name)
+        self._audit.add("", f"{RELEASE}{name}", 0, digest, cost=cost)
