@@ -10,6 +10,10 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from peerbayes.peers import tls
+
+os.environ[tls.VARIABLE] = tls.NO_TLS_1_2  # read when gRPC is imported, which tests do before peerbayes does
+
 import numpy as np
 import pytest
 from browsing import browser, open_page  # noqa: F401  (fixtures)

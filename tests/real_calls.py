@@ -11,6 +11,7 @@ from commands import HANG
 
 from peerbayes.peers import wire
 from peerbayes.peers.audit import AuditLog
+from peerbayes.peers.calls import METHOD
 from peerbayes.peers.home import Home
 from peerbayes.peers.journal import Journal
 from peerbayes.peers.loopback import Loopback
@@ -19,7 +20,7 @@ from peerbayes.peers.service import tables_of
 from peerbayes.peers.standing import Membership
 from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Limits, Terms
-from peerbayes.peers.transport import METHOD, Grpc
+from peerbayes.peers.transport import Grpc
 from peerbayes.peers.wire import Reply, Request
 
 LINE, TRIANGLE = ((0, 1), (1, 2)), ((0, 1), (1, 2), (0, 2))

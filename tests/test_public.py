@@ -56,6 +56,7 @@ LAYERS = [
     "peers.wire", "peers.witnesses", "peers.summary", "peers.learner", "peers.masked", "peers.pooling",
     "peers.structures", "peers.releases", "peers.agreement", "peers.private",
     "peers.audit", "peers.store", "peers.continuity", "peers.ledger", "peers.spending",
+    "peers.tls", "peers.descriptors", "peers.supervision", "peers.rates", "peers.proofs", "peers.calls",
     "peers.transport", "peers.news", "peers.sums", "peers.judge", "peers.patience", "peers.standing",
     "peers.processes", "peers.inbox",
     "peers.outbox", "peers.parted", "peers.evidence", "peers.agreeing", "peers.taking", "peers.asking",

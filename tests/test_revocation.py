@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +12,18 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
+from commands import peerbayes
 from real_calls import LINE, ask, channel_of, made_network, node_of, request, serving, within
 
 from peerbayes.peers import patience, wire
-from peerbayes.peers.answering import AT_ONCE
+from peerbayes.peers.answering import AT_ONCE, ROSTERS
 from peerbayes.peers.audit import entries
-from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.errors import IdentityError, RefusedMessage
 from peerbayes.peers.farewell import farewell
 from peerbayes.peers.inbox import Inbox
 from peerbayes.peers.parted import STRUCK_OFF, TWO_STORIES, Parted
+from peerbayes.peers.pooling import Phase
+from peerbayes.peers.rates import Rate
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.standing import Membership, Standing
 from peerbayes.peers.store import KEPT, Store
@@ -299,6 +304,154 @@ def test_a_run_under_way_keeps_its_members_and_the_newest_roster(tmp_path):
             assert wrong.value.reason == "bad roster" and node.roster == newer
 
     within(work())
+
+
+def test_two_rosters_of_one_version_are_noticed_and_neither_is_adopted(tmp_path):
+    """The authority gave peer-2 another roster than peer-1: both say so, keep the other's beside theirs, and go on."""
+    network = made_network(tmp_path, rounds=3)
+    roster, key = network.founder.roster(), network.founder.key_path.read_bytes()
+    member, port = roster.member("peer-3"), roster.member("peer-3").address.rpartition(":")[2]
+    theirs = {
+        "peer-1": roster.with_changed(member),
+        "peer-2": roster.with_changed(replace(member, address=f"localhost:{port}")),
+    }
+    for name, held in theirs.items():
+        network.homes[name].join(held.signed(key))
+
+    def kept(name):
+        return list(network.homes[name].folder.glob(f"roster-{roster.version + 1}-*.json"))
+
+    async def work():
+        async with contextlib.AsyncExitStack() as stack:
+            nodes = {
+                name: await stack.enter_async_context(running(home, linger=60.0))
+                for name, home in network.homes.items()
+            }
+            await asyncio.gather(*(task for _, _, task in nodes.values()))
+            for name, other in (("peer-1", "peer-2"), ("peer-2", "peer-1")):
+                node, told, _ = nodes[name]
+                assert node.turn == 3 and node.roster == theirs[name] == network.homes[name].roster()
+                noticed = [pair for pair in refused(told) if pair[0] == other]
+                assert noticed == [(other, "two rosters")] * 2  # its digest, and what it then showed
+
+    within(work())
+    (path,) = kept("peer-1")
+    assert Roster.verified(path.read_bytes(), network.founder.authority()) == theirs["peer-2"]
+    compared = peerbayes("network", "inspect", network.homes["peer-1"].roster_path, path, code=1)
+    assert compared.stdout == f"address of peer-3: 127.0.0.1:{port} against localhost:{port}\n"
+
+
+def test_a_digest_alone_is_noticed_once(tmp_path):
+    network = made_network(tmp_path)
+    version = network.founder.roster().version
+
+    async def work():
+        async with (
+            listening(network.homes["peer-1"]) as (node, told),
+            channel_of(network, "peer-1", "peer-2") as channel,
+        ):
+            for digest in (node.roster.digest, b"", bytes(32), bytes(32)):
+                asked = request(network, "peer-2", "hello", roster=version, roster_digest=digest)
+                reply = await ask(channel, asked)
+                assert reply.status == "ok" and reply.roster_digest == node.roster.digest
+            await ask(
+                channel,
+                request(network, "peer-2", "hello", roster=version - 1, roster_digest=bytes(range(32))),
+            )
+            assert refused(told) == [("peer-2", "two rosters")]
+            assert "peer-2 has another roster" in told[-1][1]["detail"]
+
+    within(work())
+
+
+def test_others_are_answered_while_a_roster_is_read(tmp_path):
+    """Also junk that takes long."""
+    network, order, free = made_network(tmp_path), [], threading.Event()
+
+    def slow(signed):
+        order.append("reading")
+        assert free.wait(10.0), "nobody else was answered meanwhile"
+        raise IdentityError("junk")
+
+    async def work():
+        async with (
+            listening(network.homes["peer-1"], newer=slow) as (_, told),
+            channel_of(network, "peer-1", "peer-2") as channel,
+            channel_of(network, "peer-1", "peer-3") as other,
+        ):
+            junk = asyncio.ensure_future(ask(channel, request(network, "peer-2", "roster", body=b"junk")))
+            await until(lambda: order)
+            assert (await ask(other, request(network, "peer-3", "hello"))).status == "ok"
+            free.set()
+            assert (await junk).reason == "bad roster: junk"
+            assert refused(told) == [("peer-2", "bad roster")]
+
+    within(work())
+
+
+def test_a_caller_that_brings_many_rosters_is_not_heard_out(tmp_path):
+    network, read = made_network(tmp_path), []
+
+    def newer(signed):
+        read.append(signed)
+        raise IdentityError("junk")
+
+    async def work():
+        async with (
+            listening(network.homes["peer-1"], newer=newer) as (node, told),
+            channel_of(network, "peer-1", "peer-2") as channel,
+            channel_of(network, "peer-1", "peer-3") as other,
+        ):
+            node._answering._rosters.clock = lambda: 7.0
+            for _ in range(3 * ROSTERS):
+                await ask(channel, request(network, "peer-2", "roster", body=b"junk"))
+            assert len(read) == ROSTERS
+            reply = await ask(other, request(network, "peer-3", "roster", body=b"junk"))
+            assert reply.reason == "bad roster: junk"  # what one does is not held against another
+            own = request(network, "peer-2", "roster", body=node.standing.own.signed)
+            assert (await ask(channel, own)).status == "ok"  # costs nothing
+            assert refused(told) == [
+                *[("peer-2", "bad roster")] * ROSTERS, *[("peer-2", "too many rosters")] * 2 * ROSTERS,
+                ("peer-3", "bad roster"),
+            ]  # fmt: skip
+
+    within(work())
+
+
+def test_a_rate_is_so_many_at_once_and_then_one_after_the_other():
+    now = [100.0]
+    rate = Rate(3, 2.0, lambda: now[0])
+    assert [rate.allows("a") for _ in range(5)] == [True, True, True, False, False]
+    assert rate.allows("b")
+    for later, allowed in ((101.9, False), (102.0, True), (102.1, False), (104.0, True), (200.0, True)):
+        now[0] = later
+        assert rate.allows("a") is allowed
+    assert [rate.allows("a") for _ in range(3)] == [True, True, False]
+
+
+def test_others_are_heard_while_a_summary_is_read(tmp_path):
+    """A huge one takes long; it is read beside the rest."""
+    network, free = made_network(tmp_path), threading.Event()
+    behind = []
+
+    def parse(body):
+        behind.append(free.wait(10.0))
+        return body
+
+    async def work():
+        with node_of(network.homes["peer-1"]) as (node, _):
+            sums = node._agreeing.sums
+            total = asyncio.ensure_future(sums.total(Phase("slow", parse), b"own", lambda: sums.tree))
+            await asyncio.sleep(0)
+            reply = wire.Reply(wire.VERSION, "", "peer-2", "sum", "ok", body=b"body")
+            took = asyncio.ensure_future(sums.take(sums.tree[0], "sum", "slow", reply))
+            await asyncio.sleep(0)
+            free.set()  # which the reader waits for
+            await took
+            total.cancel()
+
+    within(work())
+    assert behind == [True]
 
 
 def test_a_node_follows_the_certificates_of_a_newer_roster(tmp_path):

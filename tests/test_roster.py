@@ -1,6 +1,7 @@
 """Rosters and invitations: only what the authority signed, to the byte."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from peerbayes.peers import identity
 from peerbayes.peers.documents import canonical
-from peerbayes.peers.errors import IdentityError, TermsError
+from peerbayes.peers.errors import IdentityError, TermsError, TwoRosters
 from peerbayes.peers.home import Home, Settings
 from peerbayes.peers.invitation import LARGEST as LARGEST_INVITATION
 from peerbayes.peers.invitation import Invitation
@@ -385,6 +386,36 @@ def test_newer_rosters_are_kept_and_others_are_not(home):
     home.keep_roster(closed.with_revoked("north").signed(KEY))
     with pytest.raises(IdentityError, match="north was revoked"):
         home.load()
+
+
+def test_a_second_roster_of_one_version_is_kept_beside_the_first(home):
+    home.join(invitation(home).pack())
+    held = home.roster()
+    other = Roster(
+        "hospitals", TERMS.digest, held.version, (*held.members, member("south")), (("north", "south"),)
+    )
+    for take in (home.keep_roster, home.join, home.keep_roster):
+        with pytest.raises(
+            TwoRosters, match=r"signed two rosters of version 1 \(member south: only in the second"
+        ):
+            take(other.signed(KEY))
+    assert home.roster() == held
+    (path,) = home.folder.glob("roster-*.json")
+    assert path.name == f"roster-1-{other.digest.hex()[:8]}.json"
+    assert Roster.verified(path.read_bytes(), AUTHORITY) == other
+    assert home.keep_roster(held.signed(KEY)) is None  # signed again, it says the same
+    assert held.digest != other.digest and held.digest == replace(held).digest
+
+
+def test_what_the_authority_did_not_sign_is_not_even_read(monkeypatch):
+    """JSON takes longer to read than a signature to check: whoever sends junk has it read by nobody."""
+    read = []
+    forged = roster_of("ab").signed(identity.new_authority("hospitals")[0])
+    monkeypatch.setattr("peerbayes.peers.roster.json.loads", lambda text: read.append(text) or {})
+    for content in (forged, forged[:-3], b"[" * 10_000, b'{"roster":{"a":1},"signature":"00"}'):
+        with pytest.raises(IdentityError):
+            Roster.verified(content, AUTHORITY)
+    assert not read
 
 
 def test_invitations_of_others_leave_a_home_as_it_was(home, tmp_path):

@@ -619,6 +619,21 @@ def test_handshakes_that_failed_are_told_and_other_words_are_passed_on():
     assert ended.stderr == b"words\n" and ended.returncode == 0
 
 
+def test_standard_error_is_read_on_whatever_goes_wrong_with_a_line():
+    """Else the pipe fills up, and whoever writes the next line to it waits for ever."""
+    code = (
+        "import os, sys; from peerbayes.peers import handshakes\n"
+        "handshakes.watch(lambda *failed: 1 / 0)\n"
+        "for _ in range(3): os.write(2, b'E0000 00:00:00.000000 7 ssl.cc:5] Handshake failed: ?\\n')\n"
+        "print('x' * 200_000, file=sys.stderr)\n"
+        "sys.exit('the reason')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, env=os.environ, timeout=120)
+    lines = ended.stderr.splitlines()
+    assert lines[:3] == [b"a line of standard error was lost: ZeroDivisionError('division by zero')"] * 3
+    assert lines[3:] == [b"x" * 200_000, b"the reason"] and ended.returncode == 1
+
+
 def test_the_last_words_of_a_process_are_not_lost():
     code = (
         "import sys; from peerbayes.peers import handshakes\n"

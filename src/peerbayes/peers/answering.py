@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from peerbayes.peers import patience, wire
@@ -15,11 +15,16 @@ from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.outbox import Found, Outbox, Ready
 from peerbayes.peers.parted import Parted
 from peerbayes.peers.processes import Processes
+from peerbayes.peers.rates import Rate
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.transport import Transport
 from peerbayes.peers.wire import Reply, Request
 
 AT_ONCE = 4  # requests of one neighbour that may wait here
+ROSTERS, ROSTER_EVERY = (
+    8,
+    2.0,
+)  # rosters of one caller that are looked at: so many, then one every so many seconds
 
 
 class Answering:
@@ -34,13 +39,14 @@ class Answering:
         evidence: Evidence,
         transport: Transport,
         audit: AuditLog,
-        adopt: Callable[[bytes], None],
+        adopt: Callable[[bytes], Awaitable[None]],
         processes: Processes,
     ) -> None:
         self._standing, self._agreeing, self._outbox = standing, agreeing, outbox
         self._parted, self._evidence = parted, evidence
         self._transport, self._audit, self._adopt, self._processes = transport, audit, adopt, processes
         self._busy: Counter[str] = Counter()
+        self._rosters = Rate(ROSTERS, ROSTER_EVERY)
         self._signature = b"", b""  # the last message that was signed, and its signature
 
     async def answer(self, caller: str, content: bytes) -> bytes:
@@ -71,7 +77,8 @@ class Answering:
         facts: dict[str, Any] = {} if asked is None else {"phase": asked.phase, "turn": asked.turn}
         return Reply(
             wire.VERSION, standing.roster.run, standing.name, kind, status, done=standing.turn,
-            roster=standing.roster.version, clock=time.time(), process=standing.process(), **(facts | more),
+            roster=standing.roster.version, roster_digest=standing.roster.digest, clock=time.time(),
+            process=standing.process(), **(facts | more),
         )  # fmt: skip
 
     def _admit(self, caller: str, asked: Request) -> None:
@@ -104,7 +111,7 @@ class Answering:
         if caller in self._standing.roster.neighbours(self._standing.name):
             self._in_touch(caller, asked)
         if asked.kind == "roster" and asked.body:
-            self._adopt(asked.body)
+            await self._brought(caller, asked.body)
             self._standing.news.tell()
             return self._said(asked, "roster", "ok")
         if asked.kind == "roster":
@@ -122,12 +129,23 @@ class Answering:
         self._log(caller, asked, found)
         return self._given(asked, found)
 
+    async def _brought(self, caller: str, signed: bytes) -> None:
+        """Take a roster that a caller brings, unless it brings many: to look at one costs more than to send it."""
+        if signed == self._standing.own.signed:
+            return
+        if not self._rosters.allows(caller):
+            raise RefusedMessage(
+                "too many rosters", f"{caller} brings more than {ROSTERS}, and then one in {ROSTER_EVERY:g} s"
+            )
+        await self._adopt(signed)
+
     def _in_touch(self, caller: str, asked: Request) -> None:
         """What a neighbour's request tells of it, and of others."""
         standing, line = self._standing, self._standing.line(caller)
         changed = asked.done > line.done or asked.roster > line.roster
         line.done, line.seen = max(line.done, asked.done), time.time()
         line.roster = max(line.roster, asked.roster)
+        standing.compare_rosters(caller, asked.roster, asked.roster_digest)
         if asked.kind == "leave":
             line.left = True
             standing.note(caller, "left")

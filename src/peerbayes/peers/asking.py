@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
+from functools import partial
 
 from peerbayes.peers import patience, wire
 from peerbayes.peers.agreeing import Agreeing
@@ -13,11 +13,10 @@ from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.inbox import Inbox
 from peerbayes.peers.processes import Processes
 from peerbayes.peers.standing import Standing
+from peerbayes.peers.supervision import supervised
 from peerbayes.peers.taking import Taking
 from peerbayes.peers.transport import Transport, Unreachable
 from peerbayes.peers.wire import Request
-
-log = logging.getLogger("peerbayes.peer")
 
 
 class Asking:
@@ -41,7 +40,9 @@ class Asking:
         """A line to every neighbour that has none yet."""
         for name in self._standing.neighbours:
             if name not in self._tasks:
-                self._tasks[name] = asyncio.create_task(self._forever(name), name=f"line to {name}")
+                self._tasks[name] = asyncio.create_task(
+                    supervised(f"the line to {name}", partial(self._forever, name)), name=f"line to {name}"
+                )
 
     async def stop(self) -> None:
         for task in self._tasks.values():
@@ -52,7 +53,7 @@ class Asking:
         """The next thing to ask this neighbour for."""
         standing, line = self._standing, self._standing.line(neighbour)
         roster, rounds = standing.roster, standing.terms.rounds
-        if line.roster > max(roster.version, line.tried):
+        if line.roster > max(roster.version, line.tried) or line.wanted:
             return standing.request("roster")
         if -1 < line.roster < roster.version and line.offered < roster.version:
             return standing.request("roster", body=standing.own.signed)
@@ -95,10 +96,10 @@ class Asking:
                 standing.refuse(neighbour, error)
                 told = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"
                 standing.note(neighbour, told)
-            except Exception:  # a line must not die unseen
-                log.exception(f"asking {neighbour} failed")
             else:
-                pause = patience.FIRST_PAUSE if reply.status != "refused" else pause
+                pause = (
+                    patience.FIRST_PAUSE if reply.status == "ok" else pause
+                )  # not by "not yet" between junk
                 waited = time.monotonic() - began >= asked.wait / 2  # as it was asked to
                 if reply.status != "refused" and (
                     self._wanted(neighbour) != asked or (asked.wait and waited)

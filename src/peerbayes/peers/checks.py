@@ -22,7 +22,7 @@ from peerbayes.peers.home import Home, Peer
 from peerbayes.peers.private import refuse_rows
 from peerbayes.peers.service import running, tables_of
 from peerbayes.peers.spending import refuse_overspent, spent
-from peerbayes.peers.transport import Grpc, Unreachable
+from peerbayes.peers.transport import Barred, Grpc, Unreachable
 from peerbayes.peers.wire import Request
 from peerbayes.sources.databases import mixes_rows
 
@@ -175,10 +175,13 @@ async def _neighbours(peer: Peer) -> list[Check]:
 
 async def _neighbour(peer: Peer, transport: Grpc, name: str) -> Check:
     what = f"neighbour {name}"
-    asked = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version)
+    asked = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version,
+                    roster_digest=peer.roster.digest)  # fmt: skip
     began = time.time()
     try:
         reply = wire.reply_in(await transport.ask(name, wire.encode(asked), PATIENCE), asked, name)
+    except Barred as error:
+        return Check(what, "failed", str(error))
     except Unreachable as error:
         return Check(what, "warning", f"{error}. A run waits for it")
     except RefusedMessage as error:
@@ -189,6 +192,12 @@ async def _neighbour(peer: Peer, transport: Grpc, name: str) -> Check:
     apart = reply.clock - (began + took / 2)
     if abs(apart) > APART + took:
         return Check(what, "warning", f"its clock is {apart:+.0f} s from this one; set both by NTP")
+    if reply.roster == peer.roster.version and reply.roster_digest != peer.roster.digest:
+        return Check(
+            what, "failed",
+            f"it has another roster {reply.roster} than this peer: compare both with `peerbayes network inspect`, and "
+            "ask the founder which one counts",
+        )  # fmt: skip
     if reply.run != peer.roster.run:
         return Check(
             what, "warning",

@@ -2,6 +2,7 @@
 
 PeerError
 ├── IdentityError      (also a ValueError)   keys, certificates and rosters that cannot be trusted
+│   └── TwoRosters     two rosters of one version, both signed by the authority
 ├── TermsError         (also a ValueError)   an agreement that cannot be read or makes no sense
 ├── PartMissing        (also an ImportError) a package that real peers need is not installed
 ├── NeedsPerson        starting again does not help: a person has to decide
@@ -28,6 +29,10 @@ class PeerError(PeerbayesError):
 
 class IdentityError(PeerError, ValueError):
     """A key, a certificate or a roster that cannot be trusted."""
+
+
+class TwoRosters(IdentityError):
+    """Two rosters of one version, both signed by the authority."""
 
 
 class TermsError(PeerError, ValueError):

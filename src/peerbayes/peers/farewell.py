@@ -14,7 +14,14 @@ from peerbayes.peers.wire import Request
 async def farewell(peer: Peer) -> dict[str, str]:
     """Tell every neighbour; how each took it."""
     transport = Grpc(peer, lambda who, reason, detail: None)
-    asked = Request(wire.VERSION, peer.roster.run, peer.name, "leave", roster=peer.roster.version)
+    asked = Request(
+        wire.VERSION,
+        peer.roster.run,
+        peer.name,
+        "leave",
+        roster=peer.roster.version,
+        roster_digest=peer.roster.digest,
+    )
 
     async def tell(name: str) -> str:
         try:

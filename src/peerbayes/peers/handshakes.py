@@ -6,6 +6,7 @@ Whoever connects without a certificate, or with another authority's, is turned a
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import sys
@@ -19,6 +20,8 @@ REASONS = (
     (b"No match found for server name", "certificate of another peer"),
     (b"WRONG_VERSION_NUMBER", "no TLS"),
     (b"HTTP_REQUEST", "no TLS"),
+    (b"NO_SHARED_CIPHER", "TLS older than 1.3"),
+    (b"UNSUPPORTED_PROTOCOL", "TLS older than 1.3"),
     (b"Handshake failed", "handshake failed"),
 )
 
@@ -32,20 +35,28 @@ def watch(refused: Callable[[str, str], None]) -> None:
     os.close(writer)
 
     def forward() -> None:
-        with os.fdopen(reader, "rb", buffering=0) as lines:
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
             rest = b""
-            while content := lines.read(1 << 16):
-                *whole, rest = (rest + content).split(b"\n")
-                for line in whole:
-                    found = FAILED.match(line)
-                    if found is None:
-                        os.write(original, line + b"\n")
-                        continue
-                    for sign, reason in REASONS:
-                        if sign in line:
-                            refused(reason, found[1].decode(errors="replace")[:200])
-                            break
+            while content := pipe.read(1 << 16):
+                *lines, rest = (rest + content).split(b"\n")
+                for line in lines:
+                    passed_on(line)
             os.write(original, rest)
+
+    def passed_on(line: bytes) -> None:
+        """Whatever goes wrong with a line, the next ones are read: a full pipe would stop all who write to it."""
+        try:
+            remark = FAILED.match(line)
+            if remark is None:
+                os.write(original, line + b"\n")
+                return
+            for sign, reason in REASONS:
+                if sign in line:
+                    refused(reason, remark[1].decode(errors="replace")[:200])
+                    return
+        except Exception as error:
+            with contextlib.suppress(OSError):  # not by the log, which ends up here
+                os.write(original, f"a line of standard error was lost: {error!r:.200}\n".encode())
 
     thread = threading.Thread(target=forward, daemon=True, name="standard error")
     thread.start()

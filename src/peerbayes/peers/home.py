@@ -10,7 +10,7 @@ from peerbayes.files import write
 from peerbayes.peers import identity
 from peerbayes.peers.demands import refuse_weaker
 from peerbayes.peers.documents import private
-from peerbayes.peers.errors import IdentityError, TermsError
+from peerbayes.peers.errors import IdentityError, TermsError, TwoRosters
 from peerbayes.peers.invitation import Invitation, is_invitation, is_roster
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.settings import Settings, everywhere
@@ -145,10 +145,10 @@ class Home:
                 "that network first with `peerbayes node leave`"
             )
         refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
-        if moves:
-            self.roster_path.unlink(
-                missing_ok=True
-            )  # first: it is of another authority than the rest will be
+        if moves:  # first: it is of another authority than the rest will be
+            self.roster_path.unlink(missing_ok=True)
+        elif self.roster_path.exists():
+            self._refuse_second(self.roster(), roster, invitation.roster.encode())
         held_newer = self._newer(roster)
         write(self.certificate_path, certificate)
         write(self.authority_path, authority)
@@ -159,12 +159,29 @@ class Home:
 
     def keep_roster(self, content: bytes) -> Roster | None:
         """Store a newer roster from a neighbour; None where it is not newer, IdentityError where it is not valid."""
-        held, found = self.roster(), Roster.verified(content, self._authority())
+        found = Roster.verified(
+            content, self._authority()
+        )  # first: what nobody signed costs no more than that
+        held = self.roster()
+        self._refuse_second(held, found, content)
         if found.version <= held.version:
             return None
         _follows(held, found)
         write(self.roster_path, content)
         return found
+
+    def _refuse_second(self, held: Roster, found: Roster, content: bytes) -> None:
+        """Refuse another roster of the same version, and keep it beside the first: its authority has signed both."""
+        if found.version != held.version or found == held:
+            return
+        path = self.folder / f"roster-{found.version}-{found.digest.hex()[:8]}.json"
+        if not path.exists():
+            write(path, content)
+        raise TwoRosters(
+            f"the authority signed two rosters of version {held.version} "
+            f"({'; '.join(held.differences(found)):.200}). This peer stays with the one it has; the other is {path}. "
+            f"Compare them with `peerbayes network inspect {self.roster_path} {path}`, and ask the founder"
+        )
 
     def roster(self) -> Roster:
         """The roster that this peer holds."""

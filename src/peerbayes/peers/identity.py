@@ -7,6 +7,7 @@ that a member's private key never leaves its machine. PEM in, PEM out.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -165,20 +166,34 @@ def checked(
 
 def sign(key_pem: bytes, content: bytes) -> bytes:
     """A signature of the content."""
-    return private_key(key_pem).sign(content, ec.ECDSA(hashes.SHA256()))
+    return signing(key_pem)(content)
+
+
+def signing(key_pem: bytes) -> Callable[[bytes], bytes]:
+    """Return what signs with a key: to read the key takes as long as to sign."""
+    key = private_key(key_pem)
+    return lambda content: key.sign(content, ec.ECDSA(hashes.SHA256()))
 
 
 def verify(certificate_pem: bytes, signature: bytes, content: bytes) -> None:
     """Refuse a signature that the certificate's owner did not make."""
-    try:
-        p256(certificate_of(certificate_pem).public_key()).verify(
-            signature, content, ec.ECDSA(hashes.SHA256())
-        )
-    except InvalidSignature as problem:
-        raise IdentityError(
-            "the signature does not fit: the content was altered, or signed by somebody else; "
-            "get it again from its origin"
-        ) from problem
+    verifying(certificate_pem)(signature, content)
+
+
+def verifying(certificate_pem: bytes) -> Callable[[bytes, bytes], None]:
+    """Return what refuses a signature of some content that the certificate's owner did not make."""
+    key = p256(certificate_of(certificate_pem).public_key())
+
+    def refuse(signature: bytes, content: bytes) -> None:
+        try:
+            key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature as problem:
+            raise IdentityError(
+                "the signature does not fit: the content was altered, or signed by somebody else; "
+                "get it again from its origin"
+            ) from problem
+
+    return refuse
 
 
 def _builder(

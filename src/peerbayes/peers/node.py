@@ -23,7 +23,7 @@ from peerbayes.peers.agreement import Agreed, data_digest
 from peerbayes.peers.answering import Answering
 from peerbayes.peers.asking import Asking
 from peerbayes.peers.audit import AuditLog
-from peerbayes.peers.errors import IdentityError, RefusedMessage
+from peerbayes.peers.errors import IdentityError, RefusedMessage, TwoRosters
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.inbox import Inbox
@@ -72,6 +72,7 @@ class Node:
 
     def __post_init__(self, own: Membership) -> None:
         self.standing = standing = Standing(own, self.told)
+        self._reading = asyncio.Lock()  # two rosters at once could put the older one on disk last
         self._ledger = ledger = Ledger(self.store, self.audit)
         self._processes = processes = Processes(standing, self.store, self.transport)
         standing.process = processes.own
@@ -79,11 +80,19 @@ class Node:
         self._parted = parted = Parted(standing, inbox)
         self._evidence = evidence = Evidence(standing, self.store, self.transport, self.audit, parted)
         self._agreeing = agreeing = Agreeing(standing, self.store, ledger, self.transport, self.source)
-        taking = Taking(standing, agreeing, inbox, parted, evidence, self.adopt)
+        taking = Taking(standing, agreeing, inbox, parted, evidence, self.adopt_offered)
         self._asking = Asking(standing, self.transport, agreeing, inbox, evidence, taking, processes)
         self._rounds = Rounds(standing, self.store, inbox, outbox, parted, evidence, ModelFile(self.model))
         self._answering = Answering(
-            standing, agreeing, outbox, parted, evidence, self.transport, self.audit, self.adopt, processes
+            standing,
+            agreeing,
+            outbox,
+            parted,
+            evidence,
+            self.transport,
+            self.audit,
+            self.adopt_offered,
+            processes,
         )
 
     @property
@@ -138,13 +147,25 @@ class Node:
         """The reply to whatever a peer with a certificate of this network sent."""
         return await self._answering.answer(caller, content)
 
+    async def adopt_offered(self, signed: bytes) -> None:
+        """Take a newer roster of the authority, whoever brought it. It is read in a thread, one at a time."""
+        async with self._reading:
+            self._follow(await asyncio.to_thread(self._read, signed), signed)
+
     def adopt(self, signed: bytes) -> None:
-        """Take a newer roster of the authority, whoever brought it."""
-        standing = self.standing
+        """The same, here and now."""
+        self._follow(self._read(signed), signed)
+
+    def _read(self, signed: bytes) -> Roster | None:
         try:
-            roster = self.newer(signed)
+            return self.newer(signed)
+        except TwoRosters as error:
+            raise RefusedMessage("two rosters", str(error)) from error
         except IdentityError as error:
             raise RefusedMessage("bad roster", str(error)) from error
+
+    def _follow(self, roster: Roster | None, signed: bytes) -> None:
+        standing = self.standing
         if roster is None or roster.version <= standing.roster.version:
             return
         if standing.roster.closed and roster.run != standing.roster.run:

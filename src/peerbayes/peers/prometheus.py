@@ -8,6 +8,7 @@ from typing import Any
 from peerbayes.peers.errors import PartMissing, PeerError
 from peerbayes.peers.exact_figures import may_leave_home
 from peerbayes.peers.home import Home
+from peerbayes.peers.supervision import supervised_thread
 
 
 def expose(address: str, home: Home, journals: list[Any]) -> None:
@@ -65,6 +66,12 @@ def expose(address: str, home: Home, journals: list[Any]) -> None:
     registry = CollectorRegistry()
     registry.register(Collector())
     try:
-        start_http_server(int(port), host or "127.0.0.1", registry)
+        server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
     except OSError as error:
         raise PeerError(f"--metrics {address}: {error.strerror}") from error
+
+    def go_on() -> None:
+        thread.join()  # it serves until it fails
+        server.serve_forever()
+
+    supervised_thread("the server of --metrics", go_on)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -23,6 +24,8 @@ __all__ = ["Member", "Roster", "valid_address"]
 
 FORMAT = 1
 LARGEST = 4 << 20  # bytes of a signed roster: about 20,000 members with four links each
+HEAD, MIDDLE = b'{"roster":', b',"signature":"'  # of the document, around the roster's text
+SIGNATURE = re.compile(rb'((?:[0-9a-f]{2}){1,80})"}')  # the rest of it
 PURPOSE = b"peerbayes roster\n"  # signed along: no other signature of the authority passes for a roster's
 
 
@@ -64,6 +67,11 @@ class Roster:
     def run(self) -> str:
         """What identifies a run: network, terms, names and links; not versions, addresses or revocations."""
         return hashlib.sha256(canonical([self.network, self.terms, self._names, self.links])).hexdigest()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """sha256 of everything in it, which is what the authority signs."""
+        return hashlib.sha256(self.to_json()).digest()
 
     def place(self, name: str) -> int:
         """The number of a member, from 0."""
@@ -168,20 +176,19 @@ class Roster:
         """The roster of a document, once the authority is known to have signed exactly that."""
         if len(content) > LARGEST:
             raise IdentityError(f"the roster has {len(content)} bytes; expected at most {LARGEST}")
+        text, signature = _split(content)
+        identity.verify(authority_certificate_pem, signature, PURPOSE + text)
         try:
-            document = json.loads(content)
-            plain, signature = document["roster"], bytes.fromhex(document["signature"])
-            text = canonical(plain)
-            genuine = canonical({"roster": plain, "signature": signature.hex()}) == content
-        except (KeyError, TypeError, ValueError, RecursionError) as problem:
+            plain = json.loads(text)
+            genuine = canonical(plain) == text
+        except (ValueError, RecursionError) as problem:
             raise IdentityError(
-                f"no signed roster: {problem!r:.80}; expected the roster.json that `peerbayes network` wrote"
+                f"the authority signed a roster that makes no sense: {problem!r:.80}"
             ) from problem
         if not genuine:
             raise IdentityError(
                 "the roster was written in another form than peerbayes writes it; get it again"
             )
-        identity.verify(authority_certificate_pem, signature, PURPOSE + text)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
             raise IdentityError(
                 f"the roster's format is not {FORMAT}; update with `pip install --upgrade peerbayes`"
@@ -248,6 +255,18 @@ class Roster:
 
     def _next(self, **changes: object) -> Roster:
         return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]
+
+
+def _split(content: bytes) -> tuple[bytes, bytes]:
+    """Return the text of a document and its signature, and read neither: whoever sends junk has it read by nobody."""
+    before, middle, after = content.rpartition(MIDDLE)
+    signature = SIGNATURE.fullmatch(after)
+    if not before.startswith(HEAD) or not middle or signature is None:
+        raise IdentityError(
+            f"no signed roster: it starts with {content[:20]!r} and ends with {content[-20:]!r}; expected the "
+            "roster.json that `peerbayes network` wrote"
+        )
+    return before[len(HEAD) :], bytes.fromhex(signature[1].decode())
 
 
 def _one_sided(what: str, ours: Iterable[str], theirs: Iterable[str]) -> list[str]:

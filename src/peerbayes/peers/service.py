@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import signal
 import time
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ from typing import IO, Any
 
 from peerbayes import sources
 from peerbayes.audit.judgement import WORDS
+from peerbayes.peers import descriptors
 from peerbayes.peers.audit import LEFT, AuditLog, Tail
 from peerbayes.peers.continuity import Log, refuse_broken
+from peerbayes.peers.descriptors import Spare
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.exposing import exposure
 from peerbayes.peers.hold_out import Table, held_out, split_key
@@ -27,9 +30,13 @@ from peerbayes.peers.roster import Roster
 from peerbayes.peers.spending import refuse_overspent
 from peerbayes.peers.standing import Membership
 from peerbayes.peers.store import Store
+from peerbayes.peers.supervision import Beside
 from peerbayes.peers.transport import Grpc
 
+log = logging.getLogger("peerbayes.peer")
+
 FLUSH = 1.0  # seconds between two writes of what happened
+WATCH = 0.5  # seconds between two looks at the roster in the folder
 PATIENCE = 0.5  # seconds to wait for the lock: somebody may be looking whether it is held
 
 
@@ -90,33 +97,45 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
     refuse_broken(home.state_path, home.audit_path)
     refuse_overspent(home, peer)
     (frame, labels), away = tables_of(peer)
+    descriptors.raise_limit()
+    spare = Spare()
     store = Store(home.state_path)
     journal, audit = Journal(store), AuditLog(home.audit_path)
     if journal_to is not None:
         journal_to.append(journal)
+    transport = Grpc(peer, journal.refused)
     node = Node(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
-        frame, labels, store, Grpc(peer, journal.refused), audit,
-        model=home.model_path, newer=lambda signed: _kept(home, signed), told=journal, linger=linger,
+        frame, labels, store, transport, audit,
+        model=home.model_path, newer=lambda signed: spare.run(lambda: _kept(home, signed)), told=journal, linger=linger,
         away=away,
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():
             journal("exposed", {"alarm": f"{alarm}. {WORDS}"})
     work = asyncio.ensure_future(node.run())
-    flushing = asyncio.ensure_future(_look_after(home, journal, node))
+    beside = Beside(work)
+    beside.add("the watch of the roster in the folder", lambda: _watch(home, journal, node, spare))
+    beside.add("the server for neighbours", transport.guard)
+    beside.add("the writing of what happens", lambda: _flush(journal, node))
     caught: list[int] = []
     with _signals(work, caught):
         try:
             await work
             return Stopped(True, node.turn)
         except asyncio.CancelledError:
+            if beside.failed is not None:
+                raise beside.failed from None
             if not caught:
                 raise
             return Stopped(False, node.turn, caught[0])
         finally:
-            flushing.cancel()
-            journal.flush(node.lines)  # the audit log is on disk, and the store learns how far it goes
+            await beside.stop()
+            spare.close()
+            try:
+                journal.flush(node.lines)
+            except Exception as error:  # it must not hide why the peer stops
+                log.warning(f"the last notes could not be written: {type(error).__name__}: {error}")
             audit.close()
             store.close()
 
@@ -126,14 +145,25 @@ def _kept(home: Home, signed: bytes) -> Roster:
     return home.keep_roster(signed) or Roster.verified(signed, home.authority_path.read_bytes())
 
 
-async def _look_after(home: Home, journal: Journal, node: Node) -> None:
-    """Write what happened, and take a roster that its owner put into the folder with `join`."""
+async def _watch(home: Home, journal: Journal, node: Node, spare: Spare) -> None:
+    """Take a roster that its owner put into the folder with `join`."""
+    refused = b""
+    while True:
+        await asyncio.sleep(WATCH)
+        signed = await asyncio.to_thread(spare.run, home.roster_path.read_bytes)
+        if signed in (node.standing.own.signed, refused):
+            continue
+        try:
+            await node.adopt_offered(signed)
+        except RefusedMessage as error:
+            refused = signed  # said once
+            journal.refused("this folder", error.reason, str(error))
+
+
+async def _flush(journal: Journal, node: Node) -> None:
+    """Write what happened."""
     while True:
         await asyncio.sleep(FLUSH)
-        signed = home.roster_path.read_bytes()
-        if signed != node.standing.own.signed:
-            with contextlib.suppress(RefusedMessage):
-                node.adopt(signed)
         await asyncio.to_thread(node.remember)
         await asyncio.to_thread(journal.flush, dict(node.lines))
 

@@ -41,6 +41,10 @@ class Line:
     offered: int = -1
     """The version that it was last given."""
     left: bool = False
+    rival: bytes = b""
+    """The digest of another roster of this peer's version that it says it has."""
+    wanted: bool = False
+    """Whether that roster is still to be asked for."""
 
 
 @dataclass(eq=False)
@@ -97,13 +101,25 @@ class Standing:
         """A question as this peer asks it now."""
         return Request(
             wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version,
-            process=self.process(), **more,
+            roster_digest=self.roster.digest, process=self.process(), **more,
         )  # fmt: skip
 
     def halt(self, error: PeerError) -> bool:
         """Let nothing more leave this peer, which is to stop; whether it was not to before."""
         first, self.halted = self.halted is None, self.halted or error
         return first
+
+    def compare_rosters(self, neighbour: str, version: int, digest: bytes) -> None:
+        """Notice a neighbour with another roster of the same version: their authority has signed two."""
+        line, roster = self.line(neighbour), self.roster
+        if not digest or version != roster.version or digest in (roster.digest, line.rival):
+            return
+        line.rival, line.wanted = digest, True
+        told = (
+            f"{neighbour} has another roster {version}, {digest.hex():.12} and not {roster.digest.hex():.12}: one of "
+            "the two is not what all members have"
+        )
+        self.refuse(neighbour, RefusedMessage("two rosters", told))
 
     def tell(self, what: str, **facts: Any) -> None:
         self.told(what, facts)

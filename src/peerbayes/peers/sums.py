@@ -82,7 +82,7 @@ class TreeSums:
             self._firsts[neighbour] = numbers
             return
         phase = self._phases[name][0]
-        part, behind = phase.parse(reply.body), self._behind.get(neighbour)
+        part, behind = await asyncio.to_thread(phase.parse, reply.body), self._behind.get(neighbour)
         if phase.peers is not None and phase.peers(part) != behind:
             raise RefusedMessage(
                 "implausible", f"a sum of {phase.peers(part)} peers; {behind} lie behind that link"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class Taking:
         inbox: Inbox,
         parted: Parted,
         evidence: Evidence,
-        adopt: Callable[[bytes], None],
+        adopt: Callable[[bytes], Awaitable[None]],
     ) -> None:
         self._standing, self._agreeing, self._inbox = standing, agreeing, inbox
         self._parted, self._evidence, self._adopt = parted, evidence, adopt
@@ -52,8 +52,9 @@ class Taking:
         if asked.kind == "roster" and asked.body:
             line.offered = asked.roster
         elif asked.kind == "roster":
-            line.tried = line.roster
+            line.tried, line.wanted = line.roster, False
         line.done, line.seen, line.roster = max(line.done, reply.done), time.time(), reply.roster
+        self._standing.compare_rosters(neighbour, reply.roster, reply.roster_digest)
 
     def _refused(self, neighbour: str, asked: Request, reply: Reply) -> None:
         self._standing.note(neighbour, f"it refuses: {reply.reason}")
@@ -71,7 +72,7 @@ class Taking:
     async def _content(self, neighbour: str, asked: Request, reply: Reply) -> None:
         agreed = self._standing.agreed
         if asked.kind == "roster" and reply.body:
-            self._adopt(reply.body)
+            await self._adopt(reply.body)
         elif asked.kind in ("sum", "first"):
             await self._agreeing.sums.take(neighbour, asked.kind, asked.phase, reply)
         elif asked.kind == "round" and agreed is not None:

@@ -9,37 +9,41 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from peerbayes.peers import descriptors, proofs, tls
+from peerbayes.peers.calls import (
+    METHOD,
+    PROOF,
+    Answer,
+    Barred,
+    Caller,
+    Unreachable,
+    explained,
+    handler,
+    signed_reply,
+)
 from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peers.home import Peer
-from peerbayes.peers.identity import fingerprint, sign, verify
+from peerbayes.peers.identity import fingerprint, signing, verify, verifying
+from peerbayes.peers.proofs import Ends
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.wire import LARGEST_REQUEST
 
+__all__ = ["Answer", "Barred", "Grpc", "Hub", "InMemory", "Transport", "Unreachable"]
+
 log = logging.getLogger("peerbayes.peer")
 
-Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its request -> the reply
-
-METHOD = "/peerbayes.Peer/Ask"
-PROOF = "/peerbayes.Peer/Prove"
-PURPOSE = b"peerbayes proof\n"  # signed along, so that no other signature of a peer passes for a proof
-SAID = b"peerbayes said\n"  # the same for what a peer vouches for
+SAID = b"peerbayes said\n"  # signed along: no other signature passes for what a peer vouches for
 ROOM = 64 << 10  # bytes around the numbers of a reply
 
 # Calls that all neighbours together may have waiting here; more are turned away by gRPC itself.
 WAITING = 256
-UNREAD = 8  # of one caller, begun and not yet read
-PATIENCE = 10.0  # seconds for the request of a call that was begun
-
-
-class Unreachable(PeerError):
-    """A neighbour that cannot be reached now."""
+GUARD = 0.5  # seconds between two looks at the server
+HANDSHAKE = 10.0  # seconds for TLS and the first frame of a connection; who brings neither is cut off
 
 
 class Transport(Protocol):
@@ -117,37 +121,50 @@ def _mark(name: str, content: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\0" + content).digest()
 
 
+class Shown(NamedTuple):
+    """A certificate that a neighbour proved to hold the key of."""
+
+    fingerprint: str
+    refuse: Callable[[bytes, bytes], None]
+    """Refuses a signature of some content that is not by that key."""
+
+
 class Grpc:
-    """Unary calls over mutual TLS."""
+    """Unary calls over mutual TLS 1.3."""
 
     def __init__(self, peer: Peer, refused: Callable[[str, str, str], None]) -> None:
+        tls.grpc()  # before anything else can load it with other settings
+        self._name, self._network = peer.name, peer.terms.network
         self._identity = peer.key, peer.certificate
+        self._fingerprint, self._sign = fingerprint(peer.certificate), signing(peer.key)
         self._authority = peer.authority
         self._listen = peer.settings.listen
         self._largest = peer.terms.limits.message_bytes + ROOM
-        self._refused = refused
+        self.refused = refused
         self._server: Any = None
         self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
         self._proven: dict[str, str] = {}
         # Certificates that neighbours proved to hold the keys of, and this peer's own.
-        self._shown: dict[str, bytes] = {peer.name: peer.certificate}
+        self._shown: dict[str, Shown] = {
+            peer.name: Shown(fingerprint(peer.certificate), verifying(peer.certificate))
+        }
         self.follow(peer.roster)
 
     def follow(self, roster: Roster) -> None:
-        """Addresses and certificates are those of this roster from now on."""
+        """Addresses, certificates and revocations are those of this roster from now on."""
+        self._run, self._revoked = roster.run, frozenset(roster.revoked)
         self._addresses = {member.name: member.address for member in roster.members}
         self._certificates = {member.name: member.certificate for member in roster.members}
 
     def vouch(self, content: bytes) -> bytes:
-        key, certificate = self._identity
-        return certificate + b"\0" + sign(key, SAID + content)
+        return self._identity[1] + b"\0" + self._sign(SAID + content)
 
     def vouched(self, name: str, content: bytes, proof: bytes) -> None:
         self._signed(name, SAID + content, proof)
 
     async def serve(self, answer: Answer) -> None:
-        import grpc
-
+        grpc = tls.grpc()
+        self._answer = answer
         self._server = grpc.aio.server(
             maximum_concurrent_rpcs=WAITING,
             options=[
@@ -156,9 +173,12 @@ class Grpc:
                 ("grpc.max_send_message_length", self._largest),
                 ("grpc.max_concurrent_streams", 16),
                 ("grpc.max_metadata_size", 8 << 10),
+                # Of connections in all, with or without a certificate; more are closed at once.
+                ("grpc.max_allowed_incoming_connections", descriptors.connections(descriptors.limit())),
+                ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
             ],
         )
-        self._server.add_generic_rpc_handlers((_handler(answer, self._prove, self._caller, self._refused),))
+        self._server.add_generic_rpc_handlers((handler(self, answer),))
         credentials = grpc.ssl_server_credentials(
             [self._identity], root_certificates=self._authority, require_client_auth=True
         )
@@ -174,23 +194,53 @@ class Grpc:
             )
         await self._server.start()
 
-    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
-        import grpc
+    async def guard(self) -> None:
+        """Start the server again where it has ended by itself: gRPC logs why, and would answer nobody any more."""
+        while True:
+            await asyncio.sleep(GUARD)
+            server = self._server
+            if server is None or await _lasts(server) or server is not self._server:
+                continue
+            log.warning("the server for neighbours has ended and is started again")
+            await self.serve(self._answer)
 
+    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
         ask, prove = self._calls(neighbour)
+        nonce = proofs.new_nonce()
         try:
             if self._proven.get(neighbour) != self._certificates[neighbour]:
-                self._check(neighbour, nonce := os.urandom(32), await prove(nonce, timeout=timeout))
-            return await ask(request, timeout=timeout)
-        except grpc.aio.AioRpcError as error:
+                first, run = proofs.new_nonce(), self._run
+                proof = await prove(proofs.proof_request(run, first), timeout=timeout)
+                self._check(neighbour, run, first, proof)
+            call = ask(request, timeout=timeout, metadata=((proofs.NONCE_KEY, nonce),))
+            reply, signature = await signed_reply(call)
+        except tls.grpc().aio.AioRpcError as error:
             self._proven.pop(neighbour, None)  # the next connection may be to somebody else
-            raise _explained(neighbour, self._addresses[neighbour], error) from error
+            raise explained(neighbour, self._addresses[neighbour], error) from error
+        digests = await proofs.digest(request), await proofs.digest(reply)
+        if not self.signed(neighbour, signature, self._asked(neighbour).reply(nonce, *digests)):
+            self._proven.pop(neighbour, None)
+            raise RefusedMessage(
+                "wrong signature", f"a reply that is not signed by {neighbour} for this peer"
+            )
+        return reply
 
-    def _check(self, neighbour: str, nonce: bytes, proof: bytes) -> None:
+    def _asked(self, neighbour: str) -> Ends:
+        """Who asks whom, where this peer asks a neighbour."""
+        return Ends(
+            self._network, self._name, self._fingerprint, neighbour, self._certificates.get(neighbour, "")
+        )
+
+    def _answered(self, caller: Caller) -> Ends:
+        """Who asks whom, where this peer is asked."""
+        return Ends(self._network, caller.name, caller.certificate, self._name, self._fingerprint)
+
+    def _check(self, neighbour: str, run: str, nonce: bytes, proof: bytes) -> None:
         """Whoever is asked must hold the key of the certificate in the roster: a replaced one has the same name."""
-        self._signed(neighbour, PURPOSE + nonce, proof)
+        self._signed(neighbour, self._asked(neighbour).proof(run, nonce), proof)
         self._proven[neighbour] = self._certificates[neighbour]
-        self._shown[neighbour] = proof.partition(b"\0")[0]
+        certificate = proof.partition(b"\0")[0]
+        self._shown[neighbour] = Shown(fingerprint(certificate), verifying(certificate))
 
     def _signed(self, name: str, content: bytes, proof: bytes) -> None:
         """Refuse what was not signed with the key of the certificate that the roster has for a name."""
@@ -203,22 +253,21 @@ class Grpc:
             raise RefusedMessage("other certificate", str(error)) from error
 
     def sign(self, content: bytes) -> bytes:
-        return sign(self._identity[0], content)
+        return self._sign(content)
 
     def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
-        certificate = self._shown.get(neighbour)
-        if certificate is None or fingerprint(certificate) != self._certificates.get(neighbour):
+        shown = self._shown.get(neighbour)
+        if shown is None or shown.fingerprint != self._certificates.get(neighbour):
             return False
         try:
-            verify(certificate, signature, content)
+            shown.refuse(signature, content)
         except IdentityError:
             return False
         return True
 
     def _calls(self, neighbour: str) -> tuple[Any, Any]:
         """How to ask a neighbour, and how to have it prove who it is."""
-        import grpc
-
+        grpc = tls.grpc()
         address = self._addresses[neighbour]
         known = self._channels.get(neighbour)
         if known is None or known[0] != address:
@@ -245,19 +294,30 @@ class Grpc:
             self._proven.pop(neighbour, None)  # gRPC connects again by itself, perhaps to somebody else
         return known[2]
 
-    def _prove(self, nonce: bytes) -> bytes:
-        key, certificate = self._identity
-        return certificate + b"\0" + sign(key, PURPOSE + nonce)
+    # --- what a call meets here ------------------------------------------------------------------------
 
-    def _caller(self, names: list[bytes], certificates: list[bytes]) -> str | None:
+    def prove(self, caller: Caller, content: bytes) -> bytes:
+        """Return a proof that this peer holds its key, for this caller; a revoked one gets none."""
+        if caller.name in self._revoked:
+            raise RefusedMessage("revoked", f"{caller.name} is no longer a member")
+        return (
+            self._identity[1] + b"\0" + self._sign(self._answered(caller).proof(*proofs.proof_asked(content)))
+        )
+
+    async def sign_reply(self, caller: Caller, nonce: bytes, request: bytes, reply: bytes) -> bytes:
+        """Return this peer's signature of a reply, good for the one request that it answers."""
+        digests = await proofs.digest(request), await proofs.digest(reply)
+        return self._sign(self._answered(caller).reply(nonce, *digests))
+
+    def caller(self, names: list[bytes], certificates: list[bytes]) -> Caller | None:
         """Whose certificate this is, if it is the one in the roster; who is not in it yet may come with a newer one."""
         if len(names) != 1 or len(certificates) != 1:
             return None
-        name = names[0].decode(errors="replace")
-        if self._certificates.get(name) not in (None, _fingerprint(certificates[0])):
-            self._refused(name, "other certificate", "not the certificate that the roster has for this name")
+        name, shown = names[0].decode(errors="replace"), _fingerprint(certificates[0])
+        if self._certificates.get(name) not in (None, shown):
+            self.refused(name, "other certificate", "not the certificate that the roster has for this name")
             return None
-        return name
+        return Caller(name, shown)
 
     async def close(self) -> None:
         for _, channel, _ in self._channels.values():
@@ -268,96 +328,14 @@ class Grpc:
             await server.stop(1.0)
 
 
+async def _lasts(server: Any) -> bool:
+    """Return whether a server is still there, a moment from now."""
+    try:
+        return bool(await server.wait_for_termination(GUARD))
+    except Exception:  # why it ended, which gRPC has logged
+        return False
+
+
 @lru_cache(maxsize=256)
 def _fingerprint(certificate: bytes) -> str:
     return fingerprint(certificate)
-
-
-def _handler(
-    answer: Answer,
-    proof: Callable[[bytes], bytes],
-    caller: Callable[[list[bytes], list[bytes]], str | None],
-    refused: Callable[[str, str, str], None],
-) -> Any:
-    """One unary method. The request is read here, so that a caller is known, and counted, before it has sent it."""
-    import grpc
-
-    reading: Counter[str] = Counter()
-
-    async def reply(_: Any, context: Any) -> bytes:
-        name, request = await read(context)
-        try:
-            return await answer(name, request)
-        except Exception:
-            log.exception("a request could not be answered")
-            await context.abort(grpc.StatusCode.INTERNAL, "the request could not be answered")
-            raise
-
-    async def prove(_: Any, context: Any) -> bytes:
-        name, nonce = await read(context)
-        if len(nonce) != 32:
-            refused(name, "unreadable", f"{len(nonce)} bytes to sign instead of 32")
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "32 bytes are needed")
-        return proof(nonce)
-
-    async def read(context: Any) -> tuple[str, bytes]:
-        """Who calls, and what it sent."""
-        known = context.auth_context()
-        name = caller(known.get("x509_common_name", []), known.get("x509_pem_cert", []))
-        if name is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
-            raise AssertionError  # abort raises
-        if reading[name] >= UNREAD:
-            refused(name, "too many at once", f"{UNREAD} calls that were begun and bring nothing")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-        reading[name] += 1
-        try:
-            async with asyncio.timeout(PATIENCE):
-                request = await context.read()
-        except TimeoutError:
-            refused(name, "nothing sent", f"a call that brought no request in {PATIENCE:.0f} s")
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
-            raise AssertionError from None
-        finally:
-            reading[name] -= 1
-        if request is grpc.aio.EOF:
-            refused(name, "too large", f"a request above {LARGEST_REQUEST:,} bytes, or none")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request is larger than max")
-        return name, request
-
-    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
-        def service(self, details: Any) -> Any:
-            method = {METHOD: reply, PROOF: prove}.get(details.method)
-            return None if method is None else grpc.stream_unary_rpc_method_handler(method)
-
-    return Handler()
-
-
-# What gRPC says of a failed call, and what it means.
-FAILURES = (
-    ("Hostname Verification", "has another peer's certificate: is the address right?"),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "has a certificate of another authority, or one that has expired: are the clocks right?",
-    ),
-    ("Connection refused", "refuses connections: it is not running, or its port is another"),
-    ("No route", "cannot be reached: no route to its host"),
-    ("DNS resolution failed", "has an address that cannot be resolved"),
-    ("Domain name not found", "has an address that cannot be resolved"),
-    ("Socket closed", "closed the connection: it may not trust this certificate, or is going down"),
-    ("Connection reset", "closed the connection: it may not trust this certificate, or is going down"),
-)
-
-
-def _explained(neighbour: str, address: str, error: Any) -> PeerError:
-    import grpc
-
-    details = (str(error.details()).splitlines() or [""])[0]
-    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
-        return RefusedMessage("too large", details)
-    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Unreachable(f"{neighbour} at {address} did not answer in time")
-    for mark, meaning in FAILURES:
-        if mark in details:
-            return Unreachable(f"{neighbour} at {address} {meaning}")
-    return Unreachable(f"{neighbour} at {address}: {error.code().name.lower()}, {details:.200}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from peerbayes.peers.errors import RefusedMessage
 
-VERSION = 2
+VERSION = 3
 LARGEST_REQUEST = 512 << 10  # bytes; requests carry no numbers, at most a roster
 
 Name = Annotated[
@@ -34,6 +34,7 @@ Status = Literal["ok", "not yet", "gone", "refused"]
 
 
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+RosterDigest = Annotated[bytes, msgspec.Meta(max_length=32)]  # sha256 of what the authority signed
 Signature = Annotated[bytes, msgspec.Meta(max_length=80)]  # ECDSA P-256 in DER has at most 72
 
 
@@ -82,6 +83,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: Name = ""  # fingerprint, once there is one
     done: Whole = 0  # rounds that the sender has stored
     roster: Whole = 0  # the version that the sender knows
+    roster_digest: RosterDigest = b""
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0  # seconds the answer may take
     body: bytes = b""  # a signed roster that the sender thinks is newer
     heard: Annotated[tuple[Said, ...], msgspec.Meta(max_length=MOST_SAID)] = ()  # from neighbours of both
@@ -103,6 +105,7 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: Name = ""
     done: Whole = 0
     roster: Whole = 0
+    roster_digest: RosterDigest = b""
     clock: float = 0.0  # seconds since 1970 where the sender is
     shape: Annotated[tuple[Whole, ...], msgspec.Meta(max_length=4)] = ()
     digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""

@@ -1,0 +1,161 @@
+"""A gRPC call at its two ends: what is read of it where it arrives, and what its failure means where it began."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol
+
+from peerbayes.peers import tls
+from peerbayes.peers.errors import PeerError, RefusedMessage
+from peerbayes.peers.proofs import NONCE_KEY, SIGNATURE_KEY
+from peerbayes.peers.wire import LARGEST_REQUEST
+
+log = logging.getLogger("peerbayes.peer")
+
+Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its request -> the reply
+
+METHOD = "/peerbayes.Peer/Ask"
+PROOF = "/peerbayes.Peer/Prove"
+UNREAD = 8  # calls of one caller, begun and not yet read
+PATIENCE = 10.0  # seconds for the request of a call that was begun
+
+
+class Unreachable(PeerError):
+    """A neighbour that cannot be reached now."""
+
+
+class Barred(Unreachable):
+    """A neighbour that does not talk to this peer."""
+
+
+class Caller(NamedTuple):
+    """Who calls, as its certificate says."""
+
+    name: str
+    certificate: str
+    """Its fingerprint."""
+
+
+class Desk(Protocol):
+    """What a call meets where it arrives."""
+
+    def caller(self, names: list[bytes], certificates: list[bytes]) -> Caller | None: ...
+    def prove(self, caller: Caller, content: bytes) -> bytes: ...
+    async def sign_reply(self, caller: Caller, nonce: bytes, request: bytes, reply: bytes) -> bytes: ...
+    def refused(self, who: str, reason: str, detail: str) -> None: ...
+
+
+def handler(desk: Desk, answer: Answer) -> Any:
+    """Return the two methods. Requests are read here, so that a caller is known and counted before it has sent one."""
+    grpc = tls.grpc()
+    reading: Counter[str] = Counter()
+
+    async def reply(_: Any, context: Any) -> bytes:
+        caller, request = await read(context)
+        try:
+            told = await answer(caller.name, request)
+        except Exception:
+            log.exception("a request could not be answered")
+            await context.abort(grpc.StatusCode.INTERNAL, "the request could not be answered")
+            raise
+        nonce = _beside(context.invocation_metadata(), NONCE_KEY)
+        signature = await desk.sign_reply(caller, nonce, request, told)
+        context.set_trailing_metadata(((SIGNATURE_KEY, signature),))
+        return told
+
+    async def prove(_: Any, context: Any) -> bytes:
+        caller, content = await read(context)
+        try:
+            return desk.prove(caller, content)
+        except RefusedMessage as error:
+            desk.refused(caller.name, error.reason, str(error))
+            barred = error.reason == "revoked"
+            code = grpc.StatusCode.PERMISSION_DENIED if barred else grpc.StatusCode.INVALID_ARGUMENT
+            await context.abort(code, f"{error.reason}: {error}")
+            raise
+
+    async def read(context: Any) -> tuple[Caller, bytes]:
+        """Who calls, and what it sent."""
+        known = context.auth_context()
+        caller = desk.caller(known.get("x509_common_name", []), known.get("x509_pem_cert", []))
+        if caller is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
+            raise AssertionError  # abort raises
+        name = caller.name
+        if reading[name] >= UNREAD:
+            desk.refused(name, "too many at once", f"{UNREAD} calls that were begun and bring nothing")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
+        reading[name] += 1
+        try:
+            async with asyncio.timeout(PATIENCE):
+                request = await context.read()
+        except TimeoutError:
+            desk.refused(name, "nothing sent", f"a call that brought no request in {PATIENCE:.0f} s")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
+            raise AssertionError from None
+        finally:
+            reading[name] -= 1
+        if request is grpc.aio.EOF:
+            desk.refused(name, "too large", f"a request above {LARGEST_REQUEST:,} bytes, or none")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request is larger than max")
+        return caller, request
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
+        def service(self, details: Any) -> Any:
+            method = {METHOD: reply, PROOF: prove}.get(details.method)
+            return None if method is None else grpc.stream_unary_rpc_method_handler(method)
+
+    return Handler()
+
+
+async def signed_reply(call: Any) -> tuple[bytes, bytes]:
+    """Return what a call brought: the reply, and its signature."""
+    reply = await call
+    return reply, _beside(await call.trailing_metadata(), SIGNATURE_KEY)
+
+
+def _beside(metadata: Any, key: str) -> bytes:
+    """Return what travels beside a message under a key; nothing where it is not there."""
+    value = next((value for name, value in metadata or () if name == key), b"")
+    return value if isinstance(value, bytes) else b""
+
+
+# What gRPC says of a failed call, and what it means.
+FAILURES = (
+    ("Hostname Verification", "has another peer's certificate: is the address right?"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "has a certificate of another authority, or one that has expired: are the clocks right?",
+    ),
+    ("SSLV3_ALERT_HANDSHAKE_FAILURE", "does not speak TLS 1.3: update it, or look what is between"),
+    ("PROTOCOL_VERSION", "does not speak TLS 1.3: update it, or look what is between"),
+    ("Connection refused", "refuses connections: it is not running, or its port is another"),
+    ("No route", "cannot be reached: no route to its host"),
+    ("DNS resolution failed", "has an address that cannot be resolved"),
+    ("Domain name not found", "has an address that cannot be resolved"),
+    ("Socket closed", "closed the connection: it may not trust this certificate, or is going down"),
+    ("Connection reset", "closed the connection: it may not trust this certificate, or is going down"),
+)
+
+
+def explained(neighbour: str, address: str, error: Any) -> PeerError:
+    """Return what a failed call means, in words."""
+    grpc = tls.grpc()
+    details = (str(error.details()).splitlines() or [""])[0]
+    if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return RefusedMessage("too large", details)
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Unreachable(f"{neighbour} at {address} did not answer in time")
+    if error.code() == grpc.StatusCode.PERMISSION_DENIED:
+        return Barred(f"{neighbour} at {address} refuses this peer: {details:.200}")
+    if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+        return RefusedMessage(
+            "other version", f"{neighbour} does not take this peer's requests: {details:.200}"
+        )
+    for mark, meaning in FAILURES:
+        if mark in details:
+            return Unreachable(f"{neighbour} at {address} {meaning}")
+    return Unreachable(f"{neighbour} at {address}: {error.code().name.lower()}, {details:.200}")
