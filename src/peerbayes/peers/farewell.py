@@ -14,14 +14,10 @@ from peerbayes.peers.wire import Request
 async def farewell(peer: Peer) -> dict[str, str]:
     """Tell every neighbour; how each took it."""
     transport = Grpc(peer, lambda who, reason, detail: None)
+    roster = peer.roster
     asked = Request(
-        wire.VERSION,
-        peer.roster.run,
-        peer.name,
-        "leave",
-        roster=peer.roster.version,
-        roster_digest=peer.roster.digest,
-    )
+        wire.VERSION, roster.run, peer.name, "leave", roster=roster.version, roster_digest=roster.digest
+    )  # fmt: skip
 
     async def tell(name: str) -> str:
         try:
