@@ -25,10 +25,11 @@ from test_survival import finished, history
 from peerbayes.peers import patience, wire
 from peerbayes.peers.audit import AuditLog, Position, entries
 from peerbayes.peers.continuity import Log, OfState, Stored, problem_of, refuse_broken
-from peerbayes.peers.errors import IdentityError, NeedsPerson, OtherProcess
+from peerbayes.peers.errors import BrokenRecord, IdentityError, NeedsPerson, OtherProcess
 from peerbayes.peers.facts import Facts
 from peerbayes.peers.founder import Founder
 from peerbayes.peers.home import Home
+from peerbayes.peers.ledger import Ledger
 from peerbayes.peers.loopback import Loopback, free_ports
 from peerbayes.peers.node import Membership, Node
 from peerbayes.peers.processes import Processes
@@ -538,6 +539,65 @@ def test_whatever_happens_to_a_folder_no_more_left_than_its_ledger_says(steps, t
 @given(steps=STEPS)
 def test_whatever_happens_to_a_folder_for_long(hidden, graph, steps, tmp_path_factory):
     mishaps(tmp_path_factory.mktemp("fate"), steps, terms(**hidden), graph)
+
+
+def test_a_power_cut_takes_no_release_from_the_log_and_is_not_taken_for_tampering(tmp_path):
+    """What was not brought to disk is gone from the log; of what left, every release is there all the same."""
+    fate = Mishaps(tmp_path, terms(), TRIANGLE)
+    peers, home = fate.peers, fate.peers.home
+    for _ in range(3):
+        fate.step("run", 2)
+        with home.audit_path.open("ab") as file:  # a line that never got as far as the disk, torn
+            file.write(b'{"at": "2026-01-31T12:00:00.123Z", "to": "p1", "wh')
+        fate.step("power cut", None)
+        refuse_broken(home.state_path, home.audit_path)
+        lines = {entry["what"] for entry in entries(home.audit_path)}
+        assert {f"private release round {turn}" for turn, *_ in peers.left} <= lines
+    assert peers.spent <= peers.ledger + 1e-9 and earlier(home) == []
+
+
+def test_a_release_that_a_crash_kept_from_the_log_is_written_at_the_next_start(tmp_path, monkeypatch):
+    """It was stored, and the process ended there: nothing of it has left, and it is the same when it does."""
+    peers = Watched(tmp_path, terms())
+    enter = Ledger.enter
+
+    def killed(self, name):
+        if name == "round 3" and self._store is peers.nodes["p0"].store:
+            raise OSError("killed")
+        enter(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "enter", killed)
+        with pytest.raises(OSError, match="killed"):
+            asyncio.run(peers.run(6))
+    stored = [(entry["name"], entry["digest"].hex()) for entry in current(peers.home)]
+    assert [name for name, _ in stored] == ["round 1", "round 2", "round 3"]
+    assert max(turn for turn, *_ in peers.left) == 2
+    asyncio.run(peers.run(2))
+    lines = [entry for entry in entries(peers.home.audit_path) if not entry["to"]]
+    entered = [(entry["what"].removeprefix("private release "), entry["digest"]) for entry in lines]
+    assert entered[:3] == stored and len(dict(entered)) == len(entered) == len(current(peers.home))
+    assert max(turn for turn, *_ in peers.left) >= 3
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["plain", "masked"])
+def test_without_noise_a_restored_or_deleted_state_is_not_gone_on_with_either(hidden, tmp_path):
+    """It could say something else than it has said; under a mask that was used, where messages are masked."""
+    agreed = Terms(
+        "test", "y", rounds=6, privacy=Privacy(secure_sum=hidden), limits=Limits(deadline=HANG)
+    )  # fmt: skip
+    fate = Mishaps(tmp_path, agreed, nx.complete_graph(4))
+    home = fate.peers.home
+    for step in (("run", 2), ("snapshot", None), ("run", 3)):
+        fate.step(*step)
+    restore(tmp_path / "backup-1", home, STATE)
+    with pytest.raises(BrokenRecord) as refused:
+        refuse_broken(home.state_path, home.audit_path)
+    assert refused.value.case == "state restored"
+    delete(home, STATE)
+    with pytest.raises(BrokenRecord) as refused:
+        refuse_broken(home.state_path, home.audit_path)
+    assert refused.value.case == "state gone"
 
 
 # --- neighbours notice what the folder cannot ------------------------------------------------------------------
