@@ -18,10 +18,11 @@ from peerbayes import topologies
 from peerbayes.errors import SchemaMismatch
 from peerbayes.peers import patience, wire
 from peerbayes.peers import store as store_module
-from peerbayes.peers.agreement import data_digest, described, refuse_large
+from peerbayes.peers.agreement import data_digest, refuse_large
 from peerbayes.peers.audit import AuditLog, entries
 from peerbayes.peers.errors import PeerError
 from peerbayes.peers.node import Membership, Node
+from peerbayes.peers.own_table import described
 from peerbayes.peers.roster import Member, Roster
 from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Limits, Terms

@@ -124,7 +124,7 @@ def test_the_only_neighbour_of_a_leaf_gets_its_residual_every_round(name):
 
 def test_a_leaf_of_the_tree_tells_rows_means_and_every_category():
     pytest.importorskip("msgspec")
-    from peerbayes.peers.agreement import described
+    from peerbayes.peers.own_table import described
     from peerbayes.peers.summary import Summary
     from peerbayes.peers.terms import Terms
 

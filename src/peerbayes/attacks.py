@@ -10,6 +10,7 @@ deviation of the honest messages, entry by entry; `strength` is the number in ea
     mixswap    0.6 φ̄ + 0.4 swap          a lie that is half true
     label      honest code on rows whose labels are reversed
     alie       φ̄ − 1.5·s                 a little is enough (Baruch and others, 2019), with class sums kept
+    honest     φ                          no lie in the rounds: see `report`
     dissensus  φ_v − 1.5·Σ_u a_vu (φ_u − φ_v) / Σ_b a_vb
                                           to each receiver v what undoes its honest neighbours u, shared among the
                                           attackers b (He and others, 2022)
@@ -25,13 +26,14 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.arguments import number, one_of, refusal, share
+from peerbayes.false_reports import REPORTS
 from peerbayes.invariants import Invariants
 from peerbayes.topologies.links import only, row_sums, rows_of
 
 # What `strength` is unless somebody says otherwise; those without a number have none.
 KINDS: dict[str, float | None] = {
     "flip": 1.0, "scale": 10.0, "noise": 1.0, "swap": None, "mixswap": 0.4, "label": None, "alie": 1.5,
-    "dissensus": 1.5,
+    "dissensus": 1.5, "honest": None,
 }  # fmt: skip
 
 ATTACK_STREAM = 5  # sets attackers and their noise apart from other random numbers of the same seed
@@ -41,19 +43,29 @@ ATTACK_STREAM = 5  # sets attackers and their noise apart from other random numb
 class Attack:
     """Some peers, drawn at random, say what harms the others.
 
-    kind      what they say: "flip", "scale", "noise", "swap", "mixswap", "label", "alie" or "dissensus"
+    kind      what they say: "flip", "scale", "noise", "swap", "mixswap", "label", "alie", "dissensus" or
+              "honest"
     fraction  their share of all peers, from 0 to below 1; at least one, unless it is 0
     strength  the number in what they say; None: the usual one of each kind
+    report    what they lie about before the first round: "rows", "mean", "spread", "start" or "all" (see
+              `false_reports`); None: nothing
+    allowed   whether these lies are no larger than robust peers let pass
     """
 
     kind: str
     fraction: float = 0.1
     strength: float | None = None
+    report: str | None = None
+    allowed: bool = False
 
     def __post_init__(self) -> None:
         one_of("the attack", self.kind, tuple(KINDS))
         fraction = share("the attack's fraction", self.fraction, "a share of the peers, from 0 to below 1")
         object.__setattr__(self, "fraction", fraction)
+        if self.report is not None:
+            one_of("the attack's report", self.report, REPORTS)
+        if not isinstance(self.allowed, bool) or (self.allowed and self.report is None):
+            raise refusal("the attack's allowed", self.allowed, "true or false, beside a report")
         if self.strength is None:
             return
         if KINDS[self.kind] is None:
@@ -74,7 +86,9 @@ class Attack:
         return cls(**given)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in asdict(self).items() if value is not None)
+        return " ".join(
+            f"{name}={value}" for name, value in asdict(self).items() if value not in (None, False)
+        )
 
     def attackers(self, nodes: int, seed: int) -> np.ndarray:
         """Who they are of so many `nodes`, drawn from the `seed`: sorted numbers of peers."""
@@ -108,7 +122,7 @@ class Attack:
         hostile = np.zeros(len(honest), dtype=bool)
         hostile[attackers] = True
         false = hostile[mixing.indices] & ~hostile[receivers]  # among themselves attackers tell the truth
-        if self.kind == "label" or not false.any():
+        if self.kind in ("label", "honest") or not false.any():
             return honest, places
         if self.kind == "dissensus":
             victims, which = np.unique(receivers[false], return_inverse=True)

@@ -19,6 +19,9 @@ Scalar = str | bool | int | float
 
 LARGEST = sys.float_info.max
 
+# A column whose deviation is below this share of its location is constant: the rest is rounding.
+ROUNDING = 1e-13
+
 
 @dataclass(frozen=True)
 class Column:
@@ -211,6 +214,12 @@ def _units(column: Column) -> tuple[float, float, bool]:
 
 def _variance(column: Column) -> float:
     return 0.0 if column.constant else column.scale**2
+
+
+def with_units(column: Column, location: float, deviation: float) -> Column:
+    """Return the column with these units; one that does not vary has the scale 1."""
+    constant = deviation <= ROUNDING * abs(location)
+    return replace(column, location=location, scale=1.0 if constant else deviation, constant=constant)
 
 
 def column_differences(mine: Column, theirs: Column) -> list[str]:

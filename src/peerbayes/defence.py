@@ -120,7 +120,7 @@ class Defence:
         found[heard] = guard.strikes(
             errors[heard], receivers[heard], len(mixing.indptr) - 1, said.shape[1], turn
         )
-        if self.attack is not None and self.attack.kind != "label":
+        if self.attack is not None and self.attack.kind not in ("label", "honest"):
             found &= ~np.isin(receivers, self.attackers)
         strikes = strikes.copy()
         strikes[at[found]] += 1

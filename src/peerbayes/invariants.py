@@ -216,10 +216,7 @@ def invariants_of(
     limit     where standardised values end
     even      whether every class is as likely as any other under the start, so that |y − p| ≤ 1 − 1/C
     """
-    linked = getattr(family, "linked", np.zeros(family.continuous + len(whole), dtype=bool))[
-        family.continuous :
-    ]
-    known = [bool(link) or there for link, there in zip(linked, whole, strict=True)]
+    known = counted_columns(family, whole)
     bounds = bounds_of(family, limit)
     if gapped:
         bounds = np.full(family.size, UNCLIPPED * max(1.0, limit**2))
@@ -243,6 +240,14 @@ def invariants_of(
         rounding=rounding,
         cells=tuple(cells for cells, columns in family.tabled() if all(known[column] for column in columns)),
     )
+
+
+def counted_columns(family: Family, whole: Sequence[bool]) -> list[bool]:
+    """Which discrete columns count every row: those that are `whole`, and those that a family completes."""
+    linked = getattr(family, "linked", np.zeros(family.continuous + len(whole), dtype=bool))[
+        family.continuous :
+    ]
+    return [bool(link) or there for link, there in zip(linked, whole, strict=True)]
 
 
 def bounds_of(family: Family, limit: float) -> np.ndarray:

@@ -14,11 +14,17 @@ from peerbayes.schema import Schema
 
 
 def pooled(
-    rows: Rows, labels: np.ndarray, sizes: np.ndarray, schema: Schema, links: csr_array
+    rows: Rows,
+    labels: np.ndarray,
+    sizes: np.ndarray,
+    schema: Schema,
+    links: csr_array,
+    weights: np.ndarray | None = None,
 ) -> tuple[Pairs, np.ndarray]:
     """The statistics of pairs of all peers, and the bytes that each peer sends for them [N].
 
-    Each peer sends every neighbour on the tree the sum of what lies behind it, once.
+    Each peer sends every neighbour on the tree the sum of what lies behind it, once. `weights` are of each row of a
+    peer: [N]; None: 1.
     """
     ends = np.concatenate([[0], np.cumsum(sizes)])
     parts = [slice(begin, end) for begin, end in itertools.pairwise(ends.tolist())]
@@ -26,7 +32,11 @@ def pooled(
 
     def own(part: slice) -> Pairs:
         some = Rows(rows.values[part], rows.codes[part])
-        return Pairs.of(some, labels[part], classes, schema.cardinalities)
+        return Pairs.of(some, labels[part], classes, schema.cardinalities, of_rows(part))
+
+    def of_rows(part: slice) -> np.ndarray | None:
+        weight = 1.0 if weights is None else weights[parts.index(part)]
+        return None if weight == 1.0 else np.full(part.stop - part.start, weight)
 
     # Each peer's are made twice: those of all peers together may not fit.
     bound = sum(float(np.abs(own(part).vector).max()) for part in parts)

@@ -1,5 +1,6 @@
 """What peers agree on before the first round, by exact sums over the roster's spanning tree.
 
+    middle, deviation   where members may lie, medians by vote: what a member may report of its rows (see `medians`)
     columns   kinds, categories and classes (unions), n, m, and Σx of continuous columns
     spread    Σ(x − mean)²: with it every peer has the same schema, to the last bit
     pairs     counts and moments of every pair of columns, for families whose structure is learned
@@ -8,6 +9,7 @@
     step k    YᵀΦ̃ of all peers, missing values completed by the sum before, for the starts `ml` and `marginal`
     start     YᵀΦ of all peers, or YᵀΦ̃ after the last step
     squares   Σ‖φ‖², for dsgd
+    consent   nothing, where members may lie: nobody begins before everybody has taken all of it
     differ    how far apart neighbours' first residuals are, for `auto` where peers are not near each other
 
 Only such sums travel. Before `pairs` and `start` goes a bound, so that integers can hold them.
@@ -16,11 +18,9 @@ Only such sums travel. Before `pairs` and `start` goes a bound, so that integers
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,20 +30,23 @@ from peerbayes.calibration import start_statistics
 from peerbayes.expectation import AGREED_STEPS
 from peerbayes.families import Family
 from peerbayes.holdings import Holdings
-from peerbayes.invariants import Invariants, invariants_of
+from peerbayes.invariants import Invariants, counted_columns, invariants_of, ties_of
+from peerbayes.member_bounds import StatisticsBounds, SumBounds
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.learner import Broadcaster, Learner, Relayer
+from peerbayes.peers.medians import agreed_bounds
+from peerbayes.peers.own_table import agreed_units, own_table
 from peerbayes.peers.pooling import Phase, Total, pooled
 from peerbayes.peers.releases import PrivateResidual
+from peerbayes.peers.reports import PooledReports, Reports
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.structures import agreed_structure
-from peerbayes.peers.summary import Summary, Sums, with_scales
+from peerbayes.peers.summary import Summary, Sums
 from peerbayes.peers.terms import Terms
 from peerbayes.relay import DIFFERENT, NEAR, Relay, Tree, spanning_tree
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 from peerbayes.strategies import DSGD, ROBUST_MEMORY, STRATEGIES, Exact, Strategy
-from peerbayes.tables import Table
 
 # Own numbers, and a check of others' -> the neighbours'.
 First = Callable[[np.ndarray, Callable[[np.ndarray], None]], Awaitable[dict[str, np.ndarray]]]
@@ -81,23 +84,6 @@ def data_digest(frame: pd.DataFrame, labels: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def described(name: str, frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> Summary:
-    """A peer's own table, for the first sum."""
-    if len(frame) < terms.limits.rows:
-        raise PeerError(
-            f"the table has {len(frame)} rows; the agreement asks for {terms.limits.rows} or more"
-        )
-    kinds: Any = dict(terms.features) or "auto"
-    schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip)
-    table = Table.of(frame)
-    values = {
-        column.name: column.numbers(table.column(place))
-        for place, column in enumerate(schema.columns)
-        if column.kind == "continuous"
-    }
-    return Summary.of(name, schema, values, len(frame))
-
-
 async def agree(
     name: str,
     frame: pd.DataFrame,
@@ -108,22 +94,24 @@ async def agree(
     first: First,
 ) -> Agreed:
     """Everything that the rounds need, from this peer's rows and everybody's sums."""
-    columns = Phase("columns", Summary.parse, peers=lambda part: part.peers)
-    summary = await total(columns, described(name, frame, labels, terms))
-    schema = summary.schema(terms.label, terms.clip)
-    names = [schema.columns[j].name for j in schema.continuous]
-    squares = await total(Phase("spread", Sums.named(*names)), _squares(schema, frame))
-    schema = with_scales(schema, squares)
+    own, reports = own_table(frame, labels, terms), None
+    if terms.robust.acts:
+        reports = Reports(await agreed_bounds(own.rows, own.values, total))
+    schema, summary = await agreed_units(name, own, terms, reports, total)
+    weights = np.ones(len(frame))
+    if reports is not None:
+        weights *= reports.bounds.weight(len(frame))
     parents = None
     if terms.family in layouts.STRUCTURES:
-        parents = await agreed_structure(terms, roster.members[0].name == name, schema, frame, labels, total)
+        checks = None if reports is None else reports.pooled(SumBounds(schema.limit))
+        parents = await agreed_structure(
+            terms, roster.members[0].name == name, schema, frame, labels, total, weights, checks
+        )
     family = layouts.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
     classes, size = len(schema.classes), family.size
     refuse_large(terms, classes, size)
     sizes = np.array([len(frame)])
-    held = Holdings(
-        family, schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame)), sizes, classes
-    )
+    held = Holdings(family, schema.encode(frame), schema.encode_labels(labels), weights, sizes, classes)
     mass = summary.rows / (terms.lr * summary.peers)
     gapped = _gapped(family, schema, summary)
     if gapped and terms.strategy == "dsgd":
@@ -131,18 +119,24 @@ async def agree(
             f"values are missing at one of the peers, and {terms.family} completes them by its model, which dsgd has "
             "none of; agree on another strategy, or on naive-bayes"
         )
-    start = await _start(terms, held, mass, summary.peers, gapped, total)
+    whole = [summary.whole(schema.columns[j].name) for j in schema.discrete]
+    checks = None if reports is None else reports.pooled(_of_start(family, schema, whole, gapped))
+    start = await _start(terms, held, mass, summary.peers, gapped, total, checks)
     tree = spanning_tree(roster.adjacency())
     chosen = terms.strategy
     if chosen == "auto":
         fits = await _relay_fits(terms, held, start, tree, summary.rows, schema.limit**2, total, first)
         chosen = "relay" if fits else "exact"
     strategy = await _strategy(name, chosen, terms, roster, tree, held, summary, total)
+    most = summary.rows - (summary.peers - 1) * terms.limits.rows
+    if reports is not None:
+        most = min(most, reports.bounds.rows)
     plausible = invariants_of(
-        strategy, family, start, [summary.whole(schema.columns[j].name) for j in schema.discrete], gapped,
-        float(summary.rows), float(summary.rows - (summary.peers - 1) * terms.limits.rows), mass, terms.local_steps,
-        schema.limit, terms.start != "ml",
+        strategy, family, start, whole, gapped, float(summary.rows), float(most), mass, terms.local_steps, schema.limit,
+        terms.start != "ml",
     )  # fmt: skip
+    if reports is not None:
+        await total(Phase("consent", Sums.named(), check=reports.consent), Sums())
     learner = learner_of(name, strategy, terms, roster, tree, held, start, plausible)
     layout = layouts.without_guards(family)
     of_weights = bool(getattr(strategy, "of_weights", False))
@@ -161,20 +155,20 @@ def refuse_large(terms: Terms, classes: int, size: int) -> None:
         )
 
 
-def _squares(schema: Schema, frame: pd.DataFrame) -> Sums:
-    """Σ(x − location)² of each continuous column."""
-    table = Table.of(frame)
-    places, found = schema.places(table), Sums()
-    for j in schema.continuous:
-        column = schema.columns[j]
-        values = column.numbers(table.column(places[j]))
-        apart = values[~np.isnan(values)] - column.location
-        found[column.name] = Fraction(math.fsum(apart * apart))
-    return found
+def _of_start(family: Family, schema: Schema, whole: list[bool], gapped: bool) -> StatisticsBounds:
+    """What a start's parts are held to."""
+    ties = ties_of(family, counted_columns(family, whole))
+    return StatisticsBounds(schema.limit, gapped, family=family, ties=ties)
 
 
 async def _start(
-    terms: Terms, held: Holdings, mass: float, peers: int, gapped: bool, total: Total
+    terms: Terms,
+    held: Holdings,
+    mass: float,
+    peers: int,
+    gapped: bool,
+    total: Total,
+    checks: PooledReports | None = None,
 ) -> np.ndarray:
     """S⁰ [C, K]: the same for all peers, but for consensus-ml, which averages what each has."""
     alone = terms.strategy == "consensus-ml"
@@ -185,21 +179,22 @@ async def _start(
             "values are missing at one of the peers, and completing them takes sums along a tree that tell a leaf's "
             f"statistics to its neighbour; with secure_sum, {terms.strategy} needs naive-bayes, or tables without gaps"
         )
-    own = await _completed(held, total) if gapped else held.statistics()[0]
+    own = await _completed(held, total, checks) if gapped else held.statistics()[0]
     if alone:
         return own
-    summed = await pooled("start", own, total)
+    summed = await pooled("start", own, total, checks)
     if terms.start == "marginal":
         summed = np.broadcast_to(summed.sum(axis=0) / held.classes, own.shape)
     return np.ascontiguousarray(summed / (terms.lr * peers))
 
 
-async def _completed(held: Holdings, total: Total) -> np.ndarray:
+async def _completed(held: Holdings, total: Total, checks: PooledReports | None) -> np.ndarray:
     """This peer's YᵀΦ̃ [C, K] after a few steps of expectation-maximisation, as the simulator takes them."""
-    sums = await pooled("alone", held.apart()[0], total)
+    of_columns = None if checks is None else checks.reports.pooled(SumBounds(checks.bounds.limit))
+    sums = await pooled("alone", held.apart()[0], total, of_columns)
     own = held.expected(held.alone(sums)[None])[0]
     for step in range(1, AGREED_STEPS):
-        own = held.expected((await pooled(f"step {step}", own, total))[None])[0]
+        own = held.expected((await pooled(f"step {step}", own, total, checks))[None])[0]
     return own
 
 

@@ -12,6 +12,7 @@ from peerbayes.peers.agreeing import Agreeing
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.errors import OtherProcess, RefusedMessage
 from peerbayes.peers.evidence import Evidence
+from peerbayes.peers.objections import Objection
 from peerbayes.peers.outbox import Found, Outbox, Ready
 from peerbayes.peers.parted import Parted
 from peerbayes.peers.processes import Processes
@@ -124,6 +125,8 @@ class Answering:
             return self._said(asked, asked.kind, "not yet")
         if found == "gone":
             return self._said(asked, asked.kind, "gone")
+        if isinstance(found, Objection):
+            return self._said(asked, asked.kind, "refused", reason=found.reason)
         self._refuse_revoked(caller)  # meanwhile
         self._refuse_halted()
         self._log(caller, asked, found)
@@ -154,7 +157,7 @@ class Answering:
         if changed or asked.kind == "leave":
             standing.news.tell()
 
-    async def _awaited(self, caller: str, asked: Request) -> Found:
+    async def _awaited(self, caller: str, asked: Request) -> Found | Objection:
         """What is asked for, as soon as it is there; None: not within the time that the caller has."""
         news = self._standing.news
         until = time.monotonic() + min(asked.wait, patience.WAIT)
@@ -164,13 +167,13 @@ class Answering:
             since = news.next
         return found
 
-    async def _found(self, caller: str, asked: Request) -> Found:
+    async def _found(self, caller: str, asked: Request) -> Found | Objection:
         standing, agreed = self._standing, self._standing.agreed
         if not standing.roster.closed:  # others may still join: there is no tree of all members yet
             return None
         if asked.kind == "sum":
             body = self._agreeing.sums.behind(caller, asked.phase)
-            return None if body is None else Ready(body, wire.digest_of(body))
+            return Ready(body, wire.digest_of(body)) if isinstance(body, bytes) else body
         if asked.kind == "first":
             own = self._agreeing.sums.first()
             if own is None:

@@ -92,6 +92,8 @@ class Asking:
                 await self._taking.take(neighbour, asked, reply)
             except Unreachable as error:
                 standing.note(neighbour, str(error), lost=True)
+                if asked.kind == "sum":
+                    self._agreeing.sums.unreachable(neighbour)
             except RefusedMessage as error:
                 standing.refuse(neighbour, error)
                 told = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from peerbayes.audit.judgement import WORDS
 from peerbayes.errors import PeerbayesError
 from peerbayes.peers import wire
-from peerbayes.peers.agreement import described
 from peerbayes.peers.continuity import refuse_broken
 from peerbayes.peers.edge_noise import refuse_thin
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.exposing import exposure
 from peerbayes.peers.groups import groups
 from peerbayes.peers.home import Home, Peer
+from peerbayes.peers.own_table import described
 from peerbayes.peers.private import refuse_rows
 from peerbayes.peers.service import running, tables_of
 from peerbayes.peers.spending import refuse_overspent, spent

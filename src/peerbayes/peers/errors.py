@@ -6,7 +6,8 @@ PeerError
 ├── TermsError         (also a ValueError)   an agreement that cannot be read or makes no sense
 ├── PartMissing        (also an ImportError) a package that real peers need is not installed
 ├── NeedsPerson        starting again does not help: a person has to decide
-│   └── BrokenRecord   a peer's state and its audit log do not belong together
+│   ├── BrokenRecord   a peer's state and its audit log do not belong together
+│   └── AgreementRefused   what a member reported before the first round cannot be true
 └── RefusedMessage     a message that was not taken, with a named reason
     └── OtherProcess   a message of a peer of which another process was heard
 """
@@ -53,6 +54,10 @@ class BrokenRecord(NeedsPerson):
     def __init__(self, case: str, message: str) -> None:
         super().__init__(message)
         self.case = case
+
+
+class AgreementRefused(NeedsPerson):
+    """What a member reported before the first round cannot be true; somebody must look at it."""
 
 
 class RefusedMessage(PeerError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,22 +29,40 @@ class Integers:
         return np.ascontiguousarray(self.values, dtype="<i8").tobytes()
 
 
+# A neighbour's name, what came from it, and how many members lie behind it; FalseReport where that cannot be.
+Check = Callable[[str, Any, int], None]
+
+
 @dataclass(frozen=True)
 class Phase:
-    """One sum: its name, how a part of it is read, and of how many peers it then is, where it says so."""
+    """One sum: its name, how a part of it is read, and of how many peers it then is, where it says so.
+
+    With a `check`, members may lie: a part that is unreadable or fails it ends the agreement, for everybody.
+    """
 
     name: str
     parse: Callable[[bytes], Any]
     peers: Callable[[Any], int] | None = None
+    check: Check | None = None
 
 
 Total = Callable[[Phase, Any], Awaitable[Any]]  # own value -> that of all peers
 
 
-async def pooled(what: str, own: np.ndarray, total: Total) -> np.ndarray:
+class Checks(Protocol):
+    """What parts of a pooled sum are held to, where members may lie: see `reports`."""
+
+    def size(self, neighbour: str, part: Sums, members: int) -> None: ...
+
+    def numbers(self, neighbour: str, part: np.ndarray, members: int) -> None: ...
+
+
+async def pooled(what: str, own: np.ndarray, total: Total, checks: Checks | None = None) -> np.ndarray:
     """The sum of everybody's numbers, to the same bits for all."""
     most = Sums(most=Fraction(float(np.abs(own).max(initial=0.0))))
-    bound = await total(Phase("bound" if what == "start" else f"bound of {what}", Sums.named("most")), most)
+    name = "bound" if what == "start" else f"bound of {what}"
+    sized = Phase(name, Sums.named("most"), check=None if checks is None else checks.size)
+    bound = await total(sized, most)
     power = grids.exponent(float(bound["most"]) or 1.0)
 
     def parse(content: bytes) -> Integers:
@@ -55,5 +73,10 @@ async def pooled(what: str, own: np.ndarray, total: Total) -> np.ndarray:
             raise RefusedMessage("absurd magnitude", "an entry above what all peers together can have")
         return Integers(values)
 
-    whole = await total(Phase(what, parse), Integers(grids.on_grid(own, power)))
+    def check(neighbour: str, part: Integers, members: int) -> None:
+        assert checks is not None
+        checks.numbers(neighbour, grids.off_grid(part.values, power), members)
+
+    phase = Phase(what, parse, check=None if checks is None else check)
+    whole = await total(phase, Integers(grids.on_grid(own, power)))
     return grids.off_grid(whole.values, power)

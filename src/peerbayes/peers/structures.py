@@ -13,7 +13,7 @@ from peerbayes.dependence import Pairs, total_information
 from peerbayes.families.structures import Parents, checked
 from peerbayes.peers.documents import canonical
 from peerbayes.peers.errors import PeerError, RefusedMessage
-from peerbayes.peers.pooling import Phase, Total, pooled
+from peerbayes.peers.pooling import Checks, Phase, Total, pooled
 from peerbayes.peers.terms import Terms
 from peerbayes.schema import Schema
 
@@ -43,17 +43,29 @@ class Proposal:
 
 
 async def agreed_structure(
-    terms: Terms, proposes: bool, schema: Schema, frame: pd.DataFrame, labels: np.ndarray, total: Total
+    terms: Terms,
+    proposes: bool,
+    schema: Schema,
+    frame: pd.DataFrame,
+    labels: np.ndarray,
+    total: Total,
+    weights: np.ndarray,
+    checks: Checks | None = None,
 ) -> Parents:
-    """Who depends on whom: from everybody's statistics of pairs, proposed by one peer and checked by all."""
+    """Who depends on whom: from everybody's statistics of pairs, proposed by one peer and checked by all.
+
+    weights  [n] of this peer's rows
+    checks   what others' parts are held to, where members may lie
+    """
     rows, codes = schema.encode(frame), schema.encode_labels(labels)
-    own = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities)
+    of_rows = None if (weights == 1.0).all() else weights
+    own = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, of_rows)
     if 8 * own.vector.size > terms.limits.message_bytes:
         raise PeerError(
             f"the statistics of all pairs of columns are messages of {8 * own.vector.size:,} bytes; the agreement "
             f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
         )
-    summed = own.from_vector(await pooled("pairs", own.vector, total))
+    summed = own.from_vector(await pooled("pairs", own.vector, total, checks))
     best = layouts.STRUCTURES[terms.family](summed)
     proposal = await total(Phase("structure", Proposal.parse), Proposal(best if proposes else None))
     if proposal.parents is None:

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from peerbayes.columns import Column, Scalar, ordered
+from peerbayes.columns import Column, Scalar, ordered, with_units
 from peerbayes.errors import SchemaMismatch
+from peerbayes.member_bounds import MemberBounds
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.schema import Schema
 
@@ -25,9 +26,6 @@ LARGEST = 8 << 20  # bytes of a summary: small values become objects many times 
 FARTHEST = (
     Fraction(2) ** 1000
 )  # a sum of that per value is absurd; below it, floats of many such sums do not overflow
-
-# A column whose deviation is below this share of its location is constant: the rest is rounding.
-ROUNDING = 1e-13
 
 Tagged = tuple[str, Any]  # ("b", True), ("n", 1), ("t", "yes"): True and 1 stay apart until the end
 
@@ -89,19 +87,33 @@ class Summary:
         )
 
     @classmethod
-    def of(cls, peer: str, schema: Schema, values: Mapping[str, np.ndarray], rows: int) -> Summary:
-        """One peer's table; `values` are its continuous columns [n], NaN where missing."""
+    def of(
+        cls,
+        peer: str,
+        schema: Schema,
+        values: Mapping[str, np.ndarray],
+        rows: int,
+        bounds: MemberBounds | None = None,
+    ) -> Summary:
+        """One peer's table; `values` are the present ones of its continuous columns [n].
+
+        With `bounds`, it counts for as many rows as it may, and tells no sums.
+        """
         columns = {}
         for column in schema.columns:
-            present = values[column.name][~np.isnan(values[column.name])] if column.name in values else None
+            present = values.get(column.name)
+            size = int(column.count or 0) if present is None else present.size
+            count = size if bounds is None else bounds.counted_values(size, rows)
+            total = math.fsum(present) if present is not None and bounds is None else 0
             columns[column.name] = ColumnSummary(
                 1,
                 {_kind(column): (peer,)},
                 frozenset(map(_tagged, column.categories)),
-                int(column.count or 0) if present is None else present.size,
-                Fraction(math.fsum(present) if present is not None else 0),
+                count,
+                Fraction(total),
             )
-        return cls(1, rows, schema.names, columns, frozenset(map(_tagged, schema.classes)))
+        counted = rows if bounds is None else bounds.counted(rows)
+        return cls(1, counted, schema.names, columns, frozenset(map(_tagged, schema.classes)))
 
     def conflicts(self) -> list[str]:
         """Why these tables cannot be one, a line each."""
@@ -238,8 +250,7 @@ def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:
     for column in schema.columns:
         if column.kind == "continuous" and column.count:
             deviation = math.sqrt(float(squares[column.name] / Fraction(column.count)))
-            constant = deviation <= ROUNDING * abs(column.location)
-            column = replace(column, scale=1.0 if constant else deviation, constant=constant)
+            column = with_units(column, column.location, deviation)
         columns.append(column)
     return replace(schema, columns=tuple(columns))
 

@@ -2,21 +2,26 @@
 
     M_{v→u} = own_v + Σ_{w≠u} M_{w→v}          total = own_v + Σ_w M_{w→v}, the same for every v
 
-What was heard is stored, so that a restarted peer need not ask again.
+What was heard is stored, so that a restarted peer need not ask again. Where members may lie, a peer checks what comes
+from a neighbour before it adds it to anything: a lie gets no farther than to the neighbours of whoever told it, and
+instead of sums they pass on an objection, which names both ends of the link.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from peerbayes.member_bounds import FalseReport
 from peerbayes.peers import wire
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.news import News
+from peerbayes.peers.objections import FALSE_REPORT, Objection
 from peerbayes.peers.pooling import Phase
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
@@ -30,7 +35,7 @@ class TreeSums:
     """The sums of one run, phase by phase."""
 
     def __init__(self, name: str, roster: Roster, store: Store, news: News) -> None:
-        self._store, self._news = store, news
+        self._name, self._store, self._news = name, store, news
         self._neighbours = roster.neighbours(name)
         self._phases: dict[str, tuple[Phase, Any]] = {}
         self._parts: dict[str, dict[str, Any]] = {}
@@ -38,16 +43,21 @@ class TreeSums:
         self._own: np.ndarray | None = None
         self._check: Callable[[np.ndarray], None] = lambda numbers: None
         self._firsts: dict[str, np.ndarray] = {}
+        self.objection: Objection | None = None
+        self._informed: set[str] = set()  # tree neighbours that know of the objection
         self.tree, self._behind = _tree(name, roster)
 
     async def total(self, phase: Phase, own: Any, present: Callable[[], tuple[str, ...]]) -> Any:
         """The sum over all peers; `present` are the neighbours that can still be waited for."""
         parts = self._parts.setdefault(phase.name, {})
         for sender, body in self._store.sums(phase.name).items():
-            parts[sender] = phase.parse(body)
+            with self._objecting(phase, sender):
+                parts[sender] = self._checked(phase, sender, body)
         self._phases[phase.name] = phase, own
         self._news.tell()
         while lacking := [neighbour for neighbour in self.tree if neighbour not in parts]:
+            if self.objection is not None:
+                raise self.objection.error()
             if gone := [neighbour for neighbour in lacking if neighbour not in present()]:
                 raise PeerError(
                     f"{gone[0]} was revoked or left before everybody had agreed, and what lies behind it is not known; "
@@ -68,6 +78,9 @@ class TreeSums:
 
     def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
         """What this neighbour is to be asked for next: a kind of request, and a phase."""
+        if self.objection is not None:  # a neighbour that objects as well says so when it is asked
+            owed = neighbour in self.tree and neighbour not in self._informed
+            return ("sum", next(reversed(self._phases))) if owed and self._phases else None
         for name in self._phases:
             if neighbour not in self._parts[name] and neighbour in self.tree:
                 return "sum", name
@@ -82,23 +95,63 @@ class TreeSums:
             self._firsts[neighbour] = numbers
             return
         phase = self._phases[name][0]
-        part, behind = await asyncio.to_thread(phase.parse, reply.body), self._behind.get(neighbour)
+        with self._objecting(phase, neighbour):
+            part = await asyncio.to_thread(self._checked, phase, neighbour, reply.body)
+        if neighbour not in self._parts[name]:
+            await asyncio.to_thread(self._store.add_sum, name, neighbour, reply.body)
+            self._parts[name][neighbour] = part
+
+    def _checked(self, phase: Phase, neighbour: str, body: bytes) -> Any:
+        """What a neighbour sent, once it can be a sum over those behind it; changes nothing here."""
+        behind = self._behind.get(neighbour, 0)
+        part = phase.parse(body)
         if phase.peers is not None and phase.peers(part) != behind:
             raise RefusedMessage(
                 "implausible", f"a sum of {phase.peers(part)} peers; {behind} lie behind that link"
             )
-        if neighbour not in self._parts[name]:
-            await asyncio.to_thread(self._store.add_sum, name, neighbour, reply.body)
-            self._parts[name][neighbour] = part
+        if phase.check is not None:
+            phase.check(neighbour, part, behind)
+        return part
+
+    @contextlib.contextmanager
+    def _objecting(self, phase: Phase, neighbour: str) -> Iterator[None]:
+        """Object to what is refused inside, where members may lie."""
+        try:
+            yield
+        except (RefusedMessage, FalseReport) as error:
+            if phase.check is not None:
+                self.object(Objection(self._name, neighbour, f"{phase.name}: {error}"))
+            if isinstance(error, FalseReport):
+                raise RefusedMessage(FALSE_REPORT, f"{phase.name}: {error}") from error
+            raise
+
+    def object(self, objection: Objection, heard_from: str = "") -> bool:
+        """Agree on nothing more, and say why to whoever asks; whether this is news."""
+        self._informed |= {heard_from, objection.against}
+        if self.objection is not None:
+            return False
+        self.objection = objection
+        self._news.tell()
+        return True
 
     def first(self) -> np.ndarray | None:
         """This peer's own numbers for its neighbours, once there are any."""
         return self._own
 
-    def behind(self, caller: str, name: str) -> bytes | None:
+    def unreachable(self, neighbour: str) -> None:
+        """Do not wait for a neighbour that is not there to hear of an objection."""
+        if self.objection is not None:
+            self._informed.add(neighbour)
+            self._news.tell()
+
+    def behind(self, caller: str, name: str) -> bytes | Objection | None:
         """The sum of all that lies behind this peer, seen from a tree neighbour; None: not yet."""
         if caller not in self.tree:
             raise RefusedMessage("not on the tree", f"sums do not go to {caller}")
+        if self.objection is not None:
+            self._informed.add(caller)
+            self._news.tell()
+            return self.objection
         if name not in self._phases:
             return None
         others = {other: part for other, part in self._parts[name].items() if other != caller}
@@ -110,10 +163,14 @@ class TreeSums:
     async def drain(self, seconds: float) -> None:
         """Give neighbours a while to hear the sums that made this peer stop: they stop for the same reason."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and any(
-            set(self.tree) - self._given.get(name, set()) for name in self._phases
-        ):
+        while time.monotonic() < until and self._owed():
             await self._news.wait(0.5)
+
+    def _owed(self) -> bool:
+        """Whether a tree neighbour has yet to hear why this peer stops."""
+        if self.objection is not None:
+            return bool(set(self.tree) - self._informed)
+        return any(set(self.tree) - self._given.get(name, set()) for name in self._phases)
 
 
 def _added(own: Any, parts: dict[str, Any]) -> Any:

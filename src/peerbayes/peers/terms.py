@@ -245,6 +245,7 @@ class Terms:
             )
         _refuse_sums(self)
         _refuse_exposing(self)
+        _refuse_misled(self)
         if self.robust.acts and self.privacy.secure_sum:
             raise TermsError(
                 "privacy.secure_sum and [robust] exclude each other: masked messages cannot be judged"
@@ -496,6 +497,26 @@ def _refuse_exposing(terms: Terms) -> None:
             raise TermsError(
                 f"{name} values of {feature!r} may be missing, which {terms.family} completes by everybody's model: "
                 "what one row does then has no bound; expected naive-bayes, or missing = false"
+            )
+
+
+def _refuse_misled(terms: Terms) -> None:
+    """Refuse terms that expect liars, and buy what one liar can move at will: noise leaves nothing to check it by."""
+    if terms.privacy.epsilon is None or not terms.robust.acts:
+        return
+    ranges = [name for name, facts in terms.facts.items() if facts.bought]
+    reasons = {
+        f"start {terms.start!r} is bought; expected start 'uniform'": terms.start != "uniform",
+        "the number of rows is bought; expected rows = ... in [privacy]": terms.privacy.rows is None,
+        f"units of {', '.join(map(repr, ranges[:3]))} are bought; expected mean and sd instead of range": bool(
+            ranges
+        ),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise TermsError(
+                f'robust.combine is "{terms.robust.combine}" and {reason}: one liar can move a sum of releases '
+                "as far as it likes, and their noise leaves nothing to check it by"
             )
 
 

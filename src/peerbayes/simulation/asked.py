@@ -102,6 +102,12 @@ class Asked:
         return self.robust is not None or self.attack is not None
 
     @property
+    def checks_reports(self) -> bool:
+        """Whether reports before the first round may be false, or are held to what members may report."""
+        false = self.attack is not None and self.attack.report is not None
+        return self.privacy is None and (self.robust is not None or false)
+
+    @property
     def lossy(self) -> bool:
         """Whether messages or peers are missing at times."""
         return bool(self.message_loss or self.message_delay or self.peers_down)
@@ -119,6 +125,11 @@ class Asked:
             raise ValueError(
                 f"strategy is {name!r}; robust combining and attacks are for {' and '.join(DEFENDED)}, whose messages "
                 "are a peer's own statistics"
+            )
+        if self.privacy is not None and self.attack is not None and self.attack.report is not None:
+            raise ValueError(
+                f"privacy and an attack with report={self.attack.report!r}; private peers report nothing but what is "
+                "bought with noise: leave the report out"
             )
         if self.message_delay and name == "crc":
             raise ValueError(

@@ -118,6 +118,6 @@ def _invariants(asked: Asked, peers: Population, strategy: Strategy, start: np.n
     rows = np.add.reduceat(held.row_weights, held.offsets[:-1]) if held.sizes.all() else held.sizes
     return invariants_of(
         strategy, held.family, start[0].astype(np.float64), whole, bool(held.incomplete.any()), float(rows.sum()),
-        float(rows.max()), float(held.sizes.sum()) / (asked.lr * held.nodes), asked.local_steps, peers.schema.limit,
+        float(rows.max()), peers.reported_rows / (asked.lr * held.nodes), asked.local_steps, peers.schema.limit,
         asked.start != "ml", ROUNDING if held.place.precision == "float64" else ROUNDING_SINGLE,
     )  # fmt: skip

@@ -16,11 +16,12 @@ from peerbayes.holdings import Holdings
 from peerbayes.inputs import encoded, encoded_labelled, refuse_gaps, row_weights, table_of
 from peerbayes.partitions import enough
 from peerbayes.privacy import simulated as private
-from peerbayes.privacy.terms import Privacy
 from peerbayes.schema import Schema
 from peerbayes.simulation import drawn
 from peerbayes.simulation.asked import Asked
 from peerbayes.simulation.drawn import Dealt
+from peerbayes.simulation.liars import Liars, links_of
+from peerbayes.simulation.reports import Reported, reported
 from peerbayes.tables import Table
 
 
@@ -55,6 +56,8 @@ class Population:
     """R with noise, where rows are private."""
     sent: np.ndarray
     """[N] bytes that each sent to agree on a structure."""
+    reports: Reported | None = None
+    """What each reported before the first round, where that may be false or is bounded."""
 
     @classmethod
     def of(
@@ -71,21 +74,25 @@ class Population:
         if asked.peers_down:
             network = drawn.with_absences(network, asked.peers_down, seed)
         origin = "X" if schema is None else "X and schema"
-        with about(origin):
-            agreed = _agreed_schema(dealt, asked.privacy, declared=schema is not None)
-        rows, labels, sizes = encoded(agreed, dealt.rows(), origin), dealt.codes[dealt.own], dealt.sizes
-        unseen = _unseen(agreed, test, dealt)
-        family, sent = _family(asked.family, agreed, rows, labels, sizes, unseen, network)
-        if getattr(asked.strategy, "name", asked.strategy) == "dsgd":
-            refuse_gaps(family, rows, *(() if unseen is None else (unseen.rows,)))
         attackers = (
             np.zeros(0, dtype=np.int64) if asked.attack is None else asked.attack.attackers(nodes, seed)
         )
-        labels = _taught(labels, asked.attack, attackers, sizes, len(agreed.classes))
+        with about(origin):
+            agreed, reports = _agreed_schema(dealt, asked, attackers, network, declared=schema is not None)
+        rows, labels, sizes = encoded(agreed, dealt.rows(), origin), dealt.codes[dealt.own], dealt.sizes
         weights = np.repeat(row_weights(asked.objective, sizes), sizes)
+        if reports is not None:
+            weights *= np.repeat(reports.weights, sizes)
+        unseen = _unseen(agreed, test, dealt)
+        family, sent = _family(asked.family, agreed, rows, labels, sizes, unseen, network, reports)
+        if getattr(asked.strategy, "name", asked.strategy) == "dsgd":
+            refuse_gaps(family, rows, *(() if unseen is None else (unseen.rows,)))
+        labels = _taught(labels, asked.attack, attackers, sizes, len(agreed.classes))
         held = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), place)
         hidden = _hidden(asked, held, network)
-        return cls(dealt.table, dealt.own, agreed, held, unseen, network, links, attackers, hidden, sent)
+        return cls(
+            dealt.table, dealt.own, agreed, held, unseen, network, links, attackers, hidden, sent, reports
+        )
 
     @property
     def nodes(self) -> int:
@@ -95,6 +102,11 @@ class Population:
     def family(self) -> Family:
         """What a class looks like, with its guards."""
         return self.held.family
+
+    @property
+    def reported_rows(self) -> float:
+        """The rows of all peers, as they reported them."""
+        return float((self.held.sizes if self.reports is None else self.reports.rows).sum())
 
     @cached_property
     def honest(self) -> np.ndarray:
@@ -107,12 +119,27 @@ class Population:
         return _of_others(self.attackers, self.held.sizes)
 
 
-def _agreed_schema(dealt: Dealt, privacy: Privacy | None, declared: bool) -> Schema:
+def _agreed_schema(
+    dealt: Dealt, asked: Asked, attackers: np.ndarray, network: topologies.Schedule, declared: bool
+) -> tuple[Schema, Reported | None]:
     """In the units of the peers' rows; declared ones stay where rows are private, which units would tell of."""
-    if privacy is None:
-        return dealt.schema.measured_on(dealt.rows())
-    bounded = replace(dealt.schema, clip=min(privacy.bound, dealt.schema.limit))
-    return bounded if declared else bounded.measured_on(dealt.rows())
+    if asked.checks_reports:
+        base = network.base if isinstance(network, topologies.Churn) else network
+        reports = reported(dealt.schema, dealt.rows(), dealt.sizes, _liars(asked, attackers, base))
+        return reports.schema, reports
+    if asked.privacy is None:
+        return dealt.schema.measured_on(dealt.rows()), None
+    bounded = replace(dealt.schema, clip=min(asked.privacy.bound, dealt.schema.limit))
+    return bounded if declared else bounded.measured_on(dealt.rows()), None
+
+
+def _liars(asked: Asked, attackers: np.ndarray, network: topologies.Schedule) -> Liars:
+    """Who lies before the first round, and whether the others are prepared for it."""
+    enforced = asked.robust is not None
+    if asked.attack is None or asked.attack.report is None:
+        return Liars(attackers[:0], enforced=enforced, nodes=asked.nodes)
+    links = links_of(attackers, network.at(1))
+    return Liars(attackers, asked.attack.report, asked.attack.allowed, enforced, links, asked.nodes)
 
 
 def _unseen(schema: Schema, test: tuple[Any, Any] | None, dealt: Dealt) -> Unseen | None:
@@ -128,15 +155,18 @@ def _family(
     sizes: np.ndarray,
     unseen: Unseen | None,
     network: topologies.Schedule,
+    reports: Reported | None,
 ) -> tuple[Family, np.ndarray]:
     """The family that peers calibrate, and the bytes that each sent to agree on its structure: [N]."""
     every = (rows,) if unseen is None else (rows, unseen.rows)
     missing = any(np.isnan(part.values).any() for part in every)
     parents, sent = None, np.zeros(sizes.size)
     if learned := layouts.STRUCTURES.get(name):
-        pairs, sent = structure.pooled(rows, labels, sizes, schema, network.at(1))
+        weights = None if reports is None else reports.weights
+        pairs, sent = structure.pooled(rows, labels, sizes, schema, network.at(1), weights)
         parents = learned(pairs)
-    return layouts.calibrated(name, schema, missing, float(sizes.sum()), parents), sent
+    total = float((sizes if reports is None else reports.rows).sum())
+    return layouts.calibrated(name, schema, missing, total, parents), sent
 
 
 def _of_others(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:

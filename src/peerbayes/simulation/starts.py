@@ -8,9 +8,12 @@ from peerbayes.calibration import start_statistics
 from peerbayes.expectation import AGREED_STEPS
 from peerbayes.gossip import agree
 from peerbayes.holdings import Holdings
+from peerbayes.invariants import counted_columns, ties_of
+from peerbayes.member_bounds import StatisticsBounds
 from peerbayes.privacy.simulated import PrivateRows
 from peerbayes.simulation.asked import Asked
 from peerbayes.simulation.population import Population
+from peerbayes.simulation.reports import Reported
 from peerbayes.strategies import Strategy
 from peerbayes.topologies import Schedule
 
@@ -18,8 +21,9 @@ from peerbayes.topologies import Schedule
 def agreed(asked: Asked, peers: Population) -> tuple[np.ndarray, int]:
     """Every peer's S⁰ [N, C, K], and the bytes each peer sent to agree on it."""
     stats, sent = _start(
-        asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, asked.strategy, peers.hidden
-    )
+        asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, asked.strategy, peers.hidden,
+        peers.reports,
+    )  # fmt: skip
     if asked.checks_messages and asked.start != "uniform":
         stats[:] = stats.mean(axis=0)  # as real peers agree: exactly, so that class sums can be checked
     return stats, sent
@@ -38,14 +42,16 @@ def _start(
     rounds: int,
     strategy: str | Strategy,
     hidden: PrivateRows | None = None,
+    reports: Reported | None = None,
 ) -> tuple[np.ndarray, int]:
     """Every peer's S⁰ [N, C, K], and the bytes each peer sent.
 
     The ml start is the mean over peers of Y_vᵀΦ_v / lr: peers agree on it by gossip. The uniform start needs none.
     Where values are missing that mean is the last of a few steps of expectation-maximisation, each agreed on. With
-    privacy, Y_vᵀΦ_v is a noisy release.
+    privacy, Y_vᵀΦ_v is a noisy release. Where reports may be false, so may be Y_vᵀΦ_v and the number of rows.
     """
-    nodes, mass = held.nodes, float(held.sizes.sum()) / (lr * held.nodes)
+    rows = float((held.sizes if reports is None else reports.rows).sum())
+    nodes, mass = held.nodes, rows / (lr * held.nodes)
     alone = getattr(strategy, "name", strategy) == "consensus-ml"
     if alone and not held.incomplete.any():
         return held.statistics(), 0
@@ -59,11 +65,20 @@ def _start(
             return own, sent
     else:
         own = held.statistics() if hidden is None else hidden.start(start == "marginal")
+    if reports is not None and not alone:
+        own = reports.start(own, _bounds(held, reports))
     local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * held.classes)
     agreed = agree(network, local.reshape(nodes, -1), rounds).reshape(local.shape)
     degree = float(np.diff(network.at(1).indptr).mean())
     shape = (nodes, held.classes, held.family.size)
     return np.broadcast_to(agreed, shape).copy(), sent + int(rounds * degree * local[0].nbytes)
+
+
+def _bounds(held: Holdings, reports: Reported) -> StatisticsBounds:
+    """What parts of a start are held to, as between real peers."""
+    whole = [bool((held.rows.codes[:, k] >= 0).all()) for k in range(held.rows.codes.shape[1])]
+    ties = ties_of(held.family, counted_columns(held.family, whole))
+    return StatisticsBounds(reports.schema.limit, bool(held.incomplete.any()), family=held.family, ties=ties)
 
 
 def _completed(held: Holdings, network: Schedule, rounds: int) -> tuple[np.ndarray, int]:

@@ -1,0 +1,119 @@
+"""What simulated peers report before the first round, some of them falsely, and what is made of it.
+
+Rows, Σx and Σ(x − mean)² of each peer are added up as real peers add them. With `robust`, units are medians by vote,
+each peer keeps to the bounds that the votes of all give, and what an honest peer hears from a liar is held to them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from peerbayes import false_reports
+from peerbayes.columns import with_units
+from peerbayes.medians import lower_median
+from peerbayes.member_bounds import MemberBounds, StatisticsBounds, deviation_of, mean_of
+from peerbayes.schema import Schema
+from peerbayes.simulation.liars import Liars
+from peerbayes.tables import Table
+
+# What liars vote for: more than anybody has.
+FARTHEST = 1e300
+
+
+@dataclass(frozen=True, eq=False)
+class Reported:
+    """The reports of all peers, and the units that come of them."""
+
+    schema: Schema
+    """With location and scale as they were agreed on."""
+    rows: np.ndarray
+    """[N] that each reported."""
+    weights: np.ndarray
+    """[N] of each row of a peer, so that none counts for more than it may."""
+    liars: Liars
+
+    def start(self, stats: np.ndarray, bounds: StatisticsBounds) -> np.ndarray:
+        """Return the statistics that peers report for a start, from their own: [N, C, K] -> [N, C, K]."""
+        liars, said = self.liars, stats.copy()
+        honest = np.delete(stats, liars.who, axis=0).sum(axis=0)
+        for liar in liars.who.tolist() if liars.report is not None else ():
+            if liars.allowed:
+                told = honest[::-1] if liars.tell("start") else stats[liar]
+                said[liar] = told * (self.rows[liar] / told[:, 0].sum())
+            elif liars.tell("start"):
+                said[liar] = false_reports.TIMES * stats[liar][::-1]
+        liars.refuse(
+            "start", lambda behind: bounds.check(said[behind].sum(axis=0), float(self.rows[behind].sum()))
+        )
+        return said
+
+
+def reported(schema: Schema, table: Table, sizes: np.ndarray, liars: Liars) -> Reported:
+    """Return the reports of peers that hold the table's rows, one peer's after the other's.
+
+    schema  kinds and categories; its units are replaced
+    sizes   [N] rows of each peer
+    liars   who reports something else, and whether the others keep to bounds and hold reports to them
+    """
+    columns = _columns(schema, table, sizes)
+    if not liars.enforced:
+        rows = liars.more_rows(sizes.astype(np.float64), math.inf)
+        return Reported(_summed(schema, columns, liars), rows, np.ones(sizes.size), liars)
+    bounds = _voted(columns, sizes, liars)
+    counted = np.minimum(sizes, bounds.rows).astype(np.float64)
+    rows = liars.more_rows(counted, float(bounds.rows))
+
+    def check(behind: np.ndarray) -> None:
+        bounds.check_rows(float(rows[behind].sum()), behind.size)
+        if liars.tell("mean") and not liars.allowed:
+            for name in columns:
+                bounds.check_total(name, false_reports.SHIFT)
+
+    liars.refuse("columns", check)
+    return Reported(bounds.measured(schema), rows, counted / np.maximum(sizes, 1), liars)
+
+
+def _columns(schema: Schema, table: Table, sizes: np.ndarray) -> dict[str, list[np.ndarray]]:
+    """Return each peer's present values of each continuous column."""
+    places, splits, values = schema.places(table), np.cumsum(sizes)[:-1], {}
+    for j in schema.continuous:
+        parts = np.split(schema.columns[j].numbers(table.column(places[j])), splits)
+        values[schema.columns[j].name] = [part[~np.isnan(part)] for part in parts]
+    return values
+
+
+def _voted(columns: dict[str, list[np.ndarray]], sizes: np.ndarray, liars: Liars) -> MemberBounds:
+    """Return what members may report, by the medians that their votes would find."""
+    votes, fair = [FARTHEST] * int(liars.spoken_for.sum()), np.flatnonzero(~liars.spoken_for).tolist()
+    middles, deviations = {}, {}
+    for name, parts in columns.items():
+        there = [parts[peer] for peer in fair if parts[peer].size]
+        if there:
+            middles[name] = lower_median([*map(mean_of, there), *votes])
+            apart = [deviation_of(part, middles[name]) for part in there]
+            if varying := [deviation for deviation in apart if deviation > 0.0]:
+                deviations[name] = lower_median([*varying, *votes])
+    rows = lower_median([*sizes[fair].astype(np.float64).tolist(), *votes])
+    return MemberBounds.of(rows, middles, deviations)
+
+
+def _summed(schema: Schema, columns: dict[str, list[np.ndarray]], liars: Liars) -> Schema:
+    """Return the schema in the units of everybody's sums, where nobody checks them."""
+    changed = list(schema.columns)
+    for j in schema.continuous:
+        parts = columns[schema.columns[j].name]
+        count = float(sum(part.size for part in parts))
+        changed[j] = replace(changed[j], count=count, location=0.0, scale=1.0, constant=False)
+        if count:
+            totals = np.array([math.fsum(part) for part in parts])
+            if liars.tell("mean"):
+                totals[liars.who] += false_reports.SHIFT
+            location = math.fsum(totals) / count
+            squares = np.array([math.fsum((part - location) ** 2) for part in parts])
+            if liars.tell("spread"):
+                squares[liars.who] = false_reports.SQUARES
+            changed[j] = with_units(changed[j], location, math.sqrt(math.fsum(squares) / count))
+    return replace(schema, columns=tuple(changed))

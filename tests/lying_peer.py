@@ -1,0 +1,68 @@
+"""A real peer that lies before the first round: `python lying_peer.py LIE FOLDER` is `peerbayes node run FOLDER`.
+
+Its own report is changed before it is added to anything, so that every neighbour hears the same lie; nothing else of it
+is.
+"""
+
+import sys
+from dataclasses import replace
+
+from peerbayes.cli import app
+from peerbayes.peers.agreeing import Agreeing
+from peerbayes.peers.medians import Votes
+from peerbayes.peers.pooling import Integers
+from peerbayes.peers.summary import Summary, Sums
+
+
+def more_rows(own: Summary) -> Summary:
+    return replace(own, rows=10**12)
+
+
+def far_away(own: Summary) -> Summary:
+    columns = {
+        name: replace(column, total=column.total + 2**60) if "continuous" in column.kinds else column
+        for name, column in own.columns.items()
+    }
+    return replace(own, columns=columns)
+
+
+def many_votes(own: Votes) -> Votes:
+    """For a deviation of about 2⁴⁰, as if it were everybody."""
+    return Votes({}, {name: {0xC27: 1000} for name in own.columns})
+
+
+def more_mass(own: Sums) -> Sums:
+    """What goes ahead of a start with a million times the weight."""
+    return Sums({name: 10**6 * value for name, value in own.items()})
+
+
+def swapped(own: Integers) -> Integers:
+    """Labels in reverse order, and four times the weight."""
+    return Integers(4 * own.values[::-1])
+
+
+# What it lies about: the phase, and its own report -> the lie.
+LIES = {
+    "rows": ("columns", more_rows),
+    "mean": ("columns", far_away),
+    "spread": ("deviation 1", many_votes),
+    "start": ("bound", more_mass),
+    "labels": ("start", swapped),
+}
+
+
+def lying(total, lie):
+    """`Agreeing._total` of a peer that lies."""
+    where, alter = LIES[lie]
+
+    async def altered(*given):
+        *self, phase, own = given
+        return await total(*self, phase, alter(own) if phase.name == where else own)
+
+    return altered
+
+
+if __name__ == "__main__":
+    Agreeing._total = lying(Agreeing._total, sys.argv[1])
+    sys.argv = ["peerbayes", "node", "run", sys.argv[2]]
+    app()
