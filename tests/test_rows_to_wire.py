@@ -411,6 +411,19 @@ def test_a_check_before_a_run_sees_the_same_split_and_leaving_keeps_it(tmp_path)
     assert split_of(path) == [kept, away]
 
 
+@pytest.mark.parametrize(
+    ("query", "warned"), [("SELECT * FROM rows", False), ("SELECT * FROM rows LIMIT 20", True)]
+)
+def test_a_check_warns_of_queries_whose_rows_depend_on_each_other(query, warned, tmp_path):
+    rng = np.random.default_rng(6)
+    path = peer_with(tmp_path, lambda terms: [drawn_row(rng, terms) for _ in range(40)], 0.0)
+    rows = [drawn_row(rng, path.terms) for _ in range(40)]
+    path.settle(rng, data="sqlite", query=query, require={}, hold_out=0.0)
+    path.put(rng, rows)
+    told = " ".join(peerbayes("node", "check", path.home.folder).stdout.split())
+    assert ("it says LIMIT: where one record changes several rows" in told) == warned
+
+
 def test_a_run_with_other_rows_held_out_does_not_go_on(tmp_path):
     """One that was begun with the split of before, or whose key was lost: nothing leaves, and it says what may be."""
     network, table = canary_path(tmp_path, 80)
