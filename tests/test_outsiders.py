@@ -138,9 +138,17 @@ def is_open(line):
         return False
 
 
-def test_connections_are_capped_and_those_that_bring_nothing_are_cut_off(tmp_path, monkeypatch):
+@contextlib.contextmanager
+def connected(network, name, count):
+    """So many connections that bring nothing."""
+    with contextlib.ExitStack() as stack:
+        address = place(network, name)
+        yield [stack.enter_context(socket.create_connection(address)) for _ in range(count)]
+
+
+def test_connections_are_capped(tmp_path, monkeypatch):
     monkeypatch.setattr(descriptors, "MOST_CONNECTIONS", 20)
-    monkeypatch.setattr(transport, "HANDSHAKE", 2.0)
+    monkeypatch.setattr(transport, "HANDSHAKE", HANG)
     network = made_network(tmp_path)
 
     async def work():
@@ -150,17 +158,29 @@ def test_connections_are_capped_and_those_that_bring_nothing_are_cut_off(tmp_pat
             channel_of(network, "peer-1", "peer-3") as late,
         ):
             assert await early.unary_unary(METHOD)(b"1") == b"peer-2 said 1"
-            with contextlib.ExitStack() as stack:
-                lines = [
-                    stack.enter_context(socket.create_connection(place(network, "peer-1"))) for _ in range(60)
-                ]
-                while sum(map(is_open, lines)) > 19:  # peer-2's own is the twentieth
+            with connected(network, "peer-1", 60) as lines:
+                while sum(map(is_open, lines)) > 19:
                     await asyncio.sleep(0.01)
+                assert sum(map(is_open, lines)) == 19  # peer-2's own is the twentieth
                 assert await early.unary_unary(METHOD)(b"2") == b"peer-2 said 2"  # who is in stays in
-                # who is not gets in once the others were cut off, though they are still there
-                assert await late.unary_unary(METHOD)(b"3", wait_for_ready=True) == b"peer-3 said 3"
+            assert await late.unary_unary(METHOD)(b"3", wait_for_ready=True) == b"peer-3 said 3"
+
+    within(work())
+
+
+def test_connections_that_bring_nothing_are_cut_off(tmp_path, monkeypatch):
+    """Who was kept out by them gets in, though they are still there."""
+    monkeypatch.setattr(descriptors, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(transport, "HANDSHAKE", 1.0)
+    network = made_network(tmp_path)
+
+    async def work():
+        async with serving(network.homes["peer-1"], echo), channel_of(network, "peer-1", "peer-2") as channel:
+            with connected(network, "peer-1", 60) as lines:
+                assert await channel.unary_unary(METHOD)(b"1", wait_for_ready=True) == b"peer-2 said 1"
                 while any(map(is_open, lines)):
                     await asyncio.sleep(0.01)
+                assert await channel.unary_unary(METHOD)(b"2") == b"peer-2 said 2"
 
     within(work())
 

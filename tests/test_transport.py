@@ -259,6 +259,9 @@ def test_a_proof_is_of_a_nonce_and_a_run_and_of_nothing_else(network):
                 assert await code_of(call) == grpc.StatusCode.INVALID_ARGUMENT
             shown, _, signature = (await channel.unary_unary(PROOF)(nonce + run.encode())).partition(b"\0")
         assert shown == certificate
+        asked = ends(network, "peer-2", "peer-1")
+        assert asked.proof(run, nonce).startswith(b"peerbayes proof\n")
+        assert asked.reply(nonce, nonce, nonce).startswith(b"peerbayes reply\n")
         identity.verify(certificate, signature, ends(network, "peer-2", "peer-1").proof(run, nonce))
         for other in (
             nonce,
