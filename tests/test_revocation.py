@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import threading
 from dataclasses import replace
@@ -17,6 +18,7 @@ from real_calls import LINE, ask, channel_of, made_network, node_of, request, se
 
 from peerbayes.peers import patience, wire
 from peerbayes.peers.answering import AT_ONCE, ROSTERS
+from peerbayes.peers.asking import Asking
 from peerbayes.peers.audit import entries
 from peerbayes.peers.errors import IdentityError, RefusedMessage
 from peerbayes.peers.farewell import farewell
@@ -520,6 +522,30 @@ def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(standing):
     inbox.clear()
     inbox.put("peer-2", 1, message)
     assert inbox.lacks("peer-2")
+
+
+def test_junk_between_other_words_is_asked_for_ever_less_often(standing, monkeypatch):
+    """To read it costs more than to send it: "not yet" in between makes up for nothing."""
+    pauses, asked = [], standing.request("sum", phase="columns")
+    not_yet = wire.Reply(wire.VERSION, asked.run, "peer-2", "sum", "not yet", phase="columns")
+    words = itertools.cycle((b"junk", wire.encode(not_yet)))
+
+    class Junk:
+        async def ask(self, *given):
+            return next(words)
+
+    class Takes:
+        async def take(self, *given):
+            pass
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        standing.line("peer-2").left = len(pauses) == 8
+
+    monkeypatch.setattr(Asking, "_wanted", lambda self, name: asked)
+    monkeypatch.setattr("peerbayes.peers.asking.asyncio.sleep", sleep)
+    asyncio.run(Asking(standing, Junk(), None, None, None, Takes())._forever("peer-2"))
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
 def test_a_neighbour_cannot_say_that_a_message_is_gone_which_it_must_still_have(standing):
