@@ -2,9 +2,11 @@
 
     python benchmarks/byzantine.py [--datasets pulsar,adult] [--attacks flip,swap] [--fractions 0.1,0.2]
                                    [--seeds 3] [--first-seed 0]
+    python benchmarks/byzantine.py --agreement [--datasets pulsar,adult] [--seeds 3] [--first-seed 0]
 
 "+80" network of 50 peers with 50 rows each, i.i.d., the strategy `exact`, 64 rounds; needs PEERBAYES_DATA. An entry is
 the mean over seeds and the worst seed; attackers are drawn anew for each. Exit status 1 where a check fails.
+--agreement: lies before the first round, see `agreement_lies`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+import agreement_lies
 import numpy as np
 
 import peerbayes as pb
@@ -48,7 +51,12 @@ def main() -> int:
     parser.add_argument("--fractions", default="0.1,0.2")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--agreement", action="store_true", help="lies before the first round instead")
     given = parser.parse_args()
+    if given.agreement:
+        return agreement_lies.table(
+            given.datasets.split(","), range(given.first_seed, given.first_seed + given.seeds)
+        )
     fractions = [float(each) for each in given.fractions.split(",")]
     columns = [("none", 0.0), *((name, share) for share in fractions for name in given.attacks.split(","))]
     seeds = range(given.first_seed, given.first_seed + given.seeds)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from peerbayes.columns import Column
     from peerbayes.errors import (
         ConfigurationError,
+        FalseReport,
         ModelFileDamaged,
         ModelFileError,
         ModelFileTooNew,
@@ -41,7 +42,7 @@ _HOMES = {
     "attacks": ("Attack",),
     "columns": ("Column",),
     "errors": (
-        "ConfigurationError", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
+        "ConfigurationError", "FalseReport", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
         "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "StructureError",
         "TopologyError",
     ),
@@ -68,6 +69,7 @@ __all__ = [
     "BayesNetClassifier",
     "Column",
     "ConfigurationError",
+    "FalseReport",
     "MixedNB",
     "ModelFileDamaged",
     "ModelFileError",

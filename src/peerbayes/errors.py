@@ -8,6 +8,7 @@
     ├── StructureError         (also a ValueError)  parents that make no Bayesian network
     ├── PartitionError         (also a ValueError)  rows that cannot be dealt out to peers like that
     ├── StatisticsMismatch     (also a ValueError)  statistics that cannot be added or used here
+    ├── FalseReport            (also a ValueError)  what a peer said of its rows before the first round, and cannot be
     ├── DatasetError           a dataset that cannot be had: see `datasets.errors`
     ├── SourceError            (also a ValueError)  rows that cannot be read: see `sources.errors`
     ├── ReportError            a report that cannot be made: see `report.errors`
@@ -52,6 +53,10 @@ class PartitionError(PeerbayesError, ValueError):
 
 class StatisticsMismatch(PeerbayesError, ValueError):
     """Statistics that cannot be added to others, or used by this estimator."""
+
+
+class FalseReport(PeerbayesError, ValueError):
+    """A report before the first round that no honest peer can have made."""
 
 
 class ModelFileError(PeerbayesError, ValueError):

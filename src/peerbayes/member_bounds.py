@@ -22,7 +22,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.columns import with_units
-from peerbayes.errors import PeerbayesError
+from peerbayes.errors import FalseReport
 from peerbayes.families import Family
 from peerbayes.invariants import UNCLIPPED, bounds_of
 from peerbayes.schema import Schema
@@ -30,15 +30,14 @@ from peerbayes.schema import Schema
 # A member counts for at most so many times the rows of a middling one.
 MOST_ROWS = 4.0
 
+# Nobody has so many rows; a float64 still counts them one by one.
+LARGEST = 2.0**53
+
 # What rounding can do to a sum, as a share of its largest possible value.
 ROUNDING = 1e-9
 
 # Corners of the box of standardised values at which features are looked at: by so many, a product has had both signs.
 CORNERS = 64
-
-
-class FalseReport(PeerbayesError, ValueError):
-    """A report that no honest member can have made, by whoever is named in it."""
 
 
 def mean_of(values: np.ndarray) -> float:
@@ -67,7 +66,7 @@ class MemberBounds:
     def of(cls, rows: float, middles: Mapping[str, float], deviations: Mapping[str, float]) -> MemberBounds:
         """From R, the M_j, and the D_j of columns that are not constant at everybody."""
         units = {name: (middle, deviations.get(name, 0.0)) for name, middle in middles.items()}
-        return cls(max(1, math.floor(MOST_ROWS * rows)), units)
+        return cls(max(1, math.floor(min(MOST_ROWS * rows, LARGEST))), units)
 
     def counted(self, rows: int) -> int:
         """Return how many rows a member with so many counts for."""

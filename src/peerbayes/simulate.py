@@ -108,9 +108,11 @@ def simulate(
                     one row is bounded; None: none. With a `schema`, its units are taken as they are declared
     robust          what peers do about false messages: None, "clip" (each neighbour moves a peer by a middling distance
                     at most) or "guard" (clip, and links to neighbours whose models fail on a peer's own rows are cut);
-                    for the strategies exact and crc. See `combining` and `guard`
+                    for the strategies exact and crc. Units are then medians over peers, and none counts for more than
+                    four middling ones. See `combining`, `guard` and `member_bounds`
     attack          peers that lie: an `Attack`, its kind ("flip"), or a table of its fields. Errors, references and the
-                    history are then of the honest peers and their rows; attackers are honest while a start is agreed on
+                    history are then of the honest peers and their rows. Before the first round attackers are honest,
+                    unless the attack has a `report`; robust peers refuse what cannot be true by a `FalseReport`
     references      whether RC and ML on the pooled rows, and peers alone (strategy "local"), are computed beside them
     progress        called after every round with the rounds done and the rounds in all
     checkpoint      a file to go on from after a crash: on the same machine the same call then ends with the same bits

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from peerbayes.errors import FalseReport
 from peerbayes.medians import DIGITS, WIDTH, Search, key_of
-from peerbayes.member_bounds import FalseReport, MemberBounds, deviation_of, mean_of
+from peerbayes.member_bounds import MemberBounds, deviation_of, mean_of
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.pooling import Phase, Total
 from peerbayes.peers.summary import LARGEST

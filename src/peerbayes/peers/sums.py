@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.member_bounds import FalseReport
+from peerbayes.errors import FalseReport
 from peerbayes.peers import wire
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.news import News

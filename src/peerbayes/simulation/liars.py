@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csgraph, csr_array
 
 from peerbayes import false_reports
-from peerbayes.member_bounds import FalseReport
+from peerbayes.errors import FalseReport
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,8 @@ class Liars:
     def more_rows(self, rows: np.ndarray, most: float) -> np.ndarray:
         """Return the rows that everybody reports, where a member may count for at most so many: [N] -> [N].
 
-        Liars that keep to what is allowed report as many as the sums behind all of their links leave room for.
+        Liars that keep to what is allowed report as many as the sums that they are in leave room for, one after the
+        other.
         """
         said = rows.copy()
         if self.allowed and self.enforced:
@@ -83,7 +84,7 @@ class Liars:
                 left = [
                     link.behind.size * most - (said[link.behind].sum() - said[liar])
                     for link in self.links
-                    if link.liar == liar
+                    if liar in link.behind
                 ]
                 said[liar] = max(said[liar], np.floor(min(left, default=most)))
         elif self.tell("rows"):

@@ -77,7 +77,7 @@ class Population:
         attackers = (
             np.zeros(0, dtype=np.int64) if asked.attack is None else asked.attack.attackers(nodes, seed)
         )
-        with about(origin):
+        with about(origin, "peer"):  # a peer that is refused is no fault of the table
             agreed, reports = _agreed_schema(dealt, asked, attackers, network, declared=schema is not None)
         rows, labels, sizes = encoded(agreed, dealt.rows(), origin), dealt.codes[dealt.own], dealt.sizes
         weights = np.repeat(row_weights(asked.objective, sizes), sizes)

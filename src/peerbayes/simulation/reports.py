@@ -19,8 +19,8 @@ from peerbayes.schema import Schema
 from peerbayes.simulation.liars import Liars
 from peerbayes.tables import Table
 
-# What liars vote for: more than anybody has.
-FARTHEST = 1e300
+# What liars vote for: more than anybody has, and its square is a float64.
+FARTHEST = 1e150
 
 
 @dataclass(frozen=True, eq=False)
