@@ -91,7 +91,7 @@ class Watched(Peers):
     def __init__(self, folder, agreed, graph=TRIANGLE):
         super().__init__(folder, agreed, graph, list(tables(len(graph))))
         self.left, self.home = set(), Home(folder / "p0")
-        self.synced = 0
+        self.synced, self.power = 0, True
         honest = self.hub.transport
 
         def transport(name):
@@ -113,45 +113,70 @@ class Watched(Peers):
         return task
 
     def _watch_sync(self, audit):
-        """Know how much of the log no power cut can take."""
+        """Know how much of the log no power cut can take, until the power goes."""
         sync = audit.sync
 
         def watched():
             size = audit.path.stat().st_size
             position = sync()
-            self.synced = max(self.synced, size) if self.synced <= size else size
+            if self.power:
+                self.synced = size
             return position
 
         audit.sync = watched
 
-    async def run(self, rounds):
-        """Let all run until the first has so many more rounds, or is done; what stopped it is raised."""
-        if not self.home.audit_path.exists():
-            self.synced = 0
+    def second(self, folder):
+        """A process of the first peer with a copy of its folder."""
+        node = Node(
+            Membership("p0", self.terms, self.roster), *self.tables["p0"], Store(folder / STATE),
+            self.hub.transport("p0"), AuditLog(folder / LOG), linger=HANG,
+        )  # fmt: skip
+
+        async def work():
+            try:
+                return await node.run()
+            finally:
+                node.store.close()
+                node.audit.close()
+
+        return asyncio.create_task(work())
+
+    async def run(self, rounds, copy=None):
+        """Let all run until the first has so many more rounds or ends, or its copy does; what stopped it is raised."""
+        self.power, self.synced = True, 0
         tasks = {name: self.started(name) for name in self.names}
+        if copy is not None:
+            tasks["copy"] = self.second(copy)
         try:
             await asyncio.sleep(0)  # let all begin, so that all end
             node = self.nodes["p0"]
             begun = node.store.round()
             goal = min((-1 if begun is None else begun) + rounds, self.terms.rounds)
+            watched = [tasks[name] for name in ("p0", "copy") if name in tasks]
             async with asyncio.timeout(HANG):
-                while not tasks["p0"].done() and node.turn < goal:
+                while not any(task.done() for task in watched) and node.turn < goal:
                     await asyncio.sleep(0.002)
-            if tasks["p0"].done():
-                tasks["p0"].result()
+            for task in watched:
+                if task.done():
+                    task.result()
         finally:
+            self.power = False
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     @property
     def spent(self):
-        """μ² of everything that left, by the bytes: a release more for every message of a round that differs."""
-        by_receiver = {}
+        """μ² of everything that left, by the bytes: a release more for every message of a round that differs.
+
+        Where messages are masked, each receiver has its own.
+        """
+        messages = {}
         for turn, receiver, _, digest in self.left:
-            by_receiver.setdefault((turn, receiver), set()).add(digest)
+            key = turn, receiver if self.terms.privacy.secure_sum else ""
+            messages.setdefault(key, set()).add(digest)
         rounds = {}
-        for (turn, _), digests in by_receiver.items():
+        for (turn, _), digests in messages.items():
             rounds[turn] = max(rounds.get(turn, 0), len(digests))
         return sum(rounds.values()) * mu_of(EPSILON, DELTA) ** 2 / self.terms.rounds
 
@@ -473,10 +498,12 @@ STEPS = st.lists(
         st.tuples(st.just("delete"), FILES),
         st.tuples(st.just("power cut"), st.none()),
         st.tuples(st.just("leave"), st.none()),
+        st.tuples(st.just("copy"), st.integers(1, 3)),
     ),
-    min_size=3,
-    max_size=8,
+    min_size=1,
+    max_size=6,
 )
+BEGINNING = [("run", 2), ("snapshot", None), ("run", 2)]  # so that there is something to go back to
 
 
 class Mishaps:
@@ -484,7 +511,7 @@ class Mishaps:
 
     def __init__(self, folder, agreed, graph):
         self.peers, self.folder, self.backups = Watched(folder, agreed, graph), folder, 0
-        self.refused = 0
+        self.refused = self.copies = 0
         self.honest = True  # nothing but crashes so far
 
     def step(self, what, which):
@@ -495,6 +522,9 @@ class Mishaps:
             except NeedsPerson:
                 assert not self.honest
                 self.refused += 1
+        elif what == "copy" and self.backups:
+            self.honest = False
+            self._copy(which)
         elif what == "snapshot" and home.folder.exists():
             self.backups += 1
             snapshot(home, self.folder / f"backup-{self.backups}")
@@ -509,16 +539,30 @@ class Mishaps:
                 file.truncate(min(self.peers.synced, home.audit_path.stat().st_size))
         elif what == "leave":
             set_aside(home)
+            if home.audit_path.exists():
+                self.peers.synced = home.audit_path.stat().st_size  # it is brought to disk when it is closed
+
+    def _copy(self, rounds):
+        """Run the last backup beside the folder; its audit log is then put where the ledger finds it."""
+        self.copies += 1
+        folder = self.folder / f"copy-{self.copies}"
+        shutil.copytree(self.folder / f"backup-{self.backups}", folder)
+        try:
+            asyncio.run(self.peers.run(rounds, folder))
+        except NeedsPerson:
+            self.refused += 1
+        if (folder / LOG).exists():
+            shutil.copy(folder / LOG, self.peers.home.folder / f"audit.copy-{self.copies}.jsonl")
 
 
 def mishaps(folder, steps, agreed, graph=TRIANGLE):
     """What left never exceeds the ledger of the folder; where a backup or a deletion took that, nothing more leaves."""
     fate = Mishaps(folder, agreed, graph)
     peers = fate.peers
-    for what, which in steps:
+    for what, which in [*BEGINNING, *steps]:
         before, known = set(peers.left), peers.spent <= peers.ledger + 1e-9
         fate.step(what, which)
-        if what == "run":
+        if what in ("run", "copy"):
             assert peers.spent <= peers.ledger + 1e-9 if known else peers.left == before, (what, which)
     once = {(turn, receiver, state) for turn, receiver, state, _ in peers.left}
     assert len(once) == len(
@@ -527,7 +571,7 @@ def mishaps(folder, steps, agreed, graph=TRIANGLE):
     return fate
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(steps=STEPS)
 def test_whatever_happens_to_a_folder_no_more_left_than_its_ledger_says(steps, tmp_path_factory):
     mishaps(tmp_path_factory.mktemp("fate"), steps, terms())
