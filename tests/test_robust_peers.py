@@ -8,6 +8,7 @@ import msgspec
 import networkx as nx
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
@@ -16,6 +17,7 @@ from test_peers import DENSE, peers_of, shared_out, simulated
 from test_refusals import HONEST, HOSTILE, TABLES, TERMS, TRIANGLE, Liar, reasons, run
 
 import peerbayes as pb
+from peerbayes.invariants import Invariants
 from peerbayes.peers import patience, wire
 from peerbayes.peers.audit import entries
 from peerbayes.peers.demands import refuse_weaker
@@ -23,7 +25,7 @@ from peerbayes.peers.errors import RefusedMessage, TermsError
 from peerbayes.peers.founder import Founder
 from peerbayes.peers.home import Home
 from peerbayes.peers.identity import verify
-from peerbayes.peers.learner import Judged
+from peerbayes.peers.learner import Broadcaster, Judged
 from peerbayes.peers.loopback import Loopback
 from peerbayes.peers.settings import Settings
 from peerbayes.peers.status import status
@@ -32,6 +34,7 @@ from peerbayes.peers.terms import Limits, Robust, Terms
 from peerbayes.peers.transport import InMemory
 from peerbayes.peers.wire import Reply, Said
 from peerbayes.peers.witnesses import Witnesses
+from peerbayes.strategies import CRC
 
 CLIP, GUARD = Robust("clip"), Robust("clip", guard=True)
 
@@ -253,6 +256,26 @@ def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tm
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     asyncio.run(main())
+
+
+def test_a_message_a_little_worse_than_the_others_is_left_out_and_no_strike(rng):
+    """From the fourth round on; in the next round its sender is heard again."""
+    start, names = np.array([[3.0, 0.0, 1.0], [3.0, 0.0, 1.0]]), ("a", "b", "c")
+    known = Invariants(start.sum(axis=0), 6.0, csr_array((0, 3)), start, None, np.ones(3), np.full(3, 9.0))
+    errors = {"a": 0.2, "b": 0.21, "c": 0.2}
+    learner = Broadcaster(
+        CRC(), dict.fromkeys(names, 0.25), start, np.zeros_like, known, "clip",
+        lambda _: np.array(list(errors.values())),
+    )  # fmt: skip
+    heard = {name: start + known.projected(rng.normal(size=start.shape)) for name in names}
+    few = {name: heard[name] for name in ("a", "b")}
+    for turn, worse, is_out in ((2, 0.25, False), (3, 0.25, True), (3, 0.225, False), (9, 0.25, True)):
+        state = Judged(learner.begin().state, np.zeros(3), np.array([float(turn)]))
+        errors["c"] = worse
+        after = learner.step(state, heard)
+        assert after.strikes.tolist() == [0, 0, 0] and learner.struck(after) == ()
+        alone = replace(learner, soft=None).step(state.state, few if is_out else heard)
+        np.testing.assert_allclose(learner.read(after), alone[0], atol=1e-12)
 
 
 # --- two stories ---------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Peers that want the others to learn badly: what they say instead of their honest messages.
 
 Attackers know every honest message and act together. φ is a message, S⁰ the start, φ̄ and s the mean and the standard
-deviation of the honest messages, entry by entry; `strength` is the number in each:
+deviation of the honest messages, entry by entry, and d̃ the median of ‖φ − φ̄‖; `strength` is the number in each:
 
     flip       S⁰ − 1·(φ − S⁰)           what was learned, turned round
     scale      10·φ                       breaks the class sums
@@ -9,16 +9,23 @@ deviation of the honest messages, entry by entry; `strength` is the number in ea
     swap       φ̄ with the classes in reverse order
     mixswap    0.6 φ̄ + 0.4 swap          a lie that is half true
     label      honest code on rows whose labels are reversed
+    poison     honest code on poisoned rows: the quarter with the longest φ(x), four times each, with reversed labels
     alie       φ̄ − 1.5·s                 a little is enough (Baruch and others, 2019), with class sums kept
     honest     φ                          no lie in the rounds: see `report`
     dissensus  φ_v − 1.5·Σ_u a_vu (φ_u − φ_v) / Σ_b a_vb
                                           to each receiver v what undoes its honest neighbours u, shared among the
                                           attackers b (He and others, 2022)
+    stealth    φ̄ + 3·d̃ u                 u the unit vector from φ̄ towards swap: as far away as an honest peer may be
+    suppress   φ̄, and the rarest class r loses 1·φ̄_r to the others, in equal shares: nothing of it is left
+    merge      φ̄, and the two most frequent classes go the share 1 of the way to their mean: nobody tells them apart
+    ipm        S⁰ − 0.5·(φ̄ − S⁰)         the mean of what was learned, turned round and small: a negative inner
+                                          product with it (Xie and others, 2020)
+    optimise   to each receiver what does most harm under the rules in force, which it knows: see `adaptive`
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,8 +40,18 @@ from peerbayes.topologies.links import only, row_sums, rows_of
 # What `strength` is unless somebody says otherwise; those without a number have none.
 KINDS: dict[str, float | None] = {
     "flip": 1.0, "scale": 10.0, "noise": 1.0, "swap": None, "mixswap": 0.4, "label": None, "alie": 1.5,
-    "dissensus": 1.5, "honest": None,
+    "dissensus": 1.5, "honest": None, "stealth": 3.0, "suppress": 1.0, "merge": 1.0, "ipm": 0.5, "poison": None,
+    "optimise": None,
 }  # fmt: skip
+
+# Kinds that run honest code on altered rows: they say what they learned, and judge others as honest peers do.
+ON_OWN_ROWS = ("label", "poison")
+
+# Kinds that say in the rounds what they learned.
+HONEST_CODE = (*ON_OWN_ROWS, "honest")
+
+# Poison: the share of the rows that is kept, the loudest, and repeated until there are as many as before.
+LOUDEST = 4
 
 ATTACK_STREAM = 5  # sets attackers and their noise apart from other random numbers of the same seed
 
@@ -43,8 +60,8 @@ ATTACK_STREAM = 5  # sets attackers and their noise apart from other random numb
 class Attack:
     """Some peers, drawn at random, say what harms the others.
 
-    kind      what they say: "flip", "scale", "noise", "swap", "mixswap", "label", "alie", "dissensus" or
-              "honest"
+    kind      what they say: "flip", "scale", "noise", "swap", "mixswap", "label", "alie", "dissensus", "stealth",
+              "suppress", "merge", "ipm", "poison", "optimise" or "honest"
     fraction  their share of all peers, from 0 to below 1; at least one, unless it is 0
     strength  the number in what they say; None: the usual one of each kind
     report    what they lie about before the first round: "rows", "mean", "spread", "start" or "all" (see
@@ -106,6 +123,7 @@ class Attack:
         known: Invariants,
         seed: int,
         turn: int,
+        worst: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """What is said in a round, and which of it goes over each link.
 
@@ -115,6 +133,7 @@ class Attack:
         known      the start and the invariants
         seed       of their random numbers, with the round
         turn       the round
+        worst      for "optimise": victims [V] -> what does most harm to each [V, C, K]
         Returns messages [M, C, K], everybody's honest one first, and the place [E] of the one that each stored entry of
         `mixing` stands for.
         """
@@ -122,12 +141,16 @@ class Attack:
         hostile = np.zeros(len(honest), dtype=bool)
         hostile[attackers] = True
         false = hostile[mixing.indices] & ~hostile[receivers]  # among themselves attackers tell the truth
-        if self.kind in ("label", "honest") or not false.any():
+        if self.kind in HONEST_CODE or not false.any():
             return honest, places
-        if self.kind == "dissensus":
+        if self.kind in ("dissensus", "optimise"):
             victims, which = np.unique(receivers[false], return_inverse=True)
             fair = ~hostile[mixing.indices] & (receivers != mixing.indices)
-            said = self._apart(honest, victims, only(mixing, fair), only(mixing, false))
+            if self.kind == "optimise":
+                assert worst is not None, "who optimises has to know the rules"
+                said = worst(victims)
+            else:
+                said = self._apart(honest, victims, only(mixing, fair), only(mixing, false))
         else:
             which = np.searchsorted(attackers, mixing.indices[false])
             said = self._said(honest, attackers, known, np.random.default_rng([seed, ATTACK_STREAM, turn]))
@@ -150,8 +173,21 @@ class Attack:
             return mean + known.projected(strength * size * rng.standard_normal(shape))
         if self.kind == "alie":
             return np.broadcast_to(mean - known.projected(strength * others.std(axis=0)), shape)
-        share = 1.0 if self.kind == "swap" else strength
-        return np.broadcast_to((1.0 - share) * mean + share * mean[::-1], shape)
+        return np.broadcast_to(mean + self._lie(mean, others, known), shape)
+
+    def _lie(self, mean: np.ndarray, others: np.ndarray, known: Invariants) -> np.ndarray:
+        """What is added to the mean of the honest messages `others`: [C, K]."""
+        strength = self._strength
+        if self.kind == "stealth":
+            typical = float(np.median(np.linalg.norm((others - mean).reshape(len(others), -1), axis=1)))
+            return strength * typical * unit(known.projected(swapped(mean)))
+        if self.kind == "suppress":
+            return strength * suppressed(mean, int(np.argmin(mean[:, 0])))
+        if self.kind == "merge":
+            return strength * merged(mean, *most_frequent(mean))
+        if self.kind == "ipm":
+            return (1.0 + strength) * (known.centre - mean)
+        return (1.0 if self.kind == "swap" else strength) * swapped(mean)
 
     def _apart(
         self, honest: np.ndarray, victims: np.ndarray, fair: csr_array, false: csr_array
@@ -166,3 +202,47 @@ class Attack:
     def _strength(self) -> float:
         usual = KINDS[self.kind] or 0.0
         return usual if self.strength is None else float(self.strength)
+
+
+# --- directions: what is added to statistics [C, K] ------------------------------------------------------------
+
+
+def swapped(stats: np.ndarray) -> np.ndarray:
+    """To the statistics with the classes in reverse order."""
+    return stats[::-1] - stats
+
+
+def suppressed(stats: np.ndarray, rare: int) -> np.ndarray:
+    """To those without one class, whose rows are shared among the others: class sums and ties stay as they are."""
+    change = np.broadcast_to(stats[rare] / max(1, len(stats) - 1), stats.shape).copy()
+    change[rare] = -stats[rare]
+    return change
+
+
+def merged(stats: np.ndarray, first: int, second: int) -> np.ndarray:
+    """To those in which two classes are each their mean."""
+    change = np.zeros_like(stats)
+    change[first] = (stats[second] - stats[first]) / 2
+    change[second] = -change[first]
+    return change
+
+
+def most_frequent(stats: np.ndarray) -> tuple[int, int]:
+    """The two classes with the largest counts."""
+    second, first = np.argsort(stats[:, 0], kind="stable")[-2:]
+    return int(first), int(second)
+
+
+def unit(change: np.ndarray) -> np.ndarray:
+    """The direction of a change: of length 1, or 0."""
+    length = float(np.linalg.norm(change))
+    return change / length if length else change
+
+
+def poisoned(lengths: np.ndarray) -> np.ndarray:
+    """Which rows a poisoner learns from, in place of its own: the loudest quarter, repeated. [n] -> [n] row numbers.
+
+    lengths  ‖φ(x)‖ of its rows: how far a row can move the statistics
+    """
+    loudest = np.argsort(-lengths, kind="stable")[: -(-lengths.size // LOUDEST)]
+    return np.resize(loudest, lengths.size)

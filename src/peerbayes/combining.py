@@ -43,14 +43,18 @@ def clipped(mixing: csr_array, messages: Array) -> csr_array:
     receivers = rows_of(mixing)
     heard = receivers != mixing.indices
     apart = distances(messages, receivers[heard], mixing.indices[heard])
-    limit = quantiles(receivers[heard], apart, mixing.shape[0], MIDDLING)[receivers[heard]]
-    share = np.divide(limit, apart, out=np.ones_like(apart), where=apart > limit)
     weights = mixing.data.astype(np.float64)
-    weights[heard] *= share
+    weights[heard] *= shortened(receivers[heard], apart, mixing.shape[0])
     links = only(with_data(mixing, weights), heard)
     own = row_sums(mixing) - row_sums(links)
     diagonal = csr_array((own, (np.arange(own.size), np.arange(own.size))), shape=mixing.shape)
     return csr_array(links + diagonal)
+
+
+def shortened(groups: np.ndarray, apart: np.ndarray, count: int) -> np.ndarray:
+    """min(1, τ / distance) of each message, τ a middling distance of its group 0 … count − 1: [E], [E] -> [E]."""
+    limit = quantiles(groups, apart, count, MIDDLING)[groups]
+    return np.divide(limit, apart, out=np.ones_like(apart), where=apart > limit)
 
 
 def distances(messages: Array, receivers: np.ndarray, senders: np.ndarray) -> np.ndarray:

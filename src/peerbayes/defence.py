@@ -10,7 +10,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes import guard
-from peerbayes.attacks import Attack
+from peerbayes.adaptive import Optimiser
+from peerbayes.attacks import HONEST_CODE, Attack
 from peerbayes.combining import combined
 from peerbayes.core import Array
 from peerbayes.invariants import REASONS, Invariants
@@ -45,6 +46,7 @@ class Defence:
     seed       of the attackers' random numbers
     soft       soft errors of neighbours' models, for a guard; None: there is none
     theta      θ of the family, for a guard
+    optimiser  what attackers of the kind "optimise" know; None: there are none of them
     """
 
     rule: str
@@ -54,6 +56,7 @@ class Defence:
     seed: int
     soft: SoftErrors | None
     theta: Callable[[Array], Array]
+    optimiser: Optimiser | None = None
 
     def begin(self, state: Any, network: Schedule) -> Watched:
         links = _settled_links(network) if self.soft is not None else None
@@ -78,7 +81,10 @@ class Defence:
         said = np.array(fetch(message), dtype=np.float64)
         places = mixing.indices.astype(np.int64)
         if self.attack is not None:
-            said, places = self.attack.messages(said, self.attackers, mixing, self.known, self.seed, turn)
+            worst = self._worst(watched, network, mixing, said, turn)
+            said, places = self.attack.messages(
+                said, self.attackers, mixing, self.known, self.seed, turn, worst
+            )
         receivers = rows_of(mixing)
         links = receivers != mixing.indices
         reasons = self.known.reasons(said, turn)[places]
@@ -96,6 +102,18 @@ class Defence:
         weights = combined(self.rule, weights, said)
         mixed = (weights @ said.reshape(len(said), -1)).reshape(message.shape)
         return place.put(self.known.settled(mixed)), Watched(watched.state, strikes, rejected)
+
+    def _worst(
+        self, watched: Watched, network: Schedule, mixing: csr_array, honest: np.ndarray, turn: int
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """What does most harm to each victim, where attackers look for it."""
+        if self.optimiser is None:
+            return None
+        cut = np.zeros(mixing.nnz, dtype=bool)
+        if self.soft is not None:
+            links, of_peers = _settled_links(network), rows_of(mixing) != mixing.indices
+            cut[of_peers] = guard.cut(watched.strikes, links)[guard.places(links, only(mixing, of_peers))]
+        return self.optimiser.worst(honest, self.attackers, mixing, cut, turn)
 
     def _judged(
         self,
@@ -116,15 +134,16 @@ class Defence:
         heard = heard & ~guard.cut(strikes, links)[at]
         errors = np.zeros(mixing.nnz)
         errors[heard] = self.soft(np.asarray(self.theta(said)), receivers[heard], places[heard])
-        found = np.zeros(mixing.nnz, dtype=bool)
-        found[heard] = guard.strikes(
-            errors[heard], receivers[heard], len(mixing.indptr) - 1, said.shape[1], turn
-        )
-        if self.attack is not None and self.attack.kind not in ("label", "honest"):
-            found &= ~np.isin(receivers, self.attackers)
+        found, doubted = np.zeros(mixing.nnz, dtype=bool), np.zeros(mixing.nnz, dtype=bool)
+        nodes = len(mixing.indptr) - 1
+        found[heard] = guard.strikes(errors[heard], receivers[heard], nodes, said.shape[1], turn)
+        doubted[heard] = guard.left_out(errors[heard], receivers[heard], nodes, turn)
+        if self.attack is not None and self.attack.kind not in HONEST_CODE:
+            lying = np.isin(receivers, self.attackers)
+            found, doubted = found & ~lying, doubted & ~lying
         strikes = strikes.copy()
         strikes[at[found]] += 1
-        return heard & ~found & ~guard.cut(strikes, links)[at], strikes
+        return heard & ~found & ~doubted & ~guard.cut(strikes, links)[at], strikes
 
 
 def _settled_links(network: Schedule) -> csr_array:

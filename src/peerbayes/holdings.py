@@ -70,6 +70,10 @@ class Holdings:
         parts = [core.statistics(features, labels) for _, features, labels in self._blocks(HERE)]
         return np.concatenate(parts)
 
+    def features_of(self, some: Any) -> np.ndarray:
+        """φ of some rows, which φ takes as they are: [P, K]."""
+        return np.asarray(self.family.features(self._rows(some)))
+
     def soft_errors(self, weights: np.ndarray, receivers: np.ndarray, senders: np.ndarray) -> np.ndarray:
         """Soft errors of models W [M, C, K] on peers' own rows, senders[e]'s on those of receivers[e]: [E] -> [E]."""
         errors = np.zeros(receivers.size)

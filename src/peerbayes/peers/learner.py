@@ -107,11 +107,11 @@ class Broadcaster:
         if self.soft is None:
             return self.strategy.step(state, self._mixed(own, heard), self.residual)
         turn = state.turn + 1
-        found = self._found(state.strikes, heard, int(turn[0]))
+        found, doubted = self._found(state.strikes, heard, int(turn[0]))
         strikes = state.strikes + found
         left_out = {
             *self._cut(strikes),
-            *(name for name, struck in zip(self.weights, found, strict=True) if struck),
+            *(name for name, out in zip(self.weights, found | doubted, strict=True) if out),
         }
         kept = {name: heard[name] for name in heard if name not in left_out}
         return Judged(self.strategy.step(state.state, self._mixed(own, kept), self.residual), strikes, turn)
@@ -131,17 +131,20 @@ class Broadcaster:
             return mixed
         return self.known.settled(mixed)
 
-    def _found(self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], turn: int) -> np.ndarray:
-        """Whose messages of this round are a strike: [neighbours], 0 or 1."""
+    def _found(
+        self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], turn: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Whose messages of this round are a strike, and whose its mix does without: two [neighbours] of booleans."""
         assert self.soft is not None
-        cut, struck = self._cut(strikes), np.zeros_like(strikes)
+        cut = self._cut(strikes)
+        struck, doubted = np.zeros(strikes.size, dtype=bool), np.zeros(strikes.size, dtype=bool)
         places = [k for k, name in enumerate(self.weights) if name in heard and name not in cut]
         if places:
-            names = list(self.weights)
+            names, together = list(self.weights), np.zeros(len(places), dtype=np.int64)
             errors = self.soft(np.stack([heard[names[k]] for k in places]))
-            found = guard.strikes(errors, np.zeros(len(places), dtype=np.int64), 1, len(self.start), turn)
-            struck[np.array(places)[found]] = 1
-        return struck
+            struck[places] = guard.strikes(errors, together, 1, len(self.start), turn)
+            doubted[places] = guard.left_out(errors, together, 1, turn)
+        return struck, doubted
 
     def struck(self, state: Any) -> tuple[str, ...]:
         return () if self.soft is None else self._cut(state.strikes)

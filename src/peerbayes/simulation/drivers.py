@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from peerbayes import topologies
+from peerbayes.adaptive import Optimiser
 from peerbayes.defence import Defence
 from peerbayes.holdings import Holdings
 from peerbayes.invariants import ROUNDING, ROUNDING_SINGLE, Invariants, invariants_of
@@ -108,7 +109,11 @@ def _defence(asked: Asked, peers: Population, strategy: Strategy, start: np.ndar
         known = replace(known, noise=peers.hidden.scheme.spread(most, getattr(strategy, "boost", 1.0)))
     soft = peers.held.soft_errors if asked.robust == "guard" else None
     rule = "mean" if asked.robust is None else "clip"
-    return Defence(rule, known, asked.attack, peers.attackers, asked.seed, soft, peers.family.weights)
+    optimiser = None
+    if asked.attack is not None and asked.attack.kind == "optimise":
+        optimiser = Optimiser.of(peers.held, peers.attackers, known, rule, soft is not None, asked.seed)
+    theta = peers.family.weights
+    return Defence(rule, known, asked.attack, peers.attackers, asked.seed, soft, theta, optimiser)
 
 
 def _invariants(asked: Asked, peers: Population, strategy: Strategy, start: np.ndarray) -> Invariants:

@@ -10,7 +10,7 @@ import numpy as np
 
 from peerbayes import layouts, structure, topologies
 from peerbayes.arguments import about
-from peerbayes.attacks import Attack
+from peerbayes.attacks import ON_OWN_ROWS, Attack, poisoned
 from peerbayes.families import Family, Rows
 from peerbayes.holdings import Holdings
 from peerbayes.inputs import encoded, encoded_labelled, refuse_gaps, row_weights, table_of
@@ -87,7 +87,7 @@ class Population:
         family, sent = _family(asked.family, agreed, rows, labels, sizes, unseen, network, reports)
         if getattr(asked.strategy, "name", asked.strategy) == "dsgd":
             refuse_gaps(family, rows, *(() if unseen is None else (unseen.rows,)))
-        labels = _taught(labels, asked.attack, attackers, sizes, len(agreed.classes))
+        rows, labels = _taught(family, rows, labels, asked.attack, attackers, sizes, len(agreed.classes))
         held = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), place)
         hidden = _hidden(asked, held, network)
         return cls(
@@ -175,12 +175,26 @@ def _of_others(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def _taught(
-    labels: np.ndarray, attack: Attack | None, attackers: np.ndarray, sizes: np.ndarray, classes: int
-) -> np.ndarray:
-    """The labels that peers learn from: attackers of the kind "label" reverse theirs."""
-    if attack is None or attack.kind != "label":
-        return labels
-    return np.where(_of_others(attackers, sizes), labels, classes - 1 - labels)
+    family: Family,
+    rows: Rows,
+    labels: np.ndarray,
+    attack: Attack | None,
+    attackers: np.ndarray,
+    sizes: np.ndarray,
+    classes: int,
+) -> tuple[Rows, np.ndarray]:
+    """The rows and labels that peers learn from: attackers on altered rows reverse labels, and some repeat rows."""
+    if attack is None or attack.kind not in ON_OWN_ROWS:
+        return rows, labels
+    if attack.kind == "poison":
+        ends = np.cumsum(sizes)
+        order = np.arange(labels.size)
+        for peer in attackers:
+            mine = order[ends[peer] - sizes[peer] : ends[peer]]
+            features = np.asarray(family.features(Rows(rows.values[mine], rows.codes[mine])))
+            order[mine] = mine[poisoned(np.linalg.norm(np.nan_to_num(features), axis=1))]
+        rows, labels = Rows(rows.values[order], rows.codes[order]), labels[order]
+    return rows, np.where(_of_others(attackers, sizes), labels, classes - 1 - labels)
 
 
 def _hidden(asked: Asked, held: Holdings, network: topologies.Schedule) -> private.PrivateRows | None:
