@@ -524,27 +524,29 @@ def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(standing):
     assert inbox.lacks("peer-2")
 
 
-def test_junk_between_other_words_is_asked_for_ever_less_often(standing, monkeypatch):
+def test_junk_between_other_words_is_asked_for_ever_less_often(tmp_path, monkeypatch):
     """To read it costs more than to send it: "not yet" in between makes up for nothing."""
-    pauses, asked = [], standing.request("sum", phase="columns")
-    not_yet = wire.Reply(wire.VERSION, asked.run, "peer-2", "sum", "not yet", phase="columns")
-    words = itertools.cycle((b"junk", wire.encode(not_yet)))
+    pauses = []
 
-    class Junk:
-        async def ask(self, *given):
-            return next(words)
+    async def work():
+        with node_of(made_network(tmp_path).homes["peer-1"]) as (node, _):
+            asked = node.standing.request("sum", phase="columns")
+            not_yet = wire.Reply(wire.VERSION, asked.run, "peer-2", "sum", "not yet", phase="columns")
+            words = itertools.cycle((b"junk", wire.encode(not_yet)))
 
-    class Takes:
-        async def take(self, *given):
-            pass
+            async def said(*given):
+                return next(words)
 
-    async def sleep(seconds):
-        pauses.append(seconds)
-        standing.line("peer-2").left = len(pauses) == 8
+            async def sleep(seconds):
+                pauses.append(seconds)
+                node.standing.line("peer-2").left = len(pauses) == 8
 
-    monkeypatch.setattr(Asking, "_wanted", lambda self, name: asked)
-    monkeypatch.setattr("peerbayes.peers.asking.asyncio.sleep", sleep)
-    asyncio.run(Asking(standing, Junk(), None, None, None, Takes())._forever("peer-2"))
+            monkeypatch.setattr(node.transport, "ask", said)
+            monkeypatch.setattr(Asking, "_wanted", lambda self, name: asked)
+            monkeypatch.setattr("peerbayes.peers.asking.asyncio.sleep", sleep)
+            await node._asking._forever("peer-2")
+
+    within(work())
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 

@@ -99,9 +99,8 @@ class Asking:
                 told = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"
                 standing.note(neighbour, told)
             else:
-                pause = (
-                    patience.FIRST_PAUSE if reply.status == "ok" else pause
-                )  # not by "not yet" between junk
+                # Not by a "not yet" between junk.
+                pause = patience.FIRST_PAUSE if reply.status == "ok" else pause
                 waited = time.monotonic() - began >= asked.wait / 2  # as it was asked to
                 if reply.status != "refused" and (
                     self._wanted(neighbour) != asked or (asked.wait and waited)
