@@ -139,6 +139,15 @@ def drawn_terms(rng, **forced):
         pick["secure_sum"] = False
     if pick["edge_noise"] or pick["secure_sum"] or pick["strategy"] not in ("exact", "crc"):
         pick["combine"] = "mean"
+    if (
+        pick["combine"] == "clip" and "combine" in forced
+    ):  # whoever expects liars buys nothing that one could move
+        forced, average = forced | {"bought": False}, average or 40.0
+        pick["start"] = "uniform"
+    elif pick["combine"] == "clip" and not (
+        pick["start"] == "uniform" and average and forced.get("bought") is False
+    ):
+        pick["combine"] = "mean"
     if not pick["edge_noise"]:
         pick["colluders"] = 1
     may_miss = pick["family"] == "naive-bayes" and forced.get("missing", True)
