@@ -340,7 +340,7 @@ def test_models_are_judged_on_incomplete_rows(family):
     sample = Sample(family, peers.rows, peers.labels)
     wrong, soft = sample.errors(weights, soft=True)
     for model in range(4):
-        joint = sample._logits(weights[model])
+        joint = sample.logits(weights[model])
         posterior = core.softmax(joint)[np.arange(peers.labels.size), peers.labels]
         assert wrong[model] == pytest.approx(np.mean(joint.argmax(axis=1) != peers.labels))
         assert soft[model] == pytest.approx(np.mean(1.0 - posterior))

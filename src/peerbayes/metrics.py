@@ -98,16 +98,16 @@ class Sample:
         return Outcome.mean(self._outcome(each) for each in weights)
 
     def _outcome(self, weights: np.ndarray) -> Outcome:
-        return Outcome.of(core.softmax(self._logits(weights)), self.labels)
+        return Outcome.of(core.softmax(self.logits(weights)), self.labels)
 
-    def _logits(self, weights: np.ndarray) -> np.ndarray:
-        """log p(x_obs, c) of every row: [m, C]."""
+    def logits(self, weights: np.ndarray) -> np.ndarray:
+        """Return log p(x_obs, c) of every row, for one model W [C, K]: [m, C]."""
         if self._gaps is not None:
             whole, holed, known = self._gaps
             logits = np.empty((self.labels.size, len(weights)))
             logits[holed] = known.log_joint(weights.astype(np.float64))
             if whole.labels.size:
-                logits[~holed] = whole._logits(weights)
+                logits[~holed] = whole.logits(weights)
             return logits
         parts = [
             (features if self._wide else fetch(features)) @ weights.T

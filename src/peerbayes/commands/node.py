@@ -1,6 +1,6 @@
 """`peerbayes node`: one peer's file, its neighbours, its rounds.
 
-Exit codes: 0 done, 1 failed, 2 makes no sense or needs a person, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 a person is needed, 3 a run that ended, but not well, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import typer
 from peerbayes.commands import node_files
 from peerbayes.commands.shared import console, explained, known_format, print_table
 from peerbayes.peers.errors import parts_needed
+from peerbayes.peers.verdict import ENDED_BADLY
 
 app = typer.Typer(
     help="One peer: its folder, its neighbours, its rounds.", no_args_is_help=True, add_completion=False
@@ -73,7 +74,11 @@ def run(
         typer.Option(help="[HOST:]PORT of this machine for --dashboard; 127.0.0.1:8765 or the next."),
     ] = None,
 ) -> None:
-    """Learn with the others: agree, go through the rounds, answer neighbours. Stop and start it at any time."""
+    """Learn with the others: agree, go through the rounds, answer neighbours. Stop and start it at any time.
+
+    Exit codes: 0 done, or stopped by SIGTERM; 1 failed, and may go better the next time; 2 a person is needed; 3 the
+    run came to its end, but not well: see `status`; 130 stopped by Ctrl-C.
+    """
     with explained(), parts_needed():
         from peerbayes.peers import handshakes, service
         from peerbayes.peers.home import Home
@@ -109,6 +114,8 @@ def run(
             f"stopped after round {ended.round}; `run` goes on from there"
         )
         sys.exit(130 if ended.by == signal.SIGINT else 0)
+    if ended.verdict is not None and not ended.verdict.good:
+        sys.exit(ENDED_BADLY)  # the log has said why
 
 
 @app.command()
@@ -124,8 +131,12 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
     if form == "json":
         print(json.dumps(told, indent=2))
         return
-    state = "done" if told["done"] else "running" if told["running"] else "not running"
-    console.print(f"{told['name']} in {told['network']}: {state}, round {told['round']} of {told['rounds']}")
+    console.print(
+        f"{told['name']} in {told['network']}: {_state(told)}, round {told['round']} of {told['rounds']}"
+    )
+    if told["verdict"]:
+        for sentence in told["verdict"]["sentences"]:
+            console.print(f"  {sentence}", markup=False, highlight=False, soft_wrap=True)
     console.print(
         f"sent {told['sent']['messages']:,} messages, {told['sent']['bytes']:,} bytes; model: {told['model']}"
     )
@@ -146,6 +157,15 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
             ("from", "reason", "times", "last"),
             [(r["who"], r["reason"], r["count"], _when(r["last"])) for r in told["refusals"][:20]],
         )
+
+
+def _state(told: dict[str, Any]) -> str:
+    """How the peer stands, in a word or two; "done" is said of a good end only."""
+    if not told["done"]:
+        return "running" if told["running"] else "not running"
+    if told["verdict"] is None:
+        return "at its end, not judged yet"
+    return "done" if told["verdict"]["good"] else "ended, but not well"
 
 
 def _private(told: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
-WARNINGS = ("left behind", "parted", "exposed")
+WARNINGS = ("left behind", "parted", "exposed", "ended badly")
 LINES = {
     "exposed": "privacy: {alarm}",
     "open": "the network is still open (members: {members}): waiting for its founder to close it",
@@ -118,7 +118,8 @@ LINES = {
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",
-    "done": "all {round} rounds are done; staying until the neighbours are too",
+    "done": "all {round} rounds are done: {verdict}. Staying until the neighbours are done, too",
+    "ended badly": "the run has come to its end after {round} rounds, but not well: {problem}",
     "parted": "{neighbour} is heard no more, {reason}: {why}",
     "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
 }

@@ -17,6 +17,7 @@ from peerbayes.peers.errors import PeerError
 from peerbayes.peers.founder import Founder
 from peerbayes.peers.home import Home
 from peerbayes.peers.terms import Terms
+from peerbayes.peers.verdict import ENDED_BADLY
 
 # Systems take the ports of outgoing connections from higher up (Linux from 32768 on).
 LOWEST_PORT, PORTS_END = 10_240, 32_768
@@ -111,7 +112,9 @@ class Loopback:
             )
 
     def _failed(self) -> list[str]:
-        return [name for name, process in self.processes.items() if process.poll() not in (None, 0)]
+        """Return those that came to no end; one that ended badly has a model, and `status` says what is wrong."""
+        fine = (None, 0, ENDED_BADLY)
+        return [name for name, process in self.processes.items() if process.poll() not in fine]
 
     def stop(self) -> None:
         """End all processes."""

@@ -23,6 +23,7 @@ from peerbayes.peers.agreement import Agreed, data_digest
 from peerbayes.peers.answering import Answering
 from peerbayes.peers.asking import Asking
 from peerbayes.peers.audit import AuditLog
+from peerbayes.peers.ending import concluded
 from peerbayes.peers.errors import IdentityError, RefusedMessage, TwoRosters
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.groups import refuse_small
@@ -40,6 +41,7 @@ from peerbayes.peers.standing import Line, Membership, Standing
 from peerbayes.peers.store import Store
 from peerbayes.peers.taking import Taking
 from peerbayes.peers.transport import Transport, Unreachable
+from peerbayes.peers.verdict import Verdict
 from peerbayes.privacy.sampling import Source
 
 OTHER_ROWS = (
@@ -72,6 +74,7 @@ class Node:
 
     def __post_init__(self, own: Membership) -> None:
         self.standing = standing = Standing(own, self.told)
+        self.verdict: Verdict | None = None  # once all rounds are done
         self._reading = asyncio.Lock()  # two rosters at once could put the older one on disk last
         self._ledger = ledger = Ledger(self.store, self.audit)
         self._processes = processes = Processes(standing, self.store, self.transport)
@@ -134,8 +137,10 @@ class Node:
         self._claim()
         agreed = self.standing.agreed = await self._agreeing.run(self.frame, self.labels)
         self._tell_agreed(agreed)
-        stats = await self._rounds.run(agreed, Judge.of(agreed, self.away))
-        await self._finish()
+        judge = Judge.of(agreed, self.away)
+        stats = await self._rounds.run(agreed, judge)
+        self.verdict = await self._conclude(agreed, judge, stats)
+        await self._finish(self.verdict)
         return stats
 
     def remember(self) -> None:
@@ -214,10 +219,23 @@ class Node:
         self.standing.tell("agreed", schema=agreed.schema.fingerprint, peers=agreed.peers, rows=agreed.rows,
                            strategy=agreed.strategy)  # fmt: skip
 
-    async def _finish(self) -> None:
+    async def _conclude(self, agreed: Agreed, judge: Judge, stats: np.ndarray) -> Verdict:
+        """Judge the run as a whole, and keep what was found: `status` tells it."""
+        standing = self.standing
+        gone = {name: standing.line(name).note or "left" for name in standing.roster.neighbours(standing.name)
+                if name not in standing.neighbours}  # fmt: skip
+        gone |= {name: "revoked" for name in gone if name in standing.roster.revoked}
+        verdict = await asyncio.to_thread(concluded, agreed, standing.terms, self.store, judge, stats, gone)
+        await asyncio.to_thread(self.store.keep, "verdict", verdict.to_json())
+        return verdict
+
+    async def _finish(self, verdict: Verdict) -> None:
         """Stay until the neighbours are done too, for they may still need what this peer said."""
         standing, rounds = self.standing, self.standing.terms.rounds
-        standing.tell("done", round=standing.turn)
+        if verdict.good:
+            standing.tell("done", round=standing.turn, verdict="; ".join(verdict.sentences))
+        else:
+            standing.tell("ended badly", round=standing.turn, problem=verdict.problem)
         until = time.monotonic() + self.linger
         while (behind := [name for name in standing.neighbours if standing.line(name).done < rounds]) and (
             time.monotonic() < until

@@ -43,13 +43,17 @@ class Outbox:
         heard: tuple[str, ...] = (),
         missing: tuple[str, ...] = (),
         figures: dict[str, float | None] | None = None,
+        left_out: tuple[str, ...] = (),
+        reference: np.ndarray | None = None,
     ) -> Messages:
         """Store a round, and the messages of the next as bytes: only now may neighbours have them."""
         last = turn >= self._standing.terms.rounds
         outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, turn + 1)
         private = agreed.private
         release = None if private is None else private.taken()
-        digests = self._store.add_round(turn, state, outgoing, heard, missing, figures, groups, release)
+        digests = self._store.add_round(
+            turn, state, outgoing, heard, missing, figures, groups, release, left_out, reference
+        )
         if private is not None and release is not None:
             self._ledger.enter(release.name)
             private.done += 1

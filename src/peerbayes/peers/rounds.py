@@ -10,6 +10,7 @@ import numpy as np
 
 from peerbayes.checkpoints import restored
 from peerbayes.peers.agreement import Agreed
+from peerbayes.peers.ending import last_rounds
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.inbox import Inbox
@@ -50,6 +51,7 @@ class Rounds:
     ) -> None:
         self._standing, self._store, self._inbox, self._outbox = standing, store, inbox, outbox
         self._parted, self._evidence, self._model = parted, evidence, model
+        self._left_out: tuple[str, ...] = ()
 
     async def run(self, agreed: Agreed, judge: Judge) -> np.ndarray:
         """S [C, K] of this peer's model."""
@@ -91,6 +93,7 @@ class Rounds:
             self._standing.tell("resumed", round=self._standing.turn)
         if agreed.private is not None:
             agreed.private.resting = False
+        self._left_out = self._ahead(agreed)
         return state
 
     def _learned(
@@ -102,7 +105,12 @@ class Rounds:
         if turn == self._standing.terms.rounds or time.monotonic() > judge.due:
             figures = judge.figures(agreed.learner.read(state))
             figures["disagreement"] = agreed.learner.apart(before, heard)
-        messages = self._outbox.stored(agreed, turn, state, tuple(heard), missing, figures)
+        reference = None
+        if turn == self._standing.terms.rounds - last_rounds(self._standing.terms.rounds):
+            reference = agreed.learner.read(state)
+        messages = self._outbox.stored(
+            agreed, turn, state, tuple(heard), missing, figures, self._left_out, reference
+        )
         if time.monotonic() > self._model.due:
             self._model.write(agreed, agreed.learner.read(state))
         return Learned(state, messages, figures)
@@ -127,6 +135,7 @@ class Rounds:
         """Go on to the next round: what was stored may be asked for."""
         standing = self._standing
         standing.turn += 1
+        self._left_out = self._ahead(agreed)
         self._outbox.show(learned.messages)
         self._inbox.clear()
         self._evidence.forget()
@@ -137,6 +146,11 @@ class Rounds:
             "round", round=standing.turn, of=standing.terms.rounds, heard=sorted(heard), missing=sorted(missing),
             figures=learned.figures, **spent,
         )  # fmt: skip
+
+    def _ahead(self, agreed: Agreed) -> tuple[str, ...]:
+        """Return the neighbours that have closed the coming round already: what this peer says in it comes too late."""
+        coming = self._standing.turn + 1
+        return tuple(name for name in agreed.learner.neighbours if self._standing.line(name).done >= coming)
 
     def _refuse_alone(self) -> None:
         """Stop where so many were revoked that this peer has no group any more."""

@@ -32,6 +32,7 @@ from peerbayes.peers.standing import Membership
 from peerbayes.peers.store import Store
 from peerbayes.peers.supervision import Beside
 from peerbayes.peers.transport import Grpc
+from peerbayes.peers.verdict import Verdict
 
 log = logging.getLogger("peerbayes.peer")
 
@@ -89,6 +90,8 @@ class Stopped:
     round: int
     by: int | None = None
     """The signal that stopped it."""
+    verdict: Verdict | None = None
+    """What is said of a run that is done."""
 
 
 async def serve(home: Home, linger: float, journal_to: list[Journal] | None = None) -> Stopped:
@@ -122,7 +125,7 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
     with _signals(work, caught):
         try:
             await work
-            return Stopped(True, node.turn)
+            return Stopped(True, node.turn, verdict=node.verdict)
         except asyncio.CancelledError:
             if beside.failed is not None:
                 raise beside.failed from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from typing import Any
 
@@ -30,6 +31,7 @@ def status(home: Home) -> dict[str, Any]:
         },
         "missing": {},
         "judged": None,
+        "verdict": None,
         "refusals": [],
         "privacy": spent(home, peer),
     }
@@ -43,6 +45,7 @@ def status(home: Home) -> dict[str, Any]:
         told["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
         told["neighbours"] |= store.neighbours()
         told["refusals"] = store.refusals()
+        told["verdict"] = json.loads(store.told("verdict") or "null")
     sent = [entry for entry in audit.entries(home.audit_path) if entry["to"]]
     told["sent"] = {"messages": len(sent), "bytes": sum(entry["bytes"] for entry in sent)}
     told["done"] = told["round"] >= told["rounds"]

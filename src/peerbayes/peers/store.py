@@ -45,6 +45,8 @@ CREATE TABLE IF NOT EXISTS rounds (
 CREATE TABLE IF NOT EXISTS judged (
     turn INTEGER PRIMARY KEY, train_error REAL, soft_error REAL, test_error REAL, disagreement REAL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS left_out (turn INTEGER, name TEXT, PRIMARY KEY (turn, name)) STRICT;
+CREATE TABLE IF NOT EXISTS reference (turn INTEGER PRIMARY KEY, shape TEXT NOT NULL, body BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS outbox (
     turn INTEGER, receiver TEXT, digest BLOB NOT NULL, PRIMARY KEY (turn, receiver)
 ) STRICT;
@@ -288,11 +290,14 @@ class Store:
         figures: Mapping[str, float | None] | None = None,
         groups: Mapping[str, str] | None = None,
         release: Release | None = None,
+        left_out: Iterable[str] = (),
+        reference: np.ndarray | None = None,
     ) -> dict[str, bytes]:
         """The state after a round, how its model does and the messages of the next, all or nothing; their digests.
 
         A round is stored once; so is the group that a masked message was made for, by receiver. So is what it cost: a
-        message made of a release is never there without its entry in the ledger.
+        message made of a release is never there without its entry in the ledger. `left_out` are neighbours that closed
+        this round without this peer, `reference` is S of a model that a later one is compared with.
         """
         with self._transaction():
             if release is not None:
@@ -309,6 +314,13 @@ class Store:
                 self._db.execute(
                     "INSERT INTO judged VALUES (?, ?, ?, ?, ?)",
                     (turn, *(figures.get(name) for name in FIGURES)),
+                )
+            for name in left_out:
+                self._db.execute("INSERT INTO left_out VALUES (?, ?)", (turn, name))
+            if reference is not None:
+                body = np.ascontiguousarray(reference, dtype="<f8").tobytes()
+                self._db.execute(
+                    "INSERT INTO reference VALUES (?, ?, ?)", (turn, json.dumps(reference.shape), body)
                 )
             digests = {receiver: self._put(message, seen) for receiver, message in outgoing.items()}
             for receiver, of_message in digests.items():
@@ -372,6 +384,27 @@ class Store:
             | dict(zip(FIGURES, figures, strict=True))
             for turn, at, heard, missing, *figures in rows
         ]
+
+    @alone
+    def left_out(self) -> dict[int, list[str]]:
+        """Return, by round, the neighbours that had closed it before this peer had anything to say in it."""
+        if not self._has("left_out"):  # an earlier version's file
+            return {}
+        names: dict[int, list[str]] = {}
+        for turn, name in self._db.execute("SELECT turn, name FROM left_out ORDER BY turn, name"):
+            names.setdefault(int(turn), []).append(name)
+        return names
+
+    @alone
+    def reference(self) -> np.ndarray | None:
+        """Return S [C, K] of the model some rounds before the last, which the last one is compared with."""
+        if not self._has("reference"):
+            return None
+        row = self._db.execute("SELECT shape, body FROM reference ORDER BY turn DESC LIMIT 1").fetchone()
+        return None if row is None else np.frombuffer(row[1], dtype="<f8").reshape(json.loads(row[0]))
+
+    def _has(self, table: str) -> bool:
+        return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
 
     # --- what happens ----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ sets it aside finds it closed.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class PeerFolder:
     _missed: Counter[str] = field(default_factory=Counter)
     _lines: dict[str, dict[str, Any]] = field(default_factory=dict)
     _refusals: list[dict[str, Any]] = field(default_factory=list)
+    _verdict: dict[str, Any] | None = None
     _log: Sent = field(init=False)
     _statistics: Statistics | None = None
     _models: int = 0
@@ -128,6 +130,7 @@ class PeerFolder:
             elif self._rounds:
                 fresh = fresh[1:]
             self._lines, self._refusals = store.neighbours(), store.refusals()[:REFUSALS]
+            self._verdict = json.loads(store.told("verdict") or "null")
         self._rounds += fresh
         self._missed.update(name for entry in fresh for name in entry["missing"])
         return bool(fresh)
@@ -136,6 +139,7 @@ class PeerFolder:
         """What was known of the rounds belongs to another run."""
         self._runs += bool(self._rounds)
         self._rounds, self._missed, self._lines, self._refusals = [], Counter(), {}, []
+        self._verdict = None
 
     def _facts(self, terms: Terms, roster: Roster) -> dict[str, Any]:
         done = self._rounds[-1]["round"] if self._rounds else 0
@@ -148,6 +152,7 @@ class PeerFolder:
             "round": done,
             "rounds": terms.rounds,
             "finished": done >= terms.rounds,
+            "verdict": self._verdict,
             "running": self._running,
             "agreed": bool(self._rounds),
             "at": self._rounds[-1]["at"] if self._rounds else 0.0,

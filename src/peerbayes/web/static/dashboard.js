@@ -178,7 +178,7 @@
   function words() {
     const { kind, facts } = now;
     $("name").textContent = facts.name;
-    notice(kind === "nothing" ? facts.told : "");
+    notice(kind === "nothing" ? facts.told : kind === "peer" ? badly(facts.verdict) : "");
     if (kind === "nothing") {
       $("about").textContent = "Nothing to see yet; this page goes on looking.";
       for (const id of ["round", "speed"]) $(id).textContent = "";
@@ -195,6 +195,11 @@
     if (kind === "run") summary(now.summary || {});
     if (kind === "peer") peer(facts);
     status();
+  }
+
+  // What is wrong with a run that has come to its end; nothing where all is well.
+  function badly(verdict) {
+    return verdict && !verdict.good ? `The run ended, but not well: ${verdict.sentences.slice(0, verdict.problems).join("; ")}.` : "";
   }
 
   // All peers together: the mean, and between what they are.
@@ -279,10 +284,11 @@
     if (kind === "nothing") return ["waiting", "waiting"];
     if (kind === "peer") {
       if (facts.revoked) return ["lost", "revoked"];
-      if (!facts.running) return facts.finished ? ["done", "done"] : ["lost", "not running"];
+      if (facts.verdict && !facts.verdict.good) return ["lost", "ended, but not well"];
+      if (!facts.running) return facts.finished ? ["done", facts.verdict ? "done" : "at its end, not judged yet"] : ["lost", "not running"];
       if (!facts.closed) return ["waiting", "waiting for the network to be closed"];
       if (!facts.agreed) return ["waiting", "agreeing with the others"];
-      return facts.finished ? ["done", "done, staying for its neighbours"] : ["going", "running"];
+      return facts.finished ? ["done", facts.verdict ? "done, staying for its neighbours" : "all rounds done, judging the run"] : ["going", "running"];
     }
     if (facts.finished) return ["done", "finished"];
     if (age(facts.at) > STOPPED) return ["lost", facts.round < facts.rounds ? "seems to have stopped" : "all rounds done, not saved yet"];
