@@ -16,7 +16,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 
 from peerbayes.errors import ConfigurationError
-from peerbayes.peers import audit, documents, service
+from peerbayes.peers import audit, documents, lock, service
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.checks import checks
 from peerbayes.peers.errors import PeerError, TermsError
@@ -176,7 +176,7 @@ def test_a_state_is_set_aside_with_all_that_its_log_holds(tmp_path):
 
 
 def test_only_one_works_on_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(service, "PATIENCE", 0.0)
+    monkeypatch.setattr(lock, "PATIENCE", 0.0)
     home = Home(tmp_path)
     assert not service.running(home)
     with service.lock(home):

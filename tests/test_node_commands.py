@@ -86,7 +86,15 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
         found = model.statistics_.expressed(run.schema).values
         assert abs(found - run.statistics(place).values).max() <= 1e-9
         assert oct(home.model_path.stat().st_mode & 0o777) == "0o600"
-    assert third.log_path.read_text().count("round ") == 12
+    assert third.log_path.read_text().count(": heard ") == 12
+    left = (first.folder / "metrics.prom").read_text()  # what they were stays when the process has gone
+    for line in (
+        'round{peer="peer-1"} 12.0',
+        'running{peer="peer-1"} 0.0',
+        'verdict_good{peer="peer-1"} 1.0',
+    ):
+        assert f"\npeerbayes_{line}\n" in left, left
+    assert 'peerbayes_phase{peer="peer-1",phase="not running"} 1.0' in left
 
 
 def test_metrics_are_for_this_machine_unless_a_host_is_named(network, monkeypatch):
@@ -97,8 +105,8 @@ def test_metrics_are_for_this_machine_unless_a_host_is_named(network, monkeypatc
     )
     here, everywhere = free_ports(2)
     try:
-        expose(str(here), network.homes["peer-1"], [])
-        expose(f"0.0.0.0:{everywhere}", network.homes["peer-1"], [])
+        expose(str(here), network.homes["peer-1"])
+        expose(f"0.0.0.0:{everywhere}", network.homes["peer-1"])
         for host, port in (("127.0.0.1", here), ("127.0.0.1", everywhere), ("127.0.0.2", everywhere)):
             with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
                 assert answer.status == 200
@@ -111,7 +119,7 @@ def test_metrics_are_for_this_machine_unless_a_host_is_named(network, monkeypatc
             thread.join()
     for address in ("", "x", "0", "65536", "127.0.0.1:x"):
         with pytest.raises(ValueError, match="expected PORT or HOST:PORT"):
-            expose(address, network.homes["peer-1"], [])
+            expose(address, network.homes["peer-1"])
 
 
 def test_check_says_what_is_wrong_and_what_to_do(network):

@@ -300,12 +300,12 @@ def test_sigterm_ends_well_and_a_start_goes_on(loopback, digits):
 
 @pytest.mark.long
 def test_only_one_process_works_on_a_folder(loopback):
-    network = loopback(4)
+    network = loopback(24)
     home, first = network.homes["peer-1"], network.start("peer-1")
     while not home.state_path.exists():
         assert first.poll() is None
         time.sleep(0.01)
-    told = peerbayes_process("node", "run", home.folder, code=1)
+    told = peerbayes_process("node", "run", home.folder, code=2)
     assert "is in use: this peer runs already" in told.stderr
     assert first.poll() is None
     first.send_signal(signal.SIGINT)

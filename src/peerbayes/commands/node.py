@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ from peerbayes.commands import node_files
 from peerbayes.commands.shared import console, explained, known_format, print_table
 from peerbayes.peers.errors import parts_needed
 from peerbayes.peers.verdict import ENDED_BADLY
+from peerbayes.text import printable
 
 app = typer.Typer(
     help="One peer: its folder, its neighbours, its rounds.", no_args_is_help=True, add_completion=False
@@ -31,6 +33,13 @@ app.command()(node_files.join)
 
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
 Format = Annotated[str, typer.Option("--format", help="table or json.")]
+
+
+class Plain(logging.Formatter):
+    """Lines of a log, whatever names from others are in them."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+        return printable(super().formatMessage(record))
 
 
 @app.command()
@@ -51,7 +60,7 @@ def check(folder: Folder = Path(), form: Format = "table") -> None:
                     "failed": "[red]failed [/red]",
                 }
                 console.print(f"{mark[finding.outcome]} {finding.what}: ", end="")
-                console.print(finding.told, markup=False, highlight=False, soft_wrap=True)
+                console.print(printable(finding.told), markup=False, highlight=False, soft_wrap=True)
     if form == "json":
         print(json.dumps([vars(finding) for finding in found], indent=2))
     if any(finding.outcome == "failed" for finding in found):
@@ -82,16 +91,21 @@ def run(
     with explained(), parts_needed():
         from peerbayes.peers import handshakes, service
         from peerbayes.peers.home import Home
+        from peerbayes.peers.person import person_needed
 
-        logging.basicConfig(
-            level=logging.WARNING if quiet else logging.INFO,
-            format="%(asctime)s %(message)s",
-            datefmt="%H:%M:%S",
-        )
+        logging.basicConfig(level=logging.WARNING if quiet else logging.INFO)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(Plain("%(asctime)s %(message)s", "%H:%M:%S"))
         home = Home(folder)
         os.umask(0o077)  # state, audit log and model are the owner's alone
-        with contextlib.ExitStack() as beside:
-            beside.enter_context(service.lock(home))
+        with person_needed(folder), contextlib.ExitStack() as beside:
+            if metrics is not None:
+                from peerbayes.peers import prometheus
+
+                beside.callback(
+                    prometheus.write, home
+                )  # once the folder is free: what they are at the end stays
+            held = beside.enter_context(service.lock(home))
             if dashboard or dashboard_address is not None:
                 from peerbayes.web.launch import launch
 
@@ -105,10 +119,8 @@ def run(
                 )
             )
             if metrics is not None:
-                from peerbayes.peers import prometheus
-
-                prometheus.expose(metrics, home, journals)
-            ended = asyncio.run(service.serve(home, linger, journals))
+                prometheus.expose(metrics, home)
+            ended = asyncio.run(service.serve(home, linger, journals, held))
     if not ended.done:
         logging.getLogger("peerbayes.peer").warning(
             f"stopped after round {ended.round}; `run` goes on from there"
@@ -130,7 +142,14 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
         told = status_of(Home(folder))
     if form == "json":
         print(json.dumps(told, indent=2))
-        return
+    else:
+        _show(told, words)
+    if not told["audit"]["ok"]:
+        sys.exit(1)
+
+
+def _show(told: dict[str, Any], words: Callable[[dict[str, Any], bool], str]) -> None:
+    """Print how a peer stands."""
     console.print(
         f"{told['name']} in {told['network']}: {_state(told)}, round {told['round']} of {told['rounds']}"
     )
@@ -146,6 +165,11 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
         console.print(
             f"after round {told['judged']['round']}: {words(told['judged'], told['privacy'] is not None)}"
         )
+    for warning in told["warnings"]:
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+    if not told["audit"]["ok"]:
+        problem = f"the audit log cannot be trusted: {told['audit']['problem']}"
+        console.print(problem, markup=False, highlight=False, soft_wrap=True)
     rows = [
         (name, _when(line["seen"]), line["done"], told["missing"].get(name, 0), line["note"])
         for name, line in told["neighbours"].items()
@@ -162,7 +186,7 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
 def _state(told: dict[str, Any]) -> str:
     """How the peer stands, in a word or two; "done" is said of a good end only."""
     if not told["done"]:
-        return "running" if told["running"] else "not running"
+        return f"running, {told['phase']}" if told["running"] else "not running"
     if told["verdict"] is None:
         return "at its end, not judged yet"
     return "done" if told["verdict"]["good"] else "ended, but not well"
@@ -197,7 +221,7 @@ def leave(
             sys.exit(1)
         with service.lock(home):
             for name, told in asyncio.run(farewell(peer)).items():
-                print(f"{name}: {told}")
+                print(f"{name}: {printable(told)}")
             aside = service.set_aside(home)
     if aside is not None:
         print(f"The state of the run is now {aside}; the model stays in {home.model_path}")

@@ -16,8 +16,17 @@ from rich.table import Table
 
 from peerbayes.errors import PeerbayesError
 from peerbayes.peers.errors import NeedsPerson
+from peerbayes.text import lines, printable
 
-console = Console()
+
+class Terminal(Console):
+    """A console for text that may hold names from others: no character in it moves a cursor or changes a colour."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(lines(each) if isinstance(each, str) else each for each in objects), **options)
+
+
+console = Terminal()
 
 FORMATS = ("table", "json")
 
@@ -29,11 +38,11 @@ def known_format(form: str, known: tuple[str, ...] = FORMATS) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """End with the reason on standard error: 2 for what a person has to mend, 1 for what else failed."""
+    """End with the reason on standard error: 2 for what makes no sense or needs a person, 1 for what failed."""
     try:
         yield
     except (PeerbayesError, ValueError, TypeError, OSError) as error:
-        print(f"peerbayes: {error}", file=sys.stderr)
+        print(f"peerbayes: {lines(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ValueError | TypeError | NeedsPerson) else 1)
 
 
@@ -42,7 +51,7 @@ def plain_warnings() -> Iterator[None]:
     """Print what the library warns of as a line on standard error, without the line of code."""
 
     def printed(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"peerbayes: {message}", file=sys.stderr)
+        print(f"peerbayes: {lines(str(message))}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", category=UserWarning, module=r"peerbayes\.")
@@ -51,7 +60,7 @@ def plain_warnings() -> Iterator[None]:
 
 
 def print_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    table = Table(*header, box=None, pad_edge=False)
+    table = Table(*map(_cell, header), box=None, pad_edge=False)
     for row in rows:
         table.add_row(*map(_cell, row))
     console.print(table)
@@ -61,7 +70,7 @@ def _cell(value: Any) -> str:
     """A number, "–" where there is none, or a text."""
     if isinstance(value, float):
         return "–" if math.isnan(value) else f"{value:.3f}"
-    return escape(str(value))
+    return escape(printable(str(value)))
 
 
 def progress_bar() -> Progress:

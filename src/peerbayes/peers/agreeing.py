@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -12,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 from peerbayes.errors import PeerbayesError
-from peerbayes.peers import patience
+from peerbayes.peers import patience, wire
 from peerbayes.peers.agreement import Agreed, agree
 from peerbayes.peers.edge_noise import shared_sources
+from peerbayes.peers.errors import PeerError
 from peerbayes.peers.learner import Broadcaster
 from peerbayes.peers.ledger import Ledger
 from peerbayes.peers.mask_keys import PHASE, MaskKeys, own_key, verified
@@ -24,7 +26,7 @@ from peerbayes.peers.pooling import Phase
 from peerbayes.peers.private import agree_privately
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.store import Store
-from peerbayes.peers.sums import TreeSums
+from peerbayes.peers.sums import Gone, MemberGone, TreeSums
 from peerbayes.peers.transport import Transport
 from peerbayes.privacy.sampling import Source
 
@@ -47,9 +49,13 @@ class Agreeing:
         """Once all the others are there. Where it fails, they hear why before this peer stops."""
         try:
             return await self._with_keys(await self._of_rows(frame, labels))
+        except MemberGone:
+            await self._leave()
+            raise
         except PeerbayesError:
             await self.sums.drain(patience.DRAIN)
-            self._store.forget_agreement()  # the next start may bring other rows
+            # The next start may bring other rows.
+            await self._standing.room.until("forget", self._store.forget_agreement)
             raise
 
     async def _of_rows(self, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
@@ -77,21 +83,42 @@ class Agreeing:
     async def _keys(self) -> tuple[Masker, dict[str, bytes]]:
         """This peer's key, and everybody's public ones, once each is known to be its owner's."""
         standing = self._standing
-        private = self._store.secret("private mask key", new_key)
+        room = standing.room
+        private = await room.until("keys", lambda: self._store.secret("private mask key", new_key))
         own = own_key(private, standing.roster, standing.name, self._transport.vouch)
         keys: MaskKeys = await self._total(Phase(PHASE, MaskKeys.parse, lambda part: len(part.held)), own)
         masker = Masker(standing.name, private, standing.roster.network, standing.roster.run)
         if self._store.told("mask keys") != keys.digest:  # certificates may be renewed in a run; keys stay
             verified(keys, standing.roster, self._transport.vouched)
-            self._store.claim({"mask keys": (keys.digest, "other mask keys")})
+            await room.until(
+                "keys", lambda: self._store.claim({"mask keys": (keys.digest, "other mask keys")})
+            )
         return masker, keys.public
 
     async def _total(self, phase: Phase, own: Any) -> Any:
+        self._standing.step = f"agreeing on {phase.name}"
         self._standing.tell("agreeing", phase=phase.name)
-        return await self.sums.total(phase, own, lambda: self._standing.neighbours)
+        return await self.sums.total(phase, own, self._gone)
 
     async def _exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
-        return await self.sums.exchange(own, check)
+        return await self.sums.exchange(own, check, self._gone)
+
+    def _gone(self) -> Gone:
+        """Who will never say what it has. A neighbour that is heard no more may still be heard by others."""
+        standing = self._standing
+        linked, revoked = standing.roster.neighbours(standing.name), set(standing.roster.revoked)
+        left = {name for name in linked if standing.line(name).left and standing.line(name).note == "left"}
+        return Gone(set(linked) - set(standing.neighbours), revoked | left)
+
+    async def _leave(self) -> None:
+        """Tell the neighbours that this peer cannot go on, so that they do not wait for it either."""
+        asked = wire.encode(self._standing.request("leave"))
+
+        async def tell(name: str) -> None:
+            with contextlib.suppress(PeerError):
+                await self._transport.ask(name, asked, patience.FAREWELL)
+
+        await asyncio.gather(*map(tell, self._standing.neighbours))
 
     async def _bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
         """A release before the first round: stored before it is sent, and told again after a restart."""
@@ -108,4 +135,4 @@ class Agreeing:
                 self._standing.stored = self._store.stored()
             return values
 
-        return await asyncio.to_thread(bought)
+        return await self._standing.room.until("release", bought)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from typing import Any
 from peerbayes.peers import patience, wire
 from peerbayes.peers.agreeing import Agreeing
 from peerbayes.peers.audit import AuditLog
+from peerbayes.peers.callbacks import Callbacks
 from peerbayes.peers.errors import OtherProcess, RefusedMessage
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.objections import Objection
@@ -46,6 +48,7 @@ class Answering:
         self._standing, self._agreeing, self._outbox = standing, agreeing, outbox
         self._parted, self._evidence = parted, evidence
         self._transport, self._audit, self._adopt, self._processes = transport, audit, adopt, processes
+        self._callbacks = Callbacks(standing, transport)
         self._busy: Counter[str] = Counter()
         self._rosters = Rate(ROSTERS, ROSTER_EVERY)
         self._signature = b"", b""  # the last message that was signed, and its signature
@@ -56,9 +59,12 @@ class Answering:
         try:
             asked = wire.request_in(content)
             self._admit(caller, asked)
+            self._standing.asked_by = time.time()
             self._busy[caller] += 1
             try:
                 reply = await self._reply(caller, asked)
+                if reply.digest:
+                    self._standing.room.clear("request")  # what left was logged
             finally:
                 self._busy[caller] -= 1
         except RefusedMessage as error:
@@ -71,6 +77,10 @@ class Answering:
             reply = self._said(
                 asked, kind, "refused", reason=f"{error.reason}: {error}"[:500], shown=other and other.shown
             )
+        except (OSError, sqlite3.Error) as error:
+            if asked is None or not self._standing.room.note("request", error):
+                raise
+            reply = self._said(asked, asked.kind, "not yet")  # nothing leaves that cannot be logged or stored
         return wire.encode(reply)
 
     def _said(self, asked: Request | None, kind: wire.Kind, status: wire.Status, **more: Any) -> Reply:
@@ -118,6 +128,8 @@ class Answering:
         if asked.kind == "roster":
             signed = self._standing.own.signed
             return self._given(asked, Ready(signed, wire.digest_of(signed)))
+        if asked.kind == "call back":
+            return self._said(asked, "call back", "ok", reason=await self._callbacks.tried(caller))
         if asked.kind in ("hello", "leave"):
             return self._said(asked, asked.kind, "ok")
         found = await self._awaited(caller, asked)

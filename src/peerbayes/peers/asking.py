@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from functools import partial
 
@@ -98,7 +99,11 @@ class Asking:
                 standing.refuse(neighbour, error)
                 told = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"
                 standing.note(neighbour, told)
+            except (OSError, sqlite3.Error) as error:
+                if not standing.room.note(f"answer of {neighbour}", error):
+                    raise
             else:
+                standing.room.clear(f"answer of {neighbour}")
                 # Not by a "not yet" between junk.
                 pause = patience.FIRST_PAUSE if reply.status == "ok" else pause
                 waited = time.monotonic() - began >= asked.wait / 2  # as it was asked to

@@ -11,6 +11,7 @@ with noise, at which cost, and that a run was left.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -56,7 +57,7 @@ class AuditLog:
             line = _line(entry, chain)
             if (written := self._file.write(line)) != len(line):
                 self._file.truncate(self._file.tell() - (written or 0))
-                raise OSError(f"{self.path}: a line could not be written. Is the disk full?")
+                raise OSError(errno.ENOSPC, "a line could not be written: the disk is full", str(self.path))
             self._position = Position(self._position.lines + 1, chain)
 
     def sync(self) -> Position:

@@ -12,6 +12,7 @@ from peerbayes.peers import tls
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.proofs import NONCE_KEY, SIGNATURE_KEY
 from peerbayes.peers.wire import LARGEST_REQUEST
+from peerbayes.text import printable
 
 log = logging.getLogger("peerbayes.peer")
 
@@ -138,15 +139,32 @@ FAILURES = (
     ("Domain name not found", "has an address that cannot be resolved"),
     ("Socket closed", "closed the connection: it may not trust this certificate, or is going down"),
     ("Connection reset", "closed the connection: it may not trust this certificate, or is going down"),
+    ("Broken pipe", "closed the connection: it may not trust this certificate, or is going down"),
+    ("GOAWAY", "closed the connection: it is going down"),
+    ("Network is unreachable", "cannot be reached: this machine has no way to its network"),
+    ("keepalive", "does not answer any more: its host, or the network between, may be down"),
+    ("imed out", "did not answer in time"),
+    ("imeout", "did not answer in time"),
+    ("WRONG_VERSION_NUMBER", "is no peer: something else answers at that address"),
+    ("http2", "is no peer: something else answers at that address"),
 )
+
+# The same by gRPC's code, where the text says nothing that is known.
+OF_CODES = {
+    "UNAUTHENTICATED": "does not take this peer's certificate: one of the two has an older roster",
+    "RESOURCE_EXHAUSTED": "has too many calls waiting; it is asked again",
+    "INTERNAL": "could not answer; its log says why",
+    "UNIMPLEMENTED": "is no peer: something else answers at that address",
+}
 
 
 def explained(neighbour: str, address: str, error: Any) -> PeerError:
     """Return what a failed call means, in words."""
     grpc = tls.grpc()
-    details = (str(error.details()).splitlines() or [""])[0]
+    details = printable((str(error.details()).splitlines() or [""])[0])
+    log.debug(f"asking {neighbour} at {address} failed: {error.code().name}, {details}")
     if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
-        return RefusedMessage("too large", details)
+        return RefusedMessage("too large", "a message larger than what was agreed on (limits.message_bytes)")
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unreachable(f"{neighbour} at {address} did not answer in time")
     if error.code() == grpc.StatusCode.PERMISSION_DENIED:
@@ -158,4 +176,4 @@ def explained(neighbour: str, address: str, error: Any) -> PeerError:
     for mark, meaning in FAILURES:
         if mark in details:
             return Unreachable(f"{neighbour} at {address} {meaning}")
-    return Unreachable(f"{neighbour} at {address}: {error.code().name.lower()}, {details:.200}")
+    return Unreachable(f"{neighbour} at {address} {OF_CODES.get(error.code().name, 'cannot be reached now')}")

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from peerbayes.audit.judgement import WORDS
 from peerbayes.errors import PeerbayesError
-from peerbayes.peers import wire
 from peerbayes.peers.continuity import refuse_broken
 from peerbayes.peers.edge_noise import refuse_thin
-from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.exposing import exposure
+from peerbayes.peers.finding import Check
 from peerbayes.peers.groups import groups
 from peerbayes.peers.home import Home, Peer
+from peerbayes.peers.lock import running
 from peerbayes.peers.own_table import described
+from peerbayes.peers.ports import listening_problem
 from peerbayes.peers.private import refuse_rows
-from peerbayes.peers.service import running, tables_of
+from peerbayes.peers.reaching import neighbours
+from peerbayes.peers.service import tables_of
 from peerbayes.peers.spending import refuse_overspent, spent
-from peerbayes.peers.transport import Barred, Grpc, Unreachable
-from peerbayes.peers.wire import Request
+from peerbayes.peers.warnings import warnings_of
 from peerbayes.sources.databases import mixes_rows
-
-APART = 60.0  # seconds between two clocks that certificates can bear, and logs too
-PATIENCE = 5.0  # seconds for a neighbour to answer
-
-
-@dataclass(frozen=True)
-class Check:
-    """One finding: ok, or advice, or something that keeps the peer from running."""
-
-    what: str
-    outcome: str  # "ok", "warning" or "failed"
-    told: str
 
 
 def checks(home: Home) -> Iterator[Check]:
@@ -54,8 +39,10 @@ def checks(home: Home) -> Iterator[Check]:
         yield _group(peer)
     yield from _record(home)
     yield from _data(home, peer)
+    for warning in warnings_of(home, peer):
+        yield Check("folder", "warning", warning)
     yield _port(home, peer)
-    yield from asyncio.run(_neighbours(peer))
+    yield from asyncio.run(neighbours(peer, runs=running(home)))
 
 
 def _record(home: Home) -> Iterator[Check]:
@@ -148,59 +135,5 @@ def _port(home: Home, peer: Peer) -> Check:
     listen = peer.settings.listen
     if running(home):
         return Check("port", "ok", f"{listen} is in use by this peer, which runs")
-    host, _, port = listen.rpartition(":")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host.strip("[]"), int(port)))
-    except OSError as error:
-        advice = (
-            "another program uses the port"
-            if error.errno == errno.EADDRINUSE
-            else "is the address one of this machine's?"
-        )
-        return Check("port", "failed", f"{listen} cannot be listened on: {error.strerror}; {advice}")
-    return Check("port", "ok", f"{listen} is free")
-
-
-async def _neighbours(peer: Peer) -> list[Check]:
-    transport = Grpc(peer, lambda who, reason, detail: None)
-    try:
-        names = peer.roster.present(peer.name)
-        return list(await asyncio.gather(*(_neighbour(peer, transport, name) for name in names)))
-    finally:
-        await transport.close()
-
-
-async def _neighbour(peer: Peer, transport: Grpc, name: str) -> Check:
-    what = f"neighbour {name}"
-    asked = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version,
-                    roster_digest=peer.roster.digest)  # fmt: skip
-    began = time.time()
-    try:
-        reply = wire.reply_in(await transport.ask(name, wire.encode(asked), PATIENCE), asked, name)
-    except Barred as error:
-        return Check(what, "failed", str(error))
-    except Unreachable as error:
-        return Check(what, "warning", f"{error}. A run waits for it")
-    except RefusedMessage as error:
-        return Check(what, "failed", f"{error.reason}: {error}")
-    took = time.time() - began
-    if reply.status == "refused":
-        return Check(what, "failed", f"it refuses this peer: {reply.reason}")
-    apart = reply.clock - (began + took / 2)
-    if abs(apart) > APART + took:
-        return Check(what, "warning", f"its clock is {apart:+.0f} s from this one; set both by NTP")
-    if reply.roster == peer.roster.version and reply.roster_digest != peer.roster.digest:
-        return Check(
-            what, "failed",
-            f"it has another roster {reply.roster} than this peer: compare both with `peerbayes network inspect`, and "
-            "ask the founder which one counts",
-        )  # fmt: skip
-    if reply.run != peer.roster.run:
-        return Check(
-            what, "warning",
-            f"it has roster {reply.roster}, this peer {peer.roster.version}; the newer one is passed on during the run",
-        )  # fmt: skip
-    return Check(what, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}")
+    problem = listening_problem(listen)
+    return Check("port", "ok", f"{listen} is free") if problem is None else Check("port", "failed", problem)

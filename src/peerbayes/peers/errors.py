@@ -5,7 +5,7 @@ PeerError
 │   └── TwoRosters     two rosters of one version, both signed by the authority
 ├── TermsError         (also a ValueError)   an agreement that cannot be read or makes no sense
 ├── PartMissing        (also an ImportError) a package that real peers need is not installed
-├── NeedsPerson        starting again does not help: a person has to decide
+├── NeedsPerson        starting again does not help, a person has to decide: exit code 2
 │   ├── BrokenRecord   a peer's state and its audit log do not belong together
 │   └── AgreementRefused   what a member reported before the first round cannot be true
 └── RefusedMessage     a message that was not taken, with a named reason

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable
 
+log = logging.getLogger("peerbayes.peer")
+
 FAILED = re.compile(rb"^[IWE]\d{4} [\d:.]+ +\d+ \S+\.cc:\d+\] (.*)$")
+ADDRESS = re.compile(rb"ipv[46]:([0-9a-f.:%\[\]]{3,64})", re.IGNORECASE)
 REASONS = (
     (b"PEER_DID_NOT_RETURN_A_CERTIFICATE", "no certificate"),
     (b"CERTIFICATE_VERIFY_FAILED", "certificate of another authority, or expired"),
@@ -24,6 +28,18 @@ REASONS = (
     (b"UNSUPPORTED_PROTOCOL", "TLS older than 1.3"),
     (b"Handshake failed", "handshake failed"),
 )
+
+
+def _origin(line: bytes) -> str:
+    """Return where a connection came from, if gRPC says so, in plain words."""
+    at = ADDRESS.search(line)
+    return f"a connection from {at[1].decode()}" if at else "a connection that TLS did not let through"
+
+
+def _written(to: int, content: bytes) -> None:
+    """Write what is for people; where that fails (a full disk), it is lost: nobody must wait for a log."""
+    with contextlib.suppress(OSError):
+        os.write(to, content)
 
 
 def watch(refused: Callable[[str, str], None]) -> None:
@@ -41,18 +57,19 @@ def watch(refused: Callable[[str, str], None]) -> None:
                 *lines, rest = (rest + content).split(b"\n")
                 for line in lines:
                     passed_on(line)
-            os.write(original, rest)
+            _written(original, rest)
 
     def passed_on(line: bytes) -> None:
         """Whatever goes wrong with a line, the next ones are read: a full pipe would stop all who write to it."""
         try:
             remark = FAILED.match(line)
             if remark is None:
-                os.write(original, line + b"\n")
+                _written(original, line + b"\n")
                 return
             for sign, reason in REASONS:
                 if sign in line:
-                    refused(reason, remark[1].decode(errors="replace")[:200])
+                    log.debug(f"a handshake failed: {remark[1].decode(errors='replace')[:500]}")
+                    refused(reason, _origin(remark[1]))
                     return
         except Exception as error:
             with contextlib.suppress(OSError):  # not by the log, which ends up here

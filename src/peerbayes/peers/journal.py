@@ -1,4 +1,4 @@
-"""What happens to a node, for people and for machines: log lines, the store's notes, and counters for Prometheus."""
+"""What happens to a node, for people and for machines: log lines, and the store's notes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections import Counter
 from typing import Any
 
 from peerbayes.peers.judge import told
+from peerbayes.peers.room import WAITING
 from peerbayes.peers.standing import Line
 from peerbayes.peers.store import Store
+from peerbayes.text import printable
 
 log = logging.getLogger("peerbayes.peer")
 
@@ -29,12 +31,6 @@ class Journal:
         self._ever: Counter[tuple[str, str]] = Counter()
         self._began = time.monotonic()
         self._spoken: dict[str, float] = {}
-        self.round = 0
-        self.rounds = 0
-        self.figures: dict[str, float | None] = {}
-        self.epsilon: float | None = None
-        self.missed: Counter[str] = Counter()
-        self.refusals: Counter[str] = Counter()
 
     def __call__(self, what: str, facts: dict[str, Any]) -> None:
         if what == "refused":
@@ -48,7 +44,7 @@ class Journal:
         elif (line := LINES.get(what)) is not None:
             if what in ("agreed", "resumed"):
                 self._began = time.monotonic()
-            log.log(logging.WARNING if what in WARNINGS else logging.INFO, line.format(**facts))
+            log.log(logging.WARNING if what in WARNINGS else logging.INFO, printable(line.format(**facts)))
 
     def _neighbour(self, name: str, note: str, level: int) -> None:
         """A line on a neighbour's state, unless there were many just now."""
@@ -66,7 +62,6 @@ class Journal:
             if key not in self._ever and len(self._ever) >= REASONS:
                 key = "others", reason if len(self._ever) < 2 * REASONS else "others"
             self._ever[key] += 1
-            self.refusals[key[1]] += 1
             count, _ = self._refused.get(key, (0, ""))
             self._refused[key] = count + 1, detail
             total = self._ever[key]
@@ -76,14 +71,10 @@ class Journal:
             )
 
     def _round(self, facts: dict[str, Any]) -> None:
-        self.round, self.rounds = facts["round"], facts["of"]
-        self.missed.update(facts["missing"])
-        self.figures |= facts["figures"]
-        self.epsilon = facts.get("epsilon")
-        heard, missing = facts["heard"], facts["missing"]
+        heard, missing, epsilon = facts["heard"], facts["missing"], facts.get("epsilon")
         now = time.monotonic()
-        tail = f"; {error}" if (error := told(facts["figures"], self.epsilon is not None)) else ""
-        tail += f"; epsilon {self.epsilon:.3f} spent" if self.epsilon is not None else ""
+        tail = f"; {error}" if (error := told(facts["figures"], epsilon is not None)) else ""
+        tail += f"; epsilon {epsilon:.3f} spent" if epsilon is not None else ""
         tail += f"; not heard: {', '.join(missing)}" if missing else ""
         log.info(
             f"round {facts['round']}/{facts['of']}: heard {len(heard)} of {len(heard) + len(missing)} in "
@@ -99,16 +90,21 @@ class Journal:
             name: (line.seen, line.done, "left" if line.left else printable(line.note))
             for name, line in lines.items()
         }
-        self._store.note(refused, known)
+        try:
+            self._store.note(refused, known)
+        except BaseException:
+            with self._lock:  # they are written the next time
+                for key, (count, detail) in refused.items():
+                    more, later = self._refused.get(key, (0, detail))
+                    self._refused[key] = count + more, later
+            raise
 
 
-def printable(text: str) -> str:
-    """The text without what would start another line, or change a terminal's colours."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
-
-
-WARNINGS = ("left behind", "parted", "exposed", "ended badly")
+WARNINGS = ("left behind", "parted", "exposed", "ended badly", "disk full", "warning")
 LINES = {
+    "warning": "{warning}",
+    "disk full": f"the disk is full: {WAITING}. Nothing is lost, and the peer goes on when there is room",
+    "disk has room": "there is room on the disk again: going on",
     "exposed": "privacy: {alarm}",
     "open": "the network is still open (members: {members}): waiting for its founder to close it",
     "roster": "roster {version} is in force",

@@ -17,6 +17,7 @@ class Ledger:
 
     def __init__(self, store: Store, audit: AuditLog) -> None:
         self._store, self._audit = store, audit
+        self._entered = ""  # the last release that was written to the log
 
     def begin(self) -> int:
         """Count this start, and write to the log what a crash kept from it; the start's number."""
@@ -32,8 +33,10 @@ class Ledger:
         return start
 
     def enter(self, name: str) -> None:
-        """Bring a release that was just stored to disk in the log as well."""
-        self._add(name)
+        """Bring a release that was just stored to disk in the log as well; where that fails, it can be tried again."""
+        if self._entered != name:
+            self._add(name)
+            self._entered = name
         self.mark()
 
     def mark(self) -> None:

@@ -26,7 +26,9 @@ class ModelFile:
     def write(self, agreed: Agreed, stats: np.ndarray) -> None:
         """The model of S [C, K]; weights of no model have no file."""
         began = time.monotonic()
-        if self.path is not None and not agreed.of_weights:
-            files.write(self.path, agreed.statistics(stats).to_bytes())
-        took = time.monotonic() - began
-        self.due = began + max(EVERY, SHARE * took)
+        try:
+            if self.path is not None and not agreed.of_weights:
+                files.write(self.path, agreed.statistics(stats).to_bytes())
+        finally:
+            took = time.monotonic() - began
+            self.due = began + max(EVERY, SHARE * took)

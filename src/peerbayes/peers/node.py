@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass
@@ -24,7 +25,7 @@ from peerbayes.peers.answering import Answering
 from peerbayes.peers.asking import Asking
 from peerbayes.peers.audit import AuditLog
 from peerbayes.peers.ending import concluded
-from peerbayes.peers.errors import IdentityError, RefusedMessage, TwoRosters
+from peerbayes.peers.errors import IdentityError, NeedsPerson, RefusedMessage, TwoRosters
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.groups import refuse_small
 from peerbayes.peers.inbox import Inbox
@@ -42,6 +43,7 @@ from peerbayes.peers.store import Store
 from peerbayes.peers.taking import Taking
 from peerbayes.peers.transport import Transport, Unreachable
 from peerbayes.peers.verdict import Verdict
+from peerbayes.peers.warnings import unreached
 from peerbayes.privacy.sampling import Source
 
 OTHER_ROWS = (
@@ -116,10 +118,10 @@ class Node:
 
     async def run(self) -> np.ndarray:
         """From wherever it stands to the end: S [C, K] of this peer's model."""
-        self._recall()
         task = asyncio.current_task()
         assert task is not None
         self.standing.stop = task.cancel
+        await self.standing.room.until("start", self._recall, in_thread=False)
         await self.transport.serve(self.answer)
         try:
             return await self._work()
@@ -130,13 +132,14 @@ class Node:
         finally:
             await self._asking.stop()
             await self.transport.close()
-            self.remember()
+            self._last_words()
 
     async def _work(self) -> np.ndarray:
         await self._until_closed()
-        self._claim()
+        await self.standing.room.until("claim", self._claim, in_thread=False)
         agreed = self.standing.agreed = await self._agreeing.run(self.frame, self.labels)
         self._tell_agreed(agreed)
+        self.standing.step = "rounds"
         judge = Judge.of(agreed, self.away)
         stats = await self._rounds.run(agreed, judge)
         self.verdict = await self._conclude(agreed, judge, stats)
@@ -147,6 +150,15 @@ class Node:
         """Bring the audit log to disk, and to the store how far it goes, and how far neighbours were heard to be."""
         self._ledger.mark()
         self._processes.remember()
+
+    def unreached(self) -> str:
+        """Return a warning where nobody has asked this peer anything, though others answer it; empty: all is well."""
+        standing = self.standing
+        if standing.asked_by is not None or not (
+            heard := [n for n in standing.neighbours if standing.line(n).answered]
+        ):
+            return ""
+        return unreached(self.roster.member(standing.name).address, heard)
 
     async def answer(self, caller: str, content: bytes) -> bytes:
         """The reply to whatever a peer with a certificate of this network sent."""
@@ -178,6 +190,13 @@ class Node:
         standing.own = Membership(standing.name, standing.terms, roster, signed)
         self.transport.follow(roster)
         standing.tell("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
+        if standing.name in roster.revoked:
+            standing.halt(
+                NeedsPerson(
+                    f"{standing.name} was revoked in {roster.network}, as roster {roster.version} says; ask the founder"
+                )
+            )
+            standing.stop()
         self._asking.start()
         standing.news.tell()
 
@@ -198,6 +217,7 @@ class Node:
     async def _until_closed(self) -> None:
         self._asking.start()
         if not self.roster.closed:
+            self.standing.step = "waiting for the network to be closed"
             self.standing.tell("open", members=len(self.roster.members))
         while not self.roster.closed:
             await self.standing.news.wait(1.0)
@@ -222,16 +242,25 @@ class Node:
     async def _conclude(self, agreed: Agreed, judge: Judge, stats: np.ndarray) -> Verdict:
         """Judge the run as a whole, and keep what was found: `status` tells it."""
         standing = self.standing
+        standing.step = "judging the run"
         gone = {name: standing.line(name).note or "left" for name in standing.roster.neighbours(standing.name)
                 if name not in standing.neighbours}  # fmt: skip
         gone |= {name: "revoked" for name in gone if name in standing.roster.revoked}
         verdict = await asyncio.to_thread(concluded, agreed, standing.terms, self.store, judge, stats, gone)
-        await asyncio.to_thread(self.store.keep, "verdict", verdict.to_json())
+        await standing.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
+
+    def _last_words(self) -> None:
+        try:
+            self.remember()
+        except (OSError, sqlite3.Error) as error:  # a full disk is no reason to hide why the peer stops
+            if not self.standing.room.note("audit", error):
+                raise
 
     async def _finish(self, verdict: Verdict) -> None:
         """Stay until the neighbours are done too, for they may still need what this peer said."""
         standing, rounds = self.standing, self.standing.terms.rounds
+        standing.step = "staying for its neighbours"
         if verdict.good:
             standing.tell("done", round=standing.turn, verdict="; ".join(verdict.sentences))
         else:

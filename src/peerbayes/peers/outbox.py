@@ -10,6 +10,7 @@ import numpy as np
 from peerbayes.peers import wire
 from peerbayes.peers.agreement import Agreed
 from peerbayes.peers.ledger import Ledger
+from peerbayes.peers.releases import Release
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.store import Store
 
@@ -24,6 +25,21 @@ class Ready(NamedTuple):
     """The digest of the group that a masked message was made for."""
 
 
+class Prepared(NamedTuple):
+    """A round and what follows from it, in the order of `Store.add_round`."""
+
+    turn: int
+    state: Any
+    outgoing: dict[str, np.ndarray]
+    heard: tuple[str, ...]
+    missing: tuple[str, ...]
+    figures: dict[str, float | None] | None
+    groups: dict[str, str]
+    release: Release | None
+    left_out: tuple[str, ...]
+    reference: np.ndarray | None
+
+
 Messages = dict[tuple[int, str], Ready]  # by round and receiver
 Found = Ready | Literal["gone"] | None  # None: not yet
 
@@ -34,8 +50,11 @@ class Outbox:
     def __init__(self, standing: Standing, store: Store, ledger: Ledger) -> None:
         self._standing, self._store, self._ledger = standing, store, ledger
         self._ready: Messages = {}
+        self._last: tuple[Prepared, dict[str, bytes]] | None = (
+            None  # the round that was stored last, and its digests
+        )
 
-    def stored(
+    def prepared(
         self,
         agreed: Agreed,
         turn: int,
@@ -45,24 +64,32 @@ class Outbox:
         figures: dict[str, float | None] | None = None,
         left_out: tuple[str, ...] = (),
         reference: np.ndarray | None = None,
-    ) -> Messages:
-        """Store a round, and the messages of the next as bytes: only now may neighbours have them."""
+    ) -> Prepared:
+        """Return a round as it is to be stored, and the messages of the next: made once, whatever the disk does."""
         last = turn >= self._standing.terms.rounds
         outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, turn + 1)
-        private = agreed.private
-        release = None if private is None else private.taken()
-        digests = self._store.add_round(
-            turn, state, outgoing, heard, missing, figures, groups, release, left_out, reference
-        )
-        if private is not None and release is not None:
-            self._ledger.enter(release.name)
-            private.done += 1
+        release = None if agreed.private is None else agreed.private.taken()
+        return Prepared(turn, state, outgoing, heard, missing, figures, groups, release, left_out, reference)
+
+    def stored(self, agreed: Agreed, ready: Prepared) -> Messages:
+        """Store a round, and the messages of the next as bytes: only now may neighbours have them.
+
+        Where that fails, it can be tried again: what was stored already is not stored twice.
+        """
+        if self._last is None or self._last[0] is not ready:
+            self._last = ready, self._store.add_round(*ready)
+        digests = self._last[1]
+        if agreed.private is not None and ready.release is not None:
+            self._ledger.enter(ready.release.name)
+            agreed.private.done += 1
         self._standing.stored = self._store.stored()
-        bodies = {digests[name]: message for name, message in outgoing.items()}
-        ready = {digest: wire.bytes_of(message) for digest, message in bodies.items()}
+        distinct = {digests[name]: message for name, message in ready.outgoing.items()}
+        bodies = {digest: wire.bytes_of(message) for digest, message in distinct.items()}
         return {
-            (turn + 1, name): Ready(ready[digests[name]], digests[name], message.shape, groups.get(name, ""))
-            for name, message in outgoing.items()
+            (ready.turn + 1, name): Ready(
+                bodies[digests[name]], digests[name], message.shape, ready.groups.get(name, "")
+            )
+            for name, message in ready.outgoing.items()
         }
 
     def _outgoing(

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from peerbayes.checkpoints import restored
 from peerbayes.peers.agreement import Agreed
-from peerbayes.peers.ending import last_rounds
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.inbox import Inbox
 from peerbayes.peers.judge import Judge
 from peerbayes.peers.masked import Summed
 from peerbayes.peers.model_file import ModelFile
-from peerbayes.peers.outbox import Messages, Outbox
+from peerbayes.peers.outbox import Messages, Outbox, Prepared
 from peerbayes.peers.parted import Parted
 from peerbayes.peers.releases import rounds_in
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.store import Store
+from peerbayes.peers.verdict import last_rounds
 from peerbayes.secure_sums import MIN_GROUP
 
 QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
-
-
-class Learned(NamedTuple):
-    """What a round brought, all of it stored."""
-
-    state: Any
-    messages: Messages
-    """Of the next round."""
-    figures: dict[str, float | None]
 
 
 class Rounds:
@@ -68,15 +60,33 @@ class Rounds:
             )
             began = time.monotonic()
             if quick:  # a thread would cost more than it saves
-                learned = self._learned(agreed, judge, state, heard, missing)
+                ready = self._learned(agreed, judge, state, heard, missing)
             else:
-                learned = await asyncio.to_thread(self._learned, agreed, judge, state, heard, missing)
+                ready = await asyncio.to_thread(self._learned, agreed, judge, state, heard, missing)
+            messages = await standing.room.until(
+                "round", partial(self._outbox.stored, agreed, ready), not quick
+            )
+            if time.monotonic() > self._model.due:
+                await self._write_model(agreed, learner.read(ready.state), not quick)
             quick = time.monotonic() - began < QUICK
-            state = learned.state
-            self._close(agreed, learned, heard, missing)
+            state = ready.state
+            self._close(agreed, ready, messages)
         stats = learner.read(state)
-        await asyncio.to_thread(self._model.write, agreed, stats)
+        await standing.room.until("model", partial(self._model.write, agreed, stats))
         return stats
+
+    async def _write_model(self, agreed: Agreed, stats: np.ndarray, in_thread: bool) -> None:
+        """Write the model as it is now. Where the disk is full, the one that is there stays until there is room."""
+        try:
+            if in_thread:
+                await asyncio.to_thread(self._model.write, agreed, stats)
+            else:
+                self._model.write(agreed, stats)
+        except OSError as error:
+            if not self._standing.room.note("model", error):
+                raise
+        else:
+            self._standing.room.clear("model")
 
     async def _begun(self, agreed: Agreed) -> Any:
         """The state before the next round: the first one, or the last that is stored."""
@@ -86,7 +96,10 @@ class Rounds:
             agreed.private.resting = stored is not None  # its state is on disk: nothing is drawn for it again
         state = await asyncio.to_thread(agreed.learner.begin)
         if stored is None:
-            self._outbox.show(await asyncio.to_thread(self._outbox.stored, agreed, 0, state))
+            ready = await asyncio.to_thread(self._outbox.prepared, agreed, 0, state)
+            self._outbox.show(
+                await self._standing.room.until("round", partial(self._outbox.stored, agreed, ready))
+            )
         else:
             self._standing.turn, nested = stored
             state = restored(state, iter(_flat(nested)))
@@ -98,8 +111,8 @@ class Rounds:
 
     def _learned(
         self, agreed: Agreed, judge: Judge, state: Any, heard: dict[str, Any], missing: tuple[str, ...]
-    ) -> Learned:
-        """One round. In a thread where it takes long, so that neighbours get answers meanwhile."""
+    ) -> Prepared:
+        """One round, not stored yet. In a thread where it takes long, so that neighbours get answers meanwhile."""
         before, state = state, agreed.learner.step(state, self._gathered(state, heard))
         turn, figures = self._standing.turn + 1, {}
         if turn == self._standing.terms.rounds or time.monotonic() > judge.due:
@@ -108,12 +121,9 @@ class Rounds:
         reference = None
         if turn == self._standing.terms.rounds - last_rounds(self._standing.terms.rounds):
             reference = agreed.learner.read(state)
-        messages = self._outbox.stored(
+        return self._outbox.prepared(
             agreed, turn, state, tuple(heard), missing, figures, self._left_out, reference
         )
-        if time.monotonic() > self._model.due:
-            self._model.write(agreed, agreed.learner.read(state))
-        return Learned(state, messages, figures)
 
     def _gathered(self, state: Any, heard: dict[str, Any]) -> Any:
         """What the learner takes: the messages heard, or their sum where they are masked."""
@@ -129,22 +139,20 @@ class Rounds:
             standing.tell("skipped", round=standing.turn + 1, why=found.why)
         return found
 
-    def _close(
-        self, agreed: Agreed, learned: Learned, heard: dict[str, Any], missing: tuple[str, ...]
-    ) -> None:
+    def _close(self, agreed: Agreed, ready: Prepared, messages: Messages) -> None:
         """Go on to the next round: what was stored may be asked for."""
         standing = self._standing
         standing.turn += 1
         self._left_out = self._ahead(agreed)
-        self._outbox.show(learned.messages)
+        self._outbox.show(messages)
         self._inbox.clear()
         self._evidence.forget()
-        self._parted.strike_off(agreed.learner.struck(learned.state))
+        self._parted.strike_off(agreed.learner.struck(ready.state))
         standing.news.tell()
         spent = {} if agreed.private is None else {"epsilon": agreed.private.spent}
         standing.tell(
-            "round", round=standing.turn, of=standing.terms.rounds, heard=sorted(heard), missing=sorted(missing),
-            figures=learned.figures, **spent,
+            "round", round=standing.turn, of=standing.terms.rounds, heard=sorted(ready.heard),
+            missing=sorted(ready.missing), figures=ready.figures or {}, **spent,
         )  # fmt: skip
 
     def _ahead(self, agreed: Agreed) -> tuple[str, ...]:

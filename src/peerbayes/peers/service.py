@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from peerbayes import sources
 from peerbayes.audit.judgement import WORDS
@@ -23,22 +23,28 @@ from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.exposing import exposure
 from peerbayes.peers.hold_out import Table, held_out, split_key
 from peerbayes.peers.home import Home, Peer
-from peerbayes.peers.journal import Journal
+from peerbayes.peers.journal import LINES, Journal
+from peerbayes.peers.lock import Lock, lock, running
 from peerbayes.peers.node import Node
 from peerbayes.peers.private import refuse_values
+from peerbayes.peers.room import WAITING, Room, is_scarce
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.spending import refuse_overspent
 from peerbayes.peers.standing import Membership
+from peerbayes.peers.status import UNREACHED
 from peerbayes.peers.store import Store
 from peerbayes.peers.supervision import Beside
 from peerbayes.peers.transport import Grpc
 from peerbayes.peers.verdict import Verdict
+from peerbayes.peers.warnings import warnings_of
+
+__all__ = ["Stopped", "lock", "running", "serve", "set_aside", "tables_of"]
 
 log = logging.getLogger("peerbayes.peer")
 
 FLUSH = 1.0  # seconds between two writes of what happened
 WATCH = 0.5  # seconds between two looks at the roster in the folder
-PATIENCE = 0.5  # seconds to wait for the lock: somebody may be looking whether it is held
+ALONE = 60.0  # seconds after which a peer that nobody has asked anything says so
 
 
 def tables_of(peer: Peer) -> tuple[Table, Table | None]:
@@ -53,35 +59,6 @@ def tables_of(peer: Peer) -> tuple[Table, Table | None]:
     return held_out(*rows, settings.hold_out, split_key(peer.folder) if settings.hold_out else b"")
 
 
-@contextlib.contextmanager
-def lock(home: Home) -> Iterator[None]:
-    """Only one process works on a folder."""
-    with (home.folder / "peer.lock").open("a") as file:
-        until = time.monotonic() + PATIENCE
-        while not _taken(file, fcntl.LOCK_EX):
-            if time.monotonic() > until:
-                raise PeerError(f"{home.folder} is in use: this peer runs already; stop that one first")
-            time.sleep(0.05)
-        yield
-
-
-def running(home: Home) -> bool:
-    """Whether a process works on the folder."""
-    path = home.folder / "peer.lock"
-    if not path.exists():
-        return False
-    with path.open() as file:
-        return not _taken(file, fcntl.LOCK_SH)
-
-
-def _taken(file: IO[str], how: int) -> bool:
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 @dataclass(frozen=True)
 class Stopped:
     """How a run ended."""
@@ -94,15 +71,17 @@ class Stopped:
     """What is said of a run that is done."""
 
 
-async def serve(home: Home, linger: float, journal_to: list[Journal] | None = None) -> Stopped:
-    """Run the peer of a folder until it is done, or until SIGTERM or SIGINT."""
+async def serve(
+    home: Home, linger: float, journal_to: list[Journal] | None = None, held: Lock | None = None
+) -> Stopped:
+    """Run the peer of a folder until it is done, or until SIGTERM or SIGINT. `held` is told what it is at."""
     peer = home.load()
     refuse_broken(home.state_path, home.audit_path)
     refuse_overspent(home, peer)
     (frame, labels), away = tables_of(peer)
     descriptors.raise_limit()
     spare = Spare()
-    store = Store(home.state_path)
+    store = await _opened(home, held)
     journal, audit = Journal(store), AuditLog(home.audit_path)
     if journal_to is not None:
         journal_to.append(journal)
@@ -116,11 +95,13 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():
             journal("exposed", {"alarm": f"{alarm}. {WORDS}"})
+    for warning in warnings_of(home, peer):
+        journal("warning", {"warning": warning})
     work = asyncio.ensure_future(node.run())
     beside = Beside(work)
     beside.add("the watch of the roster in the folder", lambda: _watch(home, journal, node, spare))
     beside.add("the server for neighbours", transport.guard)
-    beside.add("the writing of what happens", lambda: _flush(journal, node))
+    beside.add("the writing of what happens", lambda: _flush(home, journal, node, held))
     caught: list[int] = []
     with _signals(work, caught):
         try:
@@ -135,12 +116,28 @@ async def serve(home: Home, linger: float, journal_to: list[Journal] | None = No
         finally:
             await beside.stop()
             spare.close()
-            try:
-                journal.flush(node.lines)
-            except Exception as error:  # it must not hide why the peer stops
+            _closed(journal, node)
+
+
+async def _opened(home: Home, held: Lock | None) -> Store:
+    """The store, once the disk has room for it."""
+
+    def tell(what: str) -> None:
+        log.warning(LINES[what])
+        if held is not None:
+            held.tell(WAITING if what == "disk full" else "starting")
+
+    return await Room(tell).until("store", lambda: Store(home.state_path), in_thread=False)
+
+
+def _closed(journal: Journal, node: Node) -> None:
+    """The last words; whatever goes wrong with them must not hide why the peer stops."""
+    for write in (lambda: journal.flush(node.lines), node.audit.close, node.store.close):
+        try:
+            write()
+        except Exception as error:
+            if not node.standing.room.note("end", error):
                 log.warning(f"the last notes could not be written: {type(error).__name__}: {error}")
-            audit.close()
-            store.close()
 
 
 def _kept(home: Home, signed: bytes) -> Roster:
@@ -163,12 +160,29 @@ async def _watch(home: Home, journal: Journal, node: Node, spare: Spare) -> None
             journal.refused("this folder", error.reason, str(error))
 
 
-async def _flush(journal: Journal, node: Node) -> None:
-    """Write what happened."""
+async def _flush(home: Home, journal: Journal, node: Node, held: Lock | None) -> None:
+    """Write what happened, and what this peer is at."""
+    room, began, said = node.standing.room, time.monotonic(), None
     while True:
         await asyncio.sleep(FLUSH)
-        await asyncio.to_thread(node.remember)
-        await asyncio.to_thread(journal.flush, dict(node.lines))
+        if held is not None:
+            held.tell(node.standing.phase)
+        try:
+            await asyncio.to_thread(node.remember)
+            await asyncio.to_thread(journal.flush, dict(node.lines))
+            unreached = node.unreached() if time.monotonic() - began > ALONE else ""
+            if unreached != said:
+                await asyncio.to_thread(node.store.keep, UNREACHED, unreached)
+                said = unreached
+                if unreached:
+                    journal("warning", {"warning": unreached})
+        except (OSError, sqlite3.Error) as error:
+            if not room.note("journal", error):
+                raise
+        else:
+            room.clear("journal")
+        if room.full and not is_scarce(home.folder):  # what others did not get is tried when they ask again
+            room.clear("request", "audit")
 
 
 @contextlib.contextmanager

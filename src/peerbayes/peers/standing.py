@@ -11,6 +11,7 @@ from peerbayes.peers.agreement import Agreed
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.masked import Masked
 from peerbayes.peers.news import News
+from peerbayes.peers.room import WAITING, Room
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.terms import Terms
 from peerbayes.peers.wire import Process, Request
@@ -45,6 +46,8 @@ class Line:
     """The digest of another roster of this peer's version that it says it has."""
     wanted: bool = False
     """Whether that roster is still to be asked for."""
+    answered: bool = False
+    """Whether it has answered this peer since that started."""
 
 
 @dataclass(eq=False)
@@ -66,6 +69,18 @@ class Standing:
     """Ends the work under way."""
     process: Callable[[], Process | None] = lambda: None
     """Which process of this peer speaks."""
+    step: str = "starting"
+    """What this peer is at, in a few words."""
+    asked_by: float | None = None
+    """When somebody last asked this peer anything; None: nobody has since it started."""
+
+    def __post_init__(self) -> None:
+        self.room = Room(self.tell)
+
+    @property
+    def phase(self) -> str:
+        """What `status` and metrics show."""
+        return WAITING if self.room.full else self.step
 
     @property
     def name(self) -> str:

@@ -7,20 +7,43 @@ import json
 from collections import Counter
 from typing import Any
 
-from peerbayes.peers import audit
+from peerbayes.peers.audit import Tail
+from peerbayes.peers.errors import PeerError
 from peerbayes.peers.home import Home
-from peerbayes.peers.service import running
+from peerbayes.peers.lock import phase
 from peerbayes.peers.spending import spent
 from peerbayes.peers.store import FIGURES, NoState, Store
+from peerbayes.peers.warnings import days_left, warnings_of
 
 
-def status(home: Home) -> dict[str, Any]:
+class Sent:
+    """What an audit log says of all that left, read again and again; each time only what is new."""
+
+    def __init__(self, home: Home) -> None:
+        self._tail = Tail(home.audit_path)
+        self.messages = self.bytes = 0
+        self.problem: str | None = None
+        """Why the log cannot be trusted; what stood before that line counts."""
+
+    def read(self) -> Sent:
+        try:
+            for entry in self._tail.read() if self.problem is None else ():
+                if entry["to"]:  # the others are of releases and starts, and nothing left with them
+                    self.messages, self.bytes = self.messages + 1, self.bytes + int(entry["bytes"])
+        except PeerError as error:
+            self.problem = str(error)
+        return self
+
+
+def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
     """Everything that can be told without asking anybody."""
-    peer = home.load()
+    peer, now_at = home.load(), phase(home)
+    log = (sent or Sent(home)).read()
     told: dict[str, Any] = {
         "name": peer.name,
         "network": peer.terms.network,
-        "running": running(home),
+        "running": now_at is not None,
+        "phase": now_at or "not running",
         "closed": peer.roster.closed,
         "members": len(peer.roster.members),
         "round": 0,
@@ -34,6 +57,10 @@ def status(home: Home) -> dict[str, Any]:
         "verdict": None,
         "refusals": [],
         "privacy": spent(home, peer),
+        "sent": {"messages": log.messages, "bytes": log.bytes},
+        "audit": {"ok": log.problem is None, "problem": log.problem},
+        "certificate_days": round(days_left(peer.certificate), 1),
+        "warnings": warnings_of(home, peer),
     }
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
         history = store.history()
@@ -46,7 +73,23 @@ def status(home: Home) -> dict[str, Any]:
         told["neighbours"] |= store.neighbours()
         told["refusals"] = store.refusals()
         told["verdict"] = json.loads(store.told("verdict") or "null")
-    sent = [entry for entry in audit.entries(home.audit_path) if entry["to"]]
-    told["sent"] = {"messages": len(sent), "bytes": sum(entry["bytes"] for entry in sent)}
+        if told["running"] and (unreached := store.told(UNREACHED)):
+            told["warnings"].append(unreached)
+    for name, line in told["neighbours"].items():
+        line["state"] = "revoked" if name in peer.roster.revoked else state_of(line, told["running"])
     told["done"] = told["round"] >= told["rounds"]
     return told
+
+
+UNREACHED = "unreached"  # what the store calls the warning that nobody has ever reached this peer
+
+
+def state_of(line: dict[str, Any], running: bool) -> str:
+    """How a neighbour is, in a word; whoever does not run cannot know."""
+    if line["note"] == "left":
+        return "left"
+    if not running:
+        return "not known"
+    if line["note"]:
+        return "down"
+    return "never heard" if line["seen"] is None else "up"

@@ -450,7 +450,8 @@ class Store:
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # where the disk is full, SQLite may have ended it by itself
+                self._db.execute("ROLLBACK")
             self._known = before
             raise
 

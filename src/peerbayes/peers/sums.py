@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from peerbayes.errors import FalseReport
 from peerbayes.peers import wire
-from peerbayes.peers.errors import PeerError, RefusedMessage
+from peerbayes.peers.errors import NeedsPerson, RefusedMessage
 from peerbayes.peers.news import News
 from peerbayes.peers.objections import FALSE_REPORT, Objection
 from peerbayes.peers.pooling import Phase
@@ -29,6 +29,19 @@ from peerbayes.peers.wire import Reply
 from peerbayes.relay import spanning_tree
 
 FIRST = "first"  # what neighbours tell each other directly, stored like a sum
+
+
+class MemberGone(NeedsPerson):
+    """A member whose rows everybody must agree on was revoked, or left: the agreement can never be reached."""
+
+
+class Gone(NamedTuple):
+    """Who cannot be waited for."""
+
+    neighbours: Collection[str]
+    """Those that are not asked any more, whatever the reason."""
+    members: Collection[str]
+    """Near or far, those that say nothing to anybody any more: revoked, or left."""
 
 
 class TreeSums:
@@ -45,10 +58,11 @@ class TreeSums:
         self._firsts: dict[str, np.ndarray] = {}
         self.objection: Objection | None = None
         self._informed: set[str] = set()  # tree neighbours that know of the objection
-        self.tree, self._behind = _tree(name, roster)
+        self._behind = _tree(name, roster)
+        self.tree = tuple(self._behind)
 
-    async def total(self, phase: Phase, own: Any, present: Callable[[], tuple[str, ...]]) -> Any:
-        """The sum over all peers; `present` are the neighbours that can still be waited for."""
+    async def total(self, phase: Phase, own: Any, gone: Callable[[], Gone]) -> Any:
+        """The sum over all peers; `gone` tells which members cannot be waited for."""
         parts = self._parts.setdefault(phase.name, {})
         for sender, body in self._store.sums(phase.name).items():
             with self._objecting(phase, sender):
@@ -58,22 +72,23 @@ class TreeSums:
         while lacking := [neighbour for neighbour in self.tree if neighbour not in parts]:
             if self.objection is not None:
                 raise self.objection.error()
-            if gone := [neighbour for neighbour in lacking if neighbour not in present()]:
-                raise PeerError(
-                    f"{gone[0]} was revoked or left before everybody had agreed, and what lies behind it is not known; "
-                    "found another network without it"
-                )
-            await self._news.wait(None)
+            since = self._news.next
+            _refuse_gone(lacking, set().union(*(self._behind[neighbour] for neighbour in lacking)), gone())
+            await self._news.wait(None, since)
         return _added(own, parts)
 
-    async def exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
+    async def exchange(
+        self, own: np.ndarray, check: Callable[[np.ndarray], None], gone: Callable[[], Gone]
+    ) -> dict[str, np.ndarray]:
         """Every neighbour's numbers, for everybody's own."""
         for name, body in self._store.sums(FIRST).items():
             self._firsts[name] = np.frombuffer(body, dtype="<f8").reshape(own.shape)
         self._own, self._check = own, check
         self._news.tell()
-        while not all(name in self._firsts for name in self._neighbours):
-            await self._news.wait(None)
+        while lacking := {name for name in self._neighbours if name not in self._firsts}:
+            since = self._news.next
+            _refuse_gone(lacking, lacking, gone())
+            await self._news.wait(None, since)
         return {name: self._firsts[name] for name in self._neighbours}
 
     def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
@@ -103,7 +118,7 @@ class TreeSums:
 
     def _checked(self, phase: Phase, neighbour: str, body: bytes) -> Any:
         """What a neighbour sent, once it can be a sum over those behind it; changes nothing here."""
-        behind = self._behind.get(neighbour, 0)
+        behind = len(self._behind.get(neighbour, ()))
         part = phase.parse(body)
         if phase.peers is not None and phase.peers(part) != behind:
             raise RefusedMessage(
@@ -180,17 +195,31 @@ def _added(own: Any, parts: dict[str, Any]) -> Any:
     return total
 
 
-def _tree(name: str, roster: Roster) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Neighbours on the spanning tree, and how many members lie behind each."""
+def _refuse_gone(asked: Collection[str], waited: Collection[str], gone: Gone) -> None:
+    """Refuse to wait for ever, for neighbours that are asked or members that are waited for."""
+    if names := sorted(set(waited) & set(gone.members)):
+        raise MemberGone(
+            f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} revoked, or left, before everybody had agreed, "
+            "and no run can begin without a member; found another network without it"
+        )
+    if names := sorted(set(asked) & set(gone.neighbours)):
+        raise NeedsPerson(
+            f"{names[0]} is heard no more, and everybody had not agreed yet: no run can begin without a member; found "
+            "another network without it"
+        )
+
+
+def _tree(name: str, roster: Roster) -> dict[str, set[str]]:
+    """Neighbours on the spanning tree, and the members that lie behind each, the neighbour among them."""
     names = [member.name for member in roster.members]
     tree, own = spanning_tree(roster.adjacency()), roster.place(name)
     _, places = tree.seen_from(own)
-    count = {}
+    behind = {}
     for first in places:
         found, waiting = {own}, [int(first)]
         while waiting:
             place = waiting.pop()
             found.add(place)
             waiting += [int(other) for other in tree.sender[tree.receiver == place] if other not in found]
-        count[names[first]] = len(found) - 1
-    return tuple(count), count
+        behind[names[first]] = {names[place] for place in found - {own}}
+    return behind

@@ -51,9 +51,10 @@ class Taking:
     def _in_touch(self, neighbour: str, asked: Request, reply: Reply) -> None:
         line = self._standing.line(neighbour)
         if asked.kind == "roster" and asked.body:
-            line.offered = asked.roster
+            line.offered = asked.roster if reply.status != "not yet" else line.offered
         elif asked.kind == "roster":
             line.tried, line.wanted = line.roster, False
+        line.answered = True
         line.done, line.seen, line.roster = max(line.done, reply.done), time.time(), reply.roster
         self._standing.compare_rosters(neighbour, reply.roster, reply.roster_digest)
 
@@ -76,7 +77,11 @@ class Taking:
     async def _content(self, neighbour: str, asked: Request, reply: Reply) -> None:
         agreed = self._standing.agreed
         if asked.kind == "roster" and reply.body:
-            await self._adopt(reply.body)
+            try:
+                await self._adopt(reply.body)
+            except OSError:
+                self._standing.line(neighbour).tried = -1  # it could not be kept: it is asked for again
+                raise
         elif asked.kind in ("sum", "first"):
             await self._agreeing.sums.take(neighbour, asked.kind, asked.phase, reply)
         elif asked.kind == "round" and agreed is not None:

@@ -26,9 +26,10 @@ from peerbayes.peers.calls import (
     handler,
     signed_reply,
 )
-from peerbayes.peers.errors import IdentityError, PeerError, RefusedMessage
+from peerbayes.peers.errors import IdentityError, NeedsPerson, RefusedMessage
 from peerbayes.peers.home import Peer
 from peerbayes.peers.identity import fingerprint, signing, verify, verifying
+from peerbayes.peers.ports import listening_problem
 from peerbayes.peers.proofs import Ends
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.wire import LARGEST_REQUEST
@@ -184,13 +185,13 @@ class Grpc:
         )
         try:
             bound = self._server.add_secure_port(self._listen, credentials)
-        except RuntimeError as error:
-            raise PeerError(
-                f"{self._listen} cannot be listened on: {error}. Is another program using the port?"
-            ) from error
+        except RuntimeError as error:  # gRPC does not say why
+            log.debug(f"listening on {self._listen} failed: {error}")
+            bound = 0
         if not bound:
-            raise PeerError(
-                f"{self._listen} cannot be listened on; name another port with `listen` in peer.toml"
+            raise NeedsPerson(
+                listening_problem(self._listen)
+                or f"{self._listen} cannot be listened on; name another port with `listen` in peer.toml"
             )
         await self._server.start()
 

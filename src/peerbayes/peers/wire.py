@@ -27,7 +27,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 STATEMENT = b"peerbayes statement\n"  # signed along, so that no other signature of a peer passes for one
 PROCESS = b"peerbayes process\n"  # the same for what it says of itself
 MOST_SAID = 1000  # statements in one request
-Kind = Literal["hello", "roster", "leave", "sum", "first", "round", "masked"]
+Kind = Literal["hello", "call back", "roster", "leave", "sum", "first", "round", "masked"]
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
 OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
 Status = Literal["ok", "not yet", "gone", "refused"]

@@ -19,8 +19,9 @@ import numpy as np
 from peerbayes.peers.audit import Tail
 from peerbayes.peers.exact_figures import may_leave
 from peerbayes.peers.home import Home
+from peerbayes.peers.lock import running
 from peerbayes.peers.roster import Roster
-from peerbayes.peers.service import running
+from peerbayes.peers.status import state_of
 from peerbayes.peers.store import FIGURES, NoState, Store
 from peerbayes.peers.terms import Terms
 from peerbayes.statistics import Statistics
@@ -175,7 +176,7 @@ class PeerFolder:
         line = self._lines.get(name, {"seen": None, "done": 0, "note": ""})
         return {
             "name": name,
-            "state": "revoked" if name in roster.revoked else standing(line, self._running),
+            "state": "revoked" if name in roster.revoked else state_of(line, self._running),
             "missed": self._missed[name],
             **line,
         }
@@ -227,17 +228,6 @@ class PeerFolder:
             structure=self._structure(),
             finished=False,
         )
-
-
-def standing(line: dict[str, Any], running: bool) -> str:
-    """How a neighbour is, in a word; whoever does not run cannot know."""
-    if line["note"] == "left":
-        return "left"
-    if not running:
-        return "not known"
-    if line["note"]:
-        return "down"
-    return "never heard" if line["seen"] is None else "up"
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

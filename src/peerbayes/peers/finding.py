@@ -1,0 +1,14 @@
+"""One finding of `peerbayes node check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: ok, or advice, or something that keeps the peer from running."""
+
+    what: str
+    outcome: str  # "ok", "warning" or "failed"
+    told: str

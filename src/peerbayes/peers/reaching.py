@@ -1,0 +1,150 @@
+"""Whether a peer and its neighbours reach each other, found out before a run: both ways.
+
+Outwards, this peer says hello. Inwards, it asks each neighbour that answers to call back; while nothing runs in the
+folder, it listens for that itself, and answers nothing but hello.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from peerbayes.peers import wire
+from peerbayes.peers.answering import Answering
+from peerbayes.peers.errors import PeerError, RefusedMessage
+from peerbayes.peers.finding import Check
+from peerbayes.peers.home import Peer
+from peerbayes.peers.standing import Membership, Standing
+from peerbayes.peers.transport import Barred, Grpc, Unreachable
+from peerbayes.peers.wire import Reply, Request
+from peerbayes.text import printable
+
+APART = 60.0  # seconds between two clocks that certificates can bear, and logs too
+PATIENCE = 5.0  # seconds for a neighbour to answer
+CALLED = 12.0  # seconds for a neighbour to call back
+
+
+async def neighbours(peer: Peer, runs: bool) -> list[Check]:
+    """Return what was found of each neighbour; `runs`: a process of this peer answers for it already."""
+    async with _transport(peer, listen=not runs) as (transport, listening):
+        names = peer.roster.present(peer.name)
+        told = await asyncio.gather(*(_both_ways(peer, transport, name, listening or runs) for name in names))
+    return [found for findings in told for found in findings]
+
+
+@contextlib.asynccontextmanager
+async def _transport(peer: Peer, listen: bool) -> AsyncIterator[tuple[Grpc, bool]]:
+    """The way to neighbours, and whether this peer listens."""
+    transport = Grpc(peer, lambda who, reason, detail: None)
+    try:
+        if listen:
+            try:
+                await transport.serve(_Hello(peer, transport).answer)
+            except PeerError:  # the port is in use: that is a finding of its own
+                listen = False
+        yield transport, listen
+    finally:
+        await transport.close()
+
+
+class _Nothing:
+    """Stands for what a peer that does not run has none of: sums, messages, evidence."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+async def _ignored(signed: bytes) -> None:
+    """Take no roster: a check changes nothing."""
+
+
+class _Hello:
+    """Answers as a peer that has nothing to say yet."""
+
+    def __init__(self, peer: Peer, transport: Grpc) -> None:
+        nothing: Any = _Nothing()
+        self._standing = Standing(Membership(peer.name, peer.terms, peer.roster), lambda what, facts: None)
+        self._answering = Answering(
+            self._standing, nothing, nothing, nothing, nothing, transport, nothing, _ignored, nothing
+        )
+
+    async def answer(self, caller: str, content: bytes) -> bytes:
+        """The reply to whatever a neighbour asks while the check goes on."""
+        try:
+            asked = wire.request_in(content)
+        except RefusedMessage:
+            return await self._answering.answer(caller, content)
+        if asked.kind not in ("leave", "roster"):
+            return await self._answering.answer(caller, content)
+        roster = self._standing.roster  # nobody would keep what it says: it has to say it again
+        return wire.encode(
+            Reply(
+                wire.VERSION, roster.run, self._standing.name, asked.kind, "not yet", turn=asked.turn,
+                reason="only a check runs here now; say it again later", phase=asked.phase, roster=roster.version,
+                roster_digest=roster.digest, clock=time.time(),
+            )
+        )  # fmt: skip
+
+
+async def _both_ways(peer: Peer, transport: Grpc, name: str, listening: bool) -> list[Check]:
+    outward, answers = await _outward(peer, transport, name)
+    return [outward, await _inward(peer, transport, name)] if answers and listening else [outward]
+
+
+async def _outward(peer: Peer, transport: Grpc, name: str) -> tuple[Check, bool]:
+    """Return what came of a hello, and whether the neighbour answers this peer."""
+    what = f"neighbour {name}"
+    asked = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version,
+                    roster_digest=peer.roster.digest)  # fmt: skip
+    began = time.time()
+    try:
+        reply = wire.reply_in(await transport.ask(name, wire.encode(asked), PATIENCE), asked, name)
+    except Barred as error:
+        return Check(what, "failed", printable(str(error))), False
+    except Unreachable as error:
+        return Check(what, "warning", f"{error}. A run waits for it"), False
+    except RefusedMessage as error:
+        return Check(what, "failed", f"{error.reason}: {printable(str(error))}"), False
+    took = time.time() - began
+    if reply.status == "refused":
+        return Check(what, "failed", f"it refuses this peer: {printable(reply.reason)}"), False
+    apart = reply.clock - (began + took / 2)
+    if abs(apart) > APART + took:
+        return Check(what, "warning", f"its clock is {apart:+.0f} s from this one; set both by NTP"), True
+    if reply.roster == peer.roster.version and reply.roster_digest != peer.roster.digest:
+        return Check(
+            what, "failed",
+            f"it has another roster {reply.roster} than this peer: compare both with `peerbayes network inspect`, and "
+            "ask the founder which one counts",
+        ), True  # fmt: skip
+    if reply.run != peer.roster.run:
+        rosters = f"it has roster {reply.roster}, this peer {peer.roster.version}"
+        return Check(what, "warning", f"{rosters}; the newer one is passed on during the run"), True
+    return Check(what, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}"), True
+
+
+async def _inward(peer: Peer, transport: Grpc, name: str) -> Check:
+    """Return whether a neighbour reaches this peer at the address that the roster has for it."""
+    what, address = f"reached by {name}", peer.roster.member(peer.name).address
+    asked = Request(wire.VERSION, peer.roster.run, peer.name, "call back", roster=peer.roster.version,
+                    roster_digest=peer.roster.digest)  # fmt: skip
+    try:
+        reply = wire.reply_in(await transport.ask(name, wire.encode(asked), CALLED), asked, name)
+    except PeerError as error:
+        return Check(what, "warning", f"not known: {printable(str(error))}")
+    if reply.status != "ok":
+        return Check(what, "warning", f"not known: it does not call back now ({printable(reply.reason)})")
+    if reply.reason:
+        return Check(
+            what, "failed",
+            f"{name} cannot reach this peer at {address}, so nobody there hears it. What it met: "
+            f"{printable(reply.reason)}. Open TCP port {address.rpartition(':')[2]} inwards in this machine's firewall "
+            "and forward it at the router, or have the address corrected (`peerbayes network invite --again`)",
+        )  # fmt: skip
+    return Check(what, "ok", f"at {address}")
