@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +25,7 @@ from peerbayes.answers import (
 from peerbayes.commands.shared import console, explained, known_format, print_table
 from peerbayes.sources.parquet import need_pyarrow
 from peerbayes.tables import Table
+from peerbayes.text import as_json, in_cell, printable
 
 KINDS = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 MOST_CLASSES = 4  # that fit beside each other in a table
@@ -65,7 +65,7 @@ def predict(
         print(f"error rate {error:.4f} over {len(predicted)} rows", file=sys.stderr)
         print(
             "rows: the true class; columns: the predicted one",
-            confusion.to_string(),
+            confusion.rename(index=_name, columns=_name).to_string(),
             sep="\n",
             file=sys.stderr,
         )
@@ -95,7 +95,7 @@ def explain(
             told = reasons(classifier, frame, 1 if row is None else row, top)
             _remark(unknown_categories(classifier, frame.iloc[[told["row"] - 1]]))
     if form == "json":
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print(as_json(told))
     elif data is None:
         _print_learned(told)
     else:
@@ -155,8 +155,9 @@ def _delivered(columns: dict[str, Any], kind: str, out: Path | None) -> str:
         encoded = content.getvalue()
     elif kind == "json":
         records = [{name: plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
-        encoded = (json.dumps(records, indent=2, ensure_ascii=False) + "\n").encode()
+        encoded = (as_json(records) + "\n").encode()
     else:
+        frame = frame.rename(columns=in_cell).apply(lambda column: column.map(in_cell))
         encoded = frame.to_csv(index=False, lineterminator="\n").encode()
     if out is None:
         return encoded.decode()
@@ -164,9 +165,14 @@ def _delivered(columns: dict[str, Any], kind: str, out: Path | None) -> str:
     return ""
 
 
-def _remark(lines: list[str]) -> None:
-    for line in lines:
-        print(f"peerbayes: {line}", file=sys.stderr)
+def _remark(remarks: list[str]) -> None:
+    for remark in remarks:
+        print(f"peerbayes: {printable(remark)}", file=sys.stderr)
+
+
+def _name(value: Any) -> Any:
+    """A class as it is shown."""
+    return printable(value) if isinstance(value, str) else value
 
 
 # --- explanations ------------------------------------------------------------------------------------------
@@ -206,8 +212,8 @@ def _print_reasons(told: dict[str, Any]) -> None:
     of, against = told["predicted"], told["against"]
     console.print(
         escape(
-            f"Row {told['row']} is {of} (probability {probability[of]:.4g}) rather than {against} "
-            f"({probability[against]:.4g}). Log-odds for {of} against {against}:\n"
+            f"Row {told['row']} is {_name(of)} (probability {probability[of]:.4g}) rather than {_name(against)} "
+            f"({probability[against]:.4g}). Log-odds for {_name(of)} against {_name(against)}:\n"
         )
     )
     rows = [

@@ -18,6 +18,7 @@ from peerbayes.files import write
 from peerbayes.peers.errors import TermsError, parts_needed
 from peerbayes.peers.facts import Facts
 from peerbayes.peers.terms import Limits, Privacy, Terms
+from peerbayes.text import printable
 
 if TYPE_CHECKING:
     from peerbayes.peers.roster import Roster
@@ -213,13 +214,14 @@ def inspect(
         known_format(form)
         found = Inspection.of(path)
         if other is None:
-            print(json.dumps(found.to_plain(), indent=2) if form == "json" else "\n".join(lines(found)))
+            shown = "\n".join(map(printable, lines(found)))
+            print(json.dumps(found.to_plain(), indent=2) if form == "json" else shown)
             return
         differences = found.differences(Inspection.of(other))
     if form == "json":
         print(json.dumps({"differences": differences}, indent=2))
     else:
-        print("\n".join(differences) or f"{path} and {other} say the same")
+        print("\n".join(map(printable, differences)) or f"{path} and {other} say the same")
     if differences:
         sys.exit(1)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from peerbayes.text import printable
+
 LONGEST = 28  # letters of a label; the rest is cut off
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -19,7 +21,7 @@ def label(value: Any, longest: int = LONGEST) -> str:
 def shown(value: Any, longest: int = LONGEST) -> str:
     """Any value in one line of printable letters, not yet escaped."""
     text = " ".join(str(value).split())
-    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    text = printable(text, "\N{REPLACEMENT CHARACTER}")
     return (text if len(text) <= longest else f"{text[: longest - 1]}…") or "(empty)"
 
 

@@ -220,7 +220,7 @@ def _card(
     choice = ""
     if name in chosen:
         options = "".join(
-            f'<option value="{place}">{escape(column)}</option>'
+            f'<option value="{place}">{escape(shown(column, 60))}</option>'
             for place, (column, _) in enumerate(chosen[name])
         )
         choice = (

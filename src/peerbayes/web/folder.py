@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peerbayes.errors import PeerbayesError
+from peerbayes.text import printable
 from peerbayes.web.run import RunFolder
 from peerbayes.web.seen import Seen
 
@@ -37,7 +38,7 @@ class Folder:
         except UNREADABLE as error:
             if self._last is not None and time.monotonic() - self._last[0] < PATIENCE:
                 return self._last[1]
-            told = str(error) or type(error).__name__
+            told = printable(str(error)) or type(error).__name__
             return Seen("nothing", (told,), {"name": self.path.name, "told": told})
 
     def _look(self) -> Seen:
