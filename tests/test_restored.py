@@ -571,7 +571,7 @@ def mishaps(folder, steps, agreed, graph=TRIANGLE):
     return fate
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(steps=STEPS)
 def test_whatever_happens_to_a_folder_no_more_left_than_its_ledger_says(steps, tmp_path_factory):
     mishaps(tmp_path_factory.mktemp("fate"), steps, terms())
@@ -806,6 +806,39 @@ def test_a_liar_cannot_make_a_peer_stop(shown, tmp_path):
     found = asyncio.run(peers.all(linger=0.2))
     assert not isinstance(found[0], BaseException), found[0]
     assert peers.rounds("p0")[-1] == 3
+
+
+@pytest.mark.parametrize("moment", ["before it is asked", "while it is asked"])
+def test_a_peer_that_is_to_stop_says_nothing_more(moment, tmp_path):
+    """Also not what it was just going to say."""
+    peers = Watched(tmp_path, terms(rounds=2))
+
+    async def asked():
+        task = peers.started("p0")
+        await asyncio.sleep(0)
+        node = peers.nodes["p0"]
+        find = node._answering._outbox.find
+
+        async def halting(*asked_for):
+            node.standing.halt(NeedsPerson("copied"))
+            return await find(*asked_for)
+
+        try:
+            await peers.until(lambda: node.store.round() == 0 and node.agreed is not None)
+            if moment == "before it is asked":
+                node.standing.halt(NeedsPerson("copied"))
+            else:
+                node._answering._outbox.find = halting
+            schema = node.agreed.schema.fingerprint
+            request = wire.Request(wire.VERSION, peers.roster.run, "p1", "round", turn=1, schema=schema)
+            return msgspec.msgpack.decode(await node.answer("p1", wire.encode(request)), type=Reply)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    reply = asyncio.run(asked())
+    assert reply.status == "refused" and reply.reason.startswith("stopping") and reply.body == b""
+    assert not [entry for entry in entries(peers.home.audit_path) if entry["to"]]
 
 
 def a_process(start, began, stored, id="one", state="s"):

@@ -97,7 +97,6 @@ class Answering:
         if asked.sender != caller:
             raise RefusedMessage("speaks for another", f"{caller} asks in the name of {asked.sender!r}")
         self._refuse_revoked(caller)
-        self._refuse_halted()
         if caller in roster.neighbours(name):
             self._processes.hear_request(caller, asked)
         if self._busy[caller] >= AT_ONCE:

@@ -46,7 +46,7 @@ class OfState:
         return max((turn for turn, _ in self.said), default=0)
 
     @property
-    def told(self) -> bool:
+    def committed(self) -> bool:
         """Whether anything left that may not be said otherwise again."""
         return bool(self.said or self.releases)
 
@@ -176,10 +176,10 @@ def problem_of(stored: Stored | None, log: Log, aside: bool = False) -> tuple[st
 
 def _without_state(log: Log, aside: bool) -> tuple[str, str] | None:
     for name, known in log.states.items():
-        if known.told and not known.left and not (name == "" and aside):
-            told = f"round {known.round}" if known.said else "releases"
+        if known.committed and not known.left and not (name == "" and aside):
+            last = f"round {known.round}" if known.said else "releases"
             return "state gone", (
-                f"is gone, or empty, and the audit log knows {told} of a run that was not left: begun again, this peer "
+                f"is gone, or empty, and the audit log knows {last} of a run that was not left: begun again, this peer "
                 "would say otherwise what it has said"
             )
     return None
@@ -210,7 +210,7 @@ def _of_state(stored: Stored, log: Log, aside: bool) -> tuple[str, str] | None:
     if (
         log.last not in (None, "", stored.state)
         and not log.states[log.last].left
-        and log.states[log.last].told
+        and log.states[log.last].committed
     ):
         return "other state", "is another state than the one with which the audit log ends"
     reached = -1 if stored.round is None else stored.round

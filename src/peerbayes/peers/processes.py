@@ -168,12 +168,14 @@ class Processes:
         raise self._copies(name, heard, known.latest, same or alive)
 
     def _copies(self, name: str, heard: Process, other: Process, certain: bool = True) -> OtherProcess:
-        told = (
+        starts = (
             f"start {heard.start}"
             if heard.start == other.start
             else f"starts {heard.start} and {other.start}"
         )
-        what = f"two copies of {name} are running, or its folder was brought back from a backup: {told} of it"
+        what = (
+            f"two copies of {name} are running, or its folder was brought back from a backup: {starts} of it"
+        )
         return OtherProcess(COPIES, what, other, certain)
 
     def remember(self) -> None:

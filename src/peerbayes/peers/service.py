@@ -225,7 +225,7 @@ def _log_left(home: Home, state: str | None, start: int) -> None:
     except PeerError:
         known = {}
         home.audit_path.replace(_free(home, "audit.left-{}.jsonl"))
-    left = {name: each.start for name, each in known.items() if each.told and not each.left}
+    left = {name: each.start for name, each in known.items() if each.committed and not each.left}
     if state is not None:
         left[state] = max(start, left.get(state, 0))
     if not left:
