@@ -7,9 +7,11 @@ is.
 import sys
 from dataclasses import replace
 
+import msgspec
+
 from peerbayes.cli import app
 from peerbayes.peers.agreeing import Agreeing
-from peerbayes.peers.medians import Votes
+from peerbayes.peers.medians import Ballots
 from peerbayes.peers.pooling import Integers
 from peerbayes.peers.summary import Summary, Sums
 
@@ -26,9 +28,11 @@ def far_away(own: Summary) -> Summary:
     return replace(own, columns=columns)
 
 
-def many_votes(own: Votes) -> Votes:
-    """For a deviation of about 2⁴⁰, as if it were everybody."""
-    return Votes({}, {name: {0xC27: 1000} for name in own.columns})
+def beyond(own: Ballots) -> Ballots:
+    """A vote for a deviation that is no number."""
+    ((name, (content, proof)),) = own.held.items()
+    digits = dict.fromkeys(msgspec.msgpack.decode(content), 2**40)
+    return Ballots({name: (msgspec.msgpack.encode(digits), proof)})
 
 
 def more_mass(own: Sums) -> Sums:
@@ -45,7 +49,7 @@ def swapped(own: Integers) -> Integers:
 LIES = {
     "rows": ("columns", more_rows),
     "mean": ("columns", far_away),
-    "spread": ("deviation 1", many_votes),
+    "spread": ("deviation 1", beyond),
     "start": ("bound", more_mass),
     "labels": ("start", swapped),
 }

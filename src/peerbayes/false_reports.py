@@ -7,9 +7,8 @@
     all      all of these
 
 `allowed`: the same as far as members with bounds do not refuse it (see `member_bounds`). A liar then votes for as much
-as there is, also in the name of members whose sums pass through it, counts for as many rows as the links to its honest
-neighbours leave room for, and with `start` or `all` gives so many rows the mean statistics of all with the classes in
-reverse order.
+as there is, counts for as many rows as the links to its honest neighbours leave room for, also in the name of members
+whose sums pass through it, and with `start` or `all` has all of them at the end of every column, as many of each class.
 """
 
 from __future__ import annotations

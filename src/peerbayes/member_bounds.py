@@ -4,7 +4,7 @@
                   x − M_j (of those where it is not 0); every member has one vote (see `medians`)
     units         column j has the location M_j and the scale D_j: no sum of values is asked for
     rows          a member counts for at most 4 R rows; rows of one with more weigh less
-    start         YᵀΦ of a member is that of rows with its weight
+    start         YᵀΦ of a member is that of rows with its weight, whose values are held within ±2.5
 
 An honest member keeps to all of it by itself, so whatever is beyond is a lie, and no honest table is ever refused. Sums
 come along a tree: behind a link with k members there are at most 4 R k rows, and statistics of so many. A lie within
@@ -23,12 +23,16 @@ from scipy.sparse import csr_array
 
 from peerbayes.columns import with_units
 from peerbayes.errors import FalseReport
-from peerbayes.families import Family
+from peerbayes.families import Family, Rows
+from peerbayes.holdings import Holdings
 from peerbayes.invariants import UNCLIPPED, bounds_of
 from peerbayes.schema import Schema
 
 # A member counts for at most so many times the rows of a middling one.
 MOST_ROWS = 4.0
+
+# Standardised values count for a start up to here: rows farther out would decide the variances that stay for ever.
+START_LIMIT = 2.5
 
 # Nobody has so many rows; a float64 still counts them one by one.
 LARGEST = 2.0**53
@@ -38,6 +42,12 @@ ROUNDING = 1e-9
 
 # Corners of the box of standardised values at which features are looked at: by so many, a product has had both signs.
 CORNERS = 64
+
+
+def start_statistics_of(held: Holdings) -> np.ndarray:
+    """Return every peer's YᵀΦ as it counts for a start, values held within ±START_LIMIT: [N, C, K]."""
+    values = np.clip(held.rows.values, -START_LIMIT, START_LIMIT)
+    return replace(held, rows=Rows(values, held.rows.codes)).statistics()
 
 
 def mean_of(values: np.ndarray) -> float:
@@ -150,6 +160,13 @@ class StatisticsBounds(SumBounds):
 
     family: Family = field(kw_only=True)
     ties: csr_array = field(kw_only=True)
+
+    def farthest(self, classes: int, rows: float) -> np.ndarray:
+        """Return the statistics of rows at the end of every column, as many of each class: [C, K]."""
+        values = np.full((1, self.family.continuous), self.limit)
+        codes = np.array(self.family.cardinalities, dtype=np.int32).reshape(1, -1) - 1
+        features = np.asarray(self.family.features(Rows(values, codes)))[0]
+        return np.tile(features * (rows / classes), (classes, 1))
 
     def check(self, numbers: np.ndarray, rows: float) -> None:
         """Refuse statistics [C, K] that are not those of so many rows."""

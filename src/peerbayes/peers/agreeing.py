@@ -22,6 +22,7 @@ from peerbayes.peers.ledger import Ledger
 from peerbayes.peers.mask_keys import PHASE, MaskKeys, own_key, verified
 from peerbayes.peers.masked import Masked
 from peerbayes.peers.masks import Masker, new_key
+from peerbayes.peers.medians import Voter
 from peerbayes.peers.pooling import Phase
 from peerbayes.peers.private import agree_privately
 from peerbayes.peers.standing import Standing
@@ -61,7 +62,8 @@ class Agreeing:
     async def _of_rows(self, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
         name, terms, roster = self._standing.name, self._standing.terms, self._standing.roster
         if terms.privacy.epsilon is None:
-            return await agree(name, frame, labels, terms, roster, self._total, self._exchange)
+            voter = Voter(name, roster, self._transport.vouch, self._transport.vouched)
+            return await agree(name, frame, labels, terms, roster, self._total, self._exchange, voter)
         return await agree_privately(
             name, frame, labels, terms, roster, self._total, self._bought, self._source
         )

@@ -31,10 +31,10 @@ from peerbayes.expectation import AGREED_STEPS
 from peerbayes.families import Family
 from peerbayes.holdings import Holdings
 from peerbayes.invariants import Invariants, counted_columns, invariants_of, ties_of
-from peerbayes.member_bounds import StatisticsBounds, SumBounds
+from peerbayes.member_bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
 from peerbayes.peers.errors import PeerError, RefusedMessage
 from peerbayes.peers.learner import Broadcaster, Learner, Relayer
-from peerbayes.peers.medians import agreed_bounds
+from peerbayes.peers.medians import Voter, agreed_bounds
 from peerbayes.peers.own_table import agreed_units, own_table
 from peerbayes.peers.pooling import Phase, Total, pooled
 from peerbayes.peers.releases import PrivateResidual
@@ -92,11 +92,12 @@ async def agree(
     roster: Roster,
     total: Total,
     first: First,
+    voter: Voter,
 ) -> Agreed:
     """Everything that the rounds need, from this peer's rows and everybody's sums."""
     own, reports = own_table(frame, labels, terms), None
     if terms.robust.acts:
-        reports = Reports(await agreed_bounds(own.rows, own.values, total))
+        reports = Reports(await agreed_bounds(own.rows, own.values, voter, total))
     schema, summary = await agreed_units(name, own, terms, reports, total)
     weights = np.ones(len(frame))
     if reports is not None:
@@ -158,7 +159,8 @@ def refuse_large(terms: Terms, classes: int, size: int) -> None:
 def _of_start(family: Family, schema: Schema, whole: list[bool], gapped: bool) -> StatisticsBounds:
     """What a start's parts are held to."""
     ties = ties_of(family, counted_columns(family, whole))
-    return StatisticsBounds(schema.limit, gapped, family=family, ties=ties)
+    limit = schema.limit if gapped else min(schema.limit, START_LIMIT)
+    return StatisticsBounds(limit, gapped, family=family, ties=ties)
 
 
 async def _start(
@@ -179,7 +181,10 @@ async def _start(
             "values are missing at one of the peers, and completing them takes sums along a tree that tell a leaf's "
             f"statistics to its neighbour; with secure_sum, {terms.strategy} needs naive-bayes, or tables without gaps"
         )
-    own = await _completed(held, total, checks) if gapped else held.statistics()[0]
+    if gapped:
+        own = await _completed(held, total, checks)
+    else:
+        own = (held.statistics() if checks is None else start_statistics_of(held))[0]
     if alone:
         return own
     summed = await pooled("start", own, total, checks)

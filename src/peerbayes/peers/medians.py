@@ -1,15 +1,17 @@
-"""Medians of what members have, by votes that are summed along the tree: bounds that no liar can move far.
+"""Medians of what members have, by signed ballots that are collected along the tree: bounds that no liar can move far.
 
     middle 1–4      rows of each member, and its mean of each continuous column
     deviation 1–4   root mean square of x − M of each column, of members where it is not 0
 
-See `peerbayes.medians` for the search, and `peerbayes.member_bounds` for what the medians are good for.
+A ballot is signed by its member, so that whoever passes it on can neither change it nor vote for others; a member votes
+for a digit of a number only if it voted for the digits before. See `peerbayes.medians` for the search, and
+`peerbayes.member_bounds` for what the medians are good for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,125 +21,159 @@ from peerbayes.errors import FalseReport
 from peerbayes.medians import DIGITS, WIDTH, Search, key_of
 from peerbayes.member_bounds import MemberBounds, deviation_of, mean_of
 from peerbayes.peers.errors import RefusedMessage
+from peerbayes.peers.mask_keys import Vouch, Vouched
+from peerbayes.peers.masks import packed
 from peerbayes.peers.pooling import Phase, Total
+from peerbayes.peers.roster import Roster
 from peerbayes.peers.summary import LARGEST
+from peerbayes.peers.tree import members_behind
 
-Count = Mapping[int, int]  # members by the digit they voted for
+PURPOSE = b"peerbayes ballot"
+Digits = dict[str, int]  # a member's next digit of each median it has a vote on; "" is of its rows
+ROWS = ""
+
+_digits = msgspec.msgpack.Decoder(Digits)
+_ballots = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
 
 
 @dataclass(frozen=True)
-class Votes:
-    """Votes of some members, for the next digit of each median."""
+class Ballots:
+    """Members' digits, as they were signed, each with its proof."""
 
-    rows: Count = field(default_factory=dict)
-    columns: Mapping[str, Count] = field(default_factory=dict)
+    held: Mapping[str, tuple[bytes, bytes]]
 
-    def __add__(self, other: Votes) -> Votes:
-        names = {*self.columns, *other.columns}
-        columns = {name: _added(self.columns.get(name, {}), other.columns.get(name, {})) for name in names}
-        return Votes(_added(self.rows, other.rows), columns)
+    def __add__(self, other: Ballots) -> Ballots:
+        if twice := sorted(self.held.keys() & other.held.keys()):
+            raise RefusedMessage("wrong message", f"two ballots of {twice[0]!r:.80}; expected one")
+        return Ballots({**self.held, **other.held})
 
     def pack(self) -> bytes:
-        columns = {name: dict(sorted(count.items())) for name, count in sorted(self.columns.items())}
-        return msgspec.msgpack.encode([dict(sorted(self.rows.items())), columns])
+        return msgspec.msgpack.encode(dict(sorted(self.held.items())))
 
     @classmethod
-    def parse(cls, content: bytes) -> Votes:
-        """Votes from outside."""
+    def parse(cls, content: bytes) -> Ballots:
+        """Ballots from outside; who signed them is checked later."""
         if len(content) > LARGEST:
-            raise RefusedMessage("too large", f"votes of {len(content):,} bytes; at most {LARGEST:,}")
+            raise RefusedMessage("too large", f"ballots of {len(content):,} bytes; at most {LARGEST:,}")
         try:
-            rows, columns = _votes.decode(content)
+            return cls(_ballots.decode(content))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            raise RefusedMessage("unreadable", f"not votes: {error}") from error
-        for count in (rows, *columns.values()):
-            if any(not 0 <= digit < 1 << WIDTH or votes < 1 for digit, votes in count.items()):
-                raise RefusedMessage("implausible", "votes for what is no digit, or fewer than one of them")
-        return cls(rows, columns)
+            raise RefusedMessage("unreadable", f"not ballots: {error}") from error
+
+    def votes(self, member: str) -> Digits:
+        """Return a member's digits."""
+        try:
+            digits = _digits.decode(self.held[member][0])
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise FalseReport(f"the ballot of {member} cannot be read: {error}") from error
+        if any(not 0 <= digit < 1 << WIDTH for digit in digits.values()):
+            raise FalseReport(f"the ballot of {member} is for what is no digit")
+        return digits
+
+    def counted(self) -> dict[str, Counter[int]]:
+        """Return the votes for each digit, of each median."""
+        counts: dict[str, Counter[int]] = {}
+        for member in self.held:
+            for name, digit in self.votes(member).items():
+                counts.setdefault(name, Counter())[digit] += 1
+        return counts
 
 
-_votes = msgspec.msgpack.Decoder(tuple[dict[int, int], dict[str, dict[int, int]]])
+@dataclass(frozen=True)
+class Voter:
+    """How a member signs its ballots, and knows those of others."""
 
+    name: str
+    roster: Roster
+    vouch: Vouch
+    vouched: Vouched
 
-def _added(mine: Count, theirs: Count) -> Count:
-    return dict(Counter(mine) + Counter(theirs))
+    def ballot(self, phase: str, digits: Digits) -> Ballots:
+        """Return this member's ballot."""
+        content = msgspec.msgpack.encode(dict(sorted(digits.items())))
+        return Ballots({self.name: (content, self.vouch(self._statement(phase, self.name, content)))})
+
+    def check(self, phase: str, ballots: Ballots, members: frozenset[str]) -> None:
+        """Refuse ballots that are not one of each of these members, signed by it."""
+        if off := sorted(members ^ ballots.held.keys()):
+            raise FalseReport(f"ballots of other members than lie behind that link: {off[0]!r:.80}")
+        for member, (content, proof) in ballots.held.items():
+            try:
+                self.vouched(member, self._statement(phase, member, content), proof)
+            except RefusedMessage as error:
+                raise FalseReport(f"the ballot of {member} is not signed by it: {error}") from error
+
+    def _statement(self, phase: str, member: str, content: bytes) -> bytes:
+        return packed((PURPOSE, self.roster.run.encode(), phase.encode(), member.encode(), content))
 
 
 @dataclass
-class LinkVotes:
-    """What came over each link in the pass before, so that nobody votes where it has no vote.
+class Pass:
+    """One digit of all medians."""
 
-    Behind a link, as many members vote for a digit as voted for the one before it that holds the median.
-    """
+    voter: Voter
+    phase: str
+    behind: Mapping[str, frozenset[str]]
+    entitled: Callable[[str, str], bool] = lambda member, name: True
+    """Whether a member has a vote on a median; in the first pass everybody has."""
+    before: Mapping[str, Digits] = field(default_factory=dict)
 
-    rows: int | None = None
-    """The digit of the rows that the pass before found; None: this is the first."""
-    columns: Mapping[str, int] = field(default_factory=dict)
-    """The same of each column."""
-    before: dict[str, Votes] = field(default_factory=dict)
-    now: dict[str, Votes] = field(default_factory=dict)
-
-    def check(self, neighbour: str, part: Votes, members: int) -> None:
-        """Refuse more votes than there are members behind a link, or other members' votes than before."""
-        before = self.before.get(neighbour)
-        self._compare("rows", part.rows, members, None if before is None else before.rows, self.rows)
-        for name in {*part.columns, *self.columns}:
-            earlier = None if before is None else before.columns.get(name, {})
-            self._compare(name, part.columns.get(name, {}), members, earlier, self.columns.get(name))
-        self.now[neighbour] = part
-
-    def _compare(
-        self, what: str, count: Count, members: int, before: Count | None, digit: int | None
-    ) -> None:
-        votes = sum(count.values())
-        if before is None and votes > members:
-            raise FalseReport(f"{votes:,} votes on {what!r:.80}; {members} members lie behind that link")
-        if before is not None and votes != (expected := 0 if digit is None else before.get(digit, 0)):
-            raise FalseReport(f"{votes:,} votes on {what!r:.80}; {expected} have one, by those before")
-
-    def after(self, rows: Search, columns: Mapping[str, Search]) -> LinkVotes:
-        """Return what the next pass is held to, given what this one found."""
-        last = (1 << WIDTH) - 1
-        return LinkVotes(
-            rows.known & last, {name: search.known & last for name, search in columns.items()}, self.now
-        )
+    def check(self, neighbour: str, part: Ballots, members: int) -> None:
+        """Refuse ballots that are not signed, or for what their members have no vote on."""
+        self.voter.check(self.phase, part, self.behind[neighbour])
+        for member in part.held:
+            digits = part.votes(member)
+            for name in {*digits, *self.before.get(member, {})}:
+                if (name in digits) != self.entitled(member, name):
+                    raise FalseReport(
+                        f"the ballot of {member} on {name or 'rows'!r:.80} is not of the number before"
+                    )
 
 
-async def agreed_bounds(rows: int, values: Mapping[str, np.ndarray], total: Total) -> MemberBounds:
+async def agreed_bounds(
+    rows: int, values: Mapping[str, np.ndarray], voter: Voter, total: Total
+) -> MemberBounds:
     """Return what members may report, from this one's rows and its present values of continuous columns [n]."""
-    there = {name: present for name, present in values.items() if present.size}
+    there = {name: present for name, present in values.items() if present.size and name != ROWS}
     means = {name: key_of(mean_of(present)) for name, present in there.items()}
-    of_rows, middles = await _medians("middle", key_of(float(rows)), means, total)
+    middles = await _medians("middle", {ROWS: key_of(float(rows)), **means}, voter, total)
+    of_rows = middles.pop(ROWS, float(rows))
     apart = {name: deviation_of(present, middles[name]) for name, present in there.items() if name in middles}
     keys = {name: key_of(deviation) for name, deviation in apart.items() if deviation > 0.0}
-    _, deviations = await _medians("deviation", None, keys, total)
-    return MemberBounds.of(of_rows, middles, deviations)
+    return MemberBounds.of(of_rows, middles, await _medians("deviation", keys, voter, total))
 
 
-async def _medians(
-    what: str, rows: int | None, columns: Mapping[str, int], total: Total
-) -> tuple[float, dict[str, float]]:
-    """Return the median over members of the rows and of each column, from this member's keys."""
-    of_rows, searches, links = Search(), dict[str, Search](), LinkVotes()
+async def _medians(what: str, keys: Mapping[str, int], voter: Voter, total: Total) -> dict[str, float]:
+    """Return the median over members of each number, from this member's keys."""
+    searches: dict[str, Search] = {}
+    behind, ballots = members_behind(voter.name, voter.roster), dict[str, Digits]()
     for step in range(1, DIGITS + 1):
-        own = Votes(
-            _one(of_rows, rows),
-            {
-                name: vote
-                for name, key in columns.items()
-                if (vote := _one(searches.get(name, Search()), key)) and (step == 1 or name in searches)
-            },
-        )
-        votes = await total(Phase(f"{what} {step}", Votes.parse, check=links.check), own)
-        of_rows = of_rows.narrowed(votes.rows)
-        names = votes.columns if step == 1 else searches
-        searches = {
-            name: searches.get(name, Search()).narrowed(votes.columns.get(name, {})) for name in names
+        phase = f"{what} {step}"
+        current = Pass(voter, phase, behind)
+        if step > 1:
+            last = {name: search.known & ((1 << WIDTH) - 1) for name, search in searches.items()}
+            before = ballots
+            current = Pass(voter, phase, behind, _entitled(before, last), before)
+        own = {
+            name: digit
+            for name, key in keys.items()
+            if (step == 1 or name in searches)
+            and (digit := searches.get(name, Search()).vote(key)) is not None
         }
-        links = links.after(of_rows, searches)
-    return of_rows.value, {name: search.value for name, search in searches.items()}
+        union = await total(
+            Phase(phase, Ballots.parse, lambda part: len(part.held), current.check), voter.ballot(phase, own)
+        )
+        counts = union.counted()
+        ballots = {member: union.votes(member) for member in union.held}
+        names = counts if step == 1 else searches
+        searches = {name: searches.get(name, Search()).narrowed(counts.get(name, {})) for name in names}
+    return {name: search.value for name, search in searches.items()}
 
 
-def _one(search: Search, key: int | None) -> Count:
-    digit = None if key is None else search.vote(key)
-    return {} if digit is None else {digit: 1}
+def _entitled(before: Mapping[str, Digits], last: Mapping[str, int]) -> Callable[[str, str], bool]:
+    """Whose digit before was the median's."""
+
+    def entitled(member: str, name: str) -> bool:
+        return name in last and before.get(member, {}).get(name) == last[name]
+
+    return entitled

@@ -25,8 +25,8 @@ from peerbayes.peers.objections import FALSE_REPORT, Objection
 from peerbayes.peers.pooling import Phase
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
+from peerbayes.peers.tree import members_behind
 from peerbayes.peers.wire import Reply
-from peerbayes.relay import spanning_tree
 
 FIRST = "first"  # what neighbours tell each other directly, stored like a sum
 
@@ -58,7 +58,7 @@ class TreeSums:
         self._firsts: dict[str, np.ndarray] = {}
         self.objection: Objection | None = None
         self._informed: set[str] = set()  # tree neighbours that know of the objection
-        self._behind = _tree(name, roster)
+        self._behind = members_behind(name, roster)
         self.tree = tuple(self._behind)
 
     async def total(self, phase: Phase, own: Any, gone: Callable[[], Gone]) -> Any:
@@ -207,19 +207,3 @@ def _refuse_gone(asked: Collection[str], waited: Collection[str], gone: Gone) ->
             f"{names[0]} is heard no more, and everybody had not agreed yet: no run can begin without a member; found "
             "another network without it"
         )
-
-
-def _tree(name: str, roster: Roster) -> dict[str, set[str]]:
-    """Neighbours on the spanning tree, and the members that lie behind each, the neighbour among them."""
-    names = [member.name for member in roster.members]
-    tree, own = spanning_tree(roster.adjacency()), roster.place(name)
-    _, places = tree.seen_from(own)
-    behind = {}
-    for first in places:
-        found, waiting = {own}, [int(first)]
-        while waiting:
-            place = waiting.pop()
-            found.add(place)
-            waiting += [int(other) for other in tree.sender[tree.receiver == place] if other not in found]
-        behind[names[first]] = {names[place] for place in found - {own}}
-    return behind

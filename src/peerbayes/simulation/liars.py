@@ -54,19 +54,6 @@ class Liars:
     enforced: bool = False
     """Whether the peers are robust."""
     links: list[Link] = field(default_factory=list)
-    nodes: int = 0
-    """How many peers there are."""
-
-    @property
-    def spoken_for(self) -> np.ndarray:
-        """Whose votes are liars': their own, and those that pass through them to the first member: [N]."""
-        found = np.zeros(self.nodes, dtype=bool)
-        if self.report is not None:
-            found[self.who] = True
-            for link in self.links:
-                if 0 not in link.behind:
-                    found[link.behind] = True
-        return found
 
     def tell(self, what: str) -> bool:
         """Whether they lie about this."""

@@ -137,9 +137,9 @@ def _liars(asked: Asked, attackers: np.ndarray, network: topologies.Schedule) ->
     """Who lies before the first round, and whether the others are prepared for it."""
     enforced = asked.robust is not None
     if asked.attack is None or asked.attack.report is None:
-        return Liars(attackers[:0], enforced=enforced, nodes=asked.nodes)
+        return Liars(attackers[:0], enforced=enforced)
     links = links_of(attackers, network.at(1))
-    return Liars(attackers, asked.attack.report, asked.attack.allowed, enforced, links, asked.nodes)
+    return Liars(attackers, asked.attack.report, asked.attack.allowed, enforced, links)
 
 
 def _unseen(schema: Schema, test: tuple[Any, Any] | None, dealt: Dealt) -> Unseen | None:

@@ -38,11 +38,11 @@ class Reported:
     def start(self, stats: np.ndarray, bounds: StatisticsBounds) -> np.ndarray:
         """Return the statistics that peers report for a start, from their own: [N, C, K] -> [N, C, K]."""
         liars, said = self.liars, stats.copy()
-        honest = np.delete(stats, liars.who, axis=0).sum(axis=0)
         for liar in liars.who.tolist() if liars.report is not None else ():
             if liars.allowed:
-                told = honest[::-1] if liars.tell("start") else stats[liar]
-                said[liar] = told * (self.rows[liar] / told[:, 0].sum())
+                said[liar] *= self.rows[liar] / stats[liar][:, 0].sum()
+                if liars.tell("start"):
+                    said[liar] = bounds.farthest(stats.shape[1], self.rows[liar])
             elif liars.tell("start"):
                 said[liar] = false_reports.TIMES * stats[liar][::-1]
         liars.refuse(
@@ -87,7 +87,8 @@ def _columns(schema: Schema, table: Table, sizes: np.ndarray) -> dict[str, list[
 
 def _voted(columns: dict[str, list[np.ndarray]], sizes: np.ndarray, liars: Liars) -> MemberBounds:
     """Return what members may report, by the medians that their votes would find."""
-    votes, fair = [FARTHEST] * int(liars.spoken_for.sum()), np.flatnonzero(~liars.spoken_for).tolist()
+    lying = liars.who if liars.report is not None else liars.who[:0]
+    votes, fair = [FARTHEST] * lying.size, np.setdiff1d(np.arange(sizes.size), lying).tolist()
     middles, deviations = {}, {}
     for name, parts in columns.items():
         there = [parts[peer] for peer in fair if parts[peer].size]

@@ -9,7 +9,7 @@ from peerbayes.expectation import AGREED_STEPS
 from peerbayes.gossip import agree
 from peerbayes.holdings import Holdings
 from peerbayes.invariants import counted_columns, ties_of
-from peerbayes.member_bounds import StatisticsBounds
+from peerbayes.member_bounds import START_LIMIT, StatisticsBounds, start_statistics_of
 from peerbayes.privacy.simulated import PrivateRows
 from peerbayes.simulation.asked import Asked
 from peerbayes.simulation.population import Population
@@ -64,7 +64,7 @@ def _start(
         if alone:
             return own, sent
     else:
-        own = held.statistics() if hidden is None else hidden.start(start == "marginal")
+        own = _own(held, reports) if hidden is None else hidden.start(start == "marginal")
     if reports is not None and not alone:
         own = reports.start(own, _bounds(held, reports))
     local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * held.classes)
@@ -74,11 +74,20 @@ def _start(
     return np.broadcast_to(agreed, shape).copy(), sent + int(rounds * degree * local[0].nbytes)
 
 
+def _own(held: Holdings, reports: Reported | None) -> np.ndarray:
+    """Every peer's Y_vᵀΦ_v [N, C, K], as far as it counts."""
+    bounded = reports is not None and reports.liars.enforced
+    return start_statistics_of(held) if bounded else held.statistics()
+
+
 def _bounds(held: Holdings, reports: Reported) -> StatisticsBounds:
     """What parts of a start are held to, as between real peers."""
     whole = [bool((held.rows.codes[:, k] >= 0).all()) for k in range(held.rows.codes.shape[1])]
     ties = ties_of(held.family, counted_columns(held.family, whole))
-    return StatisticsBounds(reports.schema.limit, bool(held.incomplete.any()), family=held.family, ties=ties)
+    gapped, limit = bool(held.incomplete.any()), reports.schema.limit
+    return StatisticsBounds(
+        limit if gapped else min(limit, START_LIMIT), gapped, family=held.family, ties=ties
+    )
 
 
 def _completed(held: Holdings, network: Schedule, rounds: int) -> tuple[np.ndarray, int]:
