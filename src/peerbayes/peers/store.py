@@ -102,23 +102,32 @@ class Store:
             self._db = sqlite3.connect(
                 uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
             )
-            if not readonly:
-                self._db.execute("PRAGMA page_size = 16384")  # arrays are large
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
-                self._db.executescript(
-                    f"BEGIN; {TABLES} INSERT OR IGNORE INTO meta VALUES ('format', '{FORMAT}'); COMMIT"
-                )
-            elif not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-                raise NoState(f"there is no state yet: {path} is just being made")
-            if self.told("format") != str(FORMAT):
-                raise PeerError(
-                    f"{path} has format {self.told('format')}; this peerbayes reads {FORMAT}. Update it"
-                )
-            if not readonly:
-                self._known.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
+            try:
+                self._prepare(readonly)
+            except BaseException:
+                self._db.close()  # else it holds locks until somebody collects it
+                raise
         except sqlite3.DatabaseError as error:
             raise PeerError(f"{path} cannot be used as a peer's state: {error}") from error
+
+    def _prepare(self, readonly: bool) -> None:
+        """Make the tables, or look whether they are there; refuse another format."""
+        path = self.path
+        if not readonly:
+            self._db.execute("PRAGMA page_size = 16384")  # arrays are large
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(
+                f"BEGIN; {TABLES} INSERT OR IGNORE INTO meta VALUES ('format', '{FORMAT}'); COMMIT"
+            )
+        elif not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            raise NoState(f"there is no state yet: {path} is just being made")
+        if self.told("format") != str(FORMAT):
+            raise PeerError(
+                f"{path} has format {self.told('format')}; this peerbayes reads {FORMAT}. Update it"
+            )
+        if not readonly:
+            self._known.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
 
     @alone
     def close(self) -> None:
