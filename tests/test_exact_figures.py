@@ -23,6 +23,12 @@ from peerbayes.peers.terms import Privacy, Terms
 
 ROWS = pd.DataFrame({"x": [0.0, 1.0], "y": ["a", "b"]})
 EXACT = {"train_error": 0.123456, "soft_error": 0.234567, "test_error": 0.345678, "disagreement": 0.456789}
+VERDICT = {
+    "good": False,
+    "joint_error": 0.567891,
+    "sentences": ["56.7891 % of its rows are wrong"],
+    "problems": 1,
+}
 PRIVATE = {
     "features": {"x": "continuous"},
     "facts": {"x": Facts(0.0, 1.0)},
@@ -38,6 +44,7 @@ def home_of(folder, terms, show=False):
     with contextlib.closing(Store(home.state_path)) as store:
         store.add_round(0, (np.zeros((2, 2)),), {}, (), ())
         store.add_round(1, (np.ones((2, 2)),), {}, ("peer-2",), (), EXACT)
+        store.keep("verdict", json.dumps(VERDICT))
     if show:
         home.settings_path.write_text(home.settings_path.read_text() + "show_exact_figures = true\n")
     return home
@@ -59,17 +66,12 @@ def test_metrics_have_them_only_where_they_may_leave(terms, show, leave, tmp_pat
     from peerbayes.peers import prometheus
 
     home = home_of(tmp_path, terms, show)
-    with contextlib.closing(Store(home.state_path)) as store:
-        journal = Journal(store)
-        journal(
-            "round",
-            {"round": 1, "of": 9, "heard": ["peer-2"], "missing": [], "figures": EXACT, "epsilon": 1.5},
-        )
-        (port,) = free_ports(1)
-        prometheus.expose(str(port), home, [journal])
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            told = answer.read().decode()
-    assert "peerbayes_round{" in told and "peerbayes_epsilon_spent" in told
+    (port,) = free_ports(1)
+    prometheus.expose(str(port), home)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        told = answer.read().decode()
+    assert "peerbayes_round{" in told and ("peerbayes_epsilon_spent" in told) == bool(terms)
+    assert ("peerbayes_verdict_good" in told) == leave
     assert shown(told) == ({"train_error", "test_error", "disagreement"} if leave else set())
     assert may_leave_home(home) == leave
 
@@ -85,13 +87,14 @@ def test_a_dashboard_has_them_on_this_machine_or_where_they_may_leave(terms, sho
     exact = leave or not beyond
     judged = seen.facts["judged"]
     assert {name: judged[name] for name in FIGURES} == (EXACT if exact else dict.fromkeys(EXACT))
+    assert seen.facts["verdict"] == (VERDICT if exact else None)
     assert seen.facts["figures"] == ("hidden" if not exact else "exact" if terms else "plain")
     for name in FIGURES:
         assert np.isnan(seen.view.curves[name]).all() == (not exact)
         if name in seen.view.last:
             assert np.isnan(seen.view.last[name]).all() == (not exact)
     told = messages.figures(seen, 1, 0.0).decode() + messages.peer(seen, 0).decode()
-    assert bool(shown(told)) == exact
+    assert bool(shown(told)) == exact == ("56" in json.dumps(seen.facts["verdict"])) == ("567891" in told)
     assert json.loads(messages.figures(seen, 1, 0.0))["figures"]  # and all the rest is drawn
 
 
@@ -146,13 +149,15 @@ def test_requests_and_replies_have_no_place_for_them():
     """A new field of a message is thought about here: may it depend on rows?"""
     assert set(wire.Request.__struct_fields__) == {
         "version", "run", "sender", "kind", "phase", "turn", "schema", "done", "roster", "wait",
-        "body",  # a roster
+        "body", "roster_digest",  # a roster
         "heard",  # signed digests of others' messages
+        "process", "shown",  # which start of a peer speaks, and how many rounds and releases it has stored
     }  # fmt: skip
     assert set(wire.Reply.__struct_fields__) == {
         "version", "run", "sender", "kind", "status", "phase", "turn", "schema", "done", "roster", "clock", "shape",
         "digest", "body", "signature",  # releases, and what is made of them
-        "reason",  # why a request was refused: of what it said
+        "roster_digest", "process", "shown",
+        "reason",  # why a request was refused: of what it said; what a call back met
     }  # fmt: skip
 
 

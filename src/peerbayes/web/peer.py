@@ -153,7 +153,7 @@ class PeerFolder:
             "round": done,
             "rounds": terms.rounds,
             "finished": done >= terms.rounds,
-            "verdict": self._verdict,
+            "verdict": self._verdict if self._exact else None,  # it is made of rows, without noise
             "running": self._running,
             "agreed": bool(self._rounds),
             "at": self._rounds[-1]["at"] if self._rounds else 0.0,

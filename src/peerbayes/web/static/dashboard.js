@@ -285,10 +285,10 @@
     if (kind === "peer") {
       if (facts.revoked) return ["lost", "revoked"];
       if (facts.verdict && !facts.verdict.good) return ["lost", "ended, but not well"];
-      if (!facts.running) return facts.finished ? ["done", facts.verdict ? "done" : "at its end, not judged yet"] : ["lost", "not running"];
+      if (!facts.running) return facts.finished ? ["done", facts.verdict ? "done" : facts.figures === "hidden" ? "at its end" : "at its end, not judged yet"] : ["lost", "not running"];
       if (!facts.closed) return ["waiting", "waiting for the network to be closed"];
       if (!facts.agreed) return ["waiting", "agreeing with the others"];
-      return facts.finished ? ["done", facts.verdict ? "done, staying for its neighbours" : "all rounds done, judging the run"] : ["going", "running"];
+      return facts.finished ? ["done", facts.verdict ? "done, staying for its neighbours" : facts.figures === "hidden" ? "at its end, staying for its neighbours" : "all rounds done, judging the run"] : ["going", "running"];
     }
     if (facts.finished) return ["done", "finished"];
     if (age(facts.at) > STOPPED) return ["lost", facts.round < facts.rounds ? "seems to have stopped" : "all rounds done, not saved yet"];
