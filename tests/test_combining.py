@@ -380,6 +380,13 @@ def test_messages_a_little_worse_than_the_median_are_left_out_of_a_round(pairs, 
     assert guard.left_out(errors[order], receivers[order], 3, round_index).tolist() == out[order].tolist()
 
 
+def test_a_message_is_left_out_from_two_hundredths_above_the_upper_median_on():
+    errors, together = np.array([0.2, 0.2, 0.2, 0.219, 0.221]), np.zeros(5, dtype=int)
+    assert guard.left_out(errors, together, 1, 4).tolist() == [False] * 4 + [True]
+    assert not guard.left_out(errors, together, 1, 3).any()
+    assert not guard.left_out(np.array([0.1, 0.9]), np.zeros(2, dtype=int), 1, 9).any()  # of two, neither
+
+
 @pytest.mark.parametrize(("count", "is_cut"), [(2, False), (3, True), (4, True)])
 def test_a_link_is_cut_at_the_third_strike(count, is_cut):
     links = nx.to_scipy_sparse_array(nx.path_graph(2), format="csr")
