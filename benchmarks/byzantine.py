@@ -8,7 +8,7 @@
 "+80" network of 50 peers with 50 rows each, i.i.d., the strategy `exact`, 64 rounds; needs PEERBAYES_DATA. An entry is
 the mean over seeds and the worst seed; attackers are drawn anew for each. The table names the worst recipe of each rule
 and dataset and shows `optimise` beside it; `--every` prints each attack. With `--store` a rerun goes on where one
-stopped. Rules and attacks were developed on seeds 10, 11 and 12; the published table is of 20, 21 and 22.
+stopped. Rules and attacks were developed on seeds 10 to 14; the published table is of 20, 21 and 22.
 Exit status 1 where a check fails.
 --agreement: lies before the first round, see `agreement_lies`.
 """
