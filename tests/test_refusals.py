@@ -132,9 +132,9 @@ def run(network, lie=None, beside=None, limit=HANG):
 def stays(finish, free):
     """The end of a run, but not before it is free to end."""
 
-    async def later():
+    async def later(verdict):
         await free.wait()
-        await finish()
+        await finish(verdict)
 
     return later
 

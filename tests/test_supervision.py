@@ -251,7 +251,7 @@ def test_the_server_of_metrics_goes_on_after_a_failure(tmp_path, monkeypatch, ca
             raise
 
     monkeypatch.setattr(ThreadingWSGIServer, "service_actions", act)
-    prometheus.expose(str(port), made_network(tmp_path).homes["peer-1"], [])
+    prometheus.expose(str(port), made_network(tmp_path).homes["peer-1"])
     end = time.monotonic() + HANG
     while len(failed) < 2:
         assert time.monotonic() < end
