@@ -24,6 +24,7 @@ from commands import HANG, peerbayes
 from lying_peer import LIES, lying
 from sklearn.datasets import load_breast_cancer
 from test_peers import DENSE, peers_of, refused_everywhere, shared_out
+from test_private_peers import terms as private_terms
 
 import peerbayes as pb
 from peerbayes import layouts, member_bounds
@@ -33,7 +34,7 @@ from peerbayes.invariants import counted_columns, ties_of
 from peerbayes.medians import Search, key_of, lower_median, value_of
 from peerbayes.member_bounds import MemberBounds, StatisticsBounds
 from peerbayes.peers import patience
-from peerbayes.peers.errors import AgreementRefused, RefusedMessage
+from peerbayes.peers.errors import AgreementRefused, RefusedMessage, TermsError
 from peerbayes.peers.loopback import Loopback
 from peerbayes.peers.medians import Ballots, Pass, Voter, _entitled
 from peerbayes.peers.objections import Objection
@@ -341,6 +342,18 @@ def test_an_objection_names_two_linked_members(tmp_path, rng):
                    "struck off: p1 p2 x"):  # fmt: skip
         assert Objection.parse(reason, peers.roster) is None
     assert len(Objection("p1", "p2", "x" * 10_000).reason) < 500
+
+
+def test_what_is_bought_with_noise_cannot_be_checked_and_is_not_agreed_on():
+    private_terms(robust=CLIP)
+    for wrong, told in (
+        ({"bought": True, "privacy": {"rows": 90.0}}, "units of .* are bought; expected mean and sd"),
+        ({"privacy": {"rows": None}}, "the number of rows is bought"),
+        ({"start": "ml"}, "start 'ml' is bought; expected start 'uniform'"),
+    ):
+        private_terms(**wrong)
+        with pytest.raises(TermsError, match=f'robust.combine is "clip" and {told}'):
+            private_terms(robust=CLIP, **wrong)
 
 
 SCRIPT = Path(__file__).with_name("lying_peer.py")
