@@ -21,7 +21,7 @@ from peerbayes.errors import FalseReport
 from peerbayes.peers import wire
 from peerbayes.peers.errors import NeedsPerson, RefusedMessage
 from peerbayes.peers.news import News
-from peerbayes.peers.objections import FALSE_REPORT, Objection
+from peerbayes.peers.objections import Objection
 from peerbayes.peers.pooling import Phase
 from peerbayes.peers.roster import Roster
 from peerbayes.peers.store import Store
@@ -137,7 +137,7 @@ class TreeSums:
             if phase.check is not None:
                 self.object(Objection(self._name, neighbour, f"{phase.name}: {error}"))
             if isinstance(error, FalseReport):
-                raise RefusedMessage(FALSE_REPORT, f"{phase.name}: {error}") from error
+                raise RefusedMessage("false report", f"{phase.name}: {error}") from error
             raise
 
     def object(self, objection: Objection, heard_from: str = "") -> bool:

@@ -15,7 +15,7 @@ from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.evidence import Evidence
 from peerbayes.peers.inbox import Inbox
 from peerbayes.peers.masked import Words
-from peerbayes.peers.objections import FALSE_REPORT, Objection
+from peerbayes.peers.objections import Objection
 from peerbayes.peers.parted import STRUCK_OFF, TWO_STORIES, Parted
 from peerbayes.peers.standing import Standing
 from peerbayes.peers.wire import Reply, Request
@@ -64,7 +64,7 @@ class Taking:
             self._parted.add(neighbour, STRUCK_OFF, f"it hears this peer no more: {reply.reason:.200}")
         objection = Objection.parse(reply.reason, self._standing.roster)
         if asked.kind == "sum" and objection is not None and self._agreeing.sums.object(objection, neighbour):
-            self._standing.refuse(objection.against, RefusedMessage(FALSE_REPORT, objection.sentence))
+            self._standing.refuse(objection.against, RefusedMessage("false report", objection.sentence))
 
     def _gone(self, neighbour: str, asked: Request, reply: Reply) -> None:
         """This peer was away for too long, or so the neighbour says."""
