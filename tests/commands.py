@@ -1,6 +1,7 @@
 """The command `peerbayes` for tests: in this process where its words and its exit code are tested, or as a process."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ from typer.testing import CliRunner
 from peerbayes.cli import app
 
 HANG = 900.0  # seconds: what takes longer hangs, also on a machine with much else to do
+
+# Whether tests that draw at random draw as often as the documentation promises; else `--all` draws a fifth of it.
+SOAK = bool(os.environ.get("PEERBAYES_SOAK"))
 
 
 class Done(subprocess.CompletedProcess[str]):

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("grpc")
-from commands import HANG, peerbayes
+from commands import HANG, SOAK, peerbayes
 from test_peers import Peers
 from test_survival import finished, history
 
@@ -579,7 +579,7 @@ def test_whatever_happens_to_a_folder_no_more_left_than_its_ledger_says(steps, t
 
 @pytest.mark.long
 @pytest.mark.parametrize(("hidden", "graph"), [({}, TRIANGLE), ({"secure_sum": True}, nx.complete_graph(4))])
-@settings(max_examples=100)
+@settings(max_examples=100 if SOAK else 20)
 @given(steps=STEPS)
 def test_whatever_happens_to_a_folder_for_long(hidden, graph, steps, tmp_path_factory):
     mishaps(tmp_path_factory.mktemp("fate"), steps, terms(**hidden), graph)
