@@ -102,13 +102,13 @@ def loopback(tmp_path, digits):
 
 
 def finished(network):
-    """Wait for everybody; a peer that failed is an error."""
+    """Wait for everybody; a peer that failed is an error, and one that missed a killed neighbour is not."""
     end = time.monotonic() + HANG
     while any(process.poll() is None for process in network.processes.values()):
         assert time.monotonic() < end, {name: len(history(home)) for name, home in network.homes.items()}
         time.sleep(0.1)
     for name, process in network.processes.items():
-        assert process.returncode == 0, network.homes[name].log_path.read_text()
+        assert process.returncode in (0, 3), network.homes[name].log_path.read_text()
 
 
 # --- the commands ----------------------------------------------------------------------------------------
