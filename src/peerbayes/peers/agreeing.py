@@ -113,14 +113,16 @@ class Agreeing:
         return Gone(set(linked) - set(standing.neighbours), revoked | left)
 
     async def _leave(self) -> None:
-        """Tell the neighbours that this peer cannot go on, so that they do not wait for it either."""
-        asked = wire.encode(self._standing.request("leave"))
+        """Tell the neighbours why this peer cannot go on, so that they do not wait either."""
+        standing = self._standing
+        last = standing.request("roster", body=standing.own.signed), standing.request("leave")
 
         async def tell(name: str) -> None:
             with contextlib.suppress(PeerError):
-                await self._transport.ask(name, asked, patience.FAREWELL)
+                for asked in last:
+                    await self._transport.ask(name, wire.encode(asked), patience.FAREWELL)
 
-        await asyncio.gather(*map(tell, self._standing.neighbours))
+        await asyncio.gather(*map(tell, standing.neighbours))
 
     async def _bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
         """A release before the first round: stored before it is sent, and told again after a restart."""

@@ -118,7 +118,8 @@ def expose(address: str, home: Home) -> None:
 
     def go_on() -> None:
         thread.join()  # it serves until it fails
-        server.serve_forever()
+        if server.fileno() >= 0:  # not closed on purpose
+            server.serve_forever()
 
     supervised_thread("the server of --metrics", go_on)
 
