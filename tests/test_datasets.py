@@ -721,6 +721,7 @@ def as_published(name, frame):
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.origin is not None])
+@pytest.mark.long
 def test_the_publishers_formats_give_the_same_tables(name, paper_data, server, held):
     """Our copies, written out as UCI and OpenML do, match the known digests and come back as they were."""
     entry = ENTRIES[name]

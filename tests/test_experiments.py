@@ -444,6 +444,7 @@ PAGES = Path(__file__).parent.parent / "docs"
 
 
 @pytest.mark.skipif(not (PAGES / "results.parquet").exists(), reason="no results were published yet")
+@pytest.mark.long
 def test_the_published_pages_come_from_the_published_results(tmp_path, monkeypatch):
     """Every number in docs/reproduction.md is in docs/results.parquet."""
     store = Store(tmp_path / "published.sqlite")

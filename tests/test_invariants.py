@@ -260,6 +260,7 @@ def test_no_honest_message_is_refused(partition, strategy):
 
 @pytest.mark.parametrize("family", ["naive-bayes", "qda", "lda", "tan", "kdb"])
 @pytest.mark.parametrize("start", ["uniform", "marginal", "ml"])
+@pytest.mark.long
 def test_no_honest_message_of_a_family_is_refused(family, start, rng):
     X, y = table(rng)
     for strategy in ("exact", "crc"):

@@ -283,6 +283,7 @@ def test_labels_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
 @pytest.mark.parametrize(
     ("family", "strategy"), [("qda", "exact"), ("lda", "crc"), ("tan", "exact"), ("tan", "relay")]
 )
+@pytest.mark.long
 def test_peers_with_missing_values_end_where_the_simulator_does(family, strategy, start, tmp_path, rng):
     terms = Terms("test", "label", family=family, strategy=strategy, start=start, rounds=12)
     peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng))

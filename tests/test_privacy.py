@@ -151,6 +151,7 @@ def private_rows(peers, rounds, terms, family=FAMILY, network=None, start="unifo
     ("strategy", "edge_noise"),
     [("exact", 0.0), ("exact", 3.0), ("crc", 0.0), ("tracking", 0.0), ("relay", 3.0), ("local", 0.0)],
 )
+@pytest.mark.long
 def test_invariants_hold_over_a_thousand_rounds(strategy, edge_noise):
     """Class sums stay and cells add up to the class count, in every message, to 10⁻⁹·m⁰."""
     rounds, peers = 1000, 5

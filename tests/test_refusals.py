@@ -585,6 +585,7 @@ def test_fuzzed_answers_change_nothing(network, undisturbed):
     assert any(who == HOSTILE for who, _ in reasons(network.homes["peer-1"]))
 
 
+@pytest.mark.long
 def test_fuzzed_requests_over_the_network_while_a_run_is_under_way(network, undisturbed):
     rng = random.Random(7)
     count, together, done = 3000, UNREAD // 2, asyncio.Event()  # its own requests come beside these

@@ -88,7 +88,7 @@ CASES = {
     "tight bounds": {"bound": 0.5, "clip": 0.5, "privacy_clip": 0.1},
     "wide bounds": {"bound": 4.0, "clip": None, "privacy_clip": 2.0, "epsilon": 0.3},
 }
-QUICK, IN_ALL = 12, 10_000  # pairs of each case in the usual tests; and of all cases with --all
+QUICK, IN_ALL = 6, 10_000  # pairs of each case in the usual tests; and of all cases in a soak
 AT_A_TABLE = 6  # neighbours of one table
 
 
