@@ -311,3 +311,25 @@ def test_a_network_is_founded_once(tmp_path):
         (tmp_path / "aside").rename(tmp_path / gone)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert founder.roster().network == "net"
+
+
+def test_whoever_reads_while_a_peer_goes_on_gets_one_round_whole(tmp_path, monkeypatch):
+    """A peer forgets the state of a round when it stores the next: not under the eyes of a reader."""
+    with (
+        contextlib.closing(Store(tmp_path / "state.sqlite")) as peer,
+        contextlib.closing(Store(tmp_path / "state.sqlite", readonly=True)) as reader,
+    ):
+        peer.add_round(0, (ONES,), {}, (), ())
+        read = reader._body
+
+        def meanwhile(digest):
+            for turn in range(1, 4):
+                peer.add_round(turn, ((turn + 1) * ONES,), {}, (), ())
+            monkeypatch.undo()
+            return read(digest)
+
+        monkeypatch.setattr(reader, "_body", meanwhile)
+        turn, (state,) = reader.last()
+        assert turn == 0 and (state == ONES).all()
+        turn, (state,) = reader.last()
+        assert turn == 3 and (state == 4 * ONES).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import subprocess
@@ -21,15 +22,19 @@ from peerbayes.peers.verdict import ENDED_BADLY
 
 # Systems take the ports of outgoing connections from higher up (Linux from 32768 on).
 LOWEST_PORT, PORTS_END = 10_240, 32_768
+SLICES = 16  # of them; processes that look at the same time are mostly in different ones
 
 
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine that nobody listens on.
 
-    Not those that the system would choose: it also gives them to outgoing connections, at any moment.
+    Not those that the system would choose: it also gives them to outgoing connections, at any moment. Drawn from the
+    system's randomness: who seeds `random` would be given the same ones as others who do.
     """
     ports: list[int] = []
-    for port in random.sample(range(LOWEST_PORT, PORTS_END), PORTS_END - LOWEST_PORT):
+    size = (PORTS_END - LOWEST_PORT) // SLICES
+    first = LOWEST_PORT + os.getpid() % SLICES * size
+    for port in random.SystemRandom().sample(range(first, first + size), size):
         if len(ports) == count:
             break
         try:

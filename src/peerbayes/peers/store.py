@@ -344,25 +344,27 @@ class Store:
     @alone
     def last(self) -> tuple[int, Any] | None:
         """The last round and the state after it, as nested lists of arrays."""
-        found = self._db.execute(
-            "SELECT turn, state, digest FROM rounds ORDER BY turn DESC LIMIT 1"
-        ).fetchone()
-        if found is None:
-            return None
-        turn, described, digest = found
-        if hashlib.sha256(described.encode()).digest() != digest:
-            raise PeerError(
-                f"{self.path}: the state of round {turn} does not match its digest; the file is damaged"
-            )
-        return int(turn), self._restored(json.loads(described))
+        with self._moment():
+            found = self._db.execute(
+                "SELECT turn, state, digest FROM rounds ORDER BY turn DESC LIMIT 1"
+            ).fetchone()
+            if found is None:
+                return None
+            turn, described, digest = found
+            if hashlib.sha256(described.encode()).digest() != digest:
+                raise PeerError(
+                    f"{self.path}: the state of round {turn} does not match its digest; the file is damaged"
+                )
+            return int(turn), self._restored(json.loads(described))
 
     @alone
     def message(self, turn: int, receiver: str) -> tuple[bytes, bytes] | None:
         """What this peer said or will say to a neighbour in a round, if it has got that far: bytes and sha256."""
-        found = self._db.execute(
-            "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", (turn, receiver)
-        ).fetchone()
-        return None if found is None else (self._body(found[0]), found[0])
+        with self._moment():
+            found = self._db.execute(
+                "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", (turn, receiver)
+            ).fetchone()
+            return None if found is None else (self._body(found[0]), found[0])
 
     @alone
     def group(self, turn: int, receiver: str) -> str:
@@ -450,6 +452,15 @@ class Store:
         return {name: {"seen": seen, "done": done, "note": note} for name, seen, done, note in rows}
 
     # --- arrays ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _moment(self) -> Iterator[None]:
+        """Read several times from one moment: a peer that runs could take away in between what the second looks for."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
