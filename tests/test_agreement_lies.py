@@ -262,9 +262,6 @@ def with_a_liar(folder, terms, graph, shared, liar, lie):
     return peers
 
 
-@pytest.mark.skip(
-    reason="it was seen to hang: peers in one process, not the processes of the tests below; to be mended"
-)
 @pytest.mark.parametrize("liar", ["p0", "p2", "p4"])
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng):

@@ -94,7 +94,7 @@ class TreeSums:
     def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
         """What this neighbour is to be asked for next: a kind of request, and a phase."""
         if self.objection is not None:  # a neighbour that objects as well says so when it is asked
-            owed = neighbour in self.tree and neighbour not in self._informed
+            owed = neighbour in self.tree and neighbour not in (*self._informed, self.objection.against)
             return ("sum", next(reversed(self._phases))) if owed and self._phases else None
         for name in self._phases:
             if neighbour not in self._parts[name] and neighbour in self.tree:
@@ -142,7 +142,7 @@ class TreeSums:
 
     def object(self, objection: Objection, heard_from: str = "") -> bool:
         """Agree on nothing more, and say why to whoever asks; whether this is news."""
-        self._informed |= {heard_from, objection.against}
+        self._informed.add(heard_from)
         if self.objection is not None:
             return False
         self.objection = objection
