@@ -57,8 +57,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests out unless they are asked for or named; every worker begins with its share of them."""
-    if not config.getoption("--all") and not any("::" in argument for argument in config.args):
+    """Leave long tests out unless they or their file are asked for; every worker begins with its share of them."""
+    named = any("::" in argument or argument.endswith(".py") for argument in config.args)
+    if not config.getoption("--all") and not named:
         config.hook.pytest_deselected(items=[item for item in items if is_long(item)])
         items[:] = [item for item in items if not is_long(item)]
     if (seed := config.getoption("--shuffle")) is not None:

@@ -262,10 +262,14 @@ def with_a_liar(folder, terms, graph, shared, liar, lie):
     return peers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("liar", ["p0", "p2", "p4"])
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng):
+def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng, monkeypatch):
     """On a path, so that most peers hear of it from others: at its ends, and in its middle."""
+    monkeypatch.setattr(
+        patience, "DRAIN", 8.0
+    )  # a liar that stops by itself asks nobody, and is waited for so long
     terms = Terms("test", "label", rounds=4, start="ml", robust=CLIP)
     peers = with_a_liar(tmp_path, terms, nx.path_graph(5), shared_out(rng, missing=False), liar, lie)
     found = asyncio.run(peers.all())

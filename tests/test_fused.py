@@ -88,6 +88,7 @@ def test_any_number_of_classes(classes):
     assert_same(peers.residual(stats), plain(peers, stats), 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("values", "stats"), [(np.float64, np.float32), (np.float32, np.float64)])
 def test_the_number_type_follows_the_statistics(values, stats):
     rng = np.random.default_rng(2)

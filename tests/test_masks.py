@@ -336,6 +336,7 @@ def test_masked_peers_end_where_the_simulator_does(strategy, graph, tmp_path, rn
         ) >= 3 * agreed.rounds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["qda", "lda"])
 def test_masked_peers_complete_missing_values(family, tmp_path, rng):  # noqa: F811
     """Class sums are not known then, and nothing is checked by them; numbers are the same."""
@@ -427,6 +428,7 @@ def test_nothing_plain_is_heard_or_stored_by_a_receiver(tmp_path, rng):  # noqa:
     assert unlikely(np.frombuffer(b"".join(heard), dtype="<u8")) > 1e-4
 
 
+@pytest.mark.long
 def test_a_missing_neighbour_skips_the_mix(tmp_path, rng):  # noqa: F811
     """Who misses one keeps its own; the rounds go on, and are those of the same learners with such mixes."""
     agreed = terms(strategy="crc", rounds=16, limits=Limits(deadline=0.2, quorum=0.5))
@@ -470,6 +472,7 @@ def with_roster(peers, revoked):
         node.adopt(b"signed")
 
 
+@pytest.mark.long
 def test_after_a_revocation_the_others_sum_without_it_and_no_round_twice(tmp_path, rng):  # noqa: F811
     agreed = terms(rounds=30, limits=Limits(deadline=600.0))
     peers, before = peers_of(tmp_path, agreed, nx.complete_graph(5), shared_out(rng)), {}
@@ -534,6 +537,7 @@ def test_peers_left_with_two_neighbours_stop(tmp_path, rng):  # noqa: F811
     assert pb.load(tmp_path / "p0" / "model.peerbayes")
 
 
+@pytest.mark.long
 def test_those_that_have_a_group_go_on_and_start_again(tmp_path, rng):  # noqa: F811
     """p5 hangs on three; with one of them revoked it has no group, and is in nobody's."""
     graph = nx.complete_graph(5)
@@ -562,6 +566,7 @@ def test_those_that_have_a_group_go_on_and_start_again(tmp_path, rng):  # noqa: 
         assert agreed.rounds not in skipped
 
 
+@pytest.mark.long
 def test_a_peer_that_left_skips_the_mixes_of_its_neighbours(tmp_path, rng):  # noqa: F811
     """They do not wait for it; their fellow senders cannot know, so there is no sum until it is revoked."""
     agreed = terms(rounds=30, limits=Limits(deadline=600.0))

@@ -40,6 +40,8 @@ from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Limits, Terms
 from peerbayes.peers.warnings import warnings_of
 
+pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
+
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -193,7 +195,6 @@ def small_disk(folder, kilobytes):
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.long
 def test_a_process_on_a_full_disk_waits_shows_it_and_comes_to_its_end(tmp_path):
     network = made_network(tmp_path, LINE, rounds=6)
     home = network.homes["peer-2"]

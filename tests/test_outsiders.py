@@ -28,6 +28,8 @@ from peerbayes.peers.descriptors import Spare
 from peerbayes.peers.status import status
 from peerbayes.peers.terms import Limits
 
+pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
+
 
 async def echo(caller, content):
     return b"%s said %s" % (caller.encode(), content)
@@ -288,7 +290,6 @@ def idle(address, count):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.long
 def test_neighbours_exchange_rounds_while_5000_idle_sockets_are_there(tmp_path):
     """peer-1 may have 1,024 descriptors. Its neighbours come when the sockets are there already."""
     network = made_network(tmp_path, rounds=30, limits=Limits(deadline=60.0, quorum=0.5))

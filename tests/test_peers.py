@@ -200,6 +200,7 @@ def test_auto_measures_how_far_apart_data_are(alike, chosen, tmp_path, rng):
     assert peers.nodes["p0"].agreed.strategy == chosen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["crc", "exact", "tracking", "relay", "auto", "dsgd"])
 def test_a_peer_that_stops_and_starts_changes_nothing(strategy, tmp_path, rng):
     terms, shared = Terms("test", "label", strategy=strategy, rounds=24), shared_out(rng)
@@ -295,6 +296,7 @@ def test_peers_with_missing_values_end_where_the_simulator_does(family, strategy
     assert plausible.ties.shape[0] > (1 if family == "tan" else 0) and len(tied) >= 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["qda", "tan"])
 @pytest.mark.parametrize("strategy", ["tracking", "auto", "consensus-ml"])
 def test_other_strategies_complete_missing_values_too(family, strategy, tmp_path, rng):
@@ -363,6 +365,7 @@ def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):
     assert np.abs(reached - simulated(shared, DENSE, terms).stats).max() <= 1e-9
 
 
+@pytest.mark.long
 def test_rounds_go_on_without_a_peer_that_does_not_come_back(tmp_path, rng):
     limits = Limits(deadline=0.2, quorum=0.5)
     terms = Terms("test", "label", strategy="crc", rounds=20, limits=limits)
@@ -405,6 +408,7 @@ def as_weighed(peers, missing):
     return [learner.read(state) for learner, state in zip(learners, states, strict=True)]
 
 
+@pytest.mark.long
 def test_below_the_quorum_a_peer_waits_for_as_long_as_it_takes(tmp_path, rng):
     terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.2, quorum=0.5))
     graph, (X, y, parts) = nx.path_graph(3), shared_out(rng)
@@ -427,6 +431,7 @@ def test_below_the_quorum_a_peer_waits_for_as_long_as_it_takes(tmp_path, rng):
         assert np.abs(reached - simulated(shared, graph, terms).stats).max() <= 1e-9
 
 
+@pytest.mark.long
 def test_a_late_peer_catches_up_from_what_its_neighbours_said(tmp_path, rng):
     # The others close each round at the deadline; the late one must hear them well within it, on a busy machine, too.
     terms = Terms("test", "label", rounds=8, limits=Limits(deadline=3.0))
@@ -472,6 +477,7 @@ def test_a_peer_that_leaves_is_not_waited_for(tmp_path, rng):
     assert "p4" in peers.history("p1")[-1]["missing"]
 
 
+@pytest.mark.long
 def test_messages_of_long_ago_are_gone_and_others_are_the_same_each_time(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(store_module, "KEPT", 4)
     terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.1))

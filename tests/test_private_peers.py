@@ -679,6 +679,7 @@ class Liar(InMemory):
         await super().serve(altered)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lie", "reason"),
     [

@@ -43,6 +43,8 @@ from peerbayes.peers.terms import Limits, Terms
 from peerbayes.peers.transport import Grpc
 from peerbayes.peers.wire import Reply, Request
 
+pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
+
 IRIS = load_iris(as_frame=True).frame
 IRIS["wide"] = np.where(IRIS["petal width (cm)"] > 1, "yes", "no")
 TABLES = [IRIS[place::3] for place in range(3)]
@@ -359,7 +361,7 @@ def test_absurd_first_numbers_change_nothing(tmp_path, monkeypatch):
         ("round", changed(status="not yet", body=b"", shape=(), digest=b"")),
         ("sum", changed(status="gone", body=b"", digest=b"")),
         ("hello", changed(roster=1 << 40)),
-        pytest.param("hello", changed(roster=0), marks=pytest.mark.long),
+        pytest.param("hello", changed(roster=0)),
     ],
     ids=["not yet at once", "gone", "a roster that is not there", "an old roster"],
 )
@@ -533,7 +535,6 @@ def valid_requests(network, by, schema=""):
 FUZZED = 100_000
 
 
-@pytest.mark.long
 def test_100000_fuzzed_requests(network, undisturbed, caplog):
     """Only refusals and well-formed replies come back, memory stays, and the run goes on."""
     caplog.set_level("ERROR", "peerbayes.peer")
@@ -585,7 +586,6 @@ def test_fuzzed_answers_change_nothing(network, undisturbed):
     assert any(who == HOSTILE for who, _ in reasons(network.homes["peer-1"]))
 
 
-@pytest.mark.long
 def test_fuzzed_requests_over_the_network_while_a_run_is_under_way(network, undisturbed):
     rng = random.Random(7)
     count, together, done = 3000, UNREAD // 2, asyncio.Event()  # its own requests come beside these
@@ -684,7 +684,6 @@ def told_reasons(network, name):
     return {(entry["who"], entry["reason"]) for entry in told["refusals"]}
 
 
-@pytest.mark.long
 def test_a_gigabyte_is_neither_heard_nor_read(processes):
     """As a request and as an answer; the peer's memory stays, and it goes on."""
     network, process = processes, processes.processes["peer-1"]
@@ -732,7 +731,6 @@ def test_a_request_that_is_far_too_large_is_logged(processes):
     until(lambda: count() > before)
 
 
-@pytest.mark.long
 def test_a_flooding_neighbour_takes_neither_memory_nor_the_line(processes):
     """Many calls at once of one certificate: four wait, the others are refused, and others are answered. What is under
     way takes room (16 calls a connection, half a megabyte each), and a flood that goes on takes no more."""

@@ -708,6 +708,7 @@ def test_saved_runs_give_the_same_figures(run, tmp_path):
     assert figures.of(View.of(Run.load(tmp_path))) == figures.of(View.of(run))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not any(map(shutil.which, NAMES)), reason="no browser that kaleido could draw with")
 @pytest.mark.parametrize(("form", "begins"), [("svg", b"<svg"), ("pdf", b"%PDF")])
 def test_files_for_papers(run, tmp_path, form, begins, monkeypatch):

@@ -106,6 +106,7 @@ def test_the_network_is_drawn(open_page, address, run):
     assert figure.locator(".scatterlayer .trace").first.locator(".js-line").count() == len(run.links)
 
 
+@pytest.mark.long
 def test_every_other_figure_is_drawn(open_page, address):
     page = open_page(address)
     for name in (
@@ -143,6 +144,7 @@ def overlap(boxes, others):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
 def test_the_structure_is_drawn_and_its_names_overlap_nothing(open_page, dependent, width, scheme):
     run, address = dependent
@@ -166,6 +168,7 @@ def test_the_structure_is_drawn_and_its_names_overlap_nothing(open_page, depende
     assert ink == ("rgb(28, 34, 48)" if scheme == "light" else "rgb(231, 234, 240)")
 
 
+@pytest.mark.long
 def test_the_pointer_shows_parents_and_children(open_page, dependent):
     run, address = dependent
     page = open_page(address)
@@ -193,6 +196,7 @@ def chosen_curve(page, name="error"):
 CHOSEN = "data.find((one) => one.meta.role === 'chosen').y.length"
 
 
+@pytest.mark.long
 def test_a_click_on_a_peer_shows_its_curve(open_page, address, history, run):
     page = open_page(address)
     figure = drawn(page, "network")
@@ -215,6 +219,7 @@ def test_a_click_on_a_peer_shows_its_curve(open_page, address, history, run):
     assert chosen_curve(page, "disagreement")[1] == pytest.approx(apart[7], rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_click_on_a_curve_chooses_its_peer(open_page, address, history):
     page = open_page(address)
     figure = drawn(page, "error")
@@ -233,6 +238,7 @@ def test_a_click_on_a_curve_chooses_its_peer(open_page, address, history):
     assert int(page.input_value("#chosen-peer")) in same and figure.count() == 1
 
 
+@pytest.mark.long
 def test_a_peer_is_chosen_by_keyboard(open_page, address, history):
     page = open_page(address)
     drawn(page, "error")
@@ -255,6 +261,7 @@ def test_a_peer_is_chosen_by_keyboard(open_page, address, history):
     assert page.get_attribute("#chosen-said", "aria-live") == "polite"
 
 
+@pytest.mark.long
 def test_a_column_can_be_chosen(open_page, address):
     page = open_page(address)
     drawn(page, "feature")
@@ -267,6 +274,7 @@ def test_a_column_can_be_chosen(open_page, address):
     assert name in page.get_attribute("#figure-feature", "aria-label")
 
 
+@pytest.mark.long
 def test_figures_take_the_colours_of_a_dark_page(open_page, address):
     page = open_page(address, color_scheme="dark")
     figure = drawn(page, "error")
@@ -279,6 +287,7 @@ def test_figures_take_the_colours_of_a_dark_page(open_page, address):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [360, 768])
 def test_a_phone_scrolls_in_one_direction(open_page, address, width):
     page = open_page(address, viewport={"width": width, "height": 740}, has_touch=True, is_mobile=width < 500)
@@ -292,6 +301,7 @@ def test_a_phone_scrolls_in_one_direction(open_page, address, width):
         assert box <= width
 
 
+@pytest.mark.long
 def test_the_picture_of_a_figure_can_be_kept(open_page, address):
     page = open_page(address)
     figure = drawn(page, "spread")
@@ -303,6 +313,7 @@ def test_the_picture_of_a_figure_can_be_kept(open_page, address):
     assert "logo" not in bar.lower() and "cloud" not in bar.lower()
 
 
+@pytest.mark.long
 def test_hostile_names_are_shown_as_they_are(open_page, tmp_path):
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 5, 400)
@@ -319,6 +330,7 @@ def test_hostile_names_are_shown_as_they_are(open_page, tmp_path):
     drawn(page, "confusion")
 
 
+@pytest.mark.long
 def test_runs_side_by_side(open_page, run, history, tmp_path):
     other = run_of(nodes=6, strategy="crc", rounds=4)
     page = open_page(report.write(tmp_path / "report.html", [run, other], ["first", "second"]).as_uri())
@@ -368,6 +380,7 @@ FIGURES
 <script>PLOTLY</script><script>FIGURES_JS</script></body></html>"""
 
 
+@pytest.mark.long
 def test_patches_in_the_browser_give_the_whole_figure(open_page, run, tmp_path):
     """The same law as in Python: grown arrays are those of the figure made at once, bit by bit."""
     from peerbayes.report import plotlyjs

@@ -778,6 +778,7 @@ class Accuser(InMemory):
         await super().serve(accused)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shown",
     [

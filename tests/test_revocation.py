@@ -32,6 +32,8 @@ from peerbayes.peers.store import KEPT, Store
 from peerbayes.peers.taking import Taking
 from peerbayes.peers.transport import Grpc
 
+pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
+
 EVERY_KIND = ("hello", "roster", "leave", *wire.OF_RUN)
 
 

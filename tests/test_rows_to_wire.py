@@ -446,6 +446,7 @@ def test_a_run_with_other_rows_held_out_does_not_go_on(tmp_path):
 # --- what the agreement does not describe ------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hold_out", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("column", "value"),

@@ -385,6 +385,7 @@ def test_a_revoked_caller_gets_no_proof(network):
     assert told == [("peer-3", "revoked")] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "signs",
     [

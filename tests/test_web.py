@@ -504,6 +504,7 @@ def until(found, what, patience=HANG):
     return value
 
 
+@pytest.mark.long
 def test_twenty_viewers_and_one_that_never_reads(tmp_path):
     made = Simulated(tmp_path, nodes=2000)
     made.round()
