@@ -963,7 +963,7 @@ def test_processes_that_are_killed_and_started_again_are_never_taken_for_copies(
     for name in network.homes:
         network.start(name)
     rng = np.random.default_rng(0)
-    for moment in range(3, 55, 4):
+    for moment in range(3, 55, 4 if SOAK else 8):
         name = f"peer-{rng.integers(1, 4)}"
         until_round(network, name, moment)
         network.processes[name].kill()

@@ -199,7 +199,7 @@ def test_the_demo_equals_the_simulator(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kills", "peers"), [(2, 3), pytest.param(30 if SOAK else 10, 5, marks=pytest.mark.long)]
+    ("kills", "peers"), [(2, 3), pytest.param(30 if SOAK else 6, 5, marks=pytest.mark.long)]
 )
 def test_kill_9_of_random_peers_at_random_moments(kills, peers, loopback, digits, tmp_path):
     rounds, rng = 64, np.random.default_rng(kills)
