@@ -236,9 +236,9 @@ def test_kdb_gives_at_most_k_parents_that_tell_more_about_the_class(seed, k):
     ("structure", "message"),
     [
         ({"flavanoids": "beauty"}, "names 'beauty'; expected columns: alcohol"),
-        ({"flavanoids": "hue", "hue": "flavanoids"}, "go round in a circle: "),
+        ({"flavanoids": "hue", "hue": "flavanoids"}, "form a cycle: "),
         ({"region": "hue"}, "'region' is discrete and has the continuous parent 'hue'"),
-        ({"hue": "hue"}, "go round in a circle"),
+        ({"hue": "hue"}, "form a cycle"),
         ([1, 2], "expected a networkx DiGraph, or a mapping"),
     ],
 )
@@ -383,7 +383,7 @@ def test_a_row_is_in_one_cell_of_each_table_that_nothing_is_missing_for(seed):
     rows.codes[rng.random(rows.codes.shape) < 0.2] = -1
     places, _ = family.entries(rows)
     for column in range(1, 6):
-        own = family._of_column[column]  # [configurations, r]
+        own = family._column_indices[column]  # [configurations, r]
         sizes = [cardinalities[p - 1] for p in family.parents[column]]
         for row, place in zip(rows.codes, places[:, column - 6], strict=True):
             values = [row[p - 1] for p in family.parents[column]]
@@ -540,9 +540,7 @@ def test_structures_are_acyclic_and_continuous_columns_have_no_discrete_children
     for continuous in range(columns + 1):
         wrong = any(child >= continuous > parent for parent, child in graph.edges)
         if wrong or not nx.is_directed_acyclic_graph(graph):
-            with pytest.raises(
-                StructureError, match="discrete parents only" if wrong else "go round in a circle"
-            ):
+            with pytest.raises(StructureError, match="discrete parents only" if wrong else "form a cycle"):
                 checked(parents, continuous, columns)
         else:
             assert checked(parents, continuous, columns) == parents

@@ -225,8 +225,8 @@ def test_calibrations_that_make_no_sense_are_refused(change, reason):
     ("start", "reason"),
     [
         ("fancy", "start is 'fancy'; expected one of uniform, marginal, ml"), ("ml", "the ml start needs"),
-        (np.zeros((3, 9)), "stands for 0.0 rows"), (np.ones((2, 9)), "start has shape"),
-        (np.ones((3, 8)), "start has shape"), (-np.ones((3, 9)), "stands for -3.0 rows"),
+        (np.zeros((3, 9)), "the weight of 0.0 rows"), (np.ones((2, 9)), "start has shape"),
+        (np.ones((3, 8)), "start has shape"), (-np.ones((3, 9)), "the weight of -3.0 rows"),
     ],
 )  # fmt: skip
 def test_starts_that_make_no_sense_are_refused(start, reason):

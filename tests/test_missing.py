@@ -20,7 +20,7 @@ from peerbayes.completion import alone, apart, complete
 from peerbayes.dependence import Pairs, tan
 from peerbayes.errors import SchemaError, StructureError
 from peerbayes.estimators import KDB, TAN, BayesNetClassifier
-from peerbayes.expectation import Gapped, labelled, likely, maximise
+from peerbayes.expectation import IncompleteData, labelled, maximise, maximise_likelihood
 from peerbayes.families import NaiveBayes, Rows, SharedGaussian
 from peerbayes.holdings import Holdings
 from peerbayes.metrics import Sample
@@ -61,7 +61,7 @@ def test_the_likelihood_of_what_is_observed_never_decreases(family, seed, loose,
     if getattr(family, "shrinkage", 0.0):
         return
     data = gapped(family, seed, loose=loose, weighted=weighted)
-    if not isinstance(data, Gapped):
+    if not isinstance(data, IncompleteData):
         return
     prior = family.smoothing(CLASSES, 1.0) if smooth else 0.0
     found = maximise(family, data, prior, iterations=12, tol=0.0)
@@ -79,11 +79,11 @@ def test_the_likelihood_is_that_of_the_rows(family, seed):
         np.eye(CLASSES)[np.arange(40) % CLASSES],
     )
     weights = family.weights(stats)
-    _, told = data.expected(weights, data.complete())
-    by_row = logsumexp(data.loose.log_joint(weights), axis=1).sum()
-    by_row += np.sum(data.labels * data.holed.log_joint(weights))
-    if data.whole is not None:
-        by_row += np.sum(data.complete() * weights)
+    _, told = data.expected(weights, data.complete_statistics())
+    by_row = logsumexp(data.unlabelled.log_joint(weights), axis=1).sum()
+    by_row += np.sum(data.labels * data.incomplete.log_joint(weights))
+    if data.complete_data is not None:
+        by_row += np.sum(data.complete_statistics() * weights)
     assert told == pytest.approx(by_row, rel=1e-9)
 
 
@@ -94,7 +94,7 @@ def test_rows_without_gaps_are_learned_from_as_ever(family, seed):
     rng = np.random.default_rng(seed)
     rows, labels = draw_rows(family, rng, 40), rng.integers(0, CLASSES, 40)
     plain = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, missing=True)
-    assert not isinstance(plain, Gapped)
+    assert not isinstance(plain, IncompleteData)
     stats = family.uniform(CLASSES, 40.0) + plain.statistics()
     features, one_hot = family.features(rows), core.one_hot(labels, CLASSES)
     residual = core.residual(features, one_hot, family.weights(stats))
@@ -157,7 +157,7 @@ def test_all_rows_together_are_what_single_rows_add_up_to(family, seed):
     evaluated = data.evaluate(weights)
     np.testing.assert_allclose(evaluated.residual, residual, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
     assert evaluated.soft_error == pytest.approx(soft) and evaluated.error == pytest.approx(wrong)
-    stats, likelihood = data.expected(weights, data.complete())
+    stats, likelihood = data.expected(weights, data.complete_statistics())
     np.testing.assert_allclose(stats, expected, rtol=1e-8, atol=1e-8 * np.abs(expected).max())
     assert likelihood == pytest.approx(log_likelihood, rel=1e-9)
     assert data.mass == pytest.approx(of_rows.sum())
@@ -221,10 +221,12 @@ def test_steps_keep_the_floor_of_calibration_unless_one_is_given():
     data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, of_rows, missing=True)
     prior = np.zeros((CLASSES, family.size))
     for given_floor, floor in ((None, 0.01), (1e-9, 1e-9)):
-        maximised = likely(data, prior, given_floor, 6, -np.inf)
+        maximised = maximise_likelihood(data, prior, given_floor, 6, -np.inf)
         expected = maximise(replace(family, variance_floor=floor), data, prior, 6, -np.inf)
         np.testing.assert_array_equal(maximised.objective, expected.objective)
-    assert not np.array_equal(likely(data, prior, None, 6, -np.inf).objective, expected.objective)
+    assert not np.array_equal(
+        maximise_likelihood(data, prior, None, 6, -np.inf).objective, expected.objective
+    )
 
 
 def test_peers_take_ten_steps_together_to_a_start():
@@ -525,7 +527,7 @@ def test_a_column_without_any_value_is_refused(estimator):
 
 def test_rows_to_add_must_be_complete():
     frame, y = mixed_frame()
-    with pytest.raises(SchemaError, match="completes them by going through all rows again"):
+    with pytest.raises(SchemaError, match="completes them in repeated passes over all rows"):
         BayesNetClassifier({"e": "f"}).partial_fit(frame, y, classes=[0, 1, 2])
     frame = frame.dropna(subset=list("abcd"))
     labels = y[frame.index]
@@ -596,7 +598,7 @@ def test_steps_without_labels_are_those_of_a_gaussian_mixture():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         theirs.fit(Z)
-    after, _ = data.expected(family.weights(stats), data.complete())
+    after, _ = data.expected(family.weights(stats), data.complete_statistics())
     got = family.parameters(after)
     np.testing.assert_allclose(got.mean, theirs.means_, atol=1e-6)
     np.testing.assert_allclose(got.covariance[0], theirs.covariances_, atol=1e-6)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import peerbayes as pb
 from peerbayes.commands import model as commands
-from peerbayes.telling import of_categories, of_gaussians, telling
+from peerbayes.telling import mutual_information, of_categories, of_gaussians
 
 APP = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 for command in (commands.predict, commands.explain, commands.sample):
@@ -223,8 +223,8 @@ def test_explain_a_row_adds_up_to_its_log_odds(home):
 
 
 def test_explain_refuses_what_makes_no_sense(home):
-    refused("the row asked for is 61; expected 1 to 60", "explain", home, home / "rows.csv", "--row", 61)
-    refused("the row asked for is 0", "explain", home, home / "rows.csv", "--row", 0)
+    refused("row is 61; expected 1 to 60", "explain", home, home / "rows.csv", "--row", 61)
+    refused("row is 0; expected 1 to 60", "explain", home, home / "rows.csv", "--row", 0)
     refused("--row and --query need DATA", "explain", home, "--row", 1)
     refused("--top is 0", "explain", home, "--top", 0)
     refused("--format is 'csv'; expected one of table, json", "explain", home, "--format", "csv")
@@ -288,7 +288,7 @@ def test_bits_are_those_of_the_definition(prior, seed):
     "estimator", [pb.MixedNB(), pb.QDA(), pb.LDA(), pb.MixedNB(calibrate=True, max_iter=4)]
 )
 def test_every_family_tells(estimator):
-    table = telling(estimator.fit(FRAME, ILL).describe())
+    table = mutual_information(estimator.fit(FRAME, ILL).describe())
     assert sorted(table["feature"]) == sorted(FRAME.columns)
     assert table["bits"].is_monotonic_decreasing
     assert table["feature"].iloc[0] == "age"

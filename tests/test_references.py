@@ -319,7 +319,7 @@ class ByHand:
 
     def conditional(self, c, column):
         """(a, b, q) of each configuration of a continuous column's discrete parents; b of its continuous ones."""
-        places = self.family._of_column[column]  # [configurations, 2 + q, 2 + q]
+        places = self.family._column_indices[column]  # [configurations, 2 + q, 2 + q]
         share = len(places)
         parts = [
             self.moments(block[0, 0], block[0, 1:], block[1:, 1:], share) for block in self.unit[c][places]
@@ -344,7 +344,7 @@ class ByHand:
 
     def table(self, c, column):
         """p(x_j | configuration) of a discrete column: [configurations, r]."""
-        places = self.family._of_column[column]
+        places = self.family._column_indices[column]
         held = np.maximum(self.unit[c][places], max(self.floor / places.size, TINY))
         if len(held) > 1 and self.extra:
             alone = held.sum(axis=0)
@@ -383,7 +383,7 @@ class ByHand:
                     total += count < self.floor or variance < self.least or abs(mean) > FAR
             elif family.name == "bayes-net":
                 for column in range(d):
-                    places = family._of_column[column]
+                    places = family._column_indices[column]
                     for block, (_, _, variance) in zip(places, self.conditional(c, column), strict=True):
                         few = self.unit[c, block[0, 0]] < max(self.floor / len(places), TINY)
                         total += few or variance <= self.least

@@ -359,9 +359,11 @@ def test_many_classes_and_many_columns_stay_readable():
 
 
 def test_the_most_telling_columns_are_those_of_describe(run):
-    from peerbayes.telling import telling
+    from peerbayes.telling import mutual_information
 
-    told = telling(run.classifier(int(np.argsort(run.records[-8:, 3], kind="stable")[4])).describe())
+    told = mutual_information(
+        run.classifier(int(np.argsort(run.records[-8:, 3], kind="stable")[4])).describe()
+    )
     learned = Model.of(View.of(run).statistics)
     assert [one.name for one in learned.columns] == told["feature"].tolist()
     assert [one.bits for one in learned.columns] == pytest.approx(told["bits"].to_numpy(), abs=1e-9)

@@ -1,4 +1,4 @@
-"""What a model file can be asked, as plain values: its rows' classes judged, what it learned, why it decides."""
+"""Answers of a model file as plain values: predictions and their errors, what it learned, why it decides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peerbayes.errors import ModelFileError
 from peerbayes.reading import PRIOR
 from peerbayes.sources import SourceError
 from peerbayes.tables import Table, missing_of
-from peerbayes.telling import telling
+from peerbayes.telling import mutual_information
 
 if TYPE_CHECKING:
     from peerbayes.classifier import GenerativeClassifier
@@ -21,7 +21,7 @@ NAME = "model.peerbayes"  # a peer's model, in its home
 
 
 def opened(model: Path) -> GenerativeClassifier:
-    """The model of a file, or of a peer's home."""
+    """Load the model of a file, or of a peer's home."""
     path = model / NAME if model.is_dir() else model
     if not path.exists():
         advice = "has its peer run yet?" if model.is_dir() else "expected a model file, or a peer's home"
@@ -34,9 +34,9 @@ def opened(model: Path) -> GenerativeClassifier:
 def rows_for(
     classifier: GenerativeClassifier, data: str, query: str | None = None, label: str | None = None
 ) -> tuple[Any, np.ndarray | None]:
-    """The model's columns as a DataFrame, and the labels where a column is named for them.
+    """Return the model's columns as a DataFrame, and the labels if a column is named for them.
 
-    Columns are found by name; by position where the model was fitted to an array. Others are ignored.
+    Columns are matched by name, or by position if the model was fitted to an array. Others are ignored.
     """
     names = list(classifier.schema_.names)
     if label in names:
@@ -47,44 +47,44 @@ def rows_for(
         frame = sources.read(data, query, names if label is None else [*names, label])
     else:
         frame = sources.read(data, query)
-        given = [name for name in frame.columns if name != label]
-        if not set(names) <= set(given):
-            if len(given) != len(names):
+        columns = [name for name in frame.columns if name != label]
+        if not set(names) <= set(columns):
+            if len(columns) != len(names):
                 raise SourceError(
-                    f"{len(given)} columns came ({', '.join(given[:20])}); the model knows no names and takes "
-                    f"{len(names)} columns, in the order of its training"
+                    f"the data have {len(columns)} columns ({', '.join(columns[:20])}); the model was fitted without "
+                    f"column names and takes {len(names)} columns, in the order of its training"
                 )
-            frame = frame.rename(columns=dict(zip(given, names, strict=True)))
+            frame = frame.rename(columns=dict(zip(columns, names, strict=True)))
     return (frame[names], None) if label is None else sources.labelled(frame, label, names)
 
 
 def as_fitted(classifier: GenerativeClassifier, frame: Any) -> Any:
-    """Rows as the model was given its own: with names, or as an array."""
+    """Return rows in the form of the training table: with names, or as an array."""
     return frame if hasattr(classifier, "feature_names_in_") else frame.to_numpy()
 
 
 def unknown_categories(classifier: GenerativeClassifier, frame: Any) -> list[str]:
-    """A line for every column with categories that the model never saw."""
-    table, lines = Table.of(frame), []
+    """Return a warning for every column with categories that the model never saw."""
+    table, warnings = Table.of(frame), []
     for j, column in enumerate(classifier.schema_.columns):
         if not column.categories:
             continue
         values = table.column(j)
-        strange = values[(column.codes(values) < 0) & ~missing_of(values)]
-        if strange.size:
-            known = list(dict.fromkeys(strange.tolist()))
-            shown = ", ".join(map(repr, known[:3])) + (", …" if len(known) > 3 else "")
-            lines.append(
-                f"column {column.name!r} holds categories that the model never saw in {strange.size} of "
+        unknown = values[(column.codes(values) < 0) & ~missing_of(values)]
+        if unknown.size:
+            distinct = list(dict.fromkeys(unknown.tolist()))
+            shown = ", ".join(map(repr, distinct[:3])) + (", …" if len(distinct) > 3 else "")
+            warnings.append(
+                f"column {column.name!r} holds categories that the model never saw in {unknown.size} of "
                 f"{table.rows} rows ({shown}); they count as missing"
             )
-    return lines
+    return warnings
 
 
 def judged(classes: list[Any], labels: list[Any], predicted: list[Any]) -> tuple[float, Any]:
-    """The error rate, and the confusion table: a row per true class, a column per predicted one.
+    """Return the error rate, and the confusion matrix: a row per true class, a column per predicted one.
 
-    Labels that the model does not know have rows of their own, and are always errors.
+    Labels that are not classes of the model have rows of their own, and always count as errors.
     """
     import pandas as pd
 
@@ -93,18 +93,18 @@ def judged(classes: list[Any], labels: list[Any], predicted: list[Any]) -> tuple
         raise SourceError(
             f"the labels are {others[:5]}; none of them is a class of the model: {classes[:20]}"
         )
-    place = {value: index for index, value in enumerate([*classes, *others])}
-    counts = np.zeros((len(place), len(classes)), dtype=int)
-    np.add.at(counts, ([place[value] for value in labels], [place[value] for value in predicted]), 1)
-    table = pd.DataFrame(counts, index=pd.Index([*place], dtype=object), columns=classes)
+    index_of = {value: index for index, value in enumerate([*classes, *others])}
+    counts = np.zeros((len(index_of), len(classes)), dtype=int)
+    np.add.at(counts, ([index_of[value] for value in labels], [index_of[value] for value in predicted]), 1)
+    table = pd.DataFrame(counts, index=pd.Index([*index_of], dtype=object), columns=classes)
     return 1.0 - float(np.trace(counts)) / len(labels), table
 
 
 def learned(classifier: GenerativeClassifier, top: int) -> dict[str, Any]:
-    """The prior of every class, and the features that tell most about it."""
+    """Return the prior of every class, and the features with most information about it."""
     described = classifier.describe()
     features = []
-    for name, bits in telling(described).head(top).itertuples(index=False):
+    for name, bits in mutual_information(described).head(top).itertuples(index=False):
         rows = described[described["feature"] == name].drop(columns="feature").to_dict("records")
         cells = [{key: plain(value) for key, value in row.items()} for row in rows]
         present = [{key: value for key, value in cell.items() if value is not None} for cell in cells]
@@ -118,34 +118,35 @@ def learned(classifier: GenerativeClassifier, top: int) -> dict[str, Any]:
 
 
 def reasons(classifier: GenerativeClassifier, frame: Any, row: int, top: int) -> dict[str, Any]:
-    """Each feature's part in the decision for one row, counted from 1; the strongest first."""
+    """Return each feature's contribution to the decision for one row, counted from 1; the strongest first."""
     if not 1 <= row <= len(frame):
-        raise ValueError(f"the row asked for is {row}; expected 1 to {len(frame)}, the rows of the data")
+        raise ValueError(f"row is {row}; expected 1 to {len(frame)}, the rows of the data")
     X = as_fitted(classifier, frame.iloc[[row - 1]])
     predicted = classifier.predict(X)[0]
     table = classifier.explain(X, of=predicted)
-    parts = [
+    contributions = [
         {"feature": feature, "value": plain(value), "log_odds": float(odds)}
         for feature, value, odds in table[["feature", "value", "log_odds"]].itertuples(index=False)
     ]
-    shown = parts[: top + 1]  # the baseline comes first, and is no feature
+    shown = contributions[: top + 1]  # the baseline comes first, and is no feature
     return {
         "row": row,
         "predicted": plain(predicted),
         "against": plain(table["against"].iloc[0]),
         "probabilities": _by_class(classifier.classes_, classifier.predict_proba(X)[0]),
         "contributions": shown,
-        "others": float(sum(part["log_odds"] for part in parts[len(shown) :])),
-        "log_odds": float(sum(part["log_odds"] for part in parts)),
+        "others": float(sum(contribution["log_odds"] for contribution in contributions[len(shown) :])),
+        "log_odds": float(sum(contribution["log_odds"] for contribution in contributions)),
     }
 
 
 def plain(value: Any) -> Any:
-    """A value of a table as JSON has it; None where it is missing."""
+    """Return a value of a table as a JSON value; None where it is missing."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if value is None or value != value else value
 
 
 def _by_class(classes: Any, probabilities: Any) -> list[dict[str, Any]]:
+    """Return probabilities as records of class and probability."""
     pairs = zip(classes, probabilities, strict=True)
     return [{"class": plain(name), "probability": float(probability)} for name, probability in pairs]

@@ -1,4 +1,4 @@
-"""How every estimator learns: it reads a table, keeps the sufficient statistics, and asks its family for the rest."""
+"""How every estimator learns: it reads a table, keeps the sufficient statistics, and leaves the rest to its family."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sklearn.utils.metaestimators import available_if
 from peerbayes import expectation, parts, passes, settings
 from peerbayes.calibration import Calibrated, beginning, calibrate
 from peerbayes.errors import SchemaError, SchemaMismatch
-from peerbayes.expectation import Gapped
+from peerbayes.expectation import IncompleteData
 from peerbayes.families import Family, NaiveBayes
-from peerbayes.knowledge import fitting, prior_for, speaks_of_some
+from peerbayes.knowledge import aligned, covers_some_columns, prior_for
 from peerbayes.layouts import laid_out
 from peerbayes.predictor import Predictor
 from peerbayes.progress import Progress
@@ -27,9 +27,10 @@ from peerbayes.training import Training, training_rows
 
 
 def _learns_by_adding(estimator: GenerativeClassifier) -> bool:
+    """Whether `partial_fit` is available; AttributeError with the reason if not."""
     if estimator.calibrate:
         raise AttributeError(
-            "partial_fit needs calibrate=False: calibration goes through all rows again and again. "
+            "partial_fit needs calibrate=False: calibration passes over all rows many times. "
             "Use fit, or add up the statistics_ of several fits with calibrate=False"
         )
     if estimator.learns_structure:
@@ -41,43 +42,47 @@ def _learns_by_adding(estimator: GenerativeClassifier) -> bool:
 
 
 class GenerativeClassifier(Predictor):
-    """What every estimator shares. Use `MixedNB`, `QDA` or `LDA`; subclass it for a family of your own."""
+    """The base of every estimator. Use `MixedNB`, `QDA` or `LDA`; subclass it for a family of your own."""
 
     learns_structure: ClassVar[bool] = False
-    """Whether who depends on whom is learned from the rows."""
+    """Whether the structure is learned from the rows."""
 
     # --- learning --------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows X [n, D] (DataFrame or array) and labels y [n]; a row counts `sample_weight` [n] times."""
-        with self._whole_or_nothing():
+        with self._all_or_nothing():
             return self._fit(X, y, sample_weight)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        given = self._training(X, y, sample_weight, reset=True)
-        schema = self._schema_for(given, given.classes, kinds=self.kinds)
+        training = self._training(X, y, sample_weight, reset=True)
+        schema = self._schema_for(training, training.classes, kinds=self.kinds)
         classes = len(schema.classes)
         if classes < 2:
             raise ValueError(
-                f"y holds one class ({given.classes[0]!r}, n_samples={given.table.rows}); a classifier needs at least "
-                "two classes. Name the others in a schema, or add rows of one class to a model by partial_fit with "
-                "classes=..."
+                f"y holds one class ({training.classes[0]!r}, n_samples={training.table.rows}); a classifier needs at "
+                "least two classes. Name the others in a schema, or add rows of one class to a model by partial_fit "
+                "with classes=..."
             )
-        labels = given.labels_in(schema)
-        source = passes.source_of(schema, given.table, again=self.calibrate or self.learns_structure)
-        missing = self._missing(source, given)
+        labels = training.labels_in(schema)
+        source = passes.source_of(schema, training.table, again=self.calibrate or self.learns_structure)
+        missing = self._missing(source, training)
         layout = laid_out(self.family_type, schema, missing)
-        layout = self._structured(layout, source, labels, classes, given.weights)
-        family = self._guarded(layout, given.mass)
-        holed = passes.first_missing(source, layout, missing) is not None
-        data = expectation.labelled(family, source, labels, classes, given.weights, missing=holed)
+        layout = self._structured(layout, source, labels, classes, training.weights)
+        family = self._guarded(layout, training.mass)
+        incomplete = passes.first_missing(source, layout, missing) is not None
+        data = expectation.labelled(family, source, labels, classes, training.weights, missing=incomplete)
         for name in ("history_", "n_iter_", "best_iter_", "log_likelihood_", "_finds_columns"):
             self.__dict__.pop(name, None)
-        if isinstance(data, Gapped) and not isinstance(family, NaiveBayes):
+        if isinstance(data, IncompleteData) and not isinstance(family, NaiveBayes):
             expectation.refuse_empty(data, schema)
         if not self.calibrate:
             self.n_iter_ = 1  # a single pass over the rows, unless something is missing
-            stats = self._likely(data, layout, source) if isinstance(data, Gapped) else data.statistics()
+            stats = (
+                self._maximise_likelihood(data, layout, source)
+                if isinstance(data, IncompleteData)
+                else data.statistics()
+            )
             return self._adopt(Statistics(stats, schema, layout))
         calibrated = self._calibrated(family, data, schema)
         self.history_ = calibrated.history()
@@ -86,7 +91,7 @@ class GenerativeClassifier(Predictor):
 
     @available_if(_learns_by_adding)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows X, y (and their `sample_weight`) to the model; over any split of a table it ends where `fit` does.
+        """Add rows X, y (and their `sample_weight`) to the model; any split of a table gives the model of `fit`.
 
         The first call must name all `classes`. Without a `schema` the location and scale of all rows are known
         only at the end: training values are then not clipped, and a warning says when that matters. Rows may
@@ -96,39 +101,40 @@ class GenerativeClassifier(Predictor):
             raise ValueError(
                 "partial_fit adds up labelled rows; rows without a label (unlabelled=...) need fit"
             )
-        with self._whole_or_nothing():
+        with self._all_or_nothing():
             return self._partial_fit(X, y, classes, sample_weight)
 
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         first = not hasattr(self, "statistics_")
         if self.schema is None:
             parts.refuse_counting(self.kinds)
-        given = self._training(X, y, sample_weight, reset=first)
+        training = self._training(X, y, sample_weight, reset=first)
         agreed = self.schema.classes if self.schema is not None else ()
-        known = parts.classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
+        all_classes = parts.classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
         kinds = self.kinds if first else parts.kinds_so_far(self.schema_)
-        schema = replace(self._schema_for(given, known, kinds=kinds), classes=known)
-        labels = given.labels_in(schema)
+        schema = replace(self._schema_for(training, all_classes, kinds=kinds), classes=all_classes)
+        labels = training.labels_in(schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
-        source = passes.source_of(unclipped, given.table, again=False)
-        missing = self._missing(source, given)
+        source = passes.source_of(unclipped, training.table, again=False)
+        missing = self._missing(source, training)
         layout = laid_out(self.family_type, schema, missing)
-        layout = self._structured(layout, source, labels, len(known), given.weights)
+        layout = self._structured(layout, source, labels, len(all_classes), training.weights)
         absent = passes.first_missing(source, layout, missing)
         if absent is not None:
             raise SchemaError(
-                f"column {absent!r} has missing values; {type(self).__name__} completes them by going through all rows "
-                "again and again, which partial_fit does not have. Use fit, or MixedNB, or fill them in first, for "
+                f"column {absent!r} has missing values; {type(self).__name__} completes them in repeated passes over "
+                "all rows, which partial_fit does not have. Use fit, or MixedNB, or fill them in first, for "
                 "instance with sklearn.impute.SimpleImputer"
             )
-        stats = passes.labelled(layout, source, labels, len(known), given.weights).statistics()
+        stats = passes.labelled(layout, source, labels, len(all_classes), training.weights).statistics()
         added = Statistics(stats, schema, layout)
         total = added if first else self.statistics_ + added
-        far = parts.beyond_clip(given.table, total.schema) if self.schema is None else None
-        if far is not None:
+        clipped_column = parts.beyond_clip(training.table, total.schema) if self.schema is None else None
+        if clipped_column is not None:
             warnings.warn(
-                f"column {far!r} holds values beyond {total.schema.clip} standard deviations, which fit would have "
-                "clipped and partial_fit cannot; give a schema (schema=Schema.infer(sample, y)) or clip=None",
+                f"column {clipped_column!r} holds values beyond {total.schema.clip} standard deviations, which fit "
+                "would have clipped and partial_fit cannot; give a schema (schema=Schema.infer(sample, y)), or "
+                "clip=None",
                 stacklevel=3,
             )
         self.n_iter_ = 1
@@ -137,7 +143,7 @@ class GenerativeClassifier(Predictor):
     # --- inside ----------------------------------------------------------------------------------------
 
     def _training(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Training:
-        """Rows to learn from, and this estimator's parameters, checked."""
+        """Return the training rows; check them and this estimator's parameters."""
         settings.check(self.get_params(deep=False))
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
@@ -149,24 +155,25 @@ class GenerativeClassifier(Predictor):
             )
         return training_rows(table, y, sample_weight, self.unlabelled)
 
-    def _schema_for(self, given: Training, classes: tuple[Any, ...], kinds: Any) -> Schema:
-        """The schema given, or that of the rows; with the categories that prior knowledge speaks of."""
+    def _schema_for(self, training: Training, classes: tuple[Any, ...], kinds: Any) -> Schema:
+        """Return the given schema, or that of the rows with the categories of prior knowledge."""
         if self.schema is not None:
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
-        schema = Schema.infer(given.table, kinds=kinds, clip=self.clip, sample_weight=given.weights)
+        schema = Schema.infer(training.table, kinds=kinds, clip=self.clip, sample_weight=training.weights)
         for knowledge in self._knowledge():
             schema = schema.knowing(knowledge.schema)
         return replace(schema, classes=classes)
 
     def _knowledge(self) -> list[Statistics]:
-        told = (self.start if self.calibrate else None, self.prior)
-        return [item for item in told if isinstance(item, Statistics)]
+        """Return the user's statistics: a start of calibration, a prior."""
+        candidates = (self.start if self.calibrate else None, self.prior)
+        return [item for item in candidates if isinstance(item, Statistics)]
 
-    def _missing(self, source: passes.Source, given: Training) -> bool:
-        """Whether training values are missing, or prior knowledge speaks of some columns only."""
-        inferred = given.weights is None and self.schema is None
-        missing = passes.check_rows(source, given.table, training=True, inferred=inferred)
-        return missing or speaks_of_some(self._knowledge())
+    def _missing(self, source: passes.Source, training: Training) -> bool:
+        """Whether training values are missing, or prior knowledge covers only some columns."""
+        inferred = training.weights is None and self.schema is None
+        missing = passes.check_rows(source, training.table, training=True, inferred=inferred)
+        return missing or covers_some_columns(self._knowledge())
 
     def _structured(
         self,
@@ -176,27 +183,30 @@ class GenerativeClassifier(Predictor):
         classes: int,
         weights: np.ndarray | None,
     ) -> Family:
-        """The layout with who depends on whom, for families where something does."""
+        """Return the layout with its structure, for families that have one."""
         return layout
 
-    def _likely(self, data: Gapped, layout: Family, source: passes.Source) -> np.ndarray:
-        """S of maximum likelihood where values or labels are missing: [C, K]."""
+    def _maximise_likelihood(self, data: IncompleteData, layout: Family, source: passes.Source) -> np.ndarray:
+        """Return S of maximum likelihood where values or labels are missing: [C, K]."""
         prior = prior_for(source.schema, layout, self.alpha, self.prior)
-        found = expectation.likely(data, prior, self.variance_floor, self.em_iter, self.em_tol)
-        self.n_iter_ = found.objective.size
+        maximised = expectation.maximise_likelihood(
+            data, prior, self.variance_floor, self.em_iter, self.em_tol
+        )
+        self.n_iter_ = maximised.objective.size
         units = np.broadcast_to(passes.log_units(data.family, source), (source.rows, 1))[:, 0]
-        self.log_likelihood_ = found.objective - units.mean()
-        if not found.converged:
+        self.log_likelihood_ = maximised.objective - units.mean()
+        if not maximised.converged:
             warnings.warn(
-                f"the log likelihood still moves by {self.em_tol} a row or more after em_iter={self.em_iter} steps "
+                f"the log likelihood still changes by {self.em_tol} per row or more after em_iter={self.em_iter} steps "
                 "(see log_likelihood_); raise em_iter, or em_tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return found.stats
+        return maximised.stats
 
-    def _calibrated(self, family: Family, data: passes.Data | Gapped, schema: Schema) -> Calibrated:
-        start = fitting(self.start, schema, family) if isinstance(self.start, Statistics) else self.start
+    def _calibrated(self, family: Family, data: passes.Data | IncompleteData, schema: Schema) -> Calibrated:
+        """Calibrate with this estimator's parameters."""
+        start = aligned(self.start, schema, family) if isinstance(self.start, Statistics) else self.start
         return calibrate(
             family,
             data,
@@ -210,8 +220,8 @@ class GenerativeClassifier(Predictor):
         )
 
     @contextmanager
-    def _whole_or_nothing(self) -> Iterator[None]:
-        """After an error the estimator is what it was before."""
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Restore the estimator as it was before, after an error."""
         before = dict(self.__dict__)
         try:
             yield

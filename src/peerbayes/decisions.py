@@ -1,4 +1,4 @@
-"""Decisions by what mistakes cost."""
+"""Cost-sensitive decisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def cost_table(costs: Any, classes: np.ndarray) -> np.ndarray:
-    """What a caller gave as costs, checked: a row per true class, a column per decision. [C, C]."""
+    """Return the caller's costs, checked: a row per true class, a column per decision. [C, C]."""
     size = len(classes)
     try:
         table = np.asarray(costs, dtype=np.float64)
@@ -23,5 +23,5 @@ def cost_table(costs: Any, classes: np.ndarray) -> np.ndarray:
 
 
 def cheapest(posterior: np.ndarray, costs: Any, classes: np.ndarray) -> np.ndarray:
-    """The class with the least expected cost for each row of p(c | x): [n, C] -> [n]."""
+    """Return the class of least expected cost for each row of p(c | x): [n, C] -> [n]."""
     return classes[(posterior @ cost_table(costs, classes)).argmin(axis=1)]

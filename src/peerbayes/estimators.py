@@ -1,4 +1,4 @@
-"""The scikit-learn face of every family: `MixedNB`, `QDA`, `LDA`, `TAN`, `KDB` and `BayesNetClassifier`."""
+"""The scikit-learn estimators of all families: `MixedNB`, `QDA`, `LDA`, `TAN`, `KDB` and `BayesNetClassifier`."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ from peerbayes.statistics import Statistics
 
 
 class MixedNB(GenerativeClassifier):
-    """Naive Bayes with Gaussian continuous and categorical discrete columns; missing values are exact.
+    """Naive Bayes with Gaussian continuous and categorical discrete columns; missing values are handled exactly.
 
     calibrate       False: maximum likelihood (MAP with `alpha` and `prior`); True: risk-based calibration
     kinds           "auto", "paper", "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
     start           where calibration begins: "uniform", "marginal", "ml", or statistics of your own
-    lr              its learning rate
-    max_iter        its iterations
+    lr              learning rate of calibration
+    max_iter        iterations of calibration
     keep            "best": the iterate with the lowest soft 0-1 loss on the rows; "last": the last one
-    em_iter         steps of expectation-maximisation at most, where labels, or values of columns that depend on each
-                    other, are missing; a ConvergenceWarning says where they were too few. `log_likelihood_` then has
-                    the mean over rows of log p(x, y) before each step, with what `alpha` and `prior` say of the model
-    em_tol          the gain in log likelihood a row below which it ends
-    unlabelled      the label that stands for none (-1 in scikit-learn's semi-supervised estimators; NaN: missing
+    em_iter         at most this many steps of expectation-maximisation, where labels, or values of columns that depend
+                    on each other, are missing; a ConvergenceWarning says when they were too few. `log_likelihood_` then
+                    has the mean over rows of log p(x, y) before each step, plus the log density of `alpha` and `prior`
+    em_tol          expectation-maximisation ends when a step gains less log likelihood per row
+    unlabelled      the label of rows without one (-1 in scikit-learn's semi-supervised estimators; NaN: missing
                     labels). Such rows count in every class, by p(c | x); structures are learned without them. None:
                     every label is a class. For maximum likelihood only
-    clip            standardised values are held within ±clip; None turns it off
+    clip            standardised values are clipped to ±clip; None turns it off
     alpha           Laplace smoothing of discrete columns, as in scikit-learn's CategoricalNB; not used by calibration
     prior           statistics of your own, added to those of the rows (MAP)
     variance_floor  the least variance, in standardised units; None: 1e-9 for maximum likelihood, 0.05 for calibration
-    count_floor     the least class count, as a share of an even class; None: 1e-30 and 1e-4; `floored_` counts how
-                    often floors act
-    patience        stop early after so many iterations that lower the soft error by no more than `tol`; None: never
+    count_floor     the least class count, as a share of rows / classes; None: 1e-30 for maximum likelihood, 1e-4 for
+                    calibration; `floored_` counts how many parameters are at a floor
+    patience        stop early after this many iterations that lower the soft error by no more than `tol`; None: never
     tol             see `patience`
-    costs           `costs[i][j]` of saying class j when it is i; `predict` then minimises the expected cost
-    schema          a schema agreed on beforehand, instead of the rows' own
-    callback        called with (iteration, soft error, error) while calibrating; a true answer ends it
-    verbose         print these
+    costs           `costs[i][j]` of predicting class j when the true class is i; `predict` then minimises the expected
+                    cost
+    schema          a schema agreed on beforehand, instead of one inferred from the rows
+    callback        called with (iteration, soft error, error) while calibrating; a true return value ends it
+    verbose         print iteration, soft error and error while calibrating
     """
 
     family_type = NaiveBayes
 
 
 class _FullGaussian(GenerativeClassifier):
-    """What QDA and LDA share: covariances, and so a start that knows them."""
+    """Base of estimators with covariances, which start calibration from maximum likelihood."""
 
     def __init__(
         self,
@@ -107,11 +108,11 @@ class _FullGaussian(GenerativeClassifier):
 
 
 class QDA(_FullGaussian):
-    """Gaussian classes with a covariance each; discrete columns as in naive Bayes.
+    """Gaussian classes with one covariance each; discrete columns as in naive Bayes.
 
-    Missing values are completed by what the others say of them, under the model itself: see `peerbayes.completion`.
+    Missing values are completed from the observed ones, under the model itself: see `peerbayes.completion`.
 
-    Parameters are `MixedNB`'s, and
+    Parameters are those of `MixedNB`, and
 
     shrinkage       rows of an identity covariance added to each class (standardised units); None: 0 for maximum
                     likelihood, 10 for calibration
@@ -124,7 +125,7 @@ class QDA(_FullGaussian):
 
 
 class LDA(_FullGaussian):
-    """Gaussian classes with one covariance for all. Parameters are `QDA`'s; `shrinkage` is 0 by default.
+    """Gaussian classes with one shared covariance. Parameters are those of `QDA`; `shrinkage` is 0 by default.
 
     Calibration conserves the total second moment, so the start decides the covariance: "ml" or "marginal".
     """
@@ -133,7 +134,7 @@ class LDA(_FullGaussian):
 
 
 class _Network(_FullGaussian):
-    """What Bayesian-network classifiers share: parents of columns, learned or given."""
+    """Base of Bayesian-network classifiers: the parents of the columns, learned or given."""
 
     family_type = BayesNet
     family_: BayesNet
@@ -141,32 +142,32 @@ class _Network(_FullGaussian):
 
     @property
     def parents_(self) -> dict[str, list[str]]:
-        """The parents of each column beside the class, by name."""
+        """The parents of each column apart from the class, by name."""
         check_is_fitted(self)
         return named_parents(self.family_, self.schema_)
 
     def conditional_tables(self) -> dict[str, dict[tuple[Any, ...], dict[Any, float]]]:
-        """p(x_j | parents, class) of discrete columns: (class, values of the parents…) -> category -> probability."""
+        """Return p(x_j | parents, class) of discrete columns: (class, parents' values…) -> category -> probability."""
         check_is_fitted(self)
         schema, family = self.schema_, self.family_
-        found = family.conditionals(self._model.stats)
+        conditionals = family.conditionals(self._model.stats)
         columns = [schema.columns[j] for j in (*schema.continuous, *schema.discrete)]
-        told: dict[str, dict[tuple[Any, ...], dict[Any, float]]] = {}
+        tables: dict[str, dict[tuple[Any, ...], dict[Any, float]]] = {}
         for j in range(family.continuous, len(columns)):
-            probabilities = np.exp(found[j])  # [C, configurations, r]
+            probabilities = np.exp(conditionals[j])  # [C, configurations, r]
             configurations = list(itertools.product(*(columns[p].categories for p in family.parents[j])))
-            told[columns[j].name] = {
+            tables[columns[j].name] = {
                 (label, *values): dict(
                     zip(columns[j].categories, map(float, probabilities[c, d]), strict=True)
                 )
                 for c, label in enumerate(schema.classes)
                 for d, values in enumerate(configurations)
             }
-        return told
+        return tables
 
     @property
     def structure_(self) -> Any:
-        """Who depends on whom as a networkx DiGraph, the class included; needs networkx."""
+        """The structure as a networkx DiGraph, the class included; needs networkx."""
         import networkx as nx
 
         graph = nx.DiGraph()
@@ -176,10 +177,10 @@ class _Network(_FullGaussian):
         return graph
 
     def plot_structure(self) -> Any:
-        """A picture of who depends on whom, as plotly's Figure: `.show()`, `.write_html(path)`; the extra `report`.
+        """Draw the structure as plotly's Figure: `.show()`, `.write_html(path)`; needs the extra `report`.
 
-        Each column has a line, below its parents and right of them; round ones are continuous, square ones discrete.
-        The class, on which all depend, is in the title. The pointer shows a column's parents and children.
+        Each column has a row, below its parents and to the right of them; round ones are continuous, square ones
+        discrete. The class, on which all depend, is in the title. Hover over a column to see its parents and children.
         """
         check_is_fitted(self)
         from importlib import import_module
@@ -200,18 +201,19 @@ class _Network(_FullGaussian):
         return sized(with_parents(layout, parents), classes)
 
     def _parents(self, pairs: Pairs) -> Parents:
+        """Return the parents of each column, learned from the statistics of pairs."""
         raise NotImplementedError
 
 
 class TAN(_Network):
-    """Tree-augmented naive Bayes: beside the class, each column depends on one other, by the tree that tells most.
+    """Tree-augmented naive Bayes: each column depends on the class and one other, by the tree of maximum information.
 
     Continuous columns are linear Gaussian in a continuous parent, or Gaussian with a mean and a variance for each
-    category of a discrete one; discrete columns have discrete parents only. Parameters are `QDA`'s;
+    category of a discrete one; discrete columns have discrete parents only. Parameters are those of `QDA`;
 
     shrinkage       rows of independence added to each dependence; None: 0 for maximum likelihood, 5 for calibration
 
-    Missing values are summed and integrated out exactly. The structure is learned from the pairs of values present.
+    Missing values are summed and integrated out exactly. The structure is learned from the observed pairs of values.
     """
 
     def _parents(self, pairs: Pairs) -> Parents:
@@ -219,13 +221,13 @@ class TAN(_Network):
 
 
 class KDB(_Network):
-    """k-dependence classifier: each column has up to k parents among those that tell more about the class.
+    """k-dependence classifier: each column has up to k parents among those more informative about the class.
 
-    Parameters are `TAN`'s, and
+    Parameters are those of `TAN`, and
 
-    k               how many parents a column may have beside the class
+    k               how many parents a column may have apart from the class
 
-    A row may miss discrete values that depend on each other as long as they have at most 65,536 joint values.
+    The missing discrete values of a row that depend on each other may have at most 65,536 joint values.
     """
 
     def __init__(
@@ -267,7 +269,7 @@ class KDB(_Network):
 
 
 class BayesNetClassifier(_Network):
-    """A Bayesian network of your own beside the class. Parameters are `TAN`'s, and
+    """A Bayesian network with a structure of your own. Parameters are those of `TAN`, and
 
     structure       a mapping of columns to their parents (a name or a list of names), or a networkx DiGraph of
                     columns; None: no column has a parent, which is naive Bayes
@@ -318,8 +320,8 @@ class BayesNetClassifier(_Network):
         weights: np.ndarray | None,
     ) -> Family:
         names = passes.columns_of(source.schema)
-        given = {} if self.structure is None else self.structure
-        return sized(with_parents(layout, named(given, names, names[: layout.continuous])), classes)
+        structure = {} if self.structure is None else self.structure
+        return sized(with_parents(layout, named(structure, names, names[: layout.continuous])), classes)
 
 
 ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
@@ -333,7 +335,7 @@ LEARNED: dict[str, type[GenerativeClassifier]] = {"tan": TAN, "kdb": KDB}
 
 
 def load(path: str | Path) -> GenerativeClassifier:
-    """The fitted estimator in the file `path`, which `save` wrote, or in which a peer keeps its model."""
+    """Load a fitted estimator from the file `path`, written by `save`, or by a peer for its model."""
     header, arrays = files.unpack(Path(path).read_bytes(), path)
     try:
         if header["kind"] == "statistics":

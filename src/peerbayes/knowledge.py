@@ -1,4 +1,4 @@
-"""Statistics that a user gives as a prior or a start, in the terms of a model of rows."""
+"""Statistics that a user gives as a prior or a start, in the schema and layout of a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
 
-def fitting(statistics: Statistics, schema: Schema, family: Family) -> np.ndarray:
-    """A user's statistics as an array in this model's schema and layout: [C, K]."""
+def aligned(statistics: Statistics, schema: Schema, family: Family) -> np.ndarray:
+    """Return a user's statistics as an array in this model's schema and layout: [C, K]."""
     if statistics.family.name != family.name:
         raise StatisticsMismatch(
             f"expected statistics of {family.name}, got those of {statistics.family.name}"
@@ -29,12 +29,12 @@ def fitting(statistics: Statistics, schema: Schema, family: Family) -> np.ndarra
 
 
 def prior_for(schema: Schema, family: Family, alpha: float, prior: Statistics | None) -> np.ndarray:
-    """Laplace smoothing and the user's prior as one statistic: [C, K]."""
+    """Return Laplace smoothing and the user's prior as one statistic: [C, K]."""
     smoothing = family.smoothing(len(schema.classes), alpha)
-    return smoothing if prior is None else smoothing + fitting(prior, schema, family)
+    return smoothing if prior is None else smoothing + aligned(prior, schema, family)
 
 
-def speaks_of_some(given: Iterable[Statistics]) -> bool:
-    """Whether the layout of a user's statistics holds missing values, so that they may speak of some columns only."""
-    layouts = [item.family for item in given]
+def covers_some_columns(statistics: Iterable[Statistics]) -> bool:
+    """Whether a user's statistics allow missing values, so that they may cover only some columns."""
+    layouts = [item.family for item in statistics]
     return any(isinstance(family, NaiveBayes) and family.missing for family in layouts)

@@ -1,4 +1,4 @@
-"""The family of a schema: how its statistics are laid out, and its guards."""
+"""The family for a schema: the layout of its statistics, and its guards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from peerbayes.families.structures import Parents
 from peerbayes.passes import columns_of
 from peerbayes.schema import Schema
 
-# Floors of maximum likelihood, which act on no real data; calibration's are the family's own.
+# Floors of maximum likelihood, which never act on real data; the variance floor of calibration is the family's.
 LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
 
 
 def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
-    """The family for the columns of a schema; `missing`: whether continuous values are missing somewhere."""
+    """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
     layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
     return family(continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout)
 
@@ -26,30 +26,30 @@ def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
 # Families whose structure is learned.
 STRUCTURES: dict[str, Callable[[Pairs], Parents]] = {"tan": tan, "kdb": kdb}
 
-# Numbers that a model may have: half a gigabyte.
+# The most numbers that a model may have: half a gigabyte.
 MOST_NUMBERS = 1 << 26
 
 
 def with_parents(layout: Family, parents: Parents) -> Family:
-    """The layout of a Bayesian network with these parents."""
+    """Return the layout of a Bayesian network with these parents."""
     return replace(layout, parents=parents)  # type: ignore[call-arg]
 
 
 def named_parents(family: BayesNet, schema: Schema) -> dict[str, list[str]]:
-    """The parents of each column by name."""
+    """Return the parents of each column by name."""
     names = columns_of(schema)
-    return {names[j]: [names[p] for p in own] for j, own in enumerate(family.parents)}
+    return {names[j]: [names[p] for p in column_parents] for j, column_parents in enumerate(family.parents)}
 
 
 def without_guards(family: Family) -> Family:
-    """What statistics are laid out by."""
+    """Return the family with its layout only, and default guards."""
     layout = {"cardinalities": family.cardinalities, "parents": getattr(family, "parents", ())}
-    given = {name: layout.get(name, value) for name, value in family.layout().items()}
-    return type(family)(**given)
+    arguments = {name: layout.get(name, value) for name, value in family.layout().items()}
+    return type(family)(**arguments)
 
 
 def sized(family: Family, classes: int) -> Family:
-    """The same family, unless its statistics would not fit: their number is told before they are allocated."""
+    """Return the same family; StructureError if its statistics would need too much memory."""
     numbers = classes * family.size
     if numbers > MOST_NUMBERS:
         raise StructureError(
@@ -67,7 +67,7 @@ def guarded(
     count_floor: float | None = None,
     shrinkage: float | None = None,
 ) -> Family:
-    """The family with floors: tiny for maximum likelihood, larger for calibration of so many rows, or as given."""
+    """Return the family with floors: tiny for maximum likelihood, larger for calibration, or as given."""
     floor, count = (
         (layout.calibrated_floor, CALIBRATED_COUNT) if calibrate else (LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT)
     )
@@ -84,7 +84,7 @@ def guarded(
 def calibrated(
     family: str, schema: Schema, missing: bool, rows: float, parents: Parents | None = None
 ) -> Family:
-    """What peers calibrate: a family by its name, for so many rows of a schema; with its structure, if any."""
+    """Return the family that peers calibrate, by its name, for a schema and a number of rows, with its structure."""
     layout = laid_out(type_of(family), schema, missing)
     if parents is not None:
         layout = sized(with_parents(layout, parents), len(schema.classes))
@@ -92,10 +92,10 @@ def calibrated(
 
 
 def known() -> tuple[str, ...]:
-    """The names of all families, yours too once they are in `FAMILIES`."""
+    """Return the names of all families, including your own once they are in `FAMILIES`."""
     return (*FAMILIES, *STRUCTURES)
 
 
 def type_of(family: str) -> type[Family]:
-    """The type of a family by its name; those with a structure that is learned are Bayesian networks."""
+    """Return the type of a family by its name; those with a learned structure are Bayesian networks."""
     return BayesNet if family in STRUCTURES else FAMILIES[family]

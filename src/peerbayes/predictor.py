@@ -1,4 +1,4 @@
-"""A model as scikit-learn sees it: what it predicts, what can be read from it, its file. Learning is `classifier`'s."""
+"""A fitted model as scikit-learn sees it: predictions, explanations, files. Learning is in `classifier`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from peerbayes.tables import Table
 
 
 class Predictor(ClassifierMixin, BaseEstimator):
-    """Parameters, and the model of some statistics: rows are not needed to have one."""
+    """Parameters, and the model of given statistics: it needs no rows."""
 
     family_type: ClassVar[type[Family]]
 
@@ -75,7 +75,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
-        """The model of given statistics, for instance of several parties' added up: no row is needed.
+        """Return the model of given statistics, for instance the sum of several parties': no row is needed.
 
         `parameters` are the estimator's, where they should not be the defaults.
         """
@@ -96,42 +96,45 @@ class Predictor(ClassifierMixin, BaseEstimator):
     # --- predicting ------------------------------------------------------------------------------------
 
     def predict_joint_log_proba(self, X: Any) -> np.ndarray:
-        """log p(x, c) of the rows X, in the units of the table: [n, C]."""
+        """Return log p(x, c) of the rows X, in the units of the table: [n, C]."""
         model, source = self._reading(X)
         return model.log_density(source)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """p(c | x) of the rows X: [n, C]."""
+        """Return p(c | x) of the rows X: [n, C]."""
         model, source = self._reading(X)
         return model.posterior(source)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """log p(c | x) of the rows X: [n, C]."""
+        """Return log p(c | x) of the rows X: [n, C]."""
         model, source = self._reading(X)
         return model.log_posterior(source)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
+        """Return the most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
         if self.costs is not None:
             return self.decide(X, self.costs)
         model, source = self._reading(X)
         return self.classes_[model.log_joint(source).argmax(axis=1)]
 
     def decide(self, X: Any, costs: Any) -> np.ndarray:
-        """The cheapest class for each row of X: [n]. `costs[i][j]` is what saying classes_[j] costs when it is i."""
+        """Return the class of least expected cost for each row of X: [n].
+
+        `costs[i][j]` is the cost of predicting classes_[j] when the true class is classes_[i].
+        """
         return cheapest(self.predict_proba(X), costs, self.classes_)
 
     # --- reading a model -------------------------------------------------------------------------------
 
     def explain(self, x: Any, of: Any = None, against: Any = None) -> Any:
-        """Each column's contribution to the log-odds log p(of|x) − log p(against|x), as a DataFrame.
+        """Return each column's contribution to the log-odds log p(of|x) − log p(against|x), as a DataFrame.
 
-        One row of it per row of x and column, the strongest first, after a "(baseline)" with what does not depend
+        It has one row per row of x and column, the strongest first, after a "(baseline)" with what does not depend
         on x (the class prior, and for QDA the determinants). They add up to the log-odds. By default `of` is the
         predicted class and `against` the runner-up. x is a table, or one row as an array, a Series or a mapping;
-        what a mapping does not name is missing. A missing value says nothing in naive Bayes and in networks, where
-        the others are told by those before them that are there; in QDA and LDA it has its share of what the smaller
-        determinant changes.
+        columns that a mapping does not name are missing. A missing value contributes 0 in naive Bayes and in
+        networks, where the terms of other columns depend only on the observed ones before them; in QDA and LDA it has
+        a share of the change of the determinant.
         """
         check_is_fitted(self)
         order = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
@@ -143,12 +146,12 @@ class Predictor(ClassifierMixin, BaseEstimator):
         )
 
     def describe(self) -> Any:
-        """The model's parameters in the units of the table, as a DataFrame."""
+        """Return the model's parameters in the units of the table, as a DataFrame."""
         check_is_fitted(self)
         return reading.describe(self.schema_, self.family_, self._model.stats, self.classes_)
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> tuple[Any, np.ndarray]:
-        """`n_samples` synthetic rows in the original columns, and their labels; a DataFrame where one was fitted.
+        """Return `n_samples` synthetic rows in the original columns, and labels; a DataFrame where one was fitted.
 
         `random_state` is a seed or a generator.
         """
@@ -163,14 +166,14 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     @property
     def floored_(self) -> int:
-        """How many parameters of the model a guard had to hold."""
+        """The number of parameters of the model that are at a guard's limit."""
         check_is_fitted(self)
         return self._model.floored()
 
     # --- files -----------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write the model to the file `path`, which `peerbayes.load` reads; it holds no row and no code."""
+        """Write the model to the file `path`, which `peerbayes.load` reads; it contains no rows and no code."""
         from peerbayes import __version__
 
         check_is_fitted(self)
@@ -187,6 +190,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def _loaded(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """Return the estimator that a file's header and arrays describe."""
         statistics = Statistics.restored(header, arrays["statistics"])
         parameters = settings.restored(header["parameters"], arrays)
         estimator = cls.from_statistics(statistics, **parameters)
@@ -216,12 +220,12 @@ class Predictor(ClassifierMixin, BaseEstimator):
         return Model(self.schema_, self.family_, self.statistics_.values, self.prior_, self._weights)
 
     def _reading(self, X: Any) -> tuple[Model, passes.Source]:
-        """Rows to predict, and the model to do it with."""
+        """Return the model in the layout that X needs, and X as a source of rows."""
         check_is_fitted(self)
         return self._model.reading(self._table(X, reset=False))
 
     def _without_a_table(self, named: bool) -> Self:
-        """Mark a model that was not fitted to a table here: a DataFrame's columns are then found by name."""
+        """Mark a model that was not fitted to a table here: a DataFrame's columns are then matched by name."""
         self.__dict__.pop("feature_names_in_", None)
         if named:
             self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
@@ -229,7 +233,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         return self
 
     def _guarded(self, layout: Family, rows: float) -> Family:
-        """The family with this estimator's floors."""
+        """Return the family with this estimator's floors."""
         return guarded(
             layout,
             rows,
@@ -240,7 +244,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         )
 
     def _table(self, X: Any, reset: bool) -> Table:
-        """X as a table, with scikit-learn's checks of its shape and of its column names."""
+        """Return X as a table, after scikit-learn's checks of its shape and of its column names."""
         if isinstance(X, Table):
             return X
         if not hasattr(X, "iloc") and hasattr(X, "to_pandas"):

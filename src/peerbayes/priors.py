@@ -1,8 +1,8 @@
-"""What somebody knows before seeing rows, as statistics: conjugate priors for naive Bayes.
+"""Prior knowledge as statistics: conjugate priors for naive Bayes.
 
     knowledge worth n_c rows of class c:   Σo = n_c,  Σx = n_c·μ,  Σx² = n_c·(σ² + μ²),  cells = n_c·p
 
-Columns, classes and columns of single classes that nothing is said about stay open.
+Columns and classes without a belief, and columns in single classes without one, stay open.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def prior_knowledge(
     classes: Mapping[Any, float] | None = None,
     columns: Mapping[str, Mapping[Any, Any]] | None = None,
 ) -> Statistics:
-    """Statistics of a belief that is worth `rows` rows, for `MixedNB(prior=...)` or `MixedNB(start=...)`.
+    """Return statistics of a belief that is worth `rows` rows, for `MixedNB(prior=...)` or `MixedNB(start=...)`.
 
-    schema    what the columns and classes are, for instance `Schema.infer(X, y)`
+    schema    the columns and classes, for instance `Schema.infer(X, y)`
     rows      how many rows the belief is worth
-    classes   {class: probability}; without it nothing is said about how frequent classes are
+    classes   {class: probability}; without it there is no belief about how frequent classes are
     columns   {column: {class: belief}}; a belief is (mean, deviation) in the column's own units where the column is
               continuous, {category: probability} where it is discrete
     """
@@ -50,7 +50,7 @@ def prior_knowledge(
 
 
 def _shares(schema: Schema, classes: Mapping[Any, float] | None) -> np.ndarray:
-    """The part of the rows that each class gets: [C]."""
+    """Return the share of the rows that each class gets: [C]."""
     if classes is None:
         return np.full(len(schema.classes), 1 / len(schema.classes))
     share = np.zeros(len(schema.classes))
@@ -91,6 +91,7 @@ def _believe(
 
 
 def _class(schema: Schema, label: Any) -> int:
+    """Return the index of a class; ValueError if there is none."""
     if label not in schema.classes:
         raise ValueError(f"{label!r} is not a class; expected one of {list(schema.classes)}")
     return schema.classes.index(label)

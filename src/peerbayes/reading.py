@@ -1,4 +1,4 @@
-"""Reading a model: why it decides as it does, what its parameters are, and rows drawn from it."""
+"""Explanations of decisions, readable parameters, and synthetic rows of a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PRIOR = "(prior)"
 
 
 def rows_of(x: Any, names: list[str], order: list[str] | None) -> Any:
-    """One row (array, list, Series or mapping) or several, as a table.
+    """Return one row (array, list, Series or mapping) or several, as a table.
 
-    `names` are the columns of the model, `order` how they lie in its tables; None: it was fitted to an array.
+    `names` are the columns of the model, `order` their order in its tables; None: it was fitted to an array.
     """
     import pandas as pd
 
@@ -47,22 +47,22 @@ def explain(
     of: Any = None,
     against: Any = None,
 ) -> Any:
-    """Each column's part of log p(of|x) − log p(against|x): a DataFrame, a row per row of the table and column."""
+    """Return each column's term of log p(of|x) − log p(against|x): a DataFrame with a row per table row and column."""
     import pandas as pd
 
     baseline, terms = contributions(family, stats, rows)
     ranking = np.argsort(-(baseline + terms.sum(axis=-1)), axis=1, kind="stable")
-    columns, places = [*schema.continuous, *schema.discrete], schema.places(table)
-    names, values = [schema.names[j] for j in columns], [table.column(places[j]) for j in columns]
-    apart = _class_index(classes, against)
+    columns, positions = [*schema.continuous, *schema.discrete], schema.places(table)
+    names, values = [schema.names[j] for j in columns], [table.column(positions[j]) for j in columns]
+    excluded = _class_index(classes, against)
     records = []
     for i in range(len(terms)):
-        ahead = _class_index(classes, of, next(int(c) for c in ranking[i] if c != apart))
-        behind = _class_index(classes, against, next(int(c) for c in ranking[i] if c != ahead))
-        sides = {"row": i, "of": classes[ahead], "against": classes[behind]}
-        bias = baseline[ahead] - baseline[behind]
+        of_index = _class_index(classes, of, next(int(c) for c in ranking[i] if c != excluded))
+        against_index = _class_index(classes, against, next(int(c) for c in ranking[i] if c != of_index))
+        sides = {"row": i, "of": classes[of_index], "against": classes[against_index]}
+        bias = baseline[of_index] - baseline[against_index]
         records.append({**sides, "feature": BASELINE, "value": None, "log_odds": bias})
-        odds = terms[i, ahead] - terms[i, behind]
+        odds = terms[i, of_index] - terms[i, against_index]
         records += [
             {**sides, "feature": names[k], "value": values[k][i], "log_odds": odds[k]}
             for k in np.argsort(-np.abs(odds), kind="stable")
@@ -71,7 +71,7 @@ def explain(
 
 
 def describe(schema: Schema, family: Family, stats: np.ndarray, classes: np.ndarray) -> Any:
-    """The parameters in the units of the table: a DataFrame, a row per class and column or category."""
+    """Return the parameters in the units of the table: a DataFrame, a row per class and column or category."""
     import pandas as pd
 
     parameters = family.parameters(stats)
@@ -95,13 +95,14 @@ def describe(schema: Schema, family: Family, stats: np.ndarray, classes: np.ndar
 def sample(
     schema: Schema, family: Family, stats: np.ndarray, count: int, rng: np.random.Generator
 ) -> tuple[Any, np.ndarray]:
-    """Synthetic rows in the original columns, as a DataFrame, and their class indices."""
+    """Return synthetic rows in the original columns, as a DataFrame, and their class indices."""
     prior = np.exp(family.parameters(stats).log_prior)
     labels = rng.choice(len(prior), size=count, p=prior / prior.sum())
     return schema.decode(family.sample(stats, labels, rng)), labels
 
 
 def _variances(family: Family, parameters: Any) -> np.ndarray:
+    """Return the variance of each column and class: [C, Dc]."""
     if hasattr(parameters, "variance"):
         return parameters.variance
     diagonal = np.diagonal(parameters.covariance, axis1=-2, axis2=-1)
@@ -109,9 +110,10 @@ def _variances(family: Family, parameters: Any) -> np.ndarray:
 
 
 def _class_index(classes: np.ndarray, wanted: Any, otherwise: int = -1) -> int:
+    """Return the index of a class, or `otherwise` if it is None; ValueError if there is no such class."""
     if wanted is None:
         return otherwise
-    found = np.flatnonzero(classes == wanted)
-    if not found.size:
+    matches = np.flatnonzero(classes == wanted)
+    if not matches.size:
         raise ValueError(f"{wanted!r} is not a class of this model; expected one of {list(classes)}")
-    return int(found[0])
+    return int(matches[0])

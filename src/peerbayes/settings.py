@@ -1,4 +1,4 @@
-"""An estimator's parameters: checked before any work, and written to and read from files."""
+"""An estimator's parameters: checks before any work, and their form in files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNSAVED = ("callback",)
 
 
 def check(parameters: Mapping[str, Any]) -> None:
-    """Refuse values that make no sense, by name; which of them are used does not matter."""
+    """Refuse invalid values by name, whether or not they are used."""
 
     def at_least_0(name: str, advice: str = "") -> None:
         number(name, parameters[name], f"a number of 0 or more{advice}", least=0.0)
@@ -48,6 +48,7 @@ def check(parameters: Mapping[str, Any]) -> None:
 
 
 def _check_types(parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters of the wrong type, and combinations that are not supported."""
     kinds, schema, prior, start = (parameters[name] for name in ("kinds", "schema", "prior", "start"))
     if not isinstance(kinds, str | Mapping | list | tuple):
         raise TypeError(f"kinds is {kinds!r:.80}; expected a rule, one kind per column, or a mapping")
@@ -64,7 +65,7 @@ def _check_types(parameters: Mapping[str, Any]) -> None:
     unlabelled = parameters["unlabelled"]
     if not isinstance(unlabelled, str | Real | np.generic | None):
         raise TypeError(
-            f"unlabelled is {unlabelled!r:.80}; expected a label that stands for none, NaN, or None"
+            f"unlabelled is {unlabelled!r:.80}; expected the label of rows without one, NaN, or None"
         )
     if unlabelled is not None and parameters["calibrate"]:
         raise ValueError(
@@ -79,7 +80,7 @@ def _check_types(parameters: Mapping[str, Any]) -> None:
 
 
 def portable(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Parameters as plain values and arrays, for a file."""
+    """Return parameters as plain values and arrays, for a file."""
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, value in parameters.items():
@@ -104,7 +105,7 @@ def portable(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, n
 
 
 def restored(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What `portable` made portable."""
+    """Return the parameters that `portable` wrote."""
     parameters: dict[str, Any] = {}
     for name, value in plain.items():
         if not isinstance(value, dict):

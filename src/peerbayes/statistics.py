@@ -1,8 +1,8 @@
-"""Sufficient statistics that know what they are statistics of, so that they can be added.
+"""Sufficient statistics with their schema and family, so that they can be added.
 
     S = Σ_rows y φ(x)ᵀ      so S(A ∪ B) = S(A) + S(B)
 
-Two parties that each fitted a model can add their statistics and have the model of all their rows, even where
+Two parties that each fitted a model can add their statistics to get the model of all their rows, even where
 their categories, classes, column order, location or scale differ: S is first expressed in the merged schema,
 which is exact because φ in other units is linear in φ. Only clipping is not linear: values that each side clipped
 at its own limits stay clipped there. Agree on a schema first where tails are heavy.
@@ -25,18 +25,18 @@ from peerbayes.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """S [C, K] under a schema and a family's layout. `s1 + s2` pools rows, `s1 - s2` takes them out again,
+    """S [C, K] with its schema and its family's layout. `s1 + s2` pools rows, `s1 - s2` removes them again,
     `s * 0.5` makes them count half.
     """
 
     values: np.ndarray
     """The numbers: [C, K]."""
     schema: Schema
-    """What the columns and classes are."""
+    """The columns and classes."""
     family: Family
-    """How the numbers are laid out."""
+    """The layout of the numbers."""
     calibrated: bool = False
-    """Whether calibration made them: they then describe a model, and no longer a set of rows."""
+    """Whether they come from calibration: they then describe a model, no longer a set of rows."""
 
     def __post_init__(self) -> None:
         layout = len(self.schema.continuous), self.schema.cardinalities
@@ -47,7 +47,7 @@ class Statistics:
             )
         if not isinstance(self.calibrated, bool):
             raise StatisticsMismatch(f"calibrated is {self.calibrated!r}; expected true or false")
-        values = np.array(self.values, dtype=np.float64)  # a copy: nobody else can change it
+        values = np.array(self.values, dtype=np.float64)  # a copy, which nobody else can change
         expected = (len(self.schema.classes), self.family.size)
         if values.shape != expected:
             raise StatisticsMismatch(
@@ -61,18 +61,18 @@ class Statistics:
 
     @property
     def rows(self) -> float:
-        """How many rows they stand for: Σ_c S_c0."""
+        """The number of rows: Σ_c S_c0."""
         return float(self.values[:, 0].sum())
 
     @classmethod
     def of_model(cls, values: np.ndarray, schema: Schema, family: Family, rows: float) -> Statistics:
-        """A calibrated model as statistics of so many rows: guards that count pseudo-rows then act as they did.
+        """Return a calibrated model as statistics of `rows` rows; guards that count pseudo-rows then act as they did.
 
         Peers calibrate statistics of weight m⁰; θ(aS) = θ(S), so their scale is free.
 
         values   S [C, K], of any weight
-        schema   what the columns and classes are
-        family   how the numbers are laid out
+        schema   the columns and classes
+        family   the layout of the numbers
         rows     how many rows the model was made from
         """
         mass = float(values[:, 0].sum())
@@ -123,13 +123,13 @@ class Statistics:
     __radd__ = __add__
 
     def with_missing(self) -> Statistics:
-        """The same in the layout that holds missing values; only naive Bayes has one."""
+        """Return the same statistics in the layout for missing values; only naive Bayes has one."""
         if not isinstance(self.family, NaiveBayes):
             return self
         return replace(self, values=self.family.spread(self.values), family=self.family.with_missing())
 
     def expressed(self, schema: Schema) -> Statistics:
-        """The same statistics in another schema, which must know every category and class that they hold."""
+        """Return the same statistics in another schema, which must have every category and class that they hold."""
         if schema == self.schema:
             return replace(self, schema=schema)
         if schema.continuous and self._unknown_in(schema):
@@ -137,12 +137,13 @@ class Statistics:
         return self._expressed(schema)
 
     def _unknown_in(self, schema: Schema) -> bool:
-        """Whether a continuous column of `schema` had no value here."""
+        """Whether `schema` has a continuous column that this schema lacks."""
         mine = {self.schema.names[j] for j in self.schema.continuous}
         return any(schema.names[j] not in mine for j in schema.continuous)
 
     def _expressed(self, schema: Schema) -> Statistics:
-        classes = [_place(schema.classes, value, "class") for value in self.schema.classes]
+        """Return the same statistics in another schema, in the present layout."""
+        classes = [_index_of(schema.classes, value, "class") for value in self.schema.classes]
         family, moved = self.family.moved(self.values, self._move_to(schema))
         values = np.zeros((len(schema.classes), family.size))
         values[classes] = moved
@@ -151,13 +152,13 @@ class Statistics:
     # --- bytes -----------------------------------------------------------------------------------------
 
     def described(self) -> dict[str, Any]:
-        """All but the numbers, as plain values."""
+        """Return everything but the numbers, as plain values."""
         family = {"name": self.family.name, **self.family.layout()}
         return {"schema": self.schema.to_json(), "family": family, "calibrated": self.calibrated}
 
     @classmethod
     def restored(cls, described: dict[str, Any], values: np.ndarray) -> Statistics:
-        """The statistics that `described` and their `values` tell; a family that is not known here is refused."""
+        """Return the statistics that `described` and `values` represent; an unknown family is refused."""
         schema, family = Schema.from_json(described["schema"]), described["family"]
         if family["name"] not in FAMILIES:
             raise StatisticsMismatch(
@@ -165,7 +166,7 @@ class Statistics:
             )
         layout: dict[str, Any] = {"missing": True} if family.get("missing") is True else {}
         if "parents" in family:
-            layout["parents"] = tuple(tuple(own) for own in family["parents"])
+            layout["parents"] = tuple(tuple(column_parents) for column_parents in family["parents"])
         layout |= {"continuous": len(schema.continuous), "cardinalities": schema.cardinalities}
         built = FAMILIES[family["name"]](**layout)
         if {"name": built.name, **built.layout()} != family:
@@ -175,12 +176,12 @@ class Statistics:
         return cls(values, schema, built, described["calibrated"])
 
     def to_bytes(self) -> bytes:
-        """These statistics for another party: schema, family, numbers and a digest; no row."""
+        """Return these statistics as bytes for another party: schema, family, numbers and a digest; no rows."""
         return files.pack({"kind": "statistics", **self.described()}, {"statistics": self.values})
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Statistics:
-        """The statistics in `content`, which `to_bytes` wrote, once all of it is checked."""
+        """Return the statistics in `content`, which `to_bytes` wrote, after checking all of it."""
         header, arrays = files.unpack(content, "the statistics")
         try:
             return cls.restored(header, arrays["statistics"])
@@ -190,27 +191,28 @@ class Statistics:
     # --- inside ----------------------------------------------------------------------------------------
 
     def _move_to(self, schema: Schema) -> Move:
-        """From the columns, units and categories here to those of `schema`."""
+        """Return the map from the columns, units and categories of this schema to those of `schema`."""
         mine = self.schema
-        at = {mine.names[j]: k for k, j in enumerate(mine.continuous)}
-        order = np.array([at.get(schema.names[j], -1) for j in schema.continuous], dtype=np.int64)
-        known = order >= 0
+        continuous = {mine.names[j]: k for k, j in enumerate(mine.continuous)}
+        order = np.array([continuous.get(schema.names[j], -1) for j in schema.continuous], dtype=np.int64)
+        present = order >= 0
         location, scale = np.zeros(order.size), np.ones(order.size)
-        location[known], scale[known] = mine.location[order[known]], mine.scale[order[known]]
+        location[present], scale[present] = mine.location[order[present]], mine.scale[order[present]]
         shift, ratio = (schema.location - location) / scale, scale / schema.scale
-        cells = {mine.names[j]: k for k, j in enumerate(mine.discrete)}
-        columns = tuple(cells.get(schema.names[j], -1) for j in schema.discrete)
+        discrete = {mine.names[j]: k for k, j in enumerate(mine.discrete)}
+        columns = tuple(discrete.get(schema.names[j], -1) for j in schema.discrete)
         levels = []
         for j, column in zip(schema.discrete, columns, strict=True):
             categories = () if column < 0 else mine.columns[mine.discrete[column]].categories
-            what = f"category of {schema.names[j]!r}"
-            places = [_place(schema.columns[j].categories, category, what) for category in categories]
-            levels.append(np.array(places, dtype=np.int64))
+            kind = f"category of {schema.names[j]!r}"
+            codes = [_index_of(schema.columns[j].categories, category, kind) for category in categories]
+            levels.append(np.array(codes, dtype=np.int64))
         return Move(order, shift, ratio, schema.cardinalities, columns, tuple(levels))
 
 
-def _place(known: tuple[Any, ...], value: Any, what: str) -> int:
+def _index_of(values: tuple[Any, ...], value: Any, kind: str) -> int:
+    """Return the index of a class or category; StatisticsMismatch if there is none."""
     try:
-        return known.index(value)
+        return values.index(value)
     except ValueError:
-        raise StatisticsMismatch(f"the {what} {value!r} is not in the schema that was asked for") from None
+        raise StatisticsMismatch(f"the {kind} {value!r} is not in the target schema") from None

@@ -1,6 +1,6 @@
-"""How much each column alone tells about the class, by the model: the mutual information, in bits.
+"""Mutual information of each column with the class, under the model, in bits.
 
-I(x; c) = Σ_c π_c E[log₂ p(x|c)/p(x) | c]: 0 where the classes look alike, at most the entropy of the prior.
+I(x; c) = Σ_c π_c E[log₂ p(x|c)/p(x) | c]: 0 where the classes are alike, at most the entropy of the prior.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from scipy.special import logsumexp, ndtri
 
 from peerbayes.reading import PRIOR
 
-# Quantiles of a Gaussian that stand for it: the bits are then right to 0.01, enough for an order.
+# Quantiles that represent a Gaussian: the bits are then right to 0.01, enough for a ranking.
 QUANTILES = ndtri((np.arange(255) + 0.5) / 255)
 
 
-def telling(described: Any) -> Any:
-    """From what `describe` gives, a DataFrame of features and their bits, the most telling first."""
+def mutual_information(described: Any) -> Any:
+    """Return a DataFrame of features and their bits, highest first, from the output of `describe`."""
     import pandas as pd
 
     prior = described.loc[described["feature"] == PRIOR, "probability"].to_numpy()
@@ -29,20 +29,21 @@ def telling(described: Any) -> Any:
 
 
 def _bits(prior: np.ndarray, rows: Any) -> float:
+    """Return the mutual information of one feature with the class."""
     if rows["mean"].notna().all():
         return of_gaussians(prior, rows["mean"].to_numpy(), rows["deviation"].to_numpy())
     return of_categories(prior, rows["probability"].to_numpy().reshape(len(prior), -1))
 
 
 def of_categories(prior: np.ndarray, cells: np.ndarray) -> float:
-    """Σ_c π_c Σ_k p_ck log₂(p_ck / p_k): [C], [C, K] -> bits."""
+    """Return Σ_c π_c Σ_k p_ck log₂(p_ck / p_k): [C], [C, K] -> bits."""
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(cells > 0, cells * np.log2(cells / (prior @ cells)), 0.0)
     return max(0.0, float(prior @ terms.sum(axis=1)))
 
 
 def of_gaussians(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> float:
-    """The same for one Gaussian a class: [C], [C], [C] -> bits."""
+    """Return the same for one Gaussian per class: [C], [C], [C] -> bits."""
     deviation = np.maximum(deviation, np.finfo(float).tiny)
     total = 0.0
     for c in range(len(prior)):  # class by class: memory grows with classes, not with their square

@@ -1,4 +1,4 @@
-"""Rows to learn from: labels as class indices, weights checked, rows that do not count left out."""
+"""Training rows: labels as class indices, checked weights, without rows of weight 0."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ class Training(NamedTuple):
 
     table: Table
     labels: np.ndarray  # [n] indices among `classes`; −1 where there is no label
-    classes: tuple[Any, ...]  # those seen, in order
+    classes: tuple[Any, ...]  # those that occur, in order
     weights: np.ndarray | None  # [n]
 
     @property
     def mass(self) -> float:
+        """The total weight of the rows."""
         return float(self.table.rows if self.weights is None else self.weights.sum())
 
     def labels_in(self, schema: Schema) -> np.ndarray:
-        """The labels as indices among all classes of a schema: [n]."""
+        """Return the labels as indices among all classes of a schema: [n]."""
         if self.classes == schema.classes:
             return self.labels
-        places = schema.encode_labels(np.asarray(self.classes, dtype=object))
-        return np.where(self.labels < 0, -1, places[self.labels])
+        schema_codes = schema.encode_labels(np.asarray(self.classes, dtype=object))
+        return np.where(self.labels < 0, -1, schema_codes[self.labels])
 
 
 def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any) -> Training:
-    """Rows with labels y, of which `unlabelled` stands for none, and weights; those of weight 0 are left out."""
+    """Return rows with labels y, where `unlabelled` means no label, and weights; rows of weight 0 are left out."""
     labels, classes = _labels_of(table, y, unlabelled)
     if sample_weight is None:
         return Training(table, labels, classes, None)
@@ -43,7 +44,7 @@ def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any) -> 
     )
     counted = weights > 0
     if not counted.any():
-        raise ValueError("every sample_weight is 0; expected at least one row that counts")
+        raise ValueError("every sample_weight is 0; expected a positive weight for at least one row")
     if not counted.all():
         table, weights, labels = table.take(counted), weights[counted], labels[counted]
         present = np.unique(labels[labels >= 0])
@@ -53,22 +54,22 @@ def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any) -> 
 
 
 def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
-    """Class indices [n], −1 where there is no label, and the classes seen."""
+    """Return class indices [n], −1 where there is no label, and the classes that occur."""
     labels = column_or_1d(y, warn=True)
     check_consistent_length(range(table.rows), labels)
-    loose = _loose(labels, unlabelled)
-    if loose.all():
-        raise ValueError(f"every label is {unlabelled!r}, which stands for none; expected some labels")
-    classes, found = infer_classes(labels[~loose] if loose.any() else labels)
-    codes = np.full(labels.size, -1, dtype=found.dtype)
-    codes[~loose] = found
+    unlabelled_rows = _is_unlabelled(labels, unlabelled)
+    if unlabelled_rows.all():
+        raise ValueError(f"every label is {unlabelled!r}, which means no label; expected some labels")
+    classes, class_codes = infer_classes(labels[~unlabelled_rows] if unlabelled_rows.any() else labels)
+    codes = np.full(labels.size, -1, dtype=class_codes.dtype)
+    codes[~unlabelled_rows] = class_codes
     if any(isinstance(value, float) for value in classes):
-        check_classification_targets(labels[~loose])
+        check_classification_targets(labels[~unlabelled_rows])
     return codes, classes
 
 
-def _loose(labels: np.ndarray, sentinel: Any) -> np.ndarray:
-    """Which rows have no label: those that are the sentinel, or missing where it is NaN. [n]."""
+def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
+    """Return which rows have no label: the sentinel, or a missing value where it is NaN. [n]."""
     if sentinel is None:
         return np.zeros(labels.size, dtype=bool)
     if isinstance(sentinel, float) and np.isnan(sentinel):

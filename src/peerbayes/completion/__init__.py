@@ -1,13 +1,13 @@
-"""Rows with values missing, in families whose columns depend on each other.
+"""Missing values in families whose columns depend on each other.
 
 The log joint is linear in φ, so for each class c, with W = θ(S) and x = (x_obs, x_mis),
 
     log p(x_obs, c) = log ∫ exp⟨W_c, φ(x)⟩ dx_mis        Φ̃_c = E[φ(x) | x_obs, c]
 
-(sums over categories), and what learns from φ learns from Φ̃: maximum likelihood by expectation-maximisation, and RC by
+(sums over categories). Learning uses Φ̃ in place of φ: maximum likelihood by expectation-maximisation, and RC by
 R_c = Σ_n (y_nc − p(c | x_obs)) Φ̃_c. Σ_c R_c is then not zero: Φ̃ differs from class to class.
 
-What is known of φ goes through matrix products; what the missing values add comes from loops over rows and classes.
+Observed features go through matrix products; the terms of the missing values come from loops over rows and classes.
 """
 
 from peerbayes.completion.alone import alone, apart

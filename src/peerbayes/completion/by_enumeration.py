@@ -1,8 +1,8 @@
-"""What missing values add, by every configuration of discrete columns: compiled by numba on first use and cached.
+"""Terms of missing values, by enumeration of the discrete columns: compiled by numba on first use and cached.
 
 All loops read W, whose entries are coefficients of the log joint: of x_i (h), of x_i² (−A_ii/2), of x_i x_j (−A_ij)
-and of configurations. Values that are missing stand as 0 in `values`; `missing` says which they are. Where `counting`,
-classes without credit are passed over, and expected features times credit are added to `stats`.
+and of configurations. Missing values are 0 in `values`; `missing` says which they are. Where `counting`, classes
+without credit are skipped, and expected features times credit are added to `stats`.
 """
 
 import math
@@ -12,35 +12,38 @@ from numba import njit
 
 LOG_2PI = math.log(2 * math.pi)
 
-# A pivot is at least this share of what it was before elimination: rounding alone makes it smaller.
+# The least pivot, as a share of its value before elimination: only rounding makes it smaller.
 PIVOT = 1e-13
 
 
 @njit(cache=True, nogil=True)
-def components(missing, members, found):
-    """Number the missing columns that φ multiplies with each other, directly or not: [n, D], −1 if present."""
+def components(missing, members, component):
+    """Number the connected components of missing columns that φ multiplies with each other: [n, D], −1 if present."""
     for i in range(missing.shape[0]):
         for j in range(missing.shape[1]):
-            found[i, j] = j if missing[i, j] else -1
-        moved = True
-        while moved:
-            moved = False
+            component[i, j] = j if missing[i, j] else -1
+        changed = True
+        while changed:
+            changed = False
             for q in range(members.shape[0]):
                 least = missing.shape[1]
                 for m in range(members.shape[1]):
                     j = members[q, m]
                     if j >= 0 and missing[i, j]:
-                        least = min(least, found[i, j])
+                        least = min(least, component[i, j])
                 for m in range(members.shape[1]):
                     j = members[q, m]
-                    if j >= 0 and missing[i, j] and found[i, j] != least:
-                        found[i, j] = least
-                        moved = True
+                    if j >= 0 and missing[i, j] and component[i, j] != least:
+                        component[i, j] = least
+                        changed = True
 
 
 @njit(cache=True, nogil=True)
 def factorise(q, A, h, mean, covariance):
-    """Of exp(h·x − xᵀAx/2) in q dimensions: its mean A⁻¹h, covariance A⁻¹ and log integral. A is used up."""
+    """Compute mean A⁻¹h and covariance A⁻¹ of exp(h·x − xᵀAx/2) in q dimensions; return its log integral.
+
+    A is overwritten.
+    """
     log_integral = 0.5 * q * LOG_2PI
     for a in range(q):
         for b in range(a + 1):
@@ -62,7 +65,7 @@ def factorise(q, A, h, mean, covariance):
             for k in range(a, b):
                 total -= A[b, k] * covariance[k, a]
             covariance[b, a] = total / A[b, b]
-    for a in range(q):  # A⁻¹ = L⁻ᵀL⁻¹, its lower triangle in the place of L, which is used up
+    for a in range(q):  # A⁻¹ = L⁻ᵀL⁻¹, its lower triangle overwrites L
         for b in range(a + 1):
             total = 0.0
             for k in range(a, q):
@@ -80,25 +83,25 @@ def factorise(q, A, h, mean, covariance):
 
 
 @njit(cache=True, nogil=True)
-def _begin(g, now, blocks, choosing, sizes):
-    """Where block g has its entries of the configuration `now`."""
+def _begin(g, levels, blocks, choosing, sizes):
+    """Return the first entry of block g in the configuration that `levels` gives."""
     code = 0
     for m in range(choosing.shape[1]):
         p = choosing[g, m]
         if p >= 0:
-            code = code * sizes[p] + now[p]
+            code = code * sizes[p] + levels[p]
     return blocks[g, 1] + code * blocks[g, 2]
 
 
 @njit(cache=True, nogil=True)
-def _assemble(w, x, now, place_of, active, actives, blocks, linear, choosing, sizes, unknown, A, h):
-    """Add the blocks' part of one configuration `now` to A and h; the constant is returned."""
+def _assemble(w, x, levels, position, active, actives, blocks, linear, choosing, sizes, unknown, A, h):
+    """Add the blocks' terms in one configuration of `levels` to A and h; return the constant."""
     constant = 0.0
     for s in range(actives):
         g = active[s]
-        base = _begin(g, now, blocks, choosing, sizes)
+        base = _begin(g, levels, blocks, choosing, sizes)
         if linear.shape[1] == 0 or linear[g, 0] < 0:
-            constant += w[base + now[blocks[g, 0] - x.size]]
+            constant += w[base + levels[blocks[g, 0] - x.size]]
             continue
         if unknown[g]:
             constant += w[base]
@@ -107,8 +110,8 @@ def _assemble(w, x, now, place_of, active, actives, blocks, linear, choosing, si
             i = linear[g, a]
             if i < 0:
                 break
-            if place_of[i] >= 0:
-                h[place_of[i]] += w[entry]
+            if position[i] >= 0:
+                h[position[i]] += w[entry]
             elif unknown[g]:
                 constant += w[entry] * x[i]
             entry += 1
@@ -122,14 +125,14 @@ def _assemble(w, x, now, place_of, active, actives, blocks, linear, choosing, si
                     break
                 value = w[entry]
                 entry += 1
-                at, by = place_of[i], place_of[j]
-                if at >= 0 and by >= 0:
-                    A[at, by] -= value
-                    A[by, at] -= value  # i = j: twice, as it should
-                elif at >= 0:
-                    h[at] += value * x[j]
-                elif by >= 0:
-                    h[by] += value * x[i]
+                row, column = position[i], position[j]
+                if row >= 0 and column >= 0:
+                    A[row, column] -= value
+                    A[column, row] -= value  # i = j: twice, as intended
+                elif row >= 0:
+                    h[row] += value * x[j]
+                elif column >= 0:
+                    h[column] += value * x[i]
                 elif unknown[g]:
                     constant += value * x[i] * x[j]
     return constant
@@ -140,8 +143,8 @@ def _count(
     stats,
     share,
     x,
-    now,
-    place_of,
+    levels,
+    position,
     active,
     actives,
     blocks,
@@ -152,12 +155,12 @@ def _count(
     mean,
     covariance,
 ):
-    """Add the expected features of the blocks in one configuration."""
+    """Add the expected features of the blocks in one configuration to `stats`."""
     for s in range(actives):
         g = active[s]
-        base = _begin(g, now, blocks, choosing, sizes)
+        base = _begin(g, levels, blocks, choosing, sizes)
         if linear.shape[1] == 0 or linear[g, 0] < 0:
-            stats[base + now[blocks[g, 0] - x.size]] += share
+            stats[base + levels[blocks[g, 0] - x.size]] += share
             continue
         if unknown[g]:
             stats[base] += share
@@ -166,8 +169,8 @@ def _count(
             i = linear[g, a]
             if i < 0:
                 break
-            if place_of[i] >= 0:
-                stats[entry] += share * mean[place_of[i]]
+            if position[i] >= 0:
+                stats[entry] += share * mean[position[i]]
             elif unknown[g]:
                 stats[entry] += share * x[i]
             entry += 1
@@ -179,29 +182,29 @@ def _count(
                 j = linear[g, b]
                 if j < 0:
                     break
-                at, by = place_of[i], place_of[j]
-                if at >= 0 and by >= 0:
-                    stats[entry] += share * (covariance[at, by] + mean[at] * mean[by])
-                elif at >= 0:
-                    stats[entry] += share * mean[at] * x[j]
-                elif by >= 0:
-                    stats[entry] += share * mean[by] * x[i]
+                row, column = position[i], position[j]
+                if row >= 0 and column >= 0:
+                    stats[entry] += share * (covariance[row, column] + mean[row] * mean[column])
+                elif row >= 0:
+                    stats[entry] += share * mean[row] * x[j]
+                elif column >= 0:
+                    stats[entry] += share * mean[column] * x[i]
                 elif unknown[g]:
                     stats[entry] += share * x[i] * x[j]
                 entry += 1
 
 
 @njit(cache=True, nogil=True)
-def _level(turn, levels, r, sizes, now):
+def _set_levels(configuration, columns, r, sizes, levels):
     """Set the missing discrete columns to their values in one configuration."""
     for s in range(r):
-        now[levels[s]] = turn % sizes[levels[s]]
-        turn //= sizes[levels[s]]
+        levels[columns[s]] = configuration % sizes[columns[s]]
+        configuration //= sizes[columns[s]]
 
 
 @njit(cache=True, nogil=True)
-def _dense(w, x, cols, q, place_of, single, pair, A, h):
-    """A and h of the missing continuous columns from the dense features, given those that are present."""
+def _dense(w, x, cols, q, position, single, pair, A, h):
+    """Set A and h of the missing continuous columns from the dense features, given the observed columns."""
     for a in range(q):
         i = cols[a]
         h[a] = w[single[i]] if single[i] >= 0 else 0.0
@@ -210,59 +213,60 @@ def _dense(w, x, cols, q, place_of, single, pair, A, h):
     for a in range(q):
         i = cols[a]
         for j in range(x.size):
-            place = pair[i, j]
-            if place < 0:
+            index = pair[i, j]
+            if index < 0:
                 continue
-            b = place_of[j]
+            b = position[j]
             if b < 0:
-                h[a] += w[place] * x[j]
+                h[a] += w[index] * x[j]
             elif a == b:
-                A[a, a] -= 2.0 * w[place]
+                A[a, a] -= 2.0 * w[index]
             else:
-                A[a, b] -= w[place]
+                A[a, b] -= w[index]
 
 
 @njit(cache=True, nogil=True)
 def enumerated(
-    weights, values, codes, found, single, pair, blocks, linear, choosing, sizes, most, counting, credit, logs, stats
+    weights, values, codes, component, single, pair, blocks, linear, choosing, sizes, most, counting, credit, logs,
+    stats,
 ):  # fmt: skip
-    """By every configuration of the missing discrete columns of a component; continuous ones are integrated out.
+    """Sum over all configurations of a component's missing discrete columns; integrate the continuous ones out.
 
-    W [C, K], rows [n, Dc], [n, Dd], components [n, D] -> logs [n, C] and stats [C, K] are added to.
+    W [C, K], rows [n, Dc], [n, Dd], components [n, D]; adds to logs [n, C] and stats [C, K].
     """
-    d, columns, total_blocks = values.shape[1], found.shape[1], blocks.shape[0]
-    cols, levels = np.empty(d, dtype=np.int64), np.empty(columns - d, dtype=np.int64)
-    place_of, now = np.empty(d, dtype=np.int64), np.empty(columns - d, dtype=np.int64)
+    d, columns, total_blocks = values.shape[1], component.shape[1], blocks.shape[0]
+    cols, level_columns = np.empty(d, dtype=np.int64), np.empty(columns - d, dtype=np.int64)
+    position, levels = np.empty(d, dtype=np.int64), np.empty(columns - d, dtype=np.int64)
     active, unknown = np.empty(total_blocks, dtype=np.int64), np.empty(total_blocks, dtype=np.bool_)
     A, V, M = np.empty((d, d)), np.empty((d, d)), np.empty((d, d))
     h, mean, first = np.empty(d), np.empty(d), np.empty(d)
-    parts = np.empty(most)
+    log_terms = np.empty(most)
     for i in range(values.shape[0]):
         x = values[i]
         for k in range(columns):
-            if found[i, k] != k:
+            if component[i, k] != k:
                 continue
             q = r = actives = 0
             configurations = 1
             for j in range(d):
-                place_of[j] = -1
-                if found[i, j] == k:
-                    cols[q], place_of[j] = j, q
+                position[j] = -1
+                if component[i, j] == k:
+                    cols[q], position[j] = j, q
                     q += 1
             for j in range(columns - d):
-                now[j] = codes[i, j]
-                if found[i, d + j] == k:
-                    levels[r] = j
+                levels[j] = codes[i, j]
+                if component[i, d + j] == k:
+                    level_columns[r] = j
                     r += 1
                     configurations *= sizes[j]
             for g in range(total_blocks):
-                touched = found[i, blocks[g, 0]] == k
+                touched = component[i, blocks[g, 0]] == k
                 unknown[g] = False
                 for m in range(choosing.shape[1]):
-                    if choosing[g, m] >= 0 and found[i, d + choosing[g, m]] == k:
+                    if choosing[g, m] >= 0 and component[i, d + choosing[g, m]] == k:
                         unknown[g] = touched = True
                 for m in range(linear.shape[1]):
-                    touched |= linear[g, m] >= 0 and found[i, linear[g, m]] == k
+                    touched |= linear[g, m] >= 0 and component[i, linear[g, m]] == k
                 if touched:
                     active[actives] = g
                     actives += 1
@@ -271,37 +275,49 @@ def enumerated(
                     continue
                 w = weights[c]
                 highest = -np.inf
-                for turn in range(configurations):
-                    _level(turn, levels, r, sizes, now)
-                    _dense(w, x, cols, q, place_of, single, pair, A, h)
+                for configuration in range(configurations):
+                    _set_levels(configuration, level_columns, r, sizes, levels)
+                    _dense(w, x, cols, q, position, single, pair, A, h)
                     constant = _assemble(
-                        w, x, now, place_of, active, actives, blocks, linear, choosing, sizes, unknown, A, h
+                        w,
+                        x,
+                        levels,
+                        position,
+                        active,
+                        actives,
+                        blocks,
+                        linear,
+                        choosing,
+                        sizes,
+                        unknown,
+                        A,
+                        h,
                     )
-                    parts[turn] = constant + factorise(q, A, h, mean, V)
-                    highest = max(highest, parts[turn])
+                    log_terms[configuration] = constant + factorise(q, A, h, mean, V)
+                    highest = max(highest, log_terms[configuration])
                 total = 0.0
-                for turn in range(configurations):
-                    total += math.exp(parts[turn] - highest)
-                whole = highest + math.log(total)
-                logs[i, c] += whole
+                for configuration in range(configurations):
+                    total += math.exp(log_terms[configuration] - highest)
+                log_total = highest + math.log(total)
+                logs[i, c] += log_total
                 if not counting:
                     continue
                 for a in range(q):
                     first[a] = 0.0
                     for b in range(q):
                         M[a, b] = 0.0
-                for turn in range(configurations):
-                    share = math.exp(parts[turn] - whole)
+                for configuration in range(configurations):
+                    share = math.exp(log_terms[configuration] - log_total)
                     if share < 1e-300:
                         continue
                     if configurations > 1:
-                        _level(turn, levels, r, sizes, now)
-                        _dense(w, x, cols, q, place_of, single, pair, A, h)
+                        _set_levels(configuration, level_columns, r, sizes, levels)
+                        _dense(w, x, cols, q, position, single, pair, A, h)
                         _assemble(
                             w,
                             x,
-                            now,
-                            place_of,
+                            levels,
+                            position,
                             active,
                             actives,
                             blocks,
@@ -314,7 +330,7 @@ def enumerated(
                         )
                         factorise(q, A, h, mean, V)
                     _count(
-                        stats[c], share * credit[i, c], x, now, place_of, active, actives, blocks, linear, choosing,
+                        stats[c], share * credit[i, c], x, levels, position, active, actives, blocks, linear, choosing,
                         sizes, unknown, mean, V,
                     )  # fmt: skip
                     for a in range(q):
@@ -322,15 +338,15 @@ def enumerated(
                         for b in range(q):
                             M[a, b] += share * (V[a, b] + mean[a] * mean[b])
                 for a in range(q):
-                    at = cols[a]
-                    if single[at] >= 0:
-                        stats[c, single[at]] += credit[i, c] * first[a]
+                    column = cols[a]
+                    if single[column] >= 0:
+                        stats[c, single[column]] += credit[i, c] * first[a]
                     for j in range(d):
-                        place = pair[at, j]
-                        if place < 0:
+                        index = pair[column, j]
+                        if index < 0:
                             continue
-                        b = place_of[j]
+                        b = position[j]
                         if b < 0:
-                            stats[c, place] += credit[i, c] * first[a] * x[j]
+                            stats[c, index] += credit[i, c] * first[a] * x[j]
                         elif b >= a:
-                            stats[c, place] += credit[i, c] * M[a, b]
+                            stats[c, index] += credit[i, c] * M[a, b]

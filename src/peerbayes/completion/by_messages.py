@@ -1,11 +1,11 @@
-"""What missing values add, by messages along trees: compiled by numba on first use and cached.
+"""Terms of missing values, by message passing along trees: compiled by numba on first use and cached.
 
 All loops read W, whose entries are coefficients of the log joint: of x_i (h), of x_i² (−A_ii/2), of x_i x_j (−A_ij)
-and of configurations. Values that are missing stand as 0 in `values`; `missing` says which they are. Columns have at
-most one parent each, and a discrete column a discrete one.
+and of configurations. Missing values are 0 in `values`; `missing` says which they are. Columns have at most one
+parent each, and discrete columns a discrete one.
 
-    upwards     a missing discrete column gathers log potentials of its values, a missing continuous one
-                exp(hx − Ax²/2); what it says to a missing parent is that, summed or integrated over itself
+    upwards     a missing discrete column collects log potentials of its values, a missing continuous one
+                exp(hx − Ax²/2); its message to a missing parent is the sum or integral over its own values
     downwards   probabilities of pairs of values, and moments, come back
 """
 
@@ -16,7 +16,7 @@ from numba import njit
 
 LOG_2PI = math.log(2 * math.pi)
 
-# A precision is at least this share of what it was before a child is integrated out: rounding alone makes it smaller.
+# The least precision, as a share of its value before a child is integrated out: only rounding makes it smaller.
 PIVOT = 1e-13
 
 
@@ -25,15 +25,15 @@ def along_trees(
     weights, tables, values, codes, missing, order, parent, single, pair, block, sizes, most, counting, credit, logs,
     stats,
 ):  # fmt: skip
-    """W [C, K], exp(W) of log probabilities [C, K], rows [n, Dc], [n, Dd], missing [n, D]: logs and stats are added to.
+    """Add the terms of missing values to logs [n, C] and stats [C, K].
 
-    `order` has parents first. Where `counting`, classes without credit are passed over, and expected features times
-    credit are added to `stats`.
+    W [C, K], exp(W) of log probabilities [C, K], rows [n, Dc], [n, Dd], missing [n, D]. `order` has parents first.
+    Where `counting`, classes without credit are skipped, and expected features times credit are added to `stats`.
     """
     n, d = values.shape
     columns = missing.shape[1]
-    potential, said, scaled = np.empty((columns, most)), np.empty((columns, most)), np.empty((columns, most))
-    belief = np.empty((columns, most))
+    potential, message = np.empty((columns, most)), np.empty((columns, most))
+    scaled, belief = np.empty((columns, most)), np.empty((columns, most))
     A, h, first, second = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     touched = np.empty(columns, dtype=np.int64)
     for i in range(n):
@@ -52,19 +52,19 @@ def along_trees(
             w, table = weights[c], tables[c]
             _begin(w, x, absent, touched, count, parent, single, pair, sizes, potential, A, h)
             logs[i, c] += _upwards(
-                w, table, x, code, absent, touched, count, parent, pair, block, sizes, potential, said, scaled, belief,
-                A, h,
+                w, table, x, code, absent, touched, count, parent, pair, block, sizes, potential, message, scaled,
+                belief, A, h,
             )  # fmt: skip
             if counting:
                 _downwards(
-                    w, table, x, code, absent, touched, count, parent, single, pair, block, sizes, said, scaled, belief,
-                    A, h, first, second, credit[i, c], stats[c],
+                    w, table, x, code, absent, touched, count, parent, single, pair, block, sizes, message, scaled,
+                    belief, A, h, first, second, credit[i, c], stats[c],
                 )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
 def _begin(w, x, absent, touched, count, parent, single, pair, sizes, potential, A, h):
-    """What dense features say of each missing column and of a parent that is present."""
+    """Set the potentials of each missing column from the dense features and from an observed parent."""
     d = x.size
     for s in range(count):
         j = touched[s]
@@ -95,19 +95,19 @@ def _upwards(
     block,
     sizes,
     potential,
-    said,
+    message,
     scaled,
     belief,
     A,
     h,
 ):
-    """Children first: what each column says to a missing parent. The log of the whole sum and integral."""
+    """Pass messages from children to missing parents; return the log of the sum and integral over missing values."""
     d, total = x.size, 0.0
     for s in range(count - 1, -1, -1):
         j = touched[s]
         p = parent[j]
         above = p >= 0 and absent[p]
-        place, width = block[j, 0], block[j, 1]
+        offset, width = block[j, 0], block[j, 1]
         if j >= d:
             total += _discrete_upwards(
                 w,
@@ -118,11 +118,11 @@ def _upwards(
                 above,
                 absent[j],
                 code,
-                place,
+                offset,
                 width,
                 sizes,
                 potential,
-                said,
+                message,
                 scaled,
                 belief,
             )
@@ -131,16 +131,16 @@ def _upwards(
                 h[p] += w[pair[j, p]] * x[j]
                 continue
             for a in range(sizes[p - d]):
-                base = place + a * width
+                base = offset + a * width
                 potential[p, a] += w[base] + x[j] * (w[base + 1] + x[j] * w[base + 2])
         elif p >= d and above:
             for a in range(sizes[p - d]):
-                base = place + a * width
-                own, slope = A[j] - 2.0 * w[base + 2], h[j] + w[base + 1]
-                potential[p, a] += w[base] + 0.5 * (slope * slope / own + LOG_2PI - math.log(own))
+                base = offset + a * width
+                precision, slope = A[j] - 2.0 * w[base + 2], h[j] + w[base + 1]
+                potential[p, a] += w[base] + 0.5 * (slope * slope / precision + LOG_2PI - math.log(precision))
         else:
             if p >= d:
-                base = place + code[p - d] * width
+                base = offset + code[p - d] * width
                 A[j] -= 2.0 * w[base + 2]
                 h[j] += w[base + 1]
             total += 0.5 * (h[j] * h[j] / A[j] + LOG_2PI - math.log(A[j]))
@@ -153,15 +153,15 @@ def _upwards(
 
 @njit(cache=True, nogil=True)
 def _discrete_upwards(
-    w, table, d, j, p, above, absent, code, place, width, sizes, potential, said, scaled, belief
+    w, table, d, j, p, above, absent, code, offset, width, sizes, potential, message, scaled, belief
 ):
-    """A discrete column: its value, or its potential, to a missing parent; or its belief, where it has none above."""
+    """Send a discrete column's message to its missing parent, or set its belief if it has none; return a log term."""
     if not absent:
         for b in range(sizes[p - d]):
-            potential[p, b] += w[place + b * width + code[j - d]]
+            potential[p, b] += w[offset + b * width + code[j - d]]
         return 0.0
     r, highest, total = sizes[j - d], -np.inf, 0.0
-    base = place + (code[p - d] * width if p >= 0 and not above else 0)
+    base = offset + (code[p - d] * width if p >= 0 and not above else 0)
     for a in range(r):
         if not above:
             potential[j, a] += w[base + a]
@@ -176,24 +176,24 @@ def _discrete_upwards(
     for b in range(sizes[p - d]):
         total = 0.0
         for a in range(r):
-            total += table[place + b * width + a] * scaled[j, a]
-        said[j, b] = total
+            total += table[offset + b * width + a] * scaled[j, a]
+        message[j, b] = total
         potential[p, b] += math.log(total) + highest
     return 0.0
 
 
 @njit(cache=True, nogil=True)
 def _downwards(
-    w, table, x, code, absent, touched, count, parent, single, pair, block, sizes, said, scaled, belief, A, h, first,
+    w, table, x, code, absent, touched, count, parent, single, pair, block, sizes, message, scaled, belief, A, h, first,
     second, share, stats,
 ):  # fmt: skip
-    """Parents first: expected features times `share`, added to stats [K]."""
+    """Pass beliefs from parents to children, and add expected features times `share` to stats [K]."""
     d = x.size
     for s in range(count):
         j = touched[s]
         p = parent[j]
         above = p >= 0 and absent[p]
-        place, width = block[j, 0], block[j, 1]
+        offset, width = block[j, 0], block[j, 1]
         if j >= d:
             _discrete_downwards(
                 table,
@@ -203,10 +203,10 @@ def _downwards(
                 above,
                 absent[j],
                 code,
-                place,
+                offset,
                 width,
                 sizes,
-                said,
+                message,
                 scaled,
                 belief,
                 share,
@@ -218,24 +218,24 @@ def _downwards(
                 stats[pair[j, p]] += share * x[j] * first[p]
                 continue
             for b in range(sizes[p - d]):
-                base, part = place + b * width, share * belief[p, b]
-                stats[base] += part
-                stats[base + 1] += part * x[j]
-                stats[base + 2] += part * x[j] * x[j]
+                base, weight = offset + b * width, share * belief[p, b]
+                stats[base] += weight
+                stats[base + 1] += weight * x[j]
+                stats[base + 2] += weight * x[j] * x[j]
             continue
         if p >= d and above:
             first[j] = second[j] = 0.0
             for b in range(sizes[p - d]):
-                base = place + b * width
-                own = A[j] - 2.0 * w[base + 2]
-                mean = (h[j] + w[base + 1]) / own
-                square = 1.0 / own + mean * mean
+                base = offset + b * width
+                precision = A[j] - 2.0 * w[base + 2]
+                mean = (h[j] + w[base + 1]) / precision
+                square = 1.0 / precision + mean * mean
                 first[j] += belief[p, b] * mean
                 second[j] += belief[p, b] * square
-                part = share * belief[p, b]
-                stats[base] += part
-                stats[base + 1] += part * mean
-                stats[base + 2] += part * square
+                weight = share * belief[p, b]
+                stats[base] += weight
+                stats[base + 1] += weight * mean
+                stats[base + 2] += weight * square
         elif above:
             across = w[pair[j, p]]
             first[j] = (h[j] + across * first[p]) / A[j]
@@ -246,7 +246,7 @@ def _downwards(
             first[j] = h[j] / A[j]
             second[j] = 1.0 / A[j] + first[j] * first[j]
             if p >= d:
-                base = place + code[p - d] * width
+                base = offset + code[p - d] * width
                 stats[base + 1] += share * first[j]
                 stats[base + 2] += share * second[j]
             elif p >= 0:
@@ -259,24 +259,24 @@ def _downwards(
 
 @njit(cache=True, nogil=True)
 def _discrete_downwards(
-    table, d, j, p, above, absent, code, place, width, sizes, said, scaled, belief, share, stats
+    table, d, j, p, above, absent, code, offset, width, sizes, message, scaled, belief, share, stats
 ):
-    """A discrete column: expected cells, and its belief for the columns below."""
+    """Add the expected cells of a discrete column, and set its belief for its children."""
     if not absent:
         for b in range(sizes[p - d]):
-            stats[place + b * width + code[j - d]] += share * belief[p, b]
+            stats[offset + b * width + code[j - d]] += share * belief[p, b]
         return
     r = sizes[j - d]
     if not above:
-        base = place + (code[p - d] * width if p >= 0 else 0)
+        base = offset + (code[p - d] * width if p >= 0 else 0)
         for a in range(r):
             stats[base + a] += share * belief[j, a]
         return
     for a in range(r):
         belief[j, a] = 0.0
     for b in range(sizes[p - d]):
-        factor = belief[p, b] / said[j, b]
+        factor = belief[p, b] / message[j, b]
         for a in range(r):
-            both = factor * table[place + b * width + a] * scaled[j, a]
+            both = factor * table[offset + b * width + a] * scaled[j, a]
             belief[j, a] += both
-            stats[place + b * width + a] += share * both
+            stats[offset + b * width + a] += share * both

@@ -1,4 +1,4 @@
-"""Φ of rows as it is known: a missing value is 0, and a block with a missing discrete column is left empty."""
+"""Observed features: Φ in which a missing value is 0 and a block with a missing discrete column is empty."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ import numpy as np
 
 from peerbayes.families.base import Family, Rows
 
-# Entries of Φ that are held between passes, and how many are made at a time beyond.
-HELD, AT_ONCE = 1 << 23, 1 << 19
+# The most entries of Φ that are kept between passes; and entries of a block, if there are more.
+HELD_ENTRIES, BLOCK_ENTRIES = 1 << 23, 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """Products with Φ, which is held where it is small and made block by block where it is not."""
+class ObservedFeatures:
+    """Products with Φ, which is kept in memory if it is small, and computed block by block if not."""
 
     family: Family
     rows: Rows  # [n, Dc] without NaN unless φ takes it, [n, Dd]
 
     def logits(self, weights: np.ndarray) -> np.ndarray:
-        """ΦWᵀ: [C, K] -> [n, C]."""
+        """Return ΦWᵀ: [C, K] -> [n, C]."""
         out = np.empty((len(self.rows.values), len(weights)))
-        for part, features in self._blocks():
-            out[part] = features @ weights.T
+        for block, features in self._blocks():
+            out[block] = features @ weights.T
         return out
 
     def sums(self, credit: np.ndarray) -> np.ndarray:
-        """YᵀΦ of any credit Y [n, C]: [C, K]."""
+        """Return YᵀΦ of any credit Y: [n, C] -> [C, K]."""
         total = np.zeros((credit.shape[1], self.family.size))
-        for part, features in self._blocks():
-            total += (features.T @ credit[part]).T
+        for block, features in self._blocks():
+            total += (features.T @ credit[block]).T
         return total
 
     def _blocks(self) -> Iterator[tuple[slice, Any]]:
+        """Yield slices of the rows with their Φ."""
         rows = len(self.rows.values)
         entries = self.family.filled if self.family.wide else self.family.size
-        if rows * entries <= HELD:
+        if rows * entries <= HELD_ENTRIES:
             yield slice(0, rows), self._features
             return
-        size = max(64, AT_ONCE // entries)
+        size = max(64, BLOCK_ENTRIES // entries)
         for start in range(0, rows, size):
-            part = slice(start, start + size)
-            yield part, self._made(Rows(self.rows.values[part], self.rows.codes[part]))
+            block = slice(start, start + size)
+            yield block, self._expand(Rows(self.rows.values[block], self.rows.codes[block]))
 
     @cached_property
     def _features(self) -> Any:
-        return self._made(self.rows)
+        return self._expand(self.rows)
 
-    def _made(self, rows: Rows) -> Any:
+    def _expand(self, rows: Rows) -> Any:
         return self.family.sparse(rows) if self.family.wide else np.asarray(self.family.features(rows))

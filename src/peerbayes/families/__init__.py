@@ -1,4 +1,4 @@
-"""Families: what a class looks like. Two pure functions each, φ and θ, and a prior."""
+"""Families: the model of a class, as two pure functions, φ and θ, and a prior."""
 
 from peerbayes.families.base import Family, Rows
 from peerbayes.families.bayes_net import BayesNet

@@ -3,15 +3,15 @@
     log p(x, c) = log p(c) + Σ_j log p(x_j | parents of j, c)
 
 A discrete column has a table over its (discrete) parents; a continuous one is linear Gaussian in its continuous
-parents, with coefficients of its own for each class and each configuration d of its discrete parents:
+parents, with separate coefficients for each class and each configuration d of its discrete parents:
 
     x_j ~ N(a + b·x_Q, q)        (a, b, q) of (c, d)
 
-All of it is linear in products of what a column and its parents hold, so
+The log joint is linear in products of a column and its parents, so
 
     φ(x) = [ 1 | x_i | x_i² | x_i x_j of linked columns | one-hots of (parents, x_j) | one-hots of d times 1, x, xx' ]
 
-and S holds counts and second moments, from which θ reads every table and every regression in closed form.
+and S holds counts and second moments, from which θ computes every table and every regression in closed form.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from peerbayes.families.gaussian import floored_precision
 from peerbayes.families.lines import SLOPE_LIMIT, Lines
 from peerbayes.families.structures import Parents, checked, order
 
-# The largest correlation of a column with a parent while calibrating: noise makes it exceed one.
+# The largest correlation of a column with a parent in calibration, where noise can push it above one.
 CORRELATION = 0.995
 
 
 class BayesNetParameters(NamedTuple):
-    """θ(S) of each column alone, in standardised units."""
+    """θ(S) marginalised to each column, in standardised units."""
 
     log_prior: Array  # [..., C]
     mean: Array  # [..., C, Dc]
@@ -45,17 +45,17 @@ class BayesNetParameters(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Discrete columns of one shape: r values each, `configurations` of the parents."""
+    """Discrete columns of one shape: r values each, and the same number of configurations of the parents."""
 
     columns: tuple[int, ...]
-    cells: np.ndarray  # [G, configurations, r] where their counts are in φ
+    cells: np.ndarray  # [G, configurations, r] indices of their counts in φ
 
 
 class Regression(NamedTuple):
-    """Continuous columns of one shape: as many continuous parents, as many configurations of the discrete ones."""
+    """Continuous columns of one shape: equally many continuous parents and configurations of the discrete ones."""
 
     columns: tuple[int, ...]
-    moments: np.ndarray  # [G, configurations, 2 + q, 2 + q] where Σuuᵀ of u = (1, x_j, x_Q) is in φ
+    moments: np.ndarray  # [G, configurations, 2 + q, 2 + q] indices of Σuuᵀ in φ, u = (1, x_j, x_Q)
 
 
 class Conditional(NamedTuple):
@@ -77,29 +77,30 @@ class BayesNet(Family):
     calibrated_shrinkage: ClassVar[float] = 5.0
 
     parents: Parents = ()
-    """Of each column, continuous ones first; () stands for none at all: naive Bayes."""
+    """The parents of each column, continuous ones first; () means no parents at all: naive Bayes."""
     shrinkage: float = 0.0
     """Rows of independence added to each dependence, as a share of all rows N."""
 
     def __post_init__(self) -> None:
         columns = self.continuous + len(self.cardinalities)
-        given = self.parents or ((),) * columns
-        object.__setattr__(self, "parents", checked(given, self.continuous, columns))
+        parents = self.parents or ((),) * columns
+        object.__setattr__(self, "parents", checked(parents, self.continuous, columns))
 
     def layout(self) -> dict[str, Any]:
-        return {**super().layout(), "parents": [list(own) for own in self.parents]}
+        return {**super().layout(), "parents": [list(column_parents) for column_parents in self.parents]}
 
-    # --- where everything is ---------------------------------------------------------------------------
+    # --- layout of the features -----------------------------------------------------------------------
 
     def split(self, column: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """A column's continuous and discrete parents, the latter as numbers of discrete columns."""
-        own = self.parents[column]
+        """Return a column's continuous and discrete parents, the latter numbered among the discrete columns."""
+        parents = self.parents[column]
         return (
-            tuple(parent for parent in own if parent < self.continuous),
-            tuple(parent - self.continuous for parent in own if parent >= self.continuous),
+            tuple(parent for parent in parents if parent < self.continuous),
+            tuple(parent - self.continuous for parent in parents if parent >= self.continuous),
         )
 
     def _configurations(self, discrete: tuple[int, ...]) -> int:
+        """Return the number of joint values of discrete columns."""
         return math.prod(self.cardinalities[parent] for parent in discrete)
 
     @cached_property
@@ -125,8 +126,8 @@ class BayesNet(Family):
 
     @cached_property
     def blocks(self) -> list[tuple[int, int, int, int]]:
-        """What follows the dense features, for each column: (column, where, configurations, entries of each)."""
-        blocks, place = [], self.dense_size
+        """The blocks after the dense features: (column, offset, configurations, entries per configuration) of each."""
+        blocks, offset = [], self.dense_size
         for column in range(self.continuous + len(self.cardinalities)):
             linear, discrete = self.split(column)
             if column in self._plain:
@@ -136,22 +137,22 @@ class BayesNet(Family):
             else:
                 entries = 1 + (1 + len(linear)) + (1 + len(linear)) * (2 + len(linear)) // 2
             configurations = self._configurations(discrete)
-            blocks.append((column, place, configurations, entries))
-            place += configurations * entries
+            blocks.append((column, offset, configurations, entries))
+            offset += configurations * entries
         return blocks
 
     @property
     def size(self) -> int:
-        _, place, configurations, entries = self.blocks[-1] if self.blocks else (0, self.dense_size, 0, 0)
-        return place + configurations * entries
+        _, offset, configurations, entries = self.blocks[-1] if self.blocks else (0, self.dense_size, 0, 0)
+        return offset + configurations * entries
 
     @cached_property
     def tables(self) -> list[Table]:
-        """Discrete columns, those of one shape together."""
+        """Discrete columns, grouped by shape."""
         shapes: dict[tuple[int, int], list[tuple[int, np.ndarray]]] = {}
-        for column, place, configurations, entries in self.blocks:
+        for column, offset, configurations, entries in self.blocks:
             if column >= self.continuous:
-                cells = place + np.arange(configurations * entries).reshape(configurations, entries)
+                cells = offset + np.arange(configurations * entries).reshape(configurations, entries)
                 shapes.setdefault((configurations, entries), []).append((column, cells))
         return [
             Table(tuple(c for c, _ in group), np.stack([cells for _, cells in group]))
@@ -160,23 +161,23 @@ class BayesNet(Family):
 
     @cached_property
     def regressions(self) -> list[Regression]:
-        """Continuous columns, those of one shape together; dense ones apart from those with discrete parents."""
+        """Continuous columns, grouped by shape; dense ones separate from those with discrete parents."""
         dense: dict[tuple[int, ...], int] = {(): 0}
-        dense |= {(i,): 1 + place for place, i in enumerate(self.singles)}
-        dense |= {pair: 1 + len(self.singles) + place for place, pair in enumerate(self.products)}
+        dense |= {(i,): 1 + offset for offset, i in enumerate(self.singles)}
+        dense |= {pair: 1 + len(self.singles) + offset for offset, pair in enumerate(self.products)}
         shapes: dict[tuple[int, int, bool], list[tuple[int, np.ndarray]]] = {}
         for j in self._plain:
             u: list[tuple[int, ...]] = [(), (j,), *((p,) for p in self.split(j)[0])]
             moments = np.array([[dense[tuple(sorted(a + b))] for b in u] for a in u])[None]
             shapes.setdefault((1, len(u), True), []).append((j, moments))
-        for column, place, configurations, entries in self.blocks:
+        for column, offset, configurations, entries in self.blocks:
             if column < self.continuous:
                 width = 2 + len(self.split(column)[0])
                 moments = np.empty((configurations, width, width), dtype=np.int64)
                 upper, right = np.triu_indices(width)
                 for d in range(configurations):
                     moments[d, upper, right] = moments[d, right, upper] = (
-                        place + d * entries + np.arange(entries)
+                        offset + d * entries + np.arange(entries)
                     )
                 shapes.setdefault((configurations, width, False), []).append((column, moments))
         return [
@@ -186,11 +187,13 @@ class BayesNet(Family):
 
     @cached_property
     def linked(self) -> np.ndarray:
-        """Columns that φ alone cannot take where they are missing: all but discrete ones that depend on nothing and
-        that nothing depends on. [D]."""
-        parents = {parent for own in self.parents for parent in own}
+        """Columns whose missing values φ cannot represent: all but discrete ones without parents and children. [D]."""
+        parents = {parent for column_parents in self.parents for parent in column_parents}
         return np.array(
-            [j < self.continuous or bool(own) or j in parents for j, own in enumerate(self.parents)],
+            [
+                j < self.continuous or bool(column_parents) or j in parents
+                for j, column_parents in enumerate(self.parents)
+            ],
             dtype=bool,
         )
 
@@ -213,10 +216,10 @@ class BayesNet(Family):
     def tabled(self) -> list[tuple[slice, tuple[int, ...]]]:
         return [
             (
-                slice(place, place + configurations * entries),
+                slice(offset, offset + configurations * entries),
                 (column - self.continuous, *self.split(column)[1]),
             )
-            for column, place, configurations, entries in self.blocks
+            for column, offset, configurations, entries in self.blocks
             if column >= self.continuous
         ]
 
@@ -227,44 +230,46 @@ class BayesNet(Family):
         )
 
     def entries(self, rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
-        """A row is nowhere in a block whose column, or one of whose discrete parents, is missing."""
+        """Return indices and values; a row with a missing column or discrete parent has no entry in that block."""
         codes = np.asarray(rows.codes)
         cells = self._cells_of(codes)
-        places: list[np.ndarray] = []
+        indices: list[np.ndarray] = []
         values: list[np.ndarray] = []
-        for column, place, _, width in self.blocks:
+        for column, offset, _, width in self.blocks:
             if column >= self.continuous:
-                break  # these follow, all of them
+                break  # tables follow: see `cells`
             linear, discrete = self.split(column)
-            code, known = self._configuration(codes, discrete)
+            code, present = self._configuration(codes, discrete)
             u = np.stack([np.ones(code.shape), *(rows.values[..., i] for i in (column, *linear))], axis=-1)
             upper, right = np.triu_indices(2 + len(linear))
             values.append(u[..., upper] * u[..., right])
-            at = place + code[..., None] * width + np.arange(width)
-            places.append(np.where(known[..., None], at, self.size))
-        if not places:
+            cell = offset + code[..., None] * width + np.arange(width)
+            indices.append(np.where(present[..., None], cell, self.size))
+        if not indices:
             return cells, None
-        return np.concatenate([*places, cells], axis=-1), np.concatenate(
+        return np.concatenate([*indices, cells], axis=-1), np.concatenate(
             [*values, np.ones(cells.shape)], axis=-1
         )
 
     @cached_property
     def _steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where each discrete column's table begins [Dd]; its discrete parents, itself instead of none [q, Dd], and how
-        far one value more of each is from the last [q, Dd], 0 for none."""
+        """The offset of each discrete column's table [Dd], its discrete parents [q, Dd], and their strides [q, Dd].
+
+        Where a column has fewer parents than others, it stands for its own parent, with stride 0.
+        """
         tables = [block for block in self.blocks if block[0] >= self.continuous]
-        most = max((len(self.split(column)[1]) for column, *_ in tables), default=0)
-        parents = np.tile(np.arange(len(tables), dtype=np.int64), (most, 1))
-        steps = np.zeros((most, len(tables)), dtype=np.int64)
-        for own, (column, _, _, width) in enumerate(tables):
+        max_parents = max((len(self.split(column)[1]) for column, *_ in tables), default=0)
+        parents = np.tile(np.arange(len(tables), dtype=np.int64), (max_parents, 1))
+        steps = np.zeros((max_parents, len(tables)), dtype=np.int64)
+        for index, (column, _, _, width) in enumerate(tables):
             step = width
             for k, parent in reversed(list(enumerate(self.split(column)[1]))):
-                parents[k, own], steps[k, own] = parent, step
+                parents[k, index], steps[k, index] = parent, step
                 step *= self.cardinalities[parent]
-        return np.array([place for _, place, *_ in tables], dtype=np.int64), parents, steps
+        return np.array([offset for _, offset, *_ in tables], dtype=np.int64), parents, steps
 
     def _cells_of(self, codes: np.ndarray) -> np.ndarray:
-        """Which cell of each discrete column's table a row is in: [..., n, Dd]."""
+        """Return the cell of each discrete column's table that a row falls into: [..., n, Dd]."""
         begins, parents, steps = self._steps
         cells = codes + begins
         for parent, step in zip(parents, steps, strict=True):
@@ -281,9 +286,9 @@ class BayesNet(Family):
         if not self.blocks:
             return dense
         xp = array_namespace(dense)
-        places, values = self.entries(Rows(here(rows.values), here(rows.codes)))
-        cells = np.zeros((*places.shape[:-1], self.size + 1 - self.dense_size))  # the last one is nowhere
-        np.put_along_axis(cells, places - self.dense_size, 1.0 if values is None else values, axis=-1)
+        indices, values = self.entries(Rows(here(rows.values), here(rows.codes)))
+        cells = np.zeros((*indices.shape[:-1], self.size + 1 - self.dense_size))  # the last: missing values
+        np.put_along_axis(cells, indices - self.dense_size, 1.0 if values is None else values, axis=-1)
         return xp.concat([dense, beside(dense, cells[..., :-1], dense.dtype)], axis=-1)
 
     # --- θ ---------------------------------------------------------------------------------------------
@@ -291,91 +296,108 @@ class BayesNet(Family):
     def weights(self, stats: Array) -> Array:
         xp = array_namespace(stats)
         counts = self.counts(stats)
-        terms: list[Array] = []
-        parts: list[Array] = []
+        dense_terms: list[Array] = []
+        block_terms: list[Array] = []
         for regression in self.regressions:
             if self._is_line(regression):
                 continue
             natural = _natural(self._conditional(counts, regression))
             flat = xp.reshape(natural, (*stats.shape[:-1], math.prod(natural.shape[len(stats.shape) - 1 :])))
-            (terms if self._is_dense(regression) else parts).append(flat)
+            (dense_terms if self._is_dense(regression) else block_terms).append(flat)
         for table in self.tables:
             flat = self._log_table(counts, table)
-            parts.append(xp.reshape(flat, (*stats.shape[:-1], table.cells.size)))
+            block_terms.append(xp.reshape(flat, (*stats.shape[:-1], table.cells.size)))
         dense = self.lines.weights(counts, self._extra(counts), max(self.variance_floor, TINY))
-        if terms:
-            dense = dense + xp.concat(terms, axis=-1) @ beside(stats, self._gathering, stats.dtype)
-        if not parts:
+        if dense_terms:
+            dense = dense + xp.concat(dense_terms, axis=-1) @ beside(stats, self._summation, stats.dtype)
+        if not block_terms:
             return dense
-        together = xp.concat([dense, *parts], axis=-1)
-        return xp.take(together, beside(stats, self._places), axis=-1)
+        side_by_side = xp.concat([dense, *block_terms], axis=-1)
+        return xp.take(side_by_side, beside(stats, self._feature_order), axis=-1)
 
     def _is_dense(self, regression: Regression) -> bool:
+        """Whether the columns have no discrete parent."""
         return regression.columns[0] in self._plain
 
     def _is_line(self, regression: Regression) -> bool:
-        """Whether columns have at most one parent, a continuous one: see `lines`."""
+        """Whether the columns have no parent, or one continuous parent: see `lines`."""
         return self._is_dense(regression) and regression.moments.shape[-1] <= 3
 
     @cached_property
     def lines(self) -> Lines:
-        """Such columns; the dense features are squares after singles in the same order, then other products."""
-        singles = {column: place for place, column in enumerate(self.singles)}
-        products = {pair: place for place, pair in enumerate(self.products[len(singles) :])}
-        columns = [column for each in self.regressions if self._is_line(each) for column in each.columns]
+        """Columns with no parent or one continuous parent; the dense features are singles, squares, other products."""
+        singles = {column: index for index, column in enumerate(self.singles)}
+        products = {pair: index for index, pair in enumerate(self.products[len(singles) :])}
+        columns = [
+            column
+            for regression in self.regressions
+            if self._is_line(regression)
+            for column in regression.columns
+        ]
         links = [(column, *self.split(column)[0]) for column in columns]
         roots = [singles[link[0]] for link in links if len(link) == 1]
         links = [link for link in links if len(link) == 2]
-        places = [(singles[j], singles[p], products[min(j, p), max(j, p)]) for j, p in links]
-        children, parents, product = np.array(places, dtype=np.int64).reshape(-1, 3).T
-        most = CORRELATION if self.shrinkage else 1.0
-        alone = np.array(roots, dtype=np.int64)
-        return Lines(len(singles), len(products), alone, children, parents, product, most)
+        indices = [(singles[j], singles[p], products[min(j, p), max(j, p)]) for j, p in links]
+        children, parents, product = np.array(indices, dtype=np.int64).reshape(-1, 3).T
+        max_correlation = CORRELATION if self.shrinkage else 1.0
+        root_columns = np.array(roots, dtype=np.int64)
+        return Lines(len(singles), len(products), root_columns, children, parents, product, max_correlation)
 
     @cached_property
-    def _gathering(self) -> np.ndarray:
-        """Adds up what the other dense regressions say of each dense feature: [terms, dense_size] of 0 and 1."""
-        others = [each for each in self.regressions if self._is_dense(each) and not self._is_line(each)]
-        return np.eye(self.dense_size)[np.concatenate([_upper(each.moments).ravel() for each in others])]
+    def _summation(self) -> np.ndarray:
+        """The matrix that sums the terms of the other dense regressions for each dense feature: [terms, dense_size]."""
+        others = [
+            regression
+            for regression in self.regressions
+            if self._is_dense(regression) and not self._is_line(regression)
+        ]
+        return np.eye(self.dense_size)[
+            np.concatenate([_upper(regression.moments).ravel() for regression in others])
+        ]
 
     @cached_property
-    def _places(self) -> np.ndarray:
-        """Where each feature is when dense features, other regressions and tables are put side by side: [K]."""
-        places = [np.arange(self.dense_size)]
-        places += [_upper(each.moments).ravel() for each in self.regressions if not self._is_dense(each)]
-        places += [table.cells.ravel() for table in self.tables]
-        return np.argsort(np.concatenate(places))
+    def _feature_order(self) -> np.ndarray:
+        """The position of each feature in the concatenated dense features, other regressions and tables: [K]."""
+        indices = [np.arange(self.dense_size)]
+        indices += [
+            _upper(regression.moments).ravel()
+            for regression in self.regressions
+            if not self._is_dense(regression)
+        ]
+        indices += [table.cells.ravel() for table in self.tables]
+        return np.argsort(np.concatenate(indices))
 
     def _extra(self, counts: Counts) -> Array:
-        """The rows of independence that are added: [..., 1]."""
+        """Return how many rows of independence are added: [..., 1]."""
         xp = array_namespace(counts.stats)
         return self.shrinkage * xp.sum(counts.classes, axis=-1, keepdims=True)
 
     def _log_table(self, counts: Counts, table: Table) -> Array:
-        """log p(x_j | parents, c): [..., C, G, configurations, r]."""
+        """Return log p(x_j | parents, c): [..., C, G, configurations, r]."""
         xp = array_namespace(counts.stats)
-        cells = xp.maximum(self._taken(counts, table.cells), self._table_floor(counts, table))
+        cells = xp.maximum(self._gather(counts, table.cells), self._table_floor(counts, table))
         if table.cells.shape[1] > 1 and self.shrinkage:
-            alone = xp.sum(cells, axis=-2, keepdims=True)
-            cells = cells + self._extra(counts)[..., None, None, None] * alone / xp.sum(
-                alone, axis=-1, keepdims=True
+            marginal = xp.sum(cells, axis=-2, keepdims=True)
+            cells = cells + self._extra(counts)[..., None, None, None] * marginal / xp.sum(
+                marginal, axis=-1, keepdims=True
             )
         return xp.log(cells) - xp.log(xp.sum(cells, axis=-1, keepdims=True))
 
     def _table_floor(self, counts: Counts, table: Table) -> Array:
-        """The least a cell may hold: its even share of a class at the count floor. [..., 1, 1, 1, 1]."""
+        """Return the least count of a cell: its equal share of a class at the count floor. [..., 1, 1, 1, 1]."""
         xp = array_namespace(counts.stats)
         return xp.clip(counts.floor[..., None, None, None] / math.prod(table.cells.shape[1:]), TINY, None)
 
-    def _taken(self, counts: Counts, places: np.ndarray) -> Array:
+    def _gather(self, counts: Counts, indices: np.ndarray) -> Array:
+        """Return the statistics at an array of feature indices: [..., C, *indices.shape]."""
         xp = array_namespace(counts.stats)
-        flat = xp.take(counts.stats, beside(counts.stats, places.ravel()), axis=-1)
-        return xp.reshape(flat, (*counts.stats.shape[:-1], *places.shape))
+        flat = xp.take(counts.stats, beside(counts.stats, indices.ravel()), axis=-1)
+        return xp.reshape(flat, (*counts.stats.shape[:-1], *indices.shape))
 
     def _moments(self, counts: Counts, regression: Regression) -> tuple[Array, Array, Array, Array]:
-        """Count, the rows it is held at, mean and covariance of (x_j, x_Q) before its guards: [..., C, G, d, …]."""
+        """Return count, guarded count, mean and covariance of (x_j, x_Q) before its guards: [..., C, G, d, …]."""
         xp = array_namespace(counts.stats)
-        moments = self._taken(counts, regression.moments)
+        moments = self._gather(counts, regression.moments)
         configurations, width = regression.moments.shape[1:3]
         floor = xp.clip(counts.floor[..., None, None] / configurations, TINY, None)  # [..., 1, 1, 1]
         count = moments[..., 0, 0]
@@ -384,28 +406,29 @@ class BayesNet(Family):
         first, second = moments[..., 0, 1:], moments[..., 1:, 1:]
         identity = xp.eye(width - 1, dtype=moments.dtype, device=device(moments))
         second = second + lacking[..., None, None] * identity
-        if configurations > 1 and self.shrinkage:  # pseudo-rows like those of the whole class
+        if configurations > 1 and self.shrinkage:  # pseudo-rows with the moments of the class
             extra = self._extra(counts)[..., None, None]
-            whole = xp.sum(rows, axis=-1, keepdims=True)
-            first = first + (extra / whole)[..., None] * xp.sum(first, axis=-2, keepdims=True)
-            second = second + (extra / whole)[..., None, None] * xp.sum(second, axis=-3, keepdims=True)
+            total = xp.sum(rows, axis=-1, keepdims=True)
+            first = first + (extra / total)[..., None] * xp.sum(first, axis=-2, keepdims=True)
+            second = second + (extra / total)[..., None, None] * xp.sum(second, axis=-3, keepdims=True)
             rows = rows + extra
         mean = xp.clip(first / rows[..., None], -MEAN_LIMIT, MEAN_LIMIT)
         covariance = second / rows[..., None, None] - mean[..., :, None] * mean[..., None, :]
         return count, rows, mean, covariance
 
     def _conditional(self, counts: Counts, regression: Regression) -> Conditional:
+        """Return the guarded regressions of a group of columns."""
         xp = array_namespace(counts.stats)
         count, rows, mean, covariance = self._moments(counts, regression)
         least = max(self.variance_floor, TINY)
         spread = xp.clip(xp.linalg.diagonal(covariance), least, 1.0 / TINY)  # [..., 1 + q]
-        own, parents = mean[..., 0], mean[..., 1:]
+        column_mean, parent_means = mean[..., 0], mean[..., 1:]
         if mean.shape[-1] == 1:
-            return Conditional(own, parents, spread[..., 0], count)
+            return Conditional(column_mean, parent_means, spread[..., 0], count)
         limit = xp.sqrt(spread) * (CORRELATION if self.shrinkage else 1.0)
         limit = limit[..., :, None] * xp.sqrt(spread)[..., None, :]
-        kept = rows / (rows + self._extra(counts)[..., None, None])
-        covariance = xp.clip(covariance, -limit, limit) * kept[..., None, None]
+        shrink_factor = rows / (rows + self._extra(counts)[..., None, None])
+        covariance = xp.clip(covariance, -limit, limit) * shrink_factor[..., None, None]
         identity = xp.eye(mean.shape[-1], dtype=mean.dtype, device=device(mean))
         covariance = covariance * (1.0 - identity) + spread[..., None] * identity
         among, across = covariance[..., 1:, 1:], covariance[..., 1:, 0]
@@ -417,21 +440,21 @@ class BayesNet(Family):
         slopes = xp.clip(slopes, -SLOPE_LIMIT, SLOPE_LIMIT)
         explained = xp.sum(slopes * (2.0 * across - (among @ slopes[..., None])[..., 0]), axis=-1)
         variance = xp.clip(spread[..., 0] - explained, least, None)
-        return Conditional(own - xp.sum(slopes * parents, axis=-1), slopes, variance, count)
+        return Conditional(column_mean - xp.sum(slopes * parent_means, axis=-1), slopes, variance, count)
 
     def floored(self, stats: Array) -> Array:
         xp = array_namespace(stats)
         counts = self.counts(stats)
-        held = xp.sum(xp.astype(counts.stats[..., 0] < counts.floor, xp.int64), axis=-1)
+        guarded = xp.sum(xp.astype(counts.stats[..., 0] < counts.floor, xp.int64), axis=-1)
         for table in self.tables:
-            low = self._taken(counts, table.cells) < self._table_floor(counts, table)
-            held = held + xp.sum(xp.astype(low, xp.int64), axis=(-4, -3, -2, -1))
+            low = self._gather(counts, table.cells) < self._table_floor(counts, table)
+            guarded = guarded + xp.sum(xp.astype(low, xp.int64), axis=(-4, -3, -2, -1))
         for regression in self.regressions:
-            found = self._conditional(counts, regression)
+            conditional = self._conditional(counts, regression)
             floor = counts.floor[..., None, None] / regression.moments.shape[1]
-            low = (found.count < floor) | (found.variance <= max(self.variance_floor, TINY))
-            held = held + xp.sum(xp.astype(low, xp.int64), axis=(-3, -2, -1))
-        return held
+            low = (conditional.count < floor) | (conditional.variance <= max(self.variance_floor, TINY))
+            guarded = guarded + xp.sum(xp.astype(low, xp.int64), axis=(-3, -2, -1))
+        return guarded
 
     # --- priors and units ------------------------------------------------------------------------------
 
@@ -467,32 +490,34 @@ class BayesNet(Family):
         return prior
 
     @cached_property
-    def _of_column(self) -> dict[int, np.ndarray]:
-        """Where each column's statistics are in φ: [configurations, r], or [configurations, 2 + q, 2 + q]."""
-        groups = [(each.columns, each.cells) for each in self.tables]
-        groups += [(each.columns, each.moments) for each in self.regressions]
+    def _column_indices(self) -> dict[int, np.ndarray]:
+        """The indices of each column's statistics in φ: [configurations, r], or [configurations, 2 + q, 2 + q]."""
+        groups = [(table.columns, table.cells) for table in self.tables]
+        groups += [(regression.columns, regression.moments) for regression in self.regressions]
         return {
-            column: places for columns, many in groups for column, places in zip(columns, many, strict=True)
+            column: indices
+            for columns, stacked in groups
+            for column, indices in zip(columns, stacked, strict=True)
         }
 
     def moved(self, stats: np.ndarray, move: Move) -> tuple[Self, np.ndarray]:
         if np.any(move.order < 0):
             raise ValueError(f"a column without values cannot enter the regressions of {self.name}")
-        there = {int(old): new for new, old in enumerate(move.order)}
-        there |= {
+        new_columns = {int(old): new for new, old in enumerate(move.order)}
+        new_columns |= {
             self.continuous + old: move.order.size + new for new, old in enumerate(move.columns) if old >= 0
         }
         parents: list[list[int]] = [[] for _ in range(move.order.size + len(move.columns))]
-        for old, new in there.items():
-            parents[new] = [there[parent] for parent in self.parents[old]]
+        for old, new in new_columns.items():
+            parents[new] = [new_columns[parent] for parent in self.parents[old]]
         family = replace(
             self, continuous=move.order.size, cardinalities=move.cardinalities,
-            parents=tuple(tuple(sorted(own)) for own in parents),
+            parents=tuple(tuple(sorted(column_parents)) for column_parents in parents),
         )  # fmt: skip
         values = np.zeros((len(stats), family.size))
         values[:, 0] = stats[:, 0]
-        for old, new in there.items():
-            self._move_column(stats, values, family, old, new, there, move)
+        for old, new in new_columns.items():
+            self._move_column(stats, values, family, old, new, new_columns, move)
         return family, values
 
     def _move_column(
@@ -502,43 +527,46 @@ class BayesNet(Family):
         family: Self,
         old: int,
         new: int,
-        there: dict[int, int],
+        new_columns: dict[int, int],
         move: Move,
     ) -> None:
+        """Write the statistics of column `old` to column `new` of another family, in its units and categories."""
         linear, discrete = self.split(old)
-        own = stats[:, self._of_column[old]]  # [C, configurations, …]
-        target = family._of_column[new][self._configurations_there(family, discrete, new, there, move)]
+        block = stats[:, self._column_indices[old]]  # [C, configurations, …]
+        target = family._column_indices[new][
+            self._target_configurations(family, discrete, new, new_columns, move)
+        ]
         if old >= self.continuous:
-            values[:, target[:, move.levels[new - family.continuous]]] = own
+            values[:, target[:, move.levels[new - family.continuous]]] = block
             return
-        moving = [there[column] for column in (old, *linear)]
+        moving = [new_columns[column] for column in (old, *linear)]
         shift, ratio = move.shift[moving], move.ratio[moving]
         units = np.zeros((1 + len(moving), 1 + len(moving)))  # u' = units · u
         units[0, 0] = 1.0
         units[1:, 0], units[1:, 1:] = -shift * ratio, np.diag(ratio)
-        order = [0, 1, *(2 + place for place in np.argsort(moving[1:]))]
+        order = [0, 1, *(2 + position for position in np.argsort(moving[1:]))]
         units = units[order]
-        values[:, target] = units @ own @ units.T
+        values[:, target] = units @ block @ units.T
 
-    def _configurations_there(
-        self, family: Self, discrete: tuple[int, ...], new: int, there: dict[int, int], move: Move
+    def _target_configurations(
+        self, family: Self, discrete: tuple[int, ...], new: int, new_columns: dict[int, int], move: Move
     ) -> np.ndarray:
-        """The number there of each configuration of discrete parents here."""
+        """Return the number in the target family of each configuration of discrete parents."""
         sizes = [self.cardinalities[parent] for parent in discrete]
         levels = np.indices(sizes).reshape(len(sizes), -1) if sizes else np.zeros((0, 1), dtype=np.int64)
-        found = {}
+        target_levels = {}
         for parent, level in zip(discrete, levels, strict=True):
-            place = there[self.continuous + parent] - family.continuous
-            found[place] = move.levels[place][level]
+            column = new_columns[self.continuous + parent] - family.continuous
+            target_levels[column] = move.levels[column][level]
         code = np.zeros(levels.shape[1], dtype=np.int64)
-        for place in family.split(new)[1]:
-            code = code * family.cardinalities[place] + found[place]
+        for column in family.split(new)[1]:
+            code = code * family.cardinalities[column] + target_levels[column]
         return code
 
     # --- reading a model -------------------------------------------------------------------------------
 
     def parameters(self, stats: Array) -> BayesNetParameters:
-        """Of each column alone, given the class; the dependences are in `tables` and `regressions`."""
+        """Return the parameters of each column's marginal, given the class; see `conditionals` for the dependences."""
         xp = array_namespace(stats)
         counts = self.counts(stats)
         moments: dict[int, tuple[Array, Array]] = {}
@@ -551,16 +579,16 @@ class BayesNet(Family):
             mean = xp.sum(share * means[..., 0], axis=-1)
             variance = xp.sum(share * (spread + (means[..., 0] - mean[..., None]) ** 2), axis=-1)
             moments |= {
-                column: (mean[..., place], variance[..., place])
-                for place, column in enumerate(regression.columns)
+                column: (mean[..., index], variance[..., index])
+                for index, column in enumerate(regression.columns)
             }
         cells: dict[int, Array] = {}
         for table in self.tables:
-            held = xp.maximum(self._taken(counts, table.cells), self._table_floor(counts, table))
-            share = xp.sum(held, axis=-1, keepdims=True)
+            guarded = xp.maximum(self._gather(counts, table.cells), self._table_floor(counts, table))
+            share = xp.sum(guarded, axis=-1, keepdims=True)
             share = share / xp.sum(share, axis=-2, keepdims=True)
-            alone = xp.log(xp.sum(share * xp.exp(self._log_table(counts, table)), axis=-2))
-            cells |= {column: alone[..., place, :] for place, column in enumerate(table.columns)}
+            marginal = xp.log(xp.sum(share * xp.exp(self._log_table(counts, table)), axis=-2))
+            cells |= {column: marginal[..., index, :] for index, column in enumerate(table.columns)}
         empty = counts.stats[..., :0]
         mean, variance = (
             xp.stack([moments[j][k] for j in range(self.continuous)], axis=-1) if moments else empty
@@ -570,50 +598,50 @@ class BayesNet(Family):
         return BayesNetParameters(counts.log_prior, mean, variance, log_cells)
 
     def conditionals(self, stats: Array) -> dict[int, Any]:
-        """p(x_j | parents, c) of every column: log probabilities [..., C, configurations, r], or a regression."""
+        """Return p(x_j | parents, c) of each column: log probabilities [..., C, configurations, r], or a regression."""
         counts = self.counts(stats)
-        found: dict[int, Any] = {}
+        conditionals: dict[int, Any] = {}
         for table in self.tables:
             logs = self._log_table(counts, table)
-            found |= {column: logs[..., place, :, :] for place, column in enumerate(table.columns)}
+            conditionals |= {column: logs[..., index, :, :] for index, column in enumerate(table.columns)}
         for regression in self.regressions:
             fitted = self._conditional(counts, regression)
-            for place, column in enumerate(regression.columns):
+            for index, column in enumerate(regression.columns):
                 intercept, slopes, variance, count = fitted
-                found[column] = Conditional(
-                    intercept[..., place, :],
-                    slopes[..., place, :, :],
-                    variance[..., place, :],
-                    count[..., place, :],
+                conditionals[column] = Conditional(
+                    intercept[..., index, :],
+                    slopes[..., index, :, :],
+                    variance[..., index, :],
+                    count[..., index, :],
                 )
-        return found
+        return conditionals
 
     def contributions(self, stats: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Column j: log p(x_j | parents, c); nothing where it, or a discrete parent, is missing."""
+        """Column j: log p(x_j | parents, c); 0 where it, or a discrete parent, is missing."""
         terms = np.zeros((rows.codes.shape[0], stats.shape[0], self.continuous + len(self.cardinalities)))
-        for column, found in self.conditionals(stats).items():
+        for column, conditional in self.conditionals(stats).items():
             linear, discrete = self.split(column)
-            configuration, known = self._configuration(rows.codes, discrete)
+            configuration, present = self._configuration(rows.codes, discrete)
             if column >= self.continuous:
                 code = rows.codes[:, column - self.continuous]
-                term, known = found[:, configuration, np.maximum(code, 0)], known & (code >= 0)
+                term, present = conditional[:, configuration, np.maximum(code, 0)], present & (code >= 0)
             else:
-                expected = found.intercept[:, configuration] + np.sum(
-                    found.slopes[:, configuration] * rows.values[:, linear], axis=-1
+                expected = conditional.intercept[:, configuration] + np.sum(
+                    conditional.slopes[:, configuration] * rows.values[:, linear], axis=-1
                 )
-                variance = found.variance[:, configuration]
-                apart = rows.values[:, column] - expected
-                term = -0.5 * (LOG_2PI + np.log(variance) + apart**2 / variance)
-            terms[:, :, column] = np.where(known, term, 0.0).T
+                variance = conditional.variance[:, configuration]
+                deviation = rows.values[:, column] - expected
+                term = -0.5 * (LOG_2PI + np.log(variance) + deviation**2 / variance)
+            terms[:, :, column] = np.where(present, term, 0.0).T
         return np.asarray(self.counts(stats).log_prior), terms
 
     def _configuration(self, codes: np.ndarray, discrete: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Which values discrete parents have together, and whether all are known: two [..., n]."""
-        code, known = np.zeros(codes.shape[:-1], dtype=np.int64), np.ones(codes.shape[:-1], dtype=bool)
+        """Return the configuration of discrete parents, and whether all of them are present: two [..., n]."""
+        code, present = np.zeros(codes.shape[:-1], dtype=np.int64), np.ones(codes.shape[:-1], dtype=bool)
         for parent in discrete:
             code = code * self.cardinalities[parent] + np.maximum(codes[..., parent], 0)
-            known &= codes[..., parent] >= 0
-        return code, known
+            present &= codes[..., parent] >= 0
+        return code, present
 
     def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
         values = np.zeros((labels.size, self.continuous))
@@ -622,35 +650,40 @@ class BayesNet(Family):
         for column in order(self.parents):
             linear, discrete = self.split(column)
             configuration, _ = self._configuration(codes, discrete)
-            found = conditionals[column]
+            conditional = conditionals[column]
             if column >= self.continuous:
-                cumulative = np.cumsum(np.exp(found[labels, configuration]), axis=1)
+                cumulative = np.cumsum(np.exp(conditional[labels, configuration]), axis=1)
                 draws = rng.random(labels.size) * cumulative[:, -1]
                 codes[:, column - self.continuous] = np.sum(draws[:, None] >= cumulative, axis=1)
             else:
-                mean = found.intercept[labels, configuration] + np.sum(
-                    found.slopes[labels, configuration] * values[:, linear], axis=-1
+                mean = conditional.intercept[labels, configuration] + np.sum(
+                    conditional.slopes[labels, configuration] * values[:, linear], axis=-1
                 )
-                deviation = np.sqrt(found.variance[labels, configuration])
+                deviation = np.sqrt(conditional.variance[labels, configuration])
                 values[:, column] = mean + deviation * rng.standard_normal(labels.size)
         return Rows(values, codes)
 
 
 def _upper(moments: np.ndarray) -> np.ndarray:
-    """The upper triangles of index matrices: [..., u, u] -> [..., u (u + 1) / 2]."""
+    """Return the upper triangles of index matrices: [..., u, u] -> [..., u (u + 1) / 2]."""
     upper, right = np.triu_indices(moments.shape[-1])
     return moments[..., upper, right]
 
 
-def _natural(found: Conditional) -> Array:
-    """Weights of 1, x and xx' in log N(x_j; a + b·x_Q, q) = −½ log 2πq − (v·u)²/2q, v = (−a, 1, −b)."""
-    xp = array_namespace(found.variance)
+def _natural(conditional: Conditional) -> Array:
+    """Return the weights of 1, x and xx' in log N(x_j; a + b·x_Q, q) = −½ log 2πq − (v·u)²/2q, v = (−a, 1, −b)."""
+    xp = array_namespace(conditional.variance)
     direction = xp.concat(
-        [-found.intercept[..., None], xp.ones_like(found.intercept)[..., None], -found.slopes], axis=-1
+        [
+            -conditional.intercept[..., None],
+            xp.ones_like(conditional.intercept)[..., None],
+            -conditional.slopes,
+        ],
+        axis=-1,
     )
     upper, right = np.triu_indices(direction.shape[-1])
     first, second = (xp.take(direction, beside(direction, index), axis=-1) for index in (upper, right))
     twice = beside(direction, np.where(upper == right, -0.5, -1.0), direction.dtype)
-    natural = twice * first * second / found.variance[..., None]
-    constant = -0.5 * (LOG_2PI + xp.log(found.variance))
+    natural = twice * first * second / conditional.variance[..., None]
+    constant = -0.5 * (LOG_2PI + xp.log(conditional.variance))
     return natural + constant[..., None] * beside(direction, np.eye(1, upper.size)[0], direction.dtype)

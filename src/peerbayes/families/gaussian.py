@@ -2,8 +2,8 @@
 
     φ(x) = [ 1 | x₁ … x_d | x_i x_j for i ≤ j | one-hots ]
 
-Discrete columns keep their naive Bayes one-hots beside the Gaussian block, independent of it given the class.
-φ takes rows without their discrete values; rows without a continuous one are completed by what the others say of it.
+Discrete columns keep their naive Bayes one-hots next to the Gaussian block, independent of it given the class.
+φ represents missing discrete values; missing continuous ones are completed from the observed columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from array_api_compat import array_namespace, device
 from peerbayes.core import Array
 from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, Rows, beside
 
-# Up to this many covariances it is not worth finding out which of them need their eigenvalues.
+# Up to this many covariances, all are inverted by eigenvalues if one needs them.
 FEW_MATRICES = 4
 
 
@@ -33,7 +33,7 @@ class GaussianParameters(NamedTuple):
 
 
 class Precision(NamedTuple):
-    """Guarded covariances, inverted, and how many eigenvalues a floor had to hold."""
+    """Guarded covariances, their inverses, and how many eigenvalues were raised to the floor."""
 
     matrix: Array  # [..., d, d] Σ⁻¹
     covariance: Array  # [..., d, d] Σ
@@ -63,10 +63,10 @@ class Gaussian(Family):
 
     @cached_property
     def _unpack(self) -> np.ndarray:
-        """For each entry of a [d, d] matrix, flat: its place among the products. [d·d]."""
-        place = np.zeros((self.continuous, self.continuous), dtype=np.int64)
-        place[self._triangle] = np.arange(self._triangle[0].size)
-        return np.maximum(place, place.T).ravel()
+        """For each entry of a flattened [d, d] matrix, its index among the products: [d·d]."""
+        index = np.zeros((self.continuous, self.continuous), dtype=np.int64)
+        index[self._triangle] = np.arange(self._triangle[0].size)
+        return np.maximum(index, index.T).ravel()
 
     def dense(self, values: Array) -> Array:
         xp = array_namespace(values)
@@ -103,15 +103,15 @@ class Gaussian(Family):
         return self.floored_counts(counts) + at_limit + xp.sum(precision.held, axis=-1)
 
     def _baseline(self, counts: Counts, precision: Precision) -> Array:
-        """log p(c) − ½ (d log 2π + log |Σ_c|): [..., C]."""
+        """Return log p(c) − ½ (d log 2π + log |Σ_c|): [..., C]."""
         return counts.log_prior - 0.5 * (self.continuous * LOG_2PI + precision.logdet)
 
     def _covariance(self, counts: Counts, mean: Array, second: Array) -> Array:
-        """The covariances before their floor: [..., C, d, d], or [..., 1, d, d] when shared."""
+        """Return the covariances before their floor: [..., C, d, d], or [..., 1, d, d] when shared."""
         raise NotImplementedError
 
     def _moments(self, counts: Counts) -> tuple[Array, Precision]:
-        """Guarded means [..., C, d] and precisions [..., C or 1, d, d]."""
+        """Return guarded means [..., C, d] and precisions [..., C or 1, d, d]."""
         xp = array_namespace(counts.stats)
         mean = xp.clip(self._first(counts.stats) / counts.classes[..., None], -MEAN_LIMIT, MEAN_LIMIT)
         covariance = self._covariance(counts, mean, self._second(counts.stats))
@@ -121,7 +121,7 @@ class Gaussian(Family):
         return stats[..., 1 : 1 + self.continuous]
 
     def _second(self, stats: Array) -> Array:
-        """Σ xxᵀ per class: [..., C, d, d]."""
+        """Return Σ xxᵀ per class: [..., C, d, d]."""
         xp = array_namespace(stats)
         products = stats[..., 1 + self.continuous : self.dense_size]
         square = xp.take(products, beside(stats, self._unpack), axis=-1)
@@ -209,10 +209,10 @@ class SharedGaussian(Gaussian):
 
 
 def floored_precision(covariance: Array, floor: float) -> Precision:
-    """(U max(Λ, floor) Uᵀ)⁻¹ of symmetric matrices UΛUᵀ: [..., d, d].
+    """Return (U max(Λ, floor) Uᵀ)⁻¹ of symmetric matrices UΛUᵀ: [..., d, d].
 
-    Cholesky of Σ − floor·I succeeds where no eigenvalue is below the floor, for a fraction of the price of the
-    eigenvalues; only where it fails are these computed. The floor is at least what rounding leaves of a zero.
+    Cholesky of Σ − floor·I succeeds where no eigenvalue is below the floor, and costs a fraction of the eigenvalues,
+    which are computed only where it fails. The floor is at least the rounding error of a zero eigenvalue.
     """
     xp = array_namespace(covariance)
     *batch, d, _ = covariance.shape
@@ -221,52 +221,55 @@ def floored_precision(covariance: Array, floor: float) -> Precision:
     rounding = 16 * d * float(xp.finfo(flat.dtype).eps)
     floors = xp.clip(size * rounding, max(floor, TINY), None)
     try:
-        parts = _invert(flat, floors)
+        precision = _invert(flat, floors)
     except Exception as error:
         if not _is_linear_algebra(error):
             raise
-        parts = _invert_some(flat, floors)
-    matrix, sigma, logdet, held = parts
+        precision = _invert_some(flat, floors)
+    matrix, sigma, logdet, floored = precision
     shape = tuple(batch)
     matrix, sigma = xp.reshape(matrix, (*shape, d, d)), xp.reshape(sigma, (*shape, d, d))
-    return Precision(matrix, sigma, xp.reshape(logdet, shape), xp.reshape(held, shape))
+    return Precision(matrix, sigma, xp.reshape(logdet, shape), xp.reshape(floored, shape))
 
 
 def _is_linear_algebra(error: Exception) -> bool:
-    """Whether a library says that a matrix is not positive definite or singular; PyTorch has its own type."""
+    """Whether an error says that a matrix is singular or not positive definite; PyTorch has its own type."""
     return type(error).__name__ in ("LinAlgError", "_LinAlgError")
 
 
 def _invert(covariance: Array, floors: Array) -> Precision:
-    """All matrices by Cholesky; one that is not positive definite above its floor fails them all."""
+    """Invert all matrices by Cholesky; raise if one is not positive definite above its floor."""
     xp = array_namespace(covariance)
     count, d, _ = covariance.shape
     identity = xp.eye(d, dtype=covariance.dtype, device=device(covariance))
     xp.linalg.cholesky(covariance - floors[:, None, None] * identity)
     root = xp.linalg.cholesky(covariance)
     logdet = 2.0 * xp.sum(xp.log(xp.linalg.diagonal(root)), axis=-1)
-    held = xp.zeros((count,), dtype=xp.int64, device=device(covariance))
-    return Precision(xp.linalg.inv(covariance), covariance, logdet, held)
+    floored = xp.zeros((count,), dtype=xp.int64, device=device(covariance))
+    return Precision(xp.linalg.inv(covariance), covariance, logdet, floored)
 
 
 def _invert_some(covariance: Array, floors: Array) -> Precision:
-    """Those by Cholesky that can be, the others by eigenvalues; all by eigenvalues on a device or if they are few."""
+    """Invert by Cholesky where possible, else by eigenvalues; all by eigenvalues on a device or if they are few."""
     if not isinstance(covariance, np.ndarray) or len(covariance) <= FEW_MATRICES:
         return _invert_by_eigenvalues(covariance, floors)
     identity = np.eye(covariance.shape[-1], dtype=covariance.dtype)
-    good = np.array([_positive(matrix) for matrix in covariance - floors[:, None, None] * identity])
-    parts = _invert_by_eigenvalues(covariance[~good], floors[~good])
-    if not good.any():
-        return parts
+    definite = np.array([_positive(matrix) for matrix in covariance - floors[:, None, None] * identity])
+    by_eigenvalues = _invert_by_eigenvalues(covariance[~definite], floors[~definite])
+    if not definite.any():
+        return by_eigenvalues
     merged = []
-    for bad, fine in zip(parts, _invert(covariance[good], floors[good]), strict=True):
-        whole = np.empty((good.size, *bad.shape[1:]), dtype=bad.dtype)
-        whole[good], whole[~good] = fine, bad
-        merged.append(whole)
+    for from_eigenvalues, from_cholesky in zip(
+        by_eigenvalues, _invert(covariance[definite], floors[definite]), strict=True
+    ):
+        combined = np.empty((definite.size, *from_eigenvalues.shape[1:]), dtype=from_eigenvalues.dtype)
+        combined[definite], combined[~definite] = from_cholesky, from_eigenvalues
+        merged.append(combined)
     return Precision(*merged)
 
 
 def _positive(matrix: np.ndarray) -> bool:
+    """Whether a matrix is positive definite."""
     try:
         np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
@@ -275,11 +278,12 @@ def _positive(matrix: np.ndarray) -> bool:
 
 
 def _invert_by_eigenvalues(covariance: Array, floors: Array) -> Precision:
+    """Invert all matrices by their eigenvalues, raised to the floors."""
     xp = array_namespace(covariance)
     values, vectors = xp.linalg.eigh(covariance)
-    held = xp.sum(xp.astype(values < floors[:, None], xp.int64), axis=-1)
+    floored = xp.sum(xp.astype(values < floors[:, None], xp.int64), axis=-1)
     values = xp.maximum(values, floors[:, None])
     matrix = (vectors / values[..., None, :]) @ vectors.mT
     return Precision(
-        matrix, (vectors * values[..., None, :]) @ vectors.mT, xp.sum(xp.log(values), axis=-1), held
+        matrix, (vectors * values[..., None, :]) @ vectors.mT, xp.sum(xp.log(values), axis=-1), floored
     )

@@ -2,9 +2,9 @@
 
     φ(x) = [ 1 | o₁ … o_d | x₁ … x_d | x₁² … x_d² | one-hots ]      o_j = 1 where x_j is present
 
-With o, a missing value adds nothing to S and nothing to the log joint: exact maximum likelihood on what is
-there, and exact marginalisation. Where no value is missing anywhere (`missing=False`) the leading 1 stands in
-for every o.
+With o, a missing value adds nothing to S and nothing to the log joint: exact maximum likelihood on the observed
+values, and exact marginalisation. Where no value is missing anywhere (`missing=False`) the leading 1 takes the
+place of every o.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NaiveBayes(Family):
     marks_missing: ClassVar[bool] = True
 
     missing: bool = False
-    """Whether the layout holds o_j, so that continuous values may be missing."""
+    """Whether the layout has o_j, so that continuous values may be missing."""
 
     def layout(self) -> dict[str, Any]:
         return {**super().layout(), "missing": self.missing}
@@ -51,8 +51,8 @@ class NaiveBayes(Family):
         if not self.missing:
             return xp.concat([one, values, values * values], axis=-1)
         present = ~xp.isnan(values)
-        known = xp.where(present, values, xp.zeros_like(values))
-        return xp.concat([one, xp.astype(present, values.dtype), known, known * known], axis=-1)
+        filled = xp.where(present, values, xp.zeros_like(values))
+        return xp.concat([one, xp.astype(present, values.dtype), filled, filled * filled], axis=-1)
 
     def parameters(self, stats: Array) -> NaiveBayesParameters:
         return self._parameters(self.counts(stats))
@@ -73,8 +73,8 @@ class NaiveBayes(Family):
         counts = self.counts(stats)
         count, mean, variance = self._gaussians(counts)
         low = (count < counts.floor[..., None]) | (variance < self.variance_floor)
-        held = low | (xp.abs(mean) > MEAN_LIMIT)
-        return self.floored_counts(counts) + xp.sum(xp.astype(held, xp.int64), axis=(-2, -1))
+        guarded = low | (xp.abs(mean) > MEAN_LIMIT)
+        return self.floored_counts(counts) + xp.sum(xp.astype(guarded, xp.int64), axis=(-2, -1))
 
     def _parameters(self, counts: Counts) -> NaiveBayesParameters:
         xp = array_namespace(counts.stats)
@@ -84,9 +84,9 @@ class NaiveBayes(Family):
         return NaiveBayesParameters(counts.log_prior, mean, variance, self.log_cells(counts))
 
     def _gaussians(self, counts: Counts) -> tuple[Array, Array, Array]:
-        """Count, mean and variance before their guards: three [..., C, Dc].
+        """Return count, mean and variance before their guards: three [..., C, Dc].
 
-        Where a class has fewer rows than the count floor, rows of mean 0 and variance 1 make up for them.
+        Where a class has fewer rows than the count floor, rows of mean 0 and variance 1 are added.
         """
         xp = array_namespace(counts.stats)
         count, first, second = self._split(counts.stats)
@@ -96,7 +96,7 @@ class NaiveBayes(Family):
         return count, mean, (second + counts.lacking(count)) / rows - limited * limited
 
     def _split(self, stats: Array) -> tuple[Array, Array, Array]:
-        """(Σo, Σx, Σx²) per class and continuous column: three [..., C, Dc]."""
+        """Return (Σo, Σx, Σx²) per class and continuous column: three [..., C, Dc]."""
         xp = array_namespace(stats)
         d = self.continuous
         if self.missing:
@@ -120,9 +120,11 @@ class NaiveBayes(Family):
         self, dense: np.ndarray, order: np.ndarray, shift: np.ndarray, ratio: np.ndarray
     ) -> np.ndarray:
         if np.any(order < 0) and not self.missing:
-            raise ValueError("a column without values needs the layout that holds missing ones: see `spread`")
-        nothing = np.zeros((*dense.shape[:-1], 1))  # what an order of −1 picks: the last column
-        picked = (np.concatenate([part, nothing], axis=-1)[..., order] for part in self._split(dense))
+            raise ValueError("a column without values needs the layout for missing values: see `spread`")
+        empty_column = np.zeros((*dense.shape[:-1], 1))  # an order of −1 picks the last column
+        picked = (
+            np.concatenate([moment, empty_column], axis=-1)[..., order] for moment in self._split(dense)
+        )
         count, first, second = picked
         moved_first = ratio * (first - shift * count)
         moved_second = ratio**2 * (second - 2 * shift * first + shift**2 * count)
@@ -130,10 +132,11 @@ class NaiveBayes(Family):
         return np.concatenate([dense[..., :1], *present, moved_first, moved_second], axis=-1)
 
     def with_missing(self) -> Self:
+        """Return the same family in the layout with o."""
         return replace(self, missing=True)
 
     def spread(self, stats: np.ndarray) -> np.ndarray:
-        """S of the layout without o, in the layout with it: every row was present. [..., C, K] -> [..., C, K + Dc]."""
+        """Return S in the layout with o, where every value was present: [..., C, K] -> [..., C, K + Dc]."""
         if self.missing:
             return stats
         count, _, _ = self._split(stats)

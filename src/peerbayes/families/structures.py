@@ -1,7 +1,7 @@
-"""Who depends on whom: the parents of each column beside the class, as numbers of columns.
+"""Structures: the parents of each column apart from the class, as column numbers.
 
-Columns count continuous ones first (0 … Dc − 1), then discrete ones (Dc … D − 1). A discrete column has discrete
-parents only: a continuous value can be Gaussian given a category, but a category is not linear in a value.
+Columns are numbered with continuous ones first (0 … Dc − 1), then discrete ones (Dc … D − 1). A discrete column has
+discrete parents only: a continuous value can be Gaussian given a category, but a category is not linear in a value.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ Parents = tuple[tuple[int, ...], ...]
 
 
 def checked(parents: Sequence[Sequence[int]], continuous: int, columns: int) -> Parents:
-    """Parents of every column, sorted, if that is a structure; StructureError if it is not."""
+    """Return the parents of every column, sorted; StructureError if they are not a valid structure."""
     if len(parents) != columns:
         raise StructureError(f"parents of {len(parents)} columns; expected those of {columns}")
-    found = tuple(tuple(sorted({int(parent) for parent in own})) for own in parents)
-    for column, own in enumerate(found):
-        for parent in own:
+    sorted_parents = tuple(
+        tuple(sorted({int(parent) for parent in column_parents})) for column_parents in parents
+    )
+    for column, column_parents in enumerate(sorted_parents):
+        for parent in column_parents:
             if not 0 <= parent < columns:
                 raise StructureError(
                     f"column {column} has the parent {parent}; expected one of 0 to {columns - 1}"
@@ -28,81 +30,84 @@ def checked(parents: Sequence[Sequence[int]], continuous: int, columns: int) -> 
             if column >= continuous > parent:
                 raise StructureError(
                     f"column {column} is discrete and has the continuous parent {parent}; a discrete column takes "
-                    "discrete parents only: turn the link round, or make the parent discrete"
+                    "discrete parents only: reverse the link, or make the parent discrete"
                 )
-    order(found)
-    return found
+    order(sorted_parents)
+    return sorted_parents
 
 
 def order(parents: Parents) -> list[int]:
-    """The columns, parents before children; StructureError where there is a cycle."""
-    left = {column: set(own) for column, own in enumerate(parents)}
-    found: list[int] = []
-    while left:
-        free = sorted(column for column, own in left.items() if not own)
+    """Return the columns in topological order, parents first; StructureError if there is a cycle."""
+    pending = {column: set(column_parents) for column, column_parents in enumerate(parents)}
+    ordered: list[int] = []
+    while pending:
+        free = sorted(column for column, column_parents in pending.items() if not column_parents)
         if not free:
-            raise StructureError(f"the parents go round in a circle: {cycle(parents)}; expected none")
-        found += free
+            raise StructureError(f"the parents form a cycle: {cycle(parents)}; expected none")
+        ordered += free
         for column in free:
-            del left[column]
-        for own in left.values():
-            own.difference_update(free)
-    return found
+            del pending[column]
+        for column_parents in pending.values():
+            column_parents.difference_update(free)
+    return ordered
 
 
 def cycle(parents: Sequence[Sequence[int]]) -> str:
-    """One circle, for an error: "2 → 0 → 2"."""
+    """Return one cycle, for an error message: "2 → 0 → 2"."""
     for start in range(len(parents)):
-        path, at = [start], start
+        path, column = [start], start
         while True:
-            ahead = [parent for parent in parents[at] if _reaches(parents, parent, start)]
-            if not ahead:
+            candidates = [parent for parent in parents[column] if _reaches(parents, parent, start)]
+            if not candidates:
                 break
-            at = ahead[0]
-            path.append(at)
-            if at == start:
+            column = candidates[0]
+            path.append(column)
+            if column == start:
                 return " → ".join(map(str, path))
     return "?"
 
 
 def _reaches(parents: Sequence[Sequence[int]], source: int, target: int) -> bool:
-    seen, ahead = set(), [source]
-    while ahead:
-        at = ahead.pop()
-        if at == target:
+    """Whether following parents from `source` leads to `target`."""
+    visited, stack = set(), [source]
+    while stack:
+        column = stack.pop()
+        if column == target:
             return True
-        if at not in seen:
-            seen.add(at)
-            ahead += parents[at]
+        if column not in visited:
+            visited.add(column)
+            stack += parents[column]
     return False
 
 
 def named(given: Any, names: Sequence[str], continuous: Sequence[str]) -> Parents:
-    """A mapping of columns to their parents, or a networkx DiGraph, as numbers. `names`: continuous ones first."""
+    """Return a mapping of columns to their parents, or a networkx DiGraph, as column numbers.
+
+    `names` has continuous columns first.
+    """
+    structure = given
     if hasattr(given, "predecessors"):
-        given = {node: list(given.predecessors(node)) for node in given.nodes}
-    if not isinstance(given, Mapping):
+        structure = {node: list(given.predecessors(node)) for node in given.nodes}
+    if not isinstance(structure, Mapping):
         raise StructureError(
-            f"the structure is {given!r:.80}; expected a networkx DiGraph, or a mapping of columns to their parents"
+            f"the structure is {structure!r:.80}; expected a networkx DiGraph, or a mapping of columns to their parents"
         )
-    places = {name: place for place, name in enumerate(names)}
+    index_of = {name: index for index, name in enumerate(names)}
     parents: list[list[int]] = [[] for _ in names]
-    for name, own in given.items():
-        own = [own] if isinstance(own, str | int) else list(own)
-        for each in (name, *own):
-            if str(each) not in places:
-                raise StructureError(f"the structure names {each!r}; expected columns: {', '.join(names)}")
-            if str(name) not in continuous and str(each) in continuous and each is not name:
+    for name, column_parents in structure.items():
+        column_parents = [column_parents] if isinstance(column_parents, str | int) else list(column_parents)
+        for column in (name, *column_parents):
+            if str(column) not in index_of:
+                raise StructureError(f"the structure names {column!r}; expected columns: {', '.join(names)}")
+            if str(name) not in continuous and str(column) in continuous and column is not name:
                 raise StructureError(
-                    f"{name!r} is discrete and has the continuous parent {each!r}; a discrete column takes discrete "
-                    "parents only: turn the link round, or make the parent discrete with kinds="
+                    f"{name!r} is discrete and has the continuous parent {column!r}; a discrete column takes discrete "
+                    "parents only: reverse the link, or make the parent discrete with kinds="
                 )
-        parents[places[str(name)]] = [places[str(each)] for each in own]
+        parents[index_of[str(name)]] = [index_of[str(column)] for column in column_parents]
     try:
         return checked(parents, len(continuous), len(names))
     except StructureError:
-        round_trip = cycle(parents)
-        shown = (
-            " → ".join(names[int(place)] for place in round_trip.split(" → ")) if "→" in round_trip else ""
-        )
-        raise StructureError(f"the parents go round in a circle: {shown}; expected none") from None
+        numbers = cycle(parents)
+        shown = " → ".join(names[int(index)] for index in numbers.split(" → ")) if "→" in numbers else ""
+        raise StructureError(f"the parents form a cycle: {shown}; expected none") from None

@@ -1,9 +1,9 @@
 """One pass over the rows of a table: statistics, residual, log joint, posterior.
 
-Rows of one block are held as Φ. More are encoded, expanded and thrown away block by block, so that a pass costs two
-matrix products and no memory: by the `kernels` where there is much to do, by their twins in NumPy where loading them
-would take longer. All give the same numbers to rounding, and which way is taken depends on the call alone: not on what
-the process did before.
+If the rows fit in one block, Φ is kept in memory. More rows are encoded, expanded and discarded block by block, so
+that a pass costs two matrix products and little memory: by the `kernels` for large tables, by their NumPy twins where
+loading the kernels would take longer. All give the same numbers up to rounding, and the choice depends on the call
+alone, not on what the process did before.
 """
 
 from peerbayes.passes.blocks import Block, Encoded, Raw, Source, all_rows, columns_of, source_of

@@ -1,4 +1,4 @@
-"""Rows of a table in blocks, encoded before or as they pass."""
+"""Rows of a table in blocks, encoded beforehand or on the fly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peerbayes.tables import Table
 
 
 class Block(NamedTuple):
-    """A block of rows whose values are still to be standardised: z = clip((x − location)·inverse)."""
+    """A block of rows whose values are not standardised yet: z = clip((x − location)·inverse)."""
 
     values: np.ndarray  # [b, Dc]
     codes: np.ndarray  # [b, Dd]
@@ -27,10 +27,11 @@ class Block(NamedTuple):
     clip: float
 
     def rows(self) -> Rows:
+        """Return the encoded rows: [b, Dc], [b, Dd]."""
         return Rows(self.standard().T, self.codes)
 
     def standard(self) -> np.ndarray:
-        """z, transposed so that inner loops run over rows: [Dc, b]."""
+        """Return z, transposed so that inner loops run over rows: [Dc, b]."""
         standard = np.ascontiguousarray(self.values.T)
         if self.clip == np.inf:  # already encoded
             return standard
@@ -42,7 +43,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows already encoded."""
+    """Rows that are already encoded."""
 
     schema: Schema
     data: Rows
@@ -52,6 +53,7 @@ class Encoded:
         return int(self.data.values.shape[0])
 
     def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
+        """Yield blocks of `size` rows, each with the number of its first row."""
         columns = self.data.values.shape[1]
         units = np.zeros(columns), np.ones(columns), np.inf
         for start in range(0, self.rows, size):
@@ -61,7 +63,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Raw:
-    """Rows of a table, encoded as they are asked for."""
+    """Rows of a table, encoded block by block."""
 
     schema: Schema
     table: Table
@@ -72,11 +74,11 @@ class Raw:
 
     @cached_property
     def tables(self) -> Lookup | None:
-        """What category indices are looked up in, where the table is an array of numbers and that is possible."""
+        """The lookup tables of category indices, if the table is an array of numbers and the categories allow them."""
         return None if self.table.numeric is None else lookup_of(self.schema)
 
     def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
-        """Blocks of `size` rows, each with its first row's number; `fast` says that the kernels are loaded anyway."""
+        """Yield blocks of `size` rows, each with the number of its first row; `fast`: the kernels are loaded anyway."""
         array, schema, tables = self.table.numeric, self.schema, self.tables
         if array is None or tables is None:
             for start in range(0, self.rows, FRAME_ROWS):
@@ -84,19 +86,19 @@ class Raw:
                 for inner, block in Encoded(schema, rows).blocks(size):
                     yield start + inner, block
             return
-        find: Callable[..., None] = look_up
+        look_up_codes: Callable[..., None] = look_up
         if schema.discrete and (fast or array.size > scans.LARGE):
             from peerbayes import kernels
 
-            find = kernels.look_up
+            look_up_codes = kernels.look_up
         continuous, discrete = np.array(schema.continuous, int), np.array(schema.discrete, int)
         units = schema.location, 1.0 / schema.scale, schema.limit
         for start in range(0, self.rows, size):
-            part = array[start : start + size]
-            values = part[:, continuous] if discrete.size else part
-            codes = np.empty((part.shape[0], discrete.size), dtype=np.int32)
+            chunk = array[start : start + size]
+            values = chunk[:, continuous] if discrete.size else chunk
+            codes = np.empty((chunk.shape[0], discrete.size), dtype=np.int32)
             if discrete.size:
-                find(np.ascontiguousarray(part), discrete, *tables, codes)
+                look_up_codes(np.ascontiguousarray(chunk), discrete, *tables, codes)
             yield start, Block(np.ascontiguousarray(values, dtype=np.float64), codes, *units)
 
 
@@ -104,9 +106,9 @@ Source = Encoded | Raw
 
 
 def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
-    """Where to take rows from: numbers are encoded as they pass, text is once and for all.
+    """Return a source of encoded rows: numbers are encoded in every pass, text only once.
 
-    `again` says that they will be asked for many times; only an array of numbers is then encoded every time.
+    `again` says that there will be many passes; only an array of numbers is then encoded every time.
     """
     schema.places(table)  # a table of other columns is refused
     raw = Raw(schema, table)
@@ -115,9 +117,10 @@ def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
 
 
 def all_rows(source: Source) -> Rows:
+    """Return all rows of a source, encoded."""
     return source.data if isinstance(source, Encoded) else source.schema.encode(source.table)
 
 
 def columns_of(schema: Schema) -> list[str]:
-    """The names of the columns in a family's order: continuous ones first."""
+    """Return the names of the columns in a family's order: continuous ones first."""
     return [schema.names[j] for j in (*schema.continuous, *schema.discrete)]

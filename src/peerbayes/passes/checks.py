@@ -1,4 +1,4 @@
-"""What is missing in rows, and what is refused: infinities, and training rows without any value."""
+"""Checks of rows: missing values, infinities, and training rows without any value."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from peerbayes.tables import Table
 
 
 def check_rows(source: Source, table: Table, *, training: bool, inferred: bool = False) -> bool:
-    """Whether a continuous value is missing; infinities, and training rows without any value, are refused.
+    """Return whether a continuous value is missing; refuse infinities, and training rows without any value.
 
-    `inferred` says that the schema was measured on these very rows, each counted once.
+    `inferred` says that the schema was inferred from these very rows, each counted once.
     """
     if inferred and isinstance(source, Raw) and _complete(source):
         return False
     if isinstance(source, Raw) and source.table.numeric is not None:
         array = source.table.numeric
         with np.errstate(over="ignore", invalid="ignore"):
-            whole = array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64))
-        if whole and (source.schema.continuous or not training):
+            finite = array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64))
+        if finite and (source.schema.continuous or not training):
             return False
         _refuse_infinity(array, source.schema, table)
     missing = False
@@ -41,23 +41,23 @@ def check_rows(source: Source, table: Table, *, training: bool, inferred: bool =
 
 
 def first_missing(source: Source, family: Family, missing: bool) -> str | None:
-    """The name of a column whose missing value φ alone cannot take, if there is one; looked for where there may be.
+    """Return the name of a column with a missing value that φ cannot represent, or None.
 
-    `missing`: whether a continuous value is.
+    `missing`: whether a continuous value is missing.
     """
     if family.marks_missing or not (missing or isinstance(family, BayesNet)):
         return None
     names = columns_of(source.schema)
     for _, block in source.blocks(FRAME_ROWS):
-        holed = family.incomplete(Rows(block.values, block.codes))
-        if holed.any():
-            absent = np.concatenate([np.isnan(block.values[holed]), block.codes[holed] < 0], axis=1)
+        incomplete = family.incomplete(Rows(block.values, block.codes))
+        if incomplete.any():
+            absent = np.concatenate([np.isnan(block.values[incomplete]), block.codes[incomplete] < 0], axis=1)
             return names[int(np.argmax(absent.any(axis=0)))]
     return None
 
 
 def _complete(source: Raw) -> bool:
-    """Whether a schema measured on these rows says that none of their values is missing or infinite."""
+    """Whether a schema inferred from these rows shows that none of their values is missing or infinite."""
     if source.table.numeric is not None and source.table.numeric.dtype.kind in "iu":
         return True
     continuous = [source.schema.columns[j] for j in source.schema.continuous]
@@ -65,6 +65,7 @@ def _complete(source: Raw) -> bool:
 
 
 def _refuse_infinity(array: np.ndarray, schema: Schema, table: Table) -> None:
+    """Raise for the first infinity in a continuous column."""
     for start in range(0, array.shape[0], FRAME_ROWS):
         infinite = np.isinf(array[start : start + FRAME_ROWS])
         for j in schema.continuous:

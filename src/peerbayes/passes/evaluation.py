@@ -1,4 +1,4 @@
-"""What one pass says about a model, from the logits of its blocks."""
+"""The residual and the errors of a model in one pass, from the logits of its blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Evaluation(NamedTuple):
-    """What one pass says about a model."""
+    """The residual and the errors of a model on labelled rows."""
 
     residual: np.ndarray  # [C, K]
     soft_error: float
@@ -16,7 +16,7 @@ class Evaluation(NamedTuple):
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """P = softmax over classes, in place: [C, b]."""
+    """Compute P = softmax over classes in place: [C, b]."""
     logits -= logits.max(axis=0)
     np.exp(logits, out=logits)
     logits /= logits.sum(axis=0)
@@ -24,10 +24,10 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def residuals(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """(Y − P) times the rows' weights, in place: [C, b]; and the weight of what is wrong, softly and hard."""
+    """Replace logits [C, b] by (Y − P) times the rows' weights; return the soft and the 0-1 error, in row weight."""
     wrong = float(weights[logits.argmax(axis=0) != labels].sum())
     softmax(logits)
     logits *= -weights
-    own = labels, np.arange(labels.size)
-    logits[own] += weights
-    return float(logits[own].sum()), wrong
+    label_entries = labels, np.arange(labels.size)
+    logits[label_entries] += weights
+    return float(logits[label_entries].sum()), wrong

@@ -15,7 +15,7 @@ from peerbayes.passes.shortcuts import holds_missing, shortcut
 
 
 def dense_features(family: Family, block: Block) -> np.ndarray:
-    """The dense features of a block: [dense, b]."""
+    """Return the dense features of a block: [dense, b]."""
     values, d = block.standard(), family.continuous
     if shortcut(family) is None:
         return np.ascontiguousarray(np.asarray(family.dense(values.T)).T)
@@ -37,7 +37,7 @@ def dense_features(family: Family, block: Block) -> np.ndarray:
 
 
 def all_features(family: Family, block: Block) -> Any:
-    """Φᵀ of a block: [K, b], sparse where it is mostly zeros."""
+    """Return Φᵀ of a block, sparse where it is mostly zeros: [K, b]."""
     if family.wide:
         return family.sparse(block.rows()).T
     if not family.plain_cells:
@@ -48,13 +48,13 @@ def all_features(family: Family, block: Block) -> Any:
     rows = dense.shape[1]
     features = np.zeros((family.size + 1, rows))  # the last one is where missing values go
     features[: family.dense_size] = dense
-    place = np.where(block.codes < 0, family.size, block.codes + (family.dense_size + family.offsets))
-    features.reshape(-1)[place * rows + np.arange(rows)[:, None]] = 1.0
+    index = np.where(block.codes < 0, family.size, block.codes + (family.dense_size + family.offsets))
+    features.reshape(-1)[index * rows + np.arange(rows)[:, None]] = 1.0
     return features[:-1]
 
 
 def expander(family: Family, size: int) -> Callable[[Block], np.ndarray]:
-    """`dense_features` of blocks of at most `size` rows by the kernels, in reused memory."""
+    """Return a function for `dense_features` of blocks of at most `size` rows by the kernels, in reused memory."""
     from peerbayes import kernels
 
     fast = shortcut(family)
@@ -73,5 +73,5 @@ def expander(family: Family, size: int) -> Callable[[Block], np.ndarray]:
 
 
 def start_of(buffer: np.ndarray, *shape: int) -> np.ndarray:
-    """The start of a buffer, in a given shape."""
+    """Return the start of a buffer as a view of the given shape."""
     return buffer[: math.prod(shape)].reshape(shape)

@@ -1,4 +1,4 @@
-"""The form of labelled rows that suits the passes over them: held, plain or streamed."""
+"""The form of labelled rows that suits the number of passes over them: held, plain or streamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def labelled(
     classes: int,
     weights: np.ndarray | None = None,
 ) -> Data:
-    """Labelled rows in the form that suits one pass over them."""
+    """Return labelled rows in the form that suits one pass."""
     if is_large(family, source.rows):
         return Streamed(family, source, labels, classes, weights)
     plain = Plain(family, source, labels, classes, weights)
@@ -29,7 +29,7 @@ def labelled(
 
 
 def repeated(data: Data, passes: int) -> Data:
-    """The same rows in the form that suits so many passes."""
+    """Return the same rows in the form that suits the given number of passes."""
     if not isinstance(data, Plain):
         return data
     if are_large(data.family, data.source.rows, passes):

@@ -1,4 +1,4 @@
-"""Labelled rows whose features are held: a few, or some that will pass by many times."""
+"""Labelled rows whose features are kept in memory: few rows, or some with many passes over them."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Held:
         return float(self.weights.sum())
 
     def statistics(self) -> np.ndarray:
-        """S = YᵀΦ: [C, K], summed almost without rounding errors."""
+        """Return S = YᵀΦ, summed almost without rounding errors: [C, K]."""
         features = self.features if isinstance(self.features, np.ndarray) else self.features.toarray()
         upper, lower = split_sums((features * self.weights[:, None]).T, self.labels > 0)
         return upper + lower
 
     def evaluate(self, weights: np.ndarray) -> Evaluation:
-        """R = (Y − P)ᵀΦ and the errors of the model W."""
+        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
         residual, soft, wrong = np.zeros(weights.shape), 0.0, 0.0
         rows, size = self.features.shape[0], block_rows(self.features.shape[1])
-        for part in (slice(start, start + size) for start in range(0, rows, size)):
-            logits = weights @ self.features[part].T  # [C, b]
-            lost = residuals(logits, self.classes[part], self.weights[part])
-            soft, wrong = soft + lost[0], wrong + lost[1]
-            residual += logits @ self.features[part]
+        for block in (slice(start, start + size) for start in range(0, rows, size)):
+            logits = weights @ self.features[block].T  # [C, b]
+            block_errors = residuals(logits, self.classes[block], self.weights[block])
+            soft, wrong = soft + block_errors[0], wrong + block_errors[1]
+            residual += logits @ self.features[block]
         return Evaluation(residual, soft / self.mass, wrong / self.mass)

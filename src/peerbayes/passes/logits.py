@@ -15,7 +15,7 @@ LogitsOf = Callable[[Block], tuple[np.ndarray, np.ndarray]]
 
 
 def plain_logits(family: Family, weights: np.ndarray) -> LogitsOf:
-    """In NumPy. One-hots are not written out: a column may have very many categories."""
+    """Return the logits function in NumPy. One-hots are not expanded: a column may have very many categories."""
     if not family.plain_cells:
         return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
     dense = weights[:, : family.dense_size]
@@ -24,8 +24,8 @@ def plain_logits(family: Family, weights: np.ndarray) -> LogitsOf:
     def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
         features = dense_features(family, block)
         logits = dense @ features
-        place = np.where(block.codes < 0, cells.shape[1] - 1, block.codes + family.offsets)
-        for column in place.T:
+        index = np.where(block.codes < 0, cells.shape[1] - 1, block.codes + family.offsets)
+        for column in index.T:
             logits += np.take(cells, column, axis=1)
         return features, logits
 
@@ -33,7 +33,7 @@ def plain_logits(family: Family, weights: np.ndarray) -> LogitsOf:
 
 
 def fast_logits(family: Family, weights: np.ndarray, size: int) -> LogitsOf:
-    """By the kernels, for blocks of at most `size` rows."""
+    """Return the logits function by the kernels, for blocks of at most `size` rows."""
     from peerbayes import kernels
 
     dense = np.ascontiguousarray(weights[:, : family.dense_size])

@@ -1,4 +1,4 @@
-"""Labelled rows that pass by block by block."""
+"""Labelled rows that are read block by block."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Passing:
         return float(self.labels.size if self.weights is None else self.weights.sum())
 
     def blocks(self, size: int, fast: bool) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
-        """Blocks of `size` rows, each with its labels and weights."""
+        """Yield blocks of `size` rows, each with its labels and weights."""
         ones = np.ones(min(size, self.source.rows))
         for start, block in self.source.blocks(size, fast):
             stop = start + block.values.shape[0]

@@ -1,4 +1,4 @@
-"""Labelled rows that pass by in NumPy, which needs no compiler."""
+"""Labelled rows that are read block by block in NumPy, which needs no compiler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from peerbayes.passes.sums import add_entries, split_sums
 
 
 class Plain(Passing):
-    """Labelled rows that pass by in NumPy."""
+    """Labelled rows that are read block by block in NumPy."""
 
     def held(self) -> Held:
-        """The same rows, expanded once and for all."""
+        """Return the same rows with their features kept in memory."""
         one_hot = core.one_hot(self.labels, self.classes)
         labels = one_hot if self.weights is None else one_hot * self.weights[:, None]
         if self.family.wide:
@@ -29,34 +29,34 @@ class Plain(Passing):
         return Held(features.T, labels)
 
     def statistics(self) -> np.ndarray:
-        """S = YᵀΦ: [C, K], summed almost without rounding errors.
+        """Return S = YᵀΦ, summed almost without rounding errors: [C, K].
 
-        What is lost when the sums of two blocks are added is kept, and added last.
+        The rounding errors of adding two blocks' sums are accumulated separately, and added last.
         """
         family = self.family
-        total, lost = np.zeros((2, self.classes, family.dense_size))
+        total, rounding_errors = np.zeros((2, self.classes, family.dense_size))
         cells = np.zeros((self.classes, family.size - family.dense_size))
-        for block, labels, of_rows in self.blocks(block_rows(family.dense_size), fast=False):
-            weights = None if self.weights is None else of_rows
+        for block, labels, row_weights in self.blocks(block_rows(family.dense_size), fast=False):
+            weights = None if self.weights is None else row_weights
             features = dense_features(family, block)
             if weights is not None:
                 features *= weights
             upper, lower = split_sums(features, core.one_hot(labels, self.classes))
             before, total = total, total + upper
             added = total - before
-            lost += (before - (total - added)) + (upper - added) + lower
+            rounding_errors += (before - (total - added)) + (upper - added) + lower
             if cells.size:
                 add_entries(family, block, labels, weights, cells)
-        return np.concatenate([total + lost, cells], axis=1)
+        return np.concatenate([total + rounding_errors, cells], axis=1)
 
     def evaluate(self, weights: np.ndarray) -> Evaluation:
-        """R = (Y − P)ᵀΦ and the errors of the model W."""
+        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
         residual = np.zeros(weights.shape)
         soft = wrong = 0.0
         for block, labels, row_weights in self.blocks(block_rows(self.family.size), fast=False):
             features = all_features(self.family, block)
             logits = np.asarray(weights @ features)
-            lost = residuals(logits, labels, row_weights)
-            soft, wrong = soft + lost[0], wrong + lost[1]
+            block_errors = residuals(logits, labels, row_weights)
+            soft, wrong = soft + block_errors[0], wrong + block_errors[1]
             residual += logits @ features.T
         return Evaluation(residual, soft / self.mass, wrong / self.mass)

@@ -1,4 +1,4 @@
-"""What a model says of rows without labels."""
+"""Predictions for rows without labels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from peerbayes.passes.sizes import FRAME_ROWS, block_rows, is_large
 
 
 def log_joint(family: Family, weights: np.ndarray, source: Source) -> np.ndarray:
-    """log p(z, c) of every row, in standardised units: [n, C]."""
+    """Return log p(z, c) of every row, in standardised units: [n, C]."""
     return _predicted(family, weights, source, np.asarray)
 
 
 def log_units(family: Family, source: Source) -> Any:
-    """Σ log scale over the columns present, which turns densities of z into densities of x: a number or [n, 1]."""
+    """Return Σ log scale over the observed columns, which turns densities of z into those of x: a number or [n, 1]."""
     log_scale = np.log(source.schema.scale)
     if isinstance(family, NaiveBayes) and not family.missing:
         return log_scale.sum()
@@ -33,7 +33,7 @@ def log_units(family: Family, source: Source) -> Any:
 
 
 def posterior(family: Family, weights: np.ndarray, source: Source) -> np.ndarray:
-    """p(c | x) of every row: [n, C]."""
+    """Return p(c | x) of every row: [n, C]."""
     if not is_large(family, source.rows):
         return _predicted(family, weights, source, softmax)
     from peerbayes import kernels
@@ -50,17 +50,18 @@ def posterior(family: Family, weights: np.ndarray, source: Source) -> np.ndarray
 def _predicted(
     family: Family, weights: np.ndarray, source: Source, finish: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
+    """Return the finished logits of every row, with missing values completed: [n, C]."""
     large = is_large(family, source.rows)
     size = block_rows(family.dense_size)
     logits_of = fast_logits(family, weights, size) if large else plain_logits(family, weights)
     out = np.empty((source.rows, weights.shape[0]))
     for start, block in source.blocks(size, large):
         _, logits = logits_of(block)
-        holed = np.flatnonzero(family.incomplete(Rows(block.values, block.codes)))
-        if holed.size:
+        incomplete = np.flatnonzero(family.incomplete(Rows(block.values, block.codes)))
+        if incomplete.size:
             rows = block.rows()
-            gaps = Rows(rows.values[holed], rows.codes[holed])
-            known = complete(family, gaps, columns_of(source.schema), start + holed)
-            logits[:, holed] = known.log_joint(weights).T
+            incomplete_rows = Rows(rows.values[incomplete], rows.codes[incomplete])
+            completion = complete(family, incomplete_rows, columns_of(source.schema), start + incomplete)
+            logits[:, incomplete] = completion.log_joint(weights).T
         out[start : start + logits.shape[1]] = finish(logits).T
     return out

@@ -1,4 +1,4 @@
-"""Families that the kernels know; any other takes the general way, by its own φ."""
+"""Families with kernels of their own; any other uses its own φ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peerbayes.families.naive_bayes import NaiveBayes
 
 
 class Shortcut(NamedTuple):
-    """The names of the kernels for a family: they are loaded late."""
+    """The names of a family's kernels, which are loaded only when needed."""
 
     expand: str
     statistics: str
@@ -23,9 +23,12 @@ SHORTCUTS: dict[type[Family], Shortcut] = {
 
 
 def shortcut(family: Family) -> Shortcut | None:
-    return next((found for known, found in SHORTCUTS.items() if isinstance(family, known)), None)
+    """Return the kernels of a family, or None."""
+    return next(
+        (kernels for family_type, kernels in SHORTCUTS.items() if isinstance(family, family_type)), None
+    )
 
 
 def holds_missing(family: Family) -> bool:
-    """Whether φ says which continuous values are missing."""
+    """Whether φ marks missing continuous values."""
     return isinstance(family, NaiveBayes) and family.missing

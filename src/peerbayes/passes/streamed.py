@@ -1,4 +1,4 @@
-"""Labelled rows that pass by in the kernels."""
+"""Labelled rows that are read block by block by the kernels."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from peerbayes.scans import LONG_BLOCK_ROWS
 
 
 class Streamed(Passing):
-    """Labelled rows that pass by in the kernels."""
+    """Labelled rows that are read block by block by the kernels."""
 
     def statistics(self) -> np.ndarray:
-        """S = YᵀΦ: [C, K]."""
+        """Return S = YᵀΦ: [C, K]."""
         from peerbayes import kernels
 
         family, fast = self.family, shortcut(self.family)
@@ -41,21 +41,21 @@ class Streamed(Passing):
         return stats
 
     def evaluate(self, weights: np.ndarray) -> Evaluation:
-        """R = (Y − P)ᵀΦ and the errors of the model W."""
+        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
         from peerbayes import kernels
 
         family, size = self.family, block_rows(self.family.dense_size)
         logits_of = fast_logits(family, weights, size)
         residual = np.zeros((self.classes, family.dense_size))
         cells = np.zeros((sum(family.cardinalities), self.classes))
-        part = np.empty_like(residual)
+        product = np.empty_like(residual)
         best = np.empty(size, dtype=np.int64)
         soft = wrong = 0.0
         for block, labels, row_weights in self.blocks(size, fast=True):
             features, logits = logits_of(block)
-            lost = kernels.residuals(logits, best[: labels.size], labels, row_weights)
-            soft, wrong = soft + lost[0], wrong + lost[1]
-            residual += np.dot(logits, features.T, out=part)
+            block_errors = kernels.residuals(logits, best[: labels.size], labels, row_weights)
+            soft, wrong = soft + block_errors[0], wrong + block_errors[1]
+            residual += np.dot(logits, features.T, out=product)
             if family.cardinalities:
                 kernels.scatter_cells(block.codes, family.offsets, logits, cells)
         mass = self.mass
