@@ -297,7 +297,7 @@ UNFIT = {
     "privacy": {
         "a class": (pb.Privacy, "Privacy(epsilon"),
         "a table": ({"epsilon": 4.0}, "Privacy(epsilon"),
-        "few rows": (pb.Privacy(), "min_rows is 50"),
+        "few rows": (pb.Privacy(), "min_rows = 50"),
         "a tiny epsilon": (pb.Privacy(epsilon=1e-9, min_rows=1), "larger epsilon"),
         "a large one": (pb.Privacy(epsilon=1e12, min_rows=1), "smaller epsilon"),
         "a large clip": (pb.Privacy(clip=1e12, min_rows=1), "clip"),

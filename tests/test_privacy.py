@@ -58,9 +58,9 @@ def run(privacy, **settings):
         ({"family": "kdb"}, "learned from pairs"),
         ({"local_steps": 2}, "release of its own"),
         ({"objective": "peers"}, "weighs a row"),
-        ({"robust": "guard"}, "tells of a peer's rows"),
+        ({"robust": "guard"}, "about a peer's rows"),
         ({"dtype": "float32"}, "float64"),
-        ({"rows_per_node": 20}, "peer 0 has 20 rows, and so refuses: min_rows is 50"),
+        ({"rows_per_node": 20}, "peer 0 has 20 rows, fewer than min_rows = 50"),
     ],
 )
 def test_what_cannot_be_private_is_refused_with_a_reason(settings, reason):
@@ -262,7 +262,7 @@ def test_a_start_is_bought_from_the_budget(start):
 
 def test_a_bought_start_is_the_sum_of_the_rows_and_noise():
     residual, _ = private_rows(6, 24, pb.Privacy(epsilon=1e6), start="ml", rows=200)
-    held = residual.held
+    held = residual.local_rows
     loose = residual.start()
     exact = held.statistics()
     # long rows are clipped, so counts are a little smaller; cells add up to them all the same
@@ -419,7 +419,7 @@ def test_a_settings_file_may_ask_for_privacy(tmp_path):
 def test_membership_is_bounded_by_what_the_ledger_says():
     """The likelihood ratio test that knows everything but the noise and whether the row was there."""
     residual, _ = private_rows(1, 1, pb.Privacy(epsilon=8.0, clip=0.5), network="complete")
-    mechanism, held = residual.scheme.mechanism, residual.held
+    mechanism, held = residual.scheme.mechanism, residual.local_rows
     moved = mechanism.rows(FAMILY, held.rows)
     steps = core.one_hot(held.labels, 3) - 1 / 3
     part = np.outer(mechanism.cut(steps, moved)[0], moved[0])
@@ -451,7 +451,7 @@ ALLOWED = {"strategy": "exact", "family": "naive-bayes", "steps": 1, "objective"
         ({"strategy": "auto"}, "chooses by what rows say"), ({"strategy": "consensus-ml"}, "sums of the rows"),
         ({"strategy": "dsgd"}, "length of the rows"), ({"strategy": OfWeights()}, "mine learns weights"),
         ({"family": "tan"}, "structure of tan"), ({"family": "kdb"}, "structure of kdb"),
-        ({"robust": "guard"}, "outside the account"), ({"steps": 2}, "local_steps is 2"),
+        ({"robust": "guard"}, "not accounted for"), ({"steps": 2}, "local_steps is 2"),
         ({"objective": "peers"}, "how many a peer has"), ({"device": "cpu"}, "leave out device"),
         ({"dtype": "float32"}, "leave out device"), ({"edge_noise": 0.1, "robust": "clip"}, "do not add up"),
         ({"edge_noise": 0.1}, None),
@@ -469,7 +469,7 @@ def test_each_setting_is_refused_for_its_own_reason(change, reason):
 
 def test_the_fewest_rows_of_a_peer_are_those_of_the_terms():
     private_rows(5, 3, pb.Privacy(min_rows=30), rows=30)
-    with pytest.raises(ValueError, match="peer 0 has 29 rows, and so refuses: min_rows is 30"):
+    with pytest.raises(ValueError, match="peer 0 has 29 rows, fewer than min_rows = 30"):
         private_rows(5, 3, pb.Privacy(min_rows=30), rows=29)
 
 
@@ -517,7 +517,7 @@ def lengths_of(held):
 def test_a_bought_start_is_clipped_at_the_length_of_a_typical_row(clip, marginal):
     """Σ min(1, B/‖h‖)·e_y φ(x)ᵀ of each peer's rows, whatever rounds are clipped at."""
     residual, _ = private_rows(5, 8, pb.Privacy(epsilon=1e5, clip=clip), start="ml")
-    held, length = residual.held, math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4)
+    held, length = residual.local_rows, math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4)
     weight = np.minimum(1.0, length / lengths_of(held))
     features = np.asarray(FAMILY.features(Rows(np.clip(held.rows.values, -3, 3), held.rows.codes)))
     credit = np.ones((300, 1)) if marginal else np.eye(3)[held.labels]
@@ -532,7 +532,7 @@ def test_the_noise_of_a_bought_start_is_that_of_its_share():
     """A fifth of μ²: 40 peers' noise in h, off by 2.5 % of itself at most, four times over."""
     residual, _ = private_rows(40, 100, pb.Privacy(epsilon=2.0, clip=0.5), start="ml")
     quiet = replace(residual.scheme, start_sigma=1)
-    exact = PrivateRows(quiet, residual.held, residual.network, 0).start()
+    exact = PrivateRows(quiet, residual.local_rows, residual.network, 0).start()
     noise = residual.scheme.mechanism.coordinates.to(residual.start() - exact)
     sigma = math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4) / math.sqrt(0.2 * accounting.mu_of(2.0, 1e-5) ** 2)
     numbers = 3 * (FAMILY.size - 2)  # two columns' cells add up to the count
@@ -545,7 +545,7 @@ def test_a_release_is_the_clipped_residual_and_noise():
     rng = np.random.default_rng(4)
     stats = np.tile(FAMILY.uniform(3, 600.0), (5, 1, 1)) * rng.uniform(0.8, 1.2, (5, 3, FAMILY.size))
     released = residual(stats)
-    held, length = residual.held, math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4)
+    held, length = residual.local_rows, math.sqrt(1 + 2 * 2 + 2 / 3 + 3 / 4)
     features = np.asarray(FAMILY.features(Rows(np.clip(held.rows.values, -3, 3), held.rows.codes)))
     for v in range(5):
         mine = slice(60 * v, 60 * v + 60)

@@ -769,7 +769,7 @@ def test_a_scheme_asks_whether_edge_noise_can_help():
     terms = Privacy(edge_noise=3.0)
     with pytest.raises(ValueError, match="at least 3 neighbours"):
         scheme(terms, NaiveBayes(continuous=1), 2, 50, 10, 16, 0.05, network_of("ring", 10))
-    with pytest.raises(ValueError, match="name the network"):
+    with pytest.raises(ValueError, match="give the network"):
         scheme(terms, NaiveBayes(continuous=1), 2, 50, 10, 16, 0.05)
 
 

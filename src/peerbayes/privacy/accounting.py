@@ -1,4 +1,4 @@
-"""What releases cost: exact for Gaussian noise on all rows, round after round.
+"""Privacy accounting of releases: exact for Gaussian noise on all rows, round after round.
 
 A release that one row moves by at most G (L2), with noise N(0, σ²I), tells two neighbouring datasets apart no better
 than N(0, 1) from N(μ, 1), μ = G/σ. Releases that depend on each other's outcomes compose exactly: μ² adds up, so T
@@ -22,22 +22,22 @@ from scipy.special import log_ndtr, ndtr
 # ε set aside for the noise being discrete; `discretisation` is far below it for every grid in use.
 DISCRETE = 1e-9
 
-# What float64 may lose in adding up μ² of a few thousand rounds.
+# What float64 may lose in summing μ² of a few thousand rounds.
 ROUNDING = 1e-12
 
-# Noise farther out than this many σ has probability below 10⁻³⁴⁰, and is not told apart.
+# Noise farther out than this many σ has probability below 10⁻³⁴⁰, and is neglected.
 FARTHEST = 40.0
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """δ(ε) of a Gaussian with ratio μ."""
+    """Return δ(ε) of a Gaussian mechanism with ratio μ."""
     first = log_ndtr(mu / 2 - epsilon / mu)
     second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return float(math.exp(first) * -math.expm1(min(second - first, 0.0)))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least ε for which a Gaussian with ratio μ is (ε, δ)-private; 0 without any release."""
+    """Return the least ε for which a Gaussian mechanism with ratio μ is (ε, δ)-private; 0 without any release."""
     if mu <= 0 or delta_of(mu, 0.0) <= delta:
         return 0.0
     most = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-6  # by zero-concentrated privacy
@@ -46,7 +46,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ that is (ε, δ)-private, less what the noise being discrete may cost."""
+    """Return the largest μ that is (ε, δ)-private, less what the noise being discrete may cost."""
     epsilon = max(epsilon - DISCRETE, epsilon / 2)
 
     def excess(log_mu: float) -> float:
@@ -55,24 +55,24 @@ def mu_of(epsilon: float, delta: float) -> float:
     low, high = -30.0, 5.0
     while excess(high) < 0:
         high += 5.0
-    found = math.exp(_root(excess, low, high, 1e-14))
-    return found * (1 - ROUNDING)
+    mu = math.exp(_root(excess, low, high, 1e-14))
+    return mu * (1 - ROUNDING)
 
 
 def _root(function: Callable[[float], float], low: float, high: float, tolerance: float) -> float:
-    """Where it is 0. SciPy's solvers are slow to import, and without noise nobody needs them."""
+    """Return the root of a function. SciPy's solvers are slow to import, and without noise nobody needs them."""
     from scipy.optimize import brentq
 
     return float(brentq(function, low, high, xtol=tolerance, rtol=tolerance))
 
 
 def multiplier(epsilon: float, delta: float, rounds: int = 1) -> float:
-    """z = σ/G of each of so many rounds."""
+    """Return the noise multiplier z = σ/G of each of so many rounds."""
     return math.sqrt(rounds) / mu_of(epsilon, delta)
 
 
 def discretisation(sigma: float, numbers: float) -> float:
-    """A bound on what discrete noise costs in ε beside continuous noise, for so many `numbers` in all releases.
+    """Return a bound on what discrete noise costs in ε beyond continuous noise, for `numbers` entries in all releases.
 
     Rounding N(0, σ²), σ in steps of the grid, gives k the probability ∫ over [k − ½, k + ½] of its density, which
     is the density at k times 1 + (k²/σ² − 1)/24σ² + …; the discrete Gaussian gives it the density at k, but for a
@@ -83,32 +83,33 @@ def discretisation(sigma: float, numbers: float) -> float:
 
 
 def membership(mu: float) -> float:
-    """Φ(μ/√2): no test of whether a row took part has a larger area under its curve."""
+    """Return Φ(μ/√2): no membership test has a larger area under its ROC curve."""
     return float(ndtr(mu / math.sqrt(2)))
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a peer may spend, and what releases cost: pure arithmetic on the number of rounds that were released."""
+    """A peer's privacy budget and what releases cost: pure arithmetic on the number of rounds that were released."""
 
     epsilon: float
     delta: float
     rounds: int
-    """For which there is a budget."""
+    """The number of rounds that the budget is for."""
     each: float
     """μ² of a round."""
     first: float = 0.0
-    """μ² of a start that the rows were asked for."""
+    """μ² of the releases before the first round."""
 
-    def mu(self, done: int) -> float:
-        """μ of everything released after so many rounds."""
-        return math.sqrt(self.first + done * self.each)
+    def mu(self, released: int) -> float:
+        """Return μ of everything released after so many rounds."""
+        return math.sqrt(self.first + released * self.each)
 
-    def spent(self, done: int) -> float:
-        """ε of everything released after so many rounds."""
-        mu = self.mu(done)
+    def spent(self, released: int) -> float:
+        """Return ε of everything released after so many rounds."""
+        mu = self.mu(released)
         return epsilon_of(mu, self.delta) + DISCRETE if mu > 0 else 0.0
 
-    def fits(self, done: int) -> bool:
-        """Whether one more round may be released after so many."""
-        return done < self.rounds and self.mu(done + 1) <= mu_of(self.epsilon, self.delta) * (1 + ROUNDING)
+    def fits(self, released: int) -> bool:
+        """Return whether one more round may be released after so many."""
+        limit = mu_of(self.epsilon, self.delta) * (1 + ROUNDING)
+        return released < self.rounds and self.mu(released + 1) <= limit

@@ -26,12 +26,12 @@ MOST_SETS, MOST_PEERS = 50_000, 4_096
 
 
 def refuse_network(network: csr_array) -> None:
-    """Say why edge noise cannot help in a network [N, N], if it cannot."""
+    """Refuse a network [N, N] in which edge noise cannot help; the error says why."""
     degrees = np.diff(network.indptr)
     if degrees.size and degrees.min() < FEWEST_NEIGHBOURS:
         raise ValueError(
             f"edge_noise needs at least {FEWEST_NEIGHBOURS} neighbours for everybody, and peer {int(degrees.argmin())} "
-            f"has {int(degrees.min())}: who holds most of its keys sees through its noise. "
+            f"has {int(degrees.min())}: whoever holds most of its keys sees through its noise. "
             'Use a network such as "regular-6", or edge_noise=0'
         )
     cut = _cut_peer(network)
@@ -43,7 +43,7 @@ def refuse_network(network: csr_array) -> None:
 
 
 def _cut_peer(network: csr_array) -> int | None:
-    """A peer without whom the others are not connected."""
+    """Return a peer without which the others are not connected; None: there is none."""
     peers = np.arange(network.shape[0])
     for peer in peers:
         others = peers != peer
@@ -53,7 +53,7 @@ def _cut_peer(network: csr_array) -> int | None:
 
 
 def exposure(network: csr_array, ratio: float, colluders: int = 1) -> float:
-    """max_U max_v [(I + ratio²·L_U)⁻¹]_vv over all sets of so many colluders: 1 without edge noise, exact.
+    """Return max_U max_v [(I + ratio²·L_U)⁻¹]_vv over all sets U of so many colluders: 1 without edge noise, exact.
 
     σ needed with edge noise is √exposure times σ without.
     """
@@ -73,26 +73,26 @@ def exposure(network: csr_array, ratio: float, colluders: int = 1) -> float:
     signs[first, np.arange(first.size)], signs[second, np.arange(first.size)] = 1.0, -1.0
     inverse = np.linalg.inv(np.eye(peers) + ratio**2 * (signs @ signs.T))
     worst = 0.0
-    for gone in itertools.combinations(range(peers), colluders):
+    for colluding in itertools.combinations(range(peers), colluders):
         # without the links of U: a downdate of as many ranks as there are of them
-        lost = np.isin(first, gone) | np.isin(second, gone)
+        lost = np.isin(first, colluding) | np.isin(second, colluding)
         ends = signs[:, lost]
         through = inverse @ ends  # [N, k]
         core = np.eye(ends.shape[1]) / ratio**2 - ends.T @ through
         diagonal = np.diagonal(inverse) + (through * np.linalg.solve(core, through.T).T).sum(axis=1)
-        worst = max(worst, float(np.delete(diagonal, gone).max()))
-    return min(1.0, worst * (1 + 1e-9))  # never below, by what rounding may have lost
+        worst = max(worst, float(np.delete(diagonal, colluding).max()))
+    return min(1.0, worst * (1 + 1e-9))  # an upper bound in spite of rounding
 
 
 def links_of(network: csr_array) -> tuple[np.ndarray, np.ndarray]:
-    """The two ends of each link, the smaller first: two [E]."""
+    """Return the two ends of each link, the smaller first: two [E]."""
     first, second = network.nonzero()
     once = first < second
     return first[once], second[once]
 
 
 def shared(draw: np.ndarray, network: csr_array) -> np.ndarray:
-    """What each peer adds, given Z of each link: [E, ...] -> [N, ...] of int64. It sums to zero over peers."""
+    """Return what each peer adds, given Z of each link: [E, ...] -> [N, ...] of int64. It sums to zero over peers."""
     first, second = links_of(network)
     added = np.zeros((network.shape[0], *draw.shape[1:]), dtype=np.int64)
     np.add.at(added, first, draw)
@@ -101,7 +101,7 @@ def shared(draw: np.ndarray, network: csr_array) -> np.ndarray:
 
 
 def keyed(key: bytes, label: bytes) -> Source:
-    """The key stream that both ends of a link draw Z from: ChaCha20 under HKDF-SHA256 of their shared key.
+    """Return the key stream from which both ends of a link draw Z: ChaCha20 under HKDF-SHA256 of their shared key.
 
     `label` names the network, the run and the round; a label is never used twice with a key. Needs the extra `peer`.
     """

@@ -1,11 +1,11 @@
-"""One round's release: rows clipped, added up exactly, noise added, projected.
+"""One round's release: rows clipped, summed exactly, noise added, projected.
 
     q_i = e_y − p_i        w_i = min(1, G/(‖q_i‖·‖h(x_i)‖))        R̃ = Π(Σ_i w_i q_i h(x_i)ᵀ + noise)
 
-Adding or removing a row moves the sum by at most G in L2, whatever the statistics p comes from, crafted ones too. This
+Adding or removing a row moves the sum by at most G in L2, whatever statistics p comes from, even crafted ones. This
 holds in integers, and not up to rounding: h(x_i) lies on a grid of 2⁻¹⁶ (finer or coarser with `bound`), w_i q_i is
-cut towards zero to one of 2⁻²⁰, and both are small enough that float64 adds up their products without any error. What
-a row adds depends on no other row, to the last bit: see `row_steps`. The noise is discrete on the grid of the
+truncated towards zero on one of 2⁻²⁰, and both are small enough that float64 sums their products without any error.
+What a row adds depends on no other row, to the last bit: see `row_steps`. The noise is discrete on the grid of the
 products, 2⁻³⁶; the usual 2⁻²⁰·G would need an allowance for rounding the sum.
 """
 
@@ -21,7 +21,7 @@ from peerbayes.privacy.coordinates import Coordinates
 from peerbayes.privacy.projection import Projection
 from peerbayes.privacy.sampling import Source, discrete_gaussian
 
-# Bits of w·q below 1; bits of h in all; rows whose products float64 adds up exactly: 20 + 20 + 12 is below 53.
+# Bits of w·q below 1; bits of h in all; rows whose products float64 sums exactly: 20 + 20 + 12 is below 53.
 STEP_BITS, ROW_BITS, AT_ONCE = 20, 20, 1 << 12
 
 # More rows could overflow 64 bits: 2²² · 2²⁰ · 2²⁰ is 2⁶².
@@ -33,35 +33,35 @@ MARGIN = 1 - 2.0**-40
 
 @dataclass(frozen=True, eq=False)
 class Mechanism:
-    """What everybody in a network does to a release: G, the bound on values, σ, and where it acts."""
+    """The mechanism of all releases in a network: clip G, bound on values, noise σ, coordinates and projection."""
 
     coordinates: Coordinates
     projection: Projection
     clip: float
     """G."""
     bound: float
-    """Standardised values are held within ±bound."""
+    """Standardised values are clipped to ±bound."""
     sigma: int
-    """Of the noise, in steps of the grid."""
+    """σ of the noise, in steps of the grid."""
 
     @property
     def row_bits(self) -> int:
-        """Bits of h below 1: those that its largest entry, at most bound², leaves."""
+        """Return the bits of h below 1: those that its largest entry, at most bound², leaves."""
         return ROW_BITS - math.ceil(math.log2(max(1.0, self.bound, self.bound**2)))
 
     @property
     def bits(self) -> int:
-        """The grid is 2^−bits."""
+        """Return the bits of the grid, whose step is 2^−bits."""
         return STEP_BITS + self.row_bits
 
     def rows(self, family: Family, rows: Rows) -> np.ndarray:
-        """h of rows on its grid, as whole numbers: [n, Dc], [n, Dd] -> [n, K] of float64."""
+        """Return h of rows on its grid, as whole numbers: [n, Dc], [n, Dd] -> [n, K] of float64."""
         if len(rows.values) > MOST_ROWS:
             raise ValueError(
                 f"a peer has {len(rows.values):,} rows; a private one takes up to {MOST_ROWS:,}: split it into several"
             )
-        held = Rows(np.clip(rows.values, -self.bound, self.bound), rows.codes)
-        moved = np.nan_to_num(self.coordinates.to(np.asarray(family.features(held))))
+        bounded = Rows(np.clip(rows.values, -self.bound, self.bound), rows.codes)
+        moved = np.nan_to_num(self.coordinates.to(np.asarray(family.features(bounded))))
         most = float(1 << ROW_BITS)
         return np.clip(np.rint(np.ldexp(moved, self.row_bits)), -most, most)
 
@@ -72,7 +72,7 @@ class Mechanism:
         clip: float | None = None,
         lengths: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Σ_i w_i q_i h_iᵀ in steps of the grid: q [n, C] within ±1, h [n, K] as `rows` gives it -> [C, K] of int64."""
+        """Return Σ_i w_i q_i h_iᵀ in steps of the grid: q [n, C] within ±1, h [n, K] of `rows` -> [C, K] of int64."""
         return summed(self.cut(steps, rows, clip, lengths), rows)
 
     def cut(
@@ -82,7 +82,7 @@ class Mechanism:
         clip: float | None = None,
         lengths: np.ndarray | None = None,
     ) -> np.ndarray:
-        """w_i q_i on its grid, cut towards zero: [n, C] -> [n, C]. ‖w_i q_i‖·‖h_i‖ ≤ G, and what is no number is 0.
+        """Return w_i q_i on its grid, truncated towards zero: [n, C] -> [n, C]. ‖w_i q_i‖·‖h_i‖ ≤ G; not finite: 0.
 
         `lengths` are the `squares` of the rows, where they are known.
         """
@@ -94,30 +94,30 @@ class Mechanism:
         return np.trunc(np.ldexp(weight[:, None] * steps, STEP_BITS))
 
     def noise(self, shape: tuple[int, ...], source: Source, sigma: int | None = None) -> np.ndarray:
-        """Discrete Gaussian noise in steps of the grid: int64."""
+        """Return discrete Gaussian noise in steps of the grid: int64 of this shape."""
         return discrete_gaussian(sigma or self.sigma, math.prod(shape), source).reshape(shape)
 
-    def opened(self, whole: np.ndarray, classes: bool = True) -> np.ndarray:
-        """Noisy sums [..., C, K] as statistics, projected. `classes`: they are residuals, which add up to zero."""
-        moved = np.ldexp(whole.astype(np.float64), -self.bits)
+    def opened(self, sums: np.ndarray, classes: bool = True) -> np.ndarray:
+        """Return noisy sums [..., C, K] as projected statistics. `classes`: they are residuals, which sum to zero."""
+        moved = np.ldexp(sums.astype(np.float64), -self.bits)
         return self.coordinates.back(self.projection(moved, classes))
 
     def steps_of(self, sigma: float) -> int:
-        """σ in steps of the grid, rounded up."""
+        """Return σ in steps of the grid, rounded up."""
         return math.ceil(math.ldexp(sigma, self.bits))
 
 
 def summed(cut: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Σ_i (w_i q_i) h_iᵀ of whole numbers, without any error: [n, C], [n, K] -> [C, K] of int64."""
+    """Return Σ_i (w_i q_i) h_iᵀ of whole numbers, without any error: [n, C], [n, K] -> [C, K] of int64."""
     total = np.zeros((cut.shape[1], rows.shape[1]), dtype=np.int64)
     for first in range(0, len(rows), AT_ONCE):
-        some = slice(first, first + AT_ONCE)
-        total += (cut[some].T @ rows[some]).astype(np.int64)
+        block = slice(first, first + AT_ONCE)
+        total += (cut[block].T @ rows[block]).astype(np.int64)
     return total
 
 
 def squares(values: np.ndarray) -> np.ndarray:
-    """Σ_k x_k² of each row, added up in one order, so that its bits are the same in any table: [n, K] -> [n]."""
+    """Return Σ_k x_k² of each row, summed in one order, so that its bits are the same in any table: [n, K] -> [n]."""
     total = np.zeros(len(values))
     for column in values.T:
         total += column * column

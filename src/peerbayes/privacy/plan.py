@@ -1,8 +1,8 @@
-"""What privacy will cost, before anybody starts: σ, ρ, and in words what they mean.
+"""The cost of privacy, before anybody starts: σ, ρ, and what they mean in words.
 
 A mean of a class, in standard deviations of its column, is off by about √(C/m_v) where a peer works alone with m_v
 rows, and noise adds about ρ where peers work together. The rule of thumb for whether working together pays compares the
-two; tests hold it to what was measured. A simulation with rows like yours says it better.
+two; tests compare it with measurements. A simulation with rows like yours is more accurate.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from peerbayes.privacy import accounting
 from peerbayes.privacy.scheme import scheme
 from peerbayes.privacy.terms import AUTO, Privacy
 
-# What the error rose by at a ρ/κ up to this, on pulsar, adult, letter and mnist with naive Bayes and `exact`. ρ/κ is
-# the noise before rows are clipped any shorter: what that saves in noise it costs in bias, so it tells more than ρ.
+# How much the error rose at a ρ/κ up to this, on pulsar, adult, letter and mnist with naive Bayes and `exact`. ρ/κ is
+# the noise before rows are clipped any shorter: what that saves in noise it costs in bias, so ρ/κ predicts more than ρ.
 RISES = (
     (0.05, "by up to 0.01"),
     (0.10, "by up to 0.025"),
@@ -32,13 +32,13 @@ RISES = (
     (math.inf, "beyond use"),
 )
 
-# ρ/κ beside √(C/m_v): up to the first working together paid, above the second it did not.
+# Ratios of ρ/κ to √(C/m_v): up to the first working together paid, above the second it did not.
 PAYS, PAYS_NOT = 1.5, 2.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What privacy costs in one setting."""
+    """The cost of privacy in one setting."""
 
     sigma: float
     """Noise of each number of each release, in the coordinates in which a typical row has length `length`."""
@@ -49,27 +49,27 @@ class Plan:
     multiplier: float
     """σ/G."""
     mu: float
-    """What all releases together tell: two normal distributions this far apart."""
+    """What all releases together reveal: as much as telling apart two normal distributions at this distance."""
     epsilon: float
-    """Spent after all rounds."""
+    """ε spent after all rounds."""
     delta: float
     rho: float
-    """What noise leaves on a mean of a class, in standard deviations."""
+    """The error that noise leaves in a mean of a class, in standard deviations."""
     share: float
-    """κ: how long a row may be, beside a typical one."""
+    """κ: how long a row may be, relative to a typical one."""
     alone: float
-    """What a peer's own rows leave on it: √(C/m_v)."""
+    """The error of a mean of a class from a peer's own rows: √(C/m_v)."""
     exposure: float
     """The share of σ² that edge noise leaves necessary; 1: there is none."""
     membership: float
-    """No test of whether a row took part has a larger area under its curve (0.5: guessing)."""
+    """No membership test has a larger area under its ROC curve (0.5: guessing)."""
     rise: str
     """How much the error is expected to rise, in words."""
     pays: str
     """Whether working together still pays against working alone: "yes", "about even" or "no"."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
@@ -91,7 +91,7 @@ def plan(
     family: str = "naive-bayes",
     seed: int = 0,
 ) -> Plan:
-    """What privacy will cost: no rows are needed, only how many there are.
+    """Return the cost of privacy: no rows are needed, only how many there are.
 
     rows        of each peer
     peers       how many there are
@@ -103,9 +103,9 @@ def plan(
     rounds      of messages
     lr          the learning rate; rounds·lr is what noise grows with
     clip        κ, or "auto": see `Privacy`
-    bound       standardised values are held within ±bound
-    edge_noise  noise shared by neighbours, beside that of each alone; 0: none
-    colluders   how many peers may put together what they know
+    bound       standardised values are clipped to ±bound
+    edge_noise  noise shared by neighbours, in addition to each peer's own; 0: none
+    colluders   how many peers may pool what they know
     topology    who hears whom; only edge noise depends on it
     family      "naive-bayes", "qda" or "lda"
     seed        of a random topology
@@ -128,27 +128,27 @@ def plan(
     if edge_noise:
         network = topologies.schedule(topology, peers, np.random.default_rng(seed), None).at(1)
     layout = layouts.type_of(family)(continuous=features, cardinalities=tuple(categories))
-    found = scheme(terms, layout, classes, rows, peers, rounds, lr, network)
-    mu, alone = found.ledger.mu(rounds), math.sqrt(classes / rows)
-    clip_at, length = found.mechanism.clip, found.mechanism.coordinates.length
+    promised = scheme(terms, layout, classes, rows, peers, rounds, lr, network)
+    mu, local_error = promised.ledger.mu(rounds), math.sqrt(classes / rows)
+    limit, length = promised.mechanism.clip, promised.mechanism.coordinates.length
     return Plan(
-        sigma=found.sigma,
-        clip=clip_at,
+        sigma=promised.sigma,
+        clip=limit,
         length=length,
-        multiplier=found.sigma / clip_at,
+        multiplier=promised.sigma / limit,
         mu=mu,
-        epsilon=found.ledger.spent(rounds),
+        epsilon=promised.ledger.spent(rounds),
         delta=delta,
-        rho=found.rho,
-        share=found.share,
-        alone=alone,
-        exposure=found.ledger.each * (found.sigma / clip_at) ** 2,
+        rho=promised.rho,
+        share=promised.share,
+        alone=local_error,
+        exposure=promised.ledger.each * (promised.sigma / limit) ** 2,
         membership=accounting.membership(mu),
-        rise=next(told for most, told in RISES if found.rho / found.share <= most),
-        pays=judged(found.rho / found.share, alone),
+        rise=next(text for most, text in RISES if promised.rho / promised.share <= most),
+        pays=judged(promised.rho / promised.share, local_error),
     )
 
 
-def judged(noise: float, alone: float) -> str:
-    """Whether working together pays, by the rule of thumb: ρ/κ beside √(C/m_v)."""
-    return "yes" if noise <= PAYS * alone else "about even" if noise <= PAYS_NOT * alone else "no"
+def judged(noise: float, local_error: float) -> str:
+    """Return whether working together pays, by the rule of thumb: ρ/κ compared with √(C/m_v)."""
+    return "yes" if noise <= PAYS * local_error else "about even" if noise <= PAYS_NOT * local_error else "no"

@@ -1,15 +1,15 @@
-"""q = e_y − p of rows, each row's to the same bits in whatever table it lies.
+"""q = e_y − p of rows, each with the same bits in whatever table the row is.
 
-A matrix product adds up in an order that depends on the table's shape and on where a row lies in it, and so do the
-last bits of log joints. One row more would then change what others add to a release, if only by a step of the grid.
-Here every row goes its own way:
+A matrix product sums in an order that depends on the table's shape and on the row's position in it, and so do the last
+bits of log joints. One more row would then change what others add to a release, if only by a step of the grid. Here
+every row is computed independently of the others:
 
     log joint     term after term in one order; single products and sums, which IEEE 754 rounds in one way only
     exp           of arrays whose length is a multiple of LANES, so that no number is left over for another routine,
                   and of arguments from −FARTHEST to 0, which need no special treatment
     softmax       maximum and sum over classes in one order
 
-Rows that fill up the last block are zeros and are thrown away.
+Rows that pad the last block are zeros and are thrown away.
 """
 
 from __future__ import annotations
@@ -32,77 +32,77 @@ FARTHEST = 700.0
 
 @dataclass(frozen=True, eq=False)
 class RowSteps:
-    """Rows with their labels, ready to be asked for q at any weights."""
+    """Rows with their labels, prepared for computing q at any weights."""
 
     family: Family
     labels: np.ndarray
-    """[n'] class of each row, −1 for one that fills up."""
+    """[n'] class of each row, −1 for padding."""
     count: int
-    """n, the rows that are none of these."""
+    """n, the number of rows without padding."""
     dense: np.ndarray
     """[dense_size, n'] features of the continuous columns."""
-    places: np.ndarray
-    """[E, n'] where the other features lie, K for nowhere."""
+    indices: np.ndarray
+    """[E, n'] indices of the other features, K for none."""
     values: np.ndarray | None
     """[E, n'] the other features; None: ones."""
 
     @classmethod
     def of(cls, family: Family, rows: Rows, labels: np.ndarray) -> RowSteps:
-        """Of encoded rows [n, …] and class indices [n]."""
-        places, values = family.entries(rows)
+        """Prepare encoded rows [n, …] with class indices [n]."""
+        indices, values = family.entries(rows)
         dense = np.asarray(family.dense(rows.values))
         return cls(
             family,
-            _filled(np.asarray(labels, dtype=np.int64), -1),
+            _padded(np.asarray(labels, dtype=np.int64), -1),
             len(labels),
-            _filled(dense, 0.0),
-            _filled(places, family.size),
-            None if values is None else _filled(values, 0.0),
+            _padded(dense, 0.0),
+            _padded(indices, family.size),
+            None if values is None else _padded(values, 0.0),
         )
 
     def __call__(self, weights: np.ndarray) -> np.ndarray:
-        """q at W: [C, K] -> [n, C]."""
+        """Return q at W: [C, K] -> [n, C]."""
         classes = len(weights)
         steps = np.empty((classes, self.labels.size))
-        block = max(LANES, IN_CACHE // classes // LANES * LANES)
-        nowhere = np.concatenate([weights, np.zeros((classes, 1))], axis=1)
+        size = max(LANES, IN_CACHE // classes // LANES * LANES)
+        extended = np.concatenate([weights, np.zeros((classes, 1))], axis=1)
         with np.errstate(all="ignore"):  # crafted statistics may overflow; what is not finite is cut
-            for begin in range(0, self.labels.size, block):
-                some = slice(begin, begin + block)
-                steps[:, some] = self._steps(nowhere, some)
+            for begin in range(0, self.labels.size, size):
+                block = slice(begin, begin + size)
+                steps[:, block] = self._steps(extended, block)
         return steps.T[: self.count]
 
-    def _steps(self, weights: np.ndarray, some: slice) -> np.ndarray:
-        """q of a block of rows at W with a column of zeros: [C, K + 1] -> [C, block]."""
-        joint = self._log_joint(weights, some)
+    def _steps(self, weights: np.ndarray, block: slice) -> np.ndarray:
+        """Return q of a block of rows at W with a column of zeros: [C, K + 1] -> [C, block]."""
+        joint = self._log_joint(weights, block)
         joint -= joint.max(axis=0)  # a maximum is exact in any order
         joint = np.exp(np.maximum(joint, -FARTHEST, out=joint))
         total = joint[0].copy()
-        for each in joint[1:]:
-            total += each
+        for of_class in joint[1:]:
+            total += of_class
         joint /= -total
-        labels = self.labels[some]
-        there = np.flatnonzero(labels >= 0)
-        joint[labels[there], there] += 1.0
+        labels = self.labels[block]
+        real = np.flatnonzero(labels >= 0)
+        joint[labels[real], real] += 1.0
         return joint
 
-    def _log_joint(self, weights: np.ndarray, some: slice) -> np.ndarray:
-        """⟨W_c, φ(x)⟩ of a block of rows: [C, K + 1] -> [C, block]."""
-        dense, places = self.dense[:, some], self.places[:, some]
-        joint = np.zeros((len(weights), places.shape[1]))
+    def _log_joint(self, weights: np.ndarray, block: slice) -> np.ndarray:
+        """Return ⟨W_c, φ(x)⟩ of a block of rows: [C, K + 1] -> [C, block]."""
+        dense, indices = self.dense[:, block], self.indices[:, block]
+        joint = np.zeros((len(weights), indices.shape[1]))
         term = np.empty_like(joint)
-        for own, feature in zip(weights.T, dense, strict=False):  # the dense features come first
-            joint += np.multiply(own[:, None], feature, out=term)
-        for entry, place in enumerate(places):
-            np.take(weights, place, axis=1, out=term, mode="clip")
+        for weight, feature in zip(weights.T, dense, strict=False):  # the dense features come first
+            joint += np.multiply(weight[:, None], feature, out=term)
+        for entry, index in enumerate(indices):
+            np.take(weights, index, axis=1, out=term, mode="clip")
             if self.values is not None:
-                term *= self.values[entry, some]
+                term *= self.values[entry, block]
             joint += term
         return joint
 
 
-def _filled(values: np.ndarray, by: float) -> np.ndarray:
-    """Return values with rows last, and `by` in those that fill up the last block: [n] or [n, K] -> [n'] or [K, n']."""
-    filled = np.full((*values.shape[1:], len(values) + -len(values) % LANES), by, dtype=values.dtype)
-    filled[..., : len(values)] = values.T
-    return filled
+def _padded(values: np.ndarray, filler: float) -> np.ndarray:
+    """Return values with rows last, padded with `filler` to full blocks: [n] or [n, K] -> [n'] or [K, n']."""
+    padded = np.full((*values.shape[1:], len(values) + -len(values) % LANES), filler, dtype=values.dtype)
+    padded[..., : len(values)] = values.T
+    return padded

@@ -1,6 +1,6 @@
 """Discrete Gaussian noise: p(k) ∝ exp(−k²/2σ²) on the integers, exactly (Canonne, Kamath and Steinke 2020).
 
-Floating-point noise has holes that tell what it was added to. Here every decision compares random bits with a real
+Floating-point noise has gaps that reveal what it was added to. Here every decision compares random bits with a real
 number exp(−γ), γ rational, and is the one that infinite precision would make: floats decide where their error cannot
 matter, and more bits and more digits where it could (about once in 10¹¹ times).
 
@@ -27,47 +27,47 @@ LARGEST = 1 << 46
 
 
 def discrete_gaussian(sigma: int, count: int, source: Source) -> np.ndarray:
-    """`count` independent draws with parameter σ: [count] of int64.
+    """Return `count` independent draws with parameter σ: [count] of int64.
 
-    A discrete Laplace y of scale t = σ + 1 is kept with probability exp(−(|y| − σ²/t)²/2σ²).
+    A discrete Laplace y of scale t = σ + 1 is accepted with probability exp(−(|y| − σ²/t)²/2σ²).
     """
     if not 1 <= sigma <= LARGEST:
         raise ValueError(f"sigma is {sigma}; expected a whole number of grid steps from 1 to 2^46")
-    kept, have = [], 0
-    while have < count:
-        drawn = _laplace(sigma + 1, int((count - have) * 1.4) + 16, source)
-        # |y| − σ²/t = (|y| − σ + 1) − 1/t, the first part exactly
-        apart = (np.abs(drawn) - (sigma - 1)).astype(np.float64) - 1.0 / (sigma + 1)
+    accepted, total = [], 0
+    while total < count:
+        drawn = _laplace(sigma + 1, int((count - total) * 1.4) + 16, source)
+        # |y| − σ²/t = (|y| − σ + 1) − 1/t, the first term exactly
+        distance = (np.abs(drawn) - (sigma - 1)).astype(np.float64) - 1.0 / (sigma + 1)
 
-        def exact(place: int, drawn: np.ndarray = drawn) -> Fraction:
-            apart = abs(int(drawn[place])) - Fraction(sigma * sigma, sigma + 1)
-            return apart * apart / (2 * sigma * sigma)
+        def exact(index: int, drawn: np.ndarray = drawn) -> Fraction:
+            distance = abs(int(drawn[index])) - Fraction(sigma * sigma, sigma + 1)
+            return distance * distance / (2 * sigma * sigma)
 
-        kept.append(drawn[_bernoulli((apart / sigma) ** 2 / 2, exact, source)])
-        have += kept[-1].size
-    return np.concatenate(kept)[:count] if kept else np.zeros(0, dtype=np.int64)
+        accepted.append(drawn[_bernoulli((distance / sigma) ** 2 / 2, exact, source)])
+        total += accepted[-1].size
+    return np.concatenate(accepted)[:count] if accepted else np.zeros(0, dtype=np.int64)
 
 
 def _laplace(scale: int, count: int, source: Source) -> np.ndarray:
-    """Draws with p(k) ∝ exp(−|k|/scale), at least one and about `count`: int64."""
-    parts, have = [], 0
-    while have < count:
-        below = _uniform(scale, int((count - have) * 1.65) + 16, source)
+    """Return draws with p(k) ∝ exp(−|k|/scale), `count` or a few more: int64."""
+    draws, total = [], 0
+    while total < count:
+        below = _uniform(scale, int((count - total) * 1.65) + 16, source)
 
-        def exact(place: int, below: np.ndarray = below) -> Fraction:
-            return Fraction(int(below[place]), scale)
+        def exact(index: int, below: np.ndarray = below) -> Fraction:
+            return Fraction(int(below[index]), scale)
 
         small = below[_bernoulli(below / scale, exact, source)]
         drawn = small + scale * _geometric(small.size, source)
         negative = np.frombuffer(source(drawn.size), dtype=np.uint8) & 1 == 1
         drawn = np.where(negative, -drawn, drawn)[~(negative & (drawn == 0))]  # zero has one sign only
-        parts.append(drawn)
-        have += drawn.size
-    return np.concatenate(parts)
+        draws.append(drawn)
+        total += drawn.size
+    return np.concatenate(draws)
 
 
 def _uniform(below: int, count: int, source: Source) -> np.ndarray:
-    """Draws from 0 … below − 1, about `count`: those of as many bits as needed that are small enough."""
+    """Return uniform draws from 0 … below − 1, about `count`, by rejection from the next power of two."""
     mask = np.uint64((1 << (below - 1).bit_length()) - 1)
     share = (int(mask) + 1) / below
     drawn = _words(int(count * share) + 16, source) & mask
@@ -75,7 +75,7 @@ def _uniform(below: int, count: int, source: Source) -> np.ndarray:
 
 
 def _geometric(count: int, source: Source) -> np.ndarray:
-    """How often in a row a coin of probability 1/e falls on its face: [count]."""
+    """Return the lengths of runs of successes with probability 1/e: [count]."""
     runs, alive = np.zeros(count, dtype=np.int64), np.arange(count)
     while alive.size:
         alive = alive[_bernoulli(np.ones(alive.size), lambda _: Fraction(1), source)]
@@ -84,17 +84,17 @@ def _geometric(count: int, source: Source) -> np.ndarray:
 
 
 def _bernoulli(gamma: np.ndarray, exact: Callable[[int], Fraction], source: Source) -> np.ndarray:
-    """True with probability exp(−γ), for each γ ≥ 0: [n] -> [n]; `exact(k)` is the k-th γ itself."""
+    """Return True with probability exp(−γ), for each γ ≥ 0: [n] -> [n]; `exact(k)` is the k-th γ as a fraction."""
     words = _words(gamma.size, source)
-    apart = words * 2.0**-64 - np.exp(-gamma)
-    taken = apart < 0
-    for place in np.flatnonzero(np.abs(apart) <= DOUBT):
-        taken[place] = _settled(int(words[place]), exact(int(place)), source)
-    return taken
+    difference = words * 2.0**-64 - np.exp(-gamma)
+    success = difference < 0
+    for index in np.flatnonzero(np.abs(difference) <= DOUBT):
+        success[index] = _settled(int(words[index]), exact(int(index)), source)
+    return success
 
 
 def _settled(word: int, gamma: Fraction, source: Source) -> bool:
-    """Whether a number in [0, 1) is below exp(−γ), given its first 64 bits: as many more are drawn as it takes."""
+    """Return whether a number in [0, 1) is below exp(−γ), given its first 64 bits; more bits are drawn as needed."""
     bits = 64
     while True:
         digits = bits // 3 + 20

@@ -1,4 +1,4 @@
-"""Differential privacy in a simulation: what is refused, and R̃ of all peers at once.
+"""Differential privacy in a simulation: settings that are refused, and R̃ of all peers at once.
 
 The noise comes from the simulation's seed, so that it can be repeated, and therefore protects nobody. Real peers call
 the same functions with the operating system's randomness.
@@ -24,7 +24,7 @@ from peerbayes.privacy.sampling import LARGEST as WIDEST
 from peerbayes.privacy.scheme import Scheme, scheme
 from peerbayes.privacy.terms import Privacy
 
-# Sets the noise apart from other random numbers of the same seed: of rounds, of links, of starts.
+# Separate streams of random numbers under one seed: noise of rounds, of links, of starts.
 NOISE_STREAM, LINK_STREAM, START_STREAM = 21, 22, 23
 
 
@@ -38,13 +38,13 @@ def refuse(
     dtype: str,
     robust: str | None = None,
 ) -> None:
-    """Say why a simulation cannot be private, if its settings do not allow it."""
+    """Refuse settings under which a simulation cannot be private; the error says why."""
     name = getattr(strategy, "name", strategy)
     reasons = (
-        (name == "auto", "strategy 'auto' chooses by what rows say at the start; name 'exact' or 'relay'"),
+        (name == "auto", "strategy 'auto' chooses by what rows say at the start; use 'exact' or 'relay'"),
         (
             name == "consensus-ml",
-            "consensus-ml sends the sums of the rows themselves; use 'exact' with start='ml', which buys a noisy one",
+            "consensus-ml sends the sums of the rows themselves; use 'exact' with start='ml', which adds noise to them",
         ),
         (name == "dsgd", "dsgd takes its step from the length of the rows; use 'exact', 'crc' or 'relay'"),
         (
@@ -58,7 +58,7 @@ def refuse(
         ),
         (
             robust == "guard",
-            "whom a guard cuts off tells of a peer's rows, outside the account; use robust='clip'",
+            "whom a guard cuts off reveals something about a peer's rows that is not accounted for; use robust='clip'",
         ),
         (
             robust is not None and terms.edge_noise > 0,
@@ -82,33 +82,33 @@ def refuse(
 
 def agreed(
     terms: Privacy,
-    held: Holdings,
+    local_rows: Holdings,
     rounds: int,
     lr: float,
     network: topologies.Schedule,
     start: str,
     faults: bool,
 ) -> Scheme:
-    """The scheme of a simulated network; refused where rows are too few, or it cannot hold."""
-    few = np.flatnonzero(held.sizes < terms.min_rows)
+    """Return the scheme of a simulated network; refuse too few rows, and promises that cannot be kept."""
+    few = np.flatnonzero(local_rows.sizes < terms.min_rows)
     if few.size:
         raise ValueError(
-            f"privacy: peer {few[0]} has {held.sizes[few[0]]} rows, and so refuses: min_rows is {terms.min_rows}. Give "
+            f"privacy: peer {few[0]} has {local_rows.sizes[few[0]]} rows, fewer than min_rows = {terms.min_rows}. Give "
             "it more rows, or lower min_rows if you know what it means"
         )
-    if held.incomplete.any():
+    if local_rows.incomplete.any():
         raise ValueError(
-            f"privacy: rows miss values that {held.family.name} completes by everybody's model, so that one row's part "
-            "in a release has no bound; use family='naive-bayes', or fill them in first"
+            f"privacy: rows miss values that {local_rows.family.name} completes by everybody's model, so that one "
+            "row's share in a release has no bound; use family='naive-bayes', or fill them in first"
         )
     if terms.edge_noise and (faults or not network.static):
         raise ValueError(
-            "privacy: edge_noise cancels only where everybody is there and every message arrives, and this network "
+            "privacy: edge_noise cancels only where every peer is present and every message arrives, and this network "
             "changes, or loses peers or messages; use edge_noise=0"
         )
     promised = scheme(
-        terms, held.family, held.classes, float(held.sizes.mean()), held.nodes, rounds, lr,
-        network.at(1) if terms.edge_noise else None, (held.rows.codes >= 0).all(axis=0), start != "uniform",
+        terms, local_rows.family, local_rows.classes, float(local_rows.sizes.mean()), local_rows.nodes, rounds, lr,
+        network.at(1) if terms.edge_noise else None, (local_rows.rows.codes >= 0).all(axis=0), start != "uniform",
     )  # fmt: skip
     widest = max(promised.mechanism.sigma, promised.edge_sigma, promised.start_sigma)
     if widest > WIDEST:
@@ -120,57 +120,57 @@ def agreed(
 
 
 class PrivateRows:
-    """R̃_v(S_v) of all peers, one release a call: [N, C, K] -> [N, C, K]. Once the budget is spent, nothing."""
+    """R̃_v(S_v) of all peers, one release per call: [N, C, K] -> [N, C, K]. Once the budget is spent, zeros."""
 
-    def __init__(self, scheme: Scheme, held: Holdings, network: csr_array, seed: int) -> None:
-        self.scheme, self.held, self.network, self.seed = scheme, held, network, seed
+    def __init__(self, scheme: Scheme, local_rows: Holdings, network: csr_array, seed: int) -> None:
+        self.scheme, self.local_rows, self.network, self.seed = scheme, local_rows, network, seed
         self.calls = 0  # releases so far
-        self._steps = [_steps_of(held, part) for part in self._parts]
-        self._moved = scheme.mechanism.rows(held.family, held.rows)
+        self._steps = [_steps_of(local_rows, rows) for rows in self._slices]
+        self._moved = scheme.mechanism.rows(local_rows.family, local_rows.rows)
         self._lengths = squares(self._moved)
 
     def __call__(self, stats: Array) -> np.ndarray:
-        turn, self.calls = self.calls, self.calls + 1
-        if not self.scheme.ledger.fits(turn):
+        round_index, self.calls = self.calls, self.calls + 1
+        if not self.scheme.ledger.fits(round_index):
             return np.zeros(stats.shape)  # `exact` asks once more, for a message that is never sent
         mechanism = self.scheme.mechanism
-        weights = np.asarray(self.held.family.weights(stats))
-        steps = [of_peer(own) for of_peer, own in zip(self._steps, weights, strict=True)]
+        weights = np.asarray(self.local_rows.family.weights(stats))
+        steps = [of_peer(peer_weights) for of_peer, peer_weights in zip(self._steps, weights, strict=True)]
         cut = mechanism.cut(np.concatenate(steps), self._moved, lengths=self._lengths)
-        whole = np.stack([summed(cut[part], self._moved[part]) for part in self._parts])
-        whole += mechanism.noise(whole.shape, self._source(NOISE_STREAM, turn))
+        sums = np.stack([summed(cut[rows], self._moved[rows]) for rows in self._slices])
+        sums += mechanism.noise(sums.shape, self._source(NOISE_STREAM, round_index))
         if self.scheme.edge_sigma:
-            links = (self.network.nnz // 2, *whole.shape[1:])
-            drawn = mechanism.noise(links, self._source(LINK_STREAM, turn), self.scheme.edge_sigma)
-            whole += edges.shared(drawn, self.network)
-        return mechanism.opened(whole)
+            links = (self.network.nnz // 2, *sums.shape[1:])
+            drawn = mechanism.noise(links, self._source(LINK_STREAM, round_index), self.scheme.edge_sigma)
+            sums += edges.shared(drawn, self.network)
+        return mechanism.opened(sums)
 
     def start(self, marginal: bool = False) -> np.ndarray:
-        """Noisy Y_vᵀΦ_v, or Σφ if `marginal`, of every peer: [N, C, K] or [N, 1, K]. Bought from the budget."""
+        """Return noisy Y_vᵀΦ_v, or Σφ if `marginal`, of every peer: [N, C, K] or [N, 1, K]. Spends from the budget."""
         mechanism, clip = self.scheme.mechanism, self.scheme.start_clip
-        labels = self.held.labels
-        steps = np.ones((len(labels), 1)) if marginal else core.one_hot(labels, self.held.classes)
-        whole = np.stack([mechanism.clipped(steps[part], self._moved[part], clip) for part in self._parts])
-        whole += mechanism.noise(whole.shape, self._source(START_STREAM, 0), self.scheme.start_sigma)
-        return mechanism.opened(whole, classes=False)
+        labels = self.local_rows.labels
+        steps = np.ones((len(labels), 1)) if marginal else core.one_hot(labels, self.local_rows.classes)
+        sums = np.stack([mechanism.clipped(steps[rows], self._moved[rows], clip) for rows in self._slices])
+        sums += mechanism.noise(sums.shape, self._source(START_STREAM, 0), self.scheme.start_sigma)
+        return mechanism.opened(sums, classes=False)
 
     def spent(self) -> np.ndarray:
-        """What each peer has spent so far, in the order of `SPENT`: [N, 5]."""
-        done = min(self.calls, self.scheme.ledger.rounds)
+        """Return what each peer has spent so far, in the order of `SPENT`: [N, 5]."""
+        released = min(self.calls, self.scheme.ledger.rounds)
         scheme = self.scheme
-        one = (scheme.sigma, done, scheme.ledger.spent(done), scheme.terms.delta, scheme.rho)
-        return np.tile(np.array(one, dtype=float), (self.held.nodes, 1))
+        figures = (scheme.sigma, released, scheme.ledger.spent(released), scheme.terms.delta, scheme.rho)
+        return np.tile(np.array(figures, dtype=float), (self.local_rows.nodes, 1))
 
-    def _source(self, stream: int, turn: int) -> Any:
-        return np.random.default_rng([self.seed, stream, turn]).bytes
+    def _source(self, stream: int, round_index: int) -> Any:
+        return np.random.default_rng([self.seed, stream, round_index]).bytes
 
     @property
-    def _parts(self) -> list[slice]:
-        ends = self.held.offsets.tolist()
+    def _slices(self) -> list[slice]:
+        ends = self.local_rows.offsets.tolist()
         return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
-def _steps_of(held: Holdings, part: slice) -> RowSteps:
-    """What the rows of one peer do."""
-    rows = Rows(held.rows.values[part], held.rows.codes[part])
-    return RowSteps.of(held.family, rows, held.labels[part])
+def _steps_of(local_rows: Holdings, block: slice) -> RowSteps:
+    """Return the steps q of one peer's rows."""
+    rows = Rows(local_rows.rows.values[block], local_rows.rows.codes[block])
+    return RowSteps.of(local_rows.family, rows, local_rows.labels[block])

@@ -1,4 +1,4 @@
-"""What a network promises about one row: the value `Privacy`."""
+"""The promise of a network about one row: the value `Privacy`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_EDGE_NOISE = 1e-6
 
 @dataclass(frozen=True)
 class Privacy:
-    """How much anybody may learn of one row, and what is done for it.
+    """How much anybody may learn about one row, and how that is ensured.
 
     Whoever sees every message of a peer, and chooses what it hears, can tell whether a row was among its rows only as
     well as (epsilon, delta)-differential privacy allows. Adding or removing one row is what is hidden.
@@ -25,9 +25,9 @@ class Privacy:
     delta       the probability with which the promise may fail; far below one in the number of rows
     clip        κ: a row moves the statistics by at most G = κB, B the length of a typical row; "auto": 1, and 0.5 or
                 0.35 where noise dominates
-    bound       standardised values are held within ±bound
-    edge_noise  noise that neighbours add with opposite signs, beside that of each alone; 0: none. 3 is a good number
-    colluders   how many peers may put together what they know (only edge noise depends on it)
+    bound       standardised values are clipped to ±bound
+    edge_noise  noise that neighbours add with opposite signs, besides each peer's own; 0: none. 3 is a good number
+    colluders   how many peers may pool what they know (only edge noise depends on it)
     min_rows    a peer with fewer rows takes no part
     """
 
