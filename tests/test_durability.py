@@ -181,7 +181,7 @@ def test_only_one_works_on_a_folder(tmp_path, monkeypatch):
     assert not service.running(home)
     with service.lock(home):
         assert service.running(home)
-        with pytest.raises(PeerError, match="this peer runs already"), service.lock(home):
+        with pytest.raises(PeerError, match="this peer is already running"), service.lock(home):
             pass
     assert not service.running(home)
 
@@ -231,7 +231,7 @@ def test_a_line_that_is_taken_out_shows(tmp_path):
     lines = log.path.read_bytes().splitlines(keepends=True)
     for gone in range(3):
         log.path.write_bytes(b"".join(lines[:gone] + lines[gone + 1 :]))
-        with pytest.raises(PeerError, match=f"line {gone + 1}: it does not fit to the line before"):
+        with pytest.raises(PeerError, match=f"line {gone + 1}: it does not match the line before"):
             list(audit.entries(log.path))
 
 
@@ -306,7 +306,7 @@ def test_a_network_is_founded_once(tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for gone in before:
         (tmp_path / gone).rename(tmp_path / "aside")
-        with pytest.raises(ConfigurationError, match="is there already"):
+        with pytest.raises(ConfigurationError, match="already exists"):
             Founder.create(tmp_path, Terms("other", "y").to_toml())
         (tmp_path / "aside").rename(tmp_path / gone)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

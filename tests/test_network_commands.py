@@ -88,7 +88,7 @@ def test_closing_by_hand_and_revoking(folder):
     assert "falls into 2 parts" in shown and "b; c" in shown and "roster.json" in shown
     roster = Founder(folder).roster()
     assert roster.revoked == ("a",) and len(roster.members) == 3 and roster.version == 5
-    assert "revoked before" in run("revoke", "a", "--network", folder, code=2).stderr
+    assert "already revoked" in run("revoke", "a", "--network", folder, code=2).stderr
     assert "no member" in run("revoke", "x", "--network", folder, code=2).stderr
     assert "closed already" in run("close", "--network", folder, code=2).stderr
 
@@ -125,7 +125,7 @@ def test_invitations_that_are_refused_write_nothing(folder):
     request("b", 7002)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for arguments, says in (
-        (("b", 7001), "a is at 127.0.0.1:7001 already"),
+        (("b", 7001), "a already uses 127.0.0.1:7001"),
         (("b", 7002, "--links", "x"), "'x' is no member"),
         (("b", 7002, "--request", "a/peer.csr"), "request is of 'a'"),
         (("b", 7002, "--again"), "'b' is no member"),
@@ -158,7 +158,7 @@ def test_new_takes_an_agreement_or_options(tmp_path, monkeypatch):
     run("new", "net", "--terms", "mine.toml")
     assert (tmp_path / "net" / "agreement.toml").read_text() == (tmp_path / "mine.toml").read_text()
     assert "one of the two" in run("new", "x", "--terms", "mine.toml", "--rounds", 3, code=2).stderr
-    assert "is there already" in run("new", "net", "--terms", "mine.toml", code=2).stderr
+    assert "already exists" in run("new", "net", "--terms", "mine.toml", code=2).stderr
     assert "--label is missing" in run("new", "x", "--name", "n", code=2).stderr
     twice = ("--feature", "a", "--feature", "a=auto")
     assert "twice" in run("new", "x", "--name", "n", "--label", "y", *twice, code=2).stderr
@@ -227,13 +227,13 @@ def test_inspect_compares(folder):
 
 
 def test_inspect_refuses_what_it_does_not_know(folder):
-    assert "no network's or peer's folder" in run("inspect", folder.parent, code=2).stderr
+    assert "neither a network's nor a peer's folder" in run("inspect", folder.parent, code=2).stderr
     assert "No such file" in run("inspect", "nothing", code=1).stderr
     assert "--format is 'xml'" in run("inspect", folder, "--format", "xml", code=2).stderr
     (folder / "roster.json").write_bytes(
         (folder / "roster.json").read_bytes().replace(b'"version":0', b'"version":1')
     )
-    assert "signature does not fit" in run("inspect", folder, code=2).stderr
+    assert "signature does not match" in run("inspect", folder, code=2).stderr
 
 
 def test_node_commands_refuse_with_advice(folder):
@@ -242,7 +242,7 @@ def test_node_commands_refuse_with_advice(folder):
     ).stderr  # fmt: skip
     request("a", 7001)
     again = ("request", "a", "--name", "a", "--address", "a:1", "--data", "d.csv")
-    assert "there already" in run(*again, code=2, on=node).stderr
+    assert "already exists" in run(*again, code=2, on=node).stderr
     (folder.parent / "junk").write_bytes(b"junk")
     assert "neither an invitation" in run("join", "a", "junk", code=2, on=node).stderr
     assert "No such file" in run("join", "a", "missing", code=1, on=node).stderr

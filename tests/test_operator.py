@@ -308,7 +308,7 @@ NEED_A_PERSON = {
     ),
     "missing rows": (without_rows, "which does not exist; check its name and folder"),
     "missing key": (without_key, "peer.key is missing"),
-    "two processes": (in_use, "is in use: this peer runs already; stop that one first"),
+    "two processes": (in_use, "is in use: this peer is already running; stop that process first"),
     "damaged state": (damaged_state, "cannot be used as a peer's state"),
 }
 
@@ -369,7 +369,7 @@ def test_a_certificate_that_has_ended_needs_a_person(home, monkeypatch):
 
 def test_a_folder_without_a_peer_needs_a_person(tmp_path, home):
     assert "peer.toml cannot be read" in node("run", tmp_path, code=2).stderr
-    assert "is no folder; make one with" in node("run", tmp_path / "nowhere", code=2).stderr
+    assert "is not a folder; make one with" in node("run", tmp_path / "nowhere", code=2).stderr
 
 
 def test_the_service_unit_does_not_start_again_what_needs_a_person_or_came_to_its_end():
@@ -459,9 +459,7 @@ def test_a_damaged_audit_log_is_reported_beside_the_status(home):
     home.audit_path.write_bytes(lines[0] + lines[2])
     done = node("status", home.folder, "--format", "json", code=1)
     told = json.loads(done.stdout)
-    assert (
-        not told["audit"]["ok"] and "line 2: it does not fit to the line before" in told["audit"]["problem"]
-    )
+    assert not told["audit"]["ok"] and "line 2: it does not match the line before" in told["audit"]["problem"]
     assert told["sent"] == {"messages": 1, "bytes": 100} and told["round"] == 0 and told["neighbours"]
     shown = node("status", home.folder, code=1).stdout
     assert "peer-2 in net: not running" in shown and "the audit log cannot be trusted" in shown

@@ -639,7 +639,7 @@ def test_terms_are_written_and_read_back():
         ("mean = 2.0\nsd = 0.0", "mean is 2.0 and sd 0.0; expected both, and sd above 0"),
         ("categories = ['a']", "a continuous column has no categories"),
         ("missing = 1", "missing is 1; expected true or false"),
-        ("colour = 'red'", "'colour' is nothing that is said of a feature"),
+        ("colour = 'red'", "'colour' is no entry of a feature"),
     ],
 )
 def test_facts_that_make_no_sense_are_refused_by_line(text, told):
@@ -770,7 +770,7 @@ def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopbac
             told["rounds"] == 24 and told["releases"] == 25 and 3.99 < told["spent"] <= 4.0 == told["epsilon"]
         )
         log = home.log_path.read_text()
-        assert "Nobody learns more of one row than epsilon 4 (delta 1e-05) allows" in log
+        assert "Nobody learns more about one row than epsilon 4 (delta 1e-05) allows" in log
         assert "epsilon 4.000 spent" in log
         assert ("on held-out rows (without noise: not for others)" in log) == (name in ("peer-1", "peer-2"))
         error = 1 - pb.load(home.model_path).score(X.iloc[TEST], Y[TEST])
@@ -873,7 +873,7 @@ def test_check_tells_what_is_promised_and_what_does_not_fit(loopback):
     }
     assert found["data"]["told"].startswith("90 rows as the agreement describes them: 7 features, 2 classes")
     assert (
-        "nobody learns more of one row than epsilon 4 (delta 1e-05) allows; 0 is spent"
+        "nobody learns more about one row than epsilon 4 (delta 1e-05) allows; 0 is spent"
         in found["privacy"]["told"]
     )
     pd.read_csv(home.folder / "rows.csv").assign(large="perhaps").to_csv(

@@ -215,7 +215,7 @@ def delete(home, *names):
 def log_of(state="s", start=1, rounds=0, releases=(), left=False, lines=10, chain="c", at_mark="c"):
     known = OfState(start=start, left=left)
     for turn in range(1, rounds + 1):
-        known.said[turn, "b"].add(f"d{turn}")
+        known.messages[turn, "b"].add(f"d{turn}")
     for name in releases:
         known.releases[name].add(f"r{name}")
     return Log({state: known}, state, Position(lines, chain), at_mark)
@@ -261,9 +261,9 @@ def test_a_log_that_knows_more_than_the_state_or_less_than_the_state_knows_of_it
 
 def test_another_digest_is_another_story():
     log = log_of(rounds=6, releases=["round 1"])
-    log.states["s"].said[3, "b"] = {"other"}
+    log.states["s"].messages[3, "b"] = {"other"}
     assert problem_of(stored_of(releases=["round 1"]), log) == (
-        "other digest", "has another message of round 3 to b than the one that left",
+        "other digest", "has a message of round 3 to b that differs from the one that was sent",
     )  # fmt: skip
     log = log_of(releases=["round 1"])
     log.states["s"].releases["round 1"].add("other")
@@ -358,36 +358,36 @@ def another_message(home):
 CASES = {
     "state restored": (
         lambda home, stopped: restore(stopped.early, home, STATE),
-        r"state\.sqlite ends after round \d, and the audit log knows that the message of round \d has left: it was "
-        "brought back from a backup or a snapshot",
+        r"state\.sqlite ends after round \d, and the audit log says that the message of round \d was sent: it was "
+        "restored from a backup or a snapshot",
     ),
     "state gone": (
         lambda home, stopped: delete(home, STATE),
-        r"state\.sqlite is gone, or empty, and the audit log knows round \d of a run that was not left",
+        r"state\.sqlite is gone, or empty, and the audit log has round \d of a run that was not left",
     ),
     "log restored": (
         lambda home, stopped: restore(stopped.early, home, LOG),
-        r"audit\.jsonl ends after line \d+, and the state knows \d+ lines of it: it was cut, or brought back",
+        r"audit\.jsonl ends after line \d+, and the state knows of \d+ lines in it: it was cut, or restored",
     ),
     "log cut": (
         lambda home, stopped: cut_short(home),
-        r"audit\.jsonl ends after line \d+, and the state knows \d+ lines of it: it was cut, or brought back",
+        r"audit\.jsonl ends after line \d+, and the state knows of \d+ lines in it: it was cut, or restored",
     ),
     "log gone": (
         lambda home, stopped: delete(home, LOG),
-        r"audit\.jsonl is gone, or empty; the state knows \d+ lines of it",
+        r"audit\.jsonl is gone, or empty; the state knows of \d+ lines in it",
     ),
     "log damaged": (
         lambda home, stopped: changed_line(home),
-        r"audit\.jsonl, line \d+: it does not fit to the line before\. The log was changed, or the file is damaged",
+        r"audit\.jsonl, line \d+: it does not match the line before\. The log was changed, or the file is damaged",
     ),
     "state left": (
         lambda home, stopped: left_and_brought_back(home),
-        r"state\.sqlite is of a run that was left, as the audit log says",
+        r"state\.sqlite belongs to a run that was left, as the audit log says",
     ),
     "other digest": (
         lambda home, stopped: another_message(home),
-        r"state\.sqlite has another message of round \d to peer-\d than the one that left",
+        r"state\.sqlite has a message of round \d to peer-\d that differs from the one that was sent",
     ),
 }
 

@@ -121,7 +121,7 @@ def _signed(content):
         (b" " * (LARGEST + 1), "expected at most"),
         (b'{"roster":' + b"[" * 100_000, "no signed roster"),
         (b'{"roster":' + b"9" * 10_000 + b',"signature":""}', "no signed roster"),
-        (b'{"roster":{},"signature":"00"}', "signature does not fit"),
+        (b'{"roster":{},"signature":"00"}', "signature does not match"),
         (b'{"roster":{},"signature":7}', "no signed roster"),
         (roster_of("ab").signed(identity.new_authority("hospitals")[0]), "signed by somebody else"),
         (Roster("others", TERMS.digest, 1, (), ()).signed(KEY), "'hospitals'; its roster is of 'others'"),
@@ -135,7 +135,7 @@ def test_rosters_that_are_refused(content, says):
 def test_other_signatures_of_the_authority_are_no_rosters():
     plain = json.loads(roster_of("ab").to_json())
     signature = identity.sign(KEY, canonical(plain)).hex()
-    with pytest.raises(IdentityError, match="signature does not fit"):
+    with pytest.raises(IdentityError, match="signature does not match"):
         Roster.verified(canonical({"roster": plain, "signature": signature}), AUTHORITY)
 
 
@@ -354,7 +354,7 @@ def test_a_home_from_request_to_member(home, tmp_path):
     data = str(tmp_path / "rows.csv")
     assert peer.settings == Settings("north", "north.example.org:7070", "0.0.0.0:7070", data)
     assert peer.key.startswith(b"-----BEGIN PRIVATE KEY") and b"PRIVATE" not in sent.pack()
-    with pytest.raises(IdentityError, match="there already"):
+    with pytest.raises(IdentityError, match="already exists"):
         Home.create(home.folder, "north", "north.example.org:7070", "rows.csv")
 
 
@@ -466,7 +466,7 @@ def test_a_new_certificate_is_taken_though_the_roster_came_first(home):
     )
     old = home.certificate_path.read_bytes()
     home.keep_roster(newest.signed(KEY))
-    with pytest.raises(IdentityError, match="newest invitation"):
+    with pytest.raises(IdentityError, match="latest invitation"):
         home.load()
     assert home.join(again.pack()) == newest
     assert home.load().roster == newest and home.load().certificate == certificate != old

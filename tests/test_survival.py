@@ -308,7 +308,7 @@ def test_only_one_process_works_on_a_folder(loopback):
         assert first.poll() is None
         time.sleep(0.01)
     told = peerbayes_process("node", "run", home.folder, code=2)
-    assert "is in use: this peer runs already" in told.stderr
+    assert "is in use: this peer is already running" in told.stderr
     assert first.poll() is None
     first.send_signal(signal.SIGINT)
     assert first.wait(HANG) == 130

@@ -274,7 +274,7 @@ def test_a_proof_is_of_a_nonce_and_a_run_and_of_nothing_else(network):
             replace(ends(network, "peer-2", "peer-1"), callee_certificate="0" * 64).proof(run, nonce),
             replace(ends(network, "peer-2", "peer-1"), network="other").proof(run, nonce),
         ):
-            with pytest.raises(IdentityError, match="does not fit"):
+            with pytest.raises(IdentityError, match="does not match"):
                 identity.verify(certificate, signature, other)
 
     within(work())
@@ -332,7 +332,7 @@ def test_a_relayed_proof_is_refused(network):
         ):
             assert await asker.ask("peer-2", b"", HANG) == b"honest"
             asker.follow(moved(network, "peer-2", address))
-            with pytest.raises(RefusedMessage, match="signature does not fit") as refused:
+            with pytest.raises(RefusedMessage, match="signature does not match") as refused:
                 await asker.ask("peer-2", b"", HANG)
             assert refused.value.reason == "other certificate"
 

@@ -862,7 +862,7 @@ def test_a_run_that_is_set_aside_begins_anew_and_a_changed_log_is_told(home):
     second = folder.look()
     assert second.facts["round"] == 0 and not second.follows(first)
     home.audit_path.write_bytes(home.audit_path.read_bytes().replace(b"50", b"51", 1))
-    assert "does not fit" in Folder(home.folder).look().facts["sent"]["problem"]
+    assert "does not match" in Folder(home.folder).look().facts["sent"]["problem"]
 
 
 def test_files_of_a_peer_that_cannot_be_read_are_told_and_looked_at_again(home, client):
@@ -914,7 +914,7 @@ def test_a_log_is_read_once_and_its_chain_holds_over_all_reads(tmp_path):
     assert [entry["to"] for entry in tail.read()] == ["c"]
     with path.open("ab") as file:
         file.write(b'{"at": "x", "to": "c", "what": "y", "bytes": 1, "digest": "", "chain": "00"}\n')
-    with pytest.raises(PeerError, match="line 7: it does not fit"):
+    with pytest.raises(PeerError, match="line 7: it does not match"):
         list(tail.read())
 
 

@@ -164,7 +164,7 @@ def robust_table() -> str:
 
 def require_table() -> str:
     """What [require] of peer.toml may say."""
-    rows = [(f"`{name}`", demand.check[1], demand.told) for name, demand in demands.DEMANDS.items()]
+    rows = [(f"`{name}`", demand.check[1], demand.description) for name, demand in demands.DEMANDS.items()]
     return table_of(rows, ("entry", "is", ""))
 
 

@@ -1,4 +1,4 @@
-"""How a peer comes to the agreement: what others are asked for goes over the tree, and what it buys is stored first."""
+"""The agreement before the first round: sums over the spanning tree, and releases that are stored before they leave."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from peerbayes.privacy.sampling import Source
 
 
 class Agreeing:
-    """Everything that the rounds need, from this peer's rows and everybody's sums."""
+    """Computes everything that the rounds need, from this peer's rows and the sums over all peers."""
 
     def __init__(
         self, standing: Standing, store: Store, ledger: Ledger, transport: Transport, source: Source
@@ -43,11 +43,11 @@ class Agreeing:
 
     @cached_property
     def sums(self) -> TreeSums:
-        """What is agreed on by sums, once the roster is closed."""
+        """Return the sums over the spanning tree; the roster must be closed."""
         return TreeSums(self._standing.name, self._standing.roster, self._store, self._standing.news)
 
     async def run(self, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
-        """Once all the others are there. Where it fails, they hear why before this peer stops."""
+        """Agree with all other members. Where that fails, they are told why before this peer stops."""
         try:
             return await self._with_keys(await self._of_rows(frame, labels))
         except MemberGone:
@@ -64,12 +64,10 @@ class Agreeing:
         if terms.privacy.epsilon is None:
             voter = Voter(name, roster, self._transport.vouch, self._transport.vouched)
             return await agree(name, frame, labels, terms, roster, self._total, self._exchange, voter)
-        return await agree_privately(
-            name, frame, labels, terms, roster, self._total, self._bought, self._source
-        )
+        return await agree_privately(name, frame, labels, terms, roster, self._total, self._buy, self._source)
 
     async def _with_keys(self, agreed: Agreed) -> Agreed:
-        """The same, with keys between neighbours where messages are masked or noise is shared."""
+        """Add the keys between neighbours where messages are masked or noise is shared."""
         privacy = self._standing.terms.privacy
         if not (privacy.secure_sum or privacy.edge_noise):
             return agreed
@@ -83,12 +81,14 @@ class Agreeing:
         return agreed
 
     async def _keys(self) -> tuple[Masker, dict[str, bytes]]:
-        """This peer's key, and everybody's public ones, once each is known to be its owner's."""
+        """Return this peer's key, and the verified public keys of all members."""
         standing = self._standing
         room = standing.room
         private = await room.until("keys", lambda: self._store.secret("private mask key", new_key))
-        own = own_key(private, standing.roster, standing.name, self._transport.vouch)
-        keys: MaskKeys = await self._total(Phase(PHASE, MaskKeys.parse, lambda part: len(part.held)), own)
+        signed_key = own_key(private, standing.roster, standing.name, self._transport.vouch)
+        keys: MaskKeys = await self._total(
+            Phase(PHASE, MaskKeys.parse, lambda message: len(message.held)), signed_key
+        )
         masker = Masker(standing.name, private, standing.roster.network, standing.roster.run)
         if self._store.told("mask keys") != keys.digest:  # certificates may be renewed in a run; keys stay
             verified(keys, standing.roster, self._transport.vouched)
@@ -97,46 +97,49 @@ class Agreeing:
             )
         return masker, keys.public
 
-    async def _total(self, phase: Phase, own: Any) -> Any:
+    async def _total(self, phase: Phase, contribution: Any) -> Any:
         self._standing.step = f"agreeing on {phase.name}"
         self._standing.tell("agreeing", phase=phase.name)
-        return await self.sums.total(phase, own, self._gone)
+        return await self.sums.total(phase, contribution, self._departed)
 
-    async def _exchange(self, own: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
-        return await self.sums.exchange(own, check, self._gone)
+    async def _exchange(
+        self, values: np.ndarray, check: Callable[[np.ndarray], None]
+    ) -> dict[str, np.ndarray]:
+        return await self.sums.exchange(values, check, self._departed)
 
-    def _gone(self) -> Gone:
-        """Who will never say what it has. A neighbour that is heard no more may still be heard by others."""
+    def _departed(self) -> Gone:
+        """Return the members that will never contribute. Others may still hear a neighbour that this peer does not."""
         standing = self._standing
         linked, revoked = standing.roster.neighbours(standing.name), set(standing.roster.revoked)
-        left = {name for name in linked if standing.line(name).left and standing.line(name).note == "left"}
-        return Gone(set(linked) - set(standing.neighbours), revoked | left)
+        leavers = {name for name in linked if standing.line(name).left and standing.line(name).note == "left"}
+        return Gone(set(linked) - set(standing.neighbours), revoked | leavers)
 
     async def _leave(self) -> None:
-        """Tell the neighbours why this peer cannot go on, so that they do not wait either."""
+        """Tell the neighbours why this peer cannot go on, so that they do not wait for it."""
         standing = self._standing
-        last = standing.request("roster", body=standing.own.signed), standing.request("leave")
+        requests = standing.request("roster", body=standing.own.signed), standing.request("leave")
 
         async def tell(name: str) -> None:
             with contextlib.suppress(PeerError):
-                for asked in last:
-                    await self._transport.ask(name, wire.encode(asked), patience.FAREWELL)
+                for request in requests:
+                    await self._transport.ask(name, wire.encode(request), patience.FAREWELL)
 
         await asyncio.gather(*map(tell, standing.neighbours))
 
-    async def _bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """A release before the first round: stored before it is sent, and told again after a restart."""
-        made = []
+    async def _buy(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return a release before the first round: stored before it is sent, and sent again after a restart."""
+        is_new = False
 
-        def noted() -> np.ndarray:
-            made.append(name)
+        def make_new() -> np.ndarray:
+            nonlocal is_new
+            is_new = True
             return make()
 
-        def bought() -> np.ndarray:
-            values = self._store.bought(name, cost, noted)
-            if made:
+        def buy() -> np.ndarray:
+            values = self._store.bought(name, cost, make_new)
+            if is_new:
                 self._ledger.enter(name)
                 self._standing.stored = self._store.stored()
             return values
 
-        return await self._standing.room.until("release", bought)
+        return await self._standing.room.until("release", buy)

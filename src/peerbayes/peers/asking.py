@@ -1,4 +1,4 @@
-"""The lines to neighbours: one call at a time to each, for whatever is wanted of it next."""
+"""The client side of a peer: one call at a time to each neighbour, for whatever is needed from it next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peerbayes.peers.wire import Request
 
 
 class Asking:
-    """A task for each neighbour that asks as long as the neighbour is there."""
+    """Runs one task per neighbour, which sends requests as long as the neighbour is a neighbour."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Asking:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """A line to every neighbour that has none yet."""
+        """Start a task for every neighbour that has none yet."""
         for name in self._standing.neighbours:
             if name not in self._tasks:
                 self._tasks[name] = asyncio.create_task(
@@ -51,17 +51,17 @@ class Asking:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _wanted(self, neighbour: str) -> Request | None:
-        """The next thing to ask this neighbour for."""
-        standing, line = self._standing, self._standing.line(neighbour)
+        """Return the next request to this neighbour; None: there is nothing to ask for."""
+        standing, state = self._standing, self._standing.line(neighbour)
         roster, rounds = standing.roster, standing.terms.rounds
-        if line.roster > max(roster.version, line.tried) or line.wanted:
+        if state.roster > max(roster.version, state.tried) or state.wanted:
             return standing.request("roster")
-        if -1 < line.roster < roster.version and line.offered < roster.version:
+        if -1 < state.roster < roster.version and state.offered < roster.version:
             return standing.request("roster", body=standing.own.signed)
-        if line.roster < 0 or not roster.closed:
+        if state.roster < 0 or not roster.closed:
             return standing.request("hello")
-        if (part := self._agreeing.sums.wanted(neighbour)) is not None:
-            return standing.request(part[0], phase=part[1], wait=patience.WAIT)
+        if (pending := self._agreeing.sums.wanted(neighbour)) is not None:
+            return standing.request(pending[0], phase=pending[1], wait=patience.WAIT)
         if (agreed := standing.agreed) is None:
             return None
         if standing.turn < rounds and self._inbox.lacks(neighbour) and neighbour in agreed.learner.neighbours:
@@ -69,46 +69,46 @@ class Asking:
                 standing.kind, turn=standing.turn + 1, schema=agreed.schema.fingerprint, wait=patience.WAIT,
                 heard=self._evidence.to_pass_on(neighbour),
             )  # fmt: skip
-        if standing.turn >= rounds > line.done:
+        if standing.turn >= rounds > state.done:
             return standing.request("hello")
         return None
 
     async def _forever(self, neighbour: str) -> None:
-        """One call after the other."""
+        """Send one request after the other."""
         standing = self._standing
         pause = patience.FIRST_PAUSE
         while neighbour in standing.neighbours:
-            asked = self._wanted(neighbour)
-            if asked is None:
+            request = self._wanted(neighbour)
+            if request is None:
                 await standing.news.wait(None)
                 continue
             began = time.monotonic()
             try:
                 within, before = patience.WAIT + patience.GRACE, self._processes.latest(neighbour)
-                content = await self._transport.ask(neighbour, wire.encode(asked), within)
-                reply = wire.reply_in(content, asked, neighbour)
+                content = await self._transport.ask(neighbour, wire.encode(request), within)
+                reply = wire.reply_in(content, request, neighbour)
                 self._processes.hear_reply(neighbour, reply, before)
                 if reply.status == "refused":
-                    await self._processes.refused(neighbour, asked, reply)
-                await self._taking.take(neighbour, asked, reply)
+                    await self._processes.refused(neighbour, request, reply)
+                await self._taking.take(neighbour, request, reply)
             except Unreachable as error:
                 standing.note(neighbour, str(error), lost=True)
-                if asked.kind == "sum":
+                if request.kind == "sum":
                     self._agreeing.sums.unreachable(neighbour)
             except RefusedMessage as error:
                 standing.refuse(neighbour, error)
-                told = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"
-                standing.note(neighbour, told)
+                note = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"
+                standing.note(neighbour, note)
             except (OSError, sqlite3.Error) as error:
                 if not standing.room.note(f"answer of {neighbour}", error):
                     raise
             else:
                 standing.room.clear(f"answer of {neighbour}")
-                # Not by a "not yet" between junk.
+                # A "not yet" between invalid replies does not shorten the pause.
                 pause = patience.FIRST_PAUSE if reply.status == "ok" else pause
-                waited = time.monotonic() - began >= asked.wait / 2  # as it was asked to
+                waited = time.monotonic() - began >= request.wait / 2  # the neighbour held the call
                 if reply.status != "refused" and (
-                    self._wanted(neighbour) != asked or (asked.wait and waited)
+                    self._wanted(neighbour) != request or (request.wait and waited)
                 ):
                     continue
             await asyncio.sleep(pause)

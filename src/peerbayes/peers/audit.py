@@ -1,4 +1,4 @@
-"""The audit log: a line for everything that left this machine, each bound to the one before by a digest.
+"""The audit log: one line for everything that left this machine, each chained to the line before by a digest.
 
     {"at": "2026-01-31T12:00:00.123Z", "to": "clinic-b", "what": "round 3", "bytes": 8192, "digest": "…",
      "state": "…", "start": 2, "chain": "…"}
@@ -29,14 +29,14 @@ LEFT = "left"  # the run of a state was given up
 
 
 class Position(NamedTuple):
-    """How far a log goes."""
+    """The end of a log."""
 
     lines: int
     chain: str  # of the last of them
 
 
 class AuditLog:
-    """An append-only file. Lines come from the event loop and from threads that learn."""
+    """An append-only file. Lines come from the event loop and from worker threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,22 +46,27 @@ class AuditLog:
         self._lock = threading.Lock()
 
     def begin(self, state: str, start: int) -> None:
-        """Say in every line from now on which state and which start of this peer it is of."""
+        """Name this state and this start of the peer in every line from now on."""
         self._about = {"state": state, "start": start}
 
-    def add(self, to: str, what: str, size: int, digest: bytes, **more: Any) -> None:
+    def add(self, to: str, description: str, size: int, digest: bytes, **extra: Any) -> None:
+        """Append a line; OSError where the disk is full, and then nothing of it is left in the file."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        entry = {"at": at, "to": to, "what": what, "bytes": size, "digest": digest.hex()} | self._about | more
+        entry = (
+            {"at": at, "to": to, "what": description, "bytes": size, "digest": digest.hex()}
+            | self._about
+            | extra
+        )
         with self._lock:
             chain = _chained(self._position.chain, entry)
-            line = _line(entry, chain)
-            if (written := self._file.write(line)) != len(line):
+            text_line = _encoded(entry, chain)
+            if (written := self._file.write(text_line)) != len(text_line):
                 self._file.truncate(self._file.tell() - (written or 0))
                 raise OSError(errno.ENOSPC, "a line could not be written: the disk is full", str(self.path))
             self._position = Position(self._position.lines + 1, chain)
 
     def sync(self) -> Position:
-        """Bring all lines so far to disk, where no power cut takes them; how far that is."""
+        """Flush all lines so far to disk, where they survive a power cut; return the end of the log."""
         position = self._position
         os.fsync(self._file.fileno())
         return position
@@ -73,54 +78,54 @@ class AuditLog:
 
 @dataclass
 class Tail:
-    """A log that grows, read again and again: each time what is new, once it fits to what was read before."""
+    """Reads a growing log step by step: each time the new lines, once the chain up to them is verified."""
 
     path: Path
     count: int = 0
     """Lines read so far."""
     chain: str = ""
     """Of the last of them."""
-    _place: int = 0
+    _offset: int = 0
     _file: int | None = None
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """The new lines; what a power cut left of a last line, or is just being written, is left out."""
+        """Yield the new lines; an incomplete last line (a power cut, or just being written) is left out."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if self.count and (found.st_ino != self._file or found.st_size < self._place):
+            file_status = os.fstat(file.fileno())
+            if self.count and (file_status.st_ino != self._file or file_status.st_size < self._offset):
                 raise PeerError(
                     f"{self.path} is another file, or shorter, than after its {self.count} lines. The log was changed"
                 )
-            self._file = found.st_ino
-            file.seek(self._place)
-            for line in file:
-                if not line.endswith(b"\n"):
+            self._file = file_status.st_ino
+            file.seek(self._offset)
+            for text_line in file:
+                if not text_line.endswith(b"\n"):
                     return
-                yield self._checked(line)
+                yield self._checked(text_line)
 
-    def _checked(self, line: bytes) -> dict[str, Any]:
+    def _checked(self, text_line: bytes) -> dict[str, Any]:
         try:
-            entry = json.loads(line)
-            told = entry.pop("chain")
+            entry = json.loads(text_line)
+            stored_chain = entry.pop("chain")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            entry, told = {}, None
+            entry, stored_chain = {}, None
         chain = _chained(self.chain, entry)
-        if told != chain or line != _line(entry, chain):
+        if stored_chain != chain or text_line != _encoded(entry, chain):
             raise PeerError(
-                f"{self.path}, line {self.count + 1}: it does not fit to the line before. The log was changed"
+                f"{self.path}, line {self.count + 1}: it does not match the line before. The log was changed"
             )
-        self.chain, self._place, self.count = chain, self._place + len(line), self.count + 1
+        self.chain, self._offset, self.count = chain, self._offset + len(text_line), self.count + 1
         return dict(entry)
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log, once each fits to the one before; a last line cut off by a power cut is left out."""
+    """Yield the lines of a log, each once its chain is verified; an incomplete last line is left out."""
     return Tail(path).read()
 
 
-def _line(entry: dict[str, Any], chain: str) -> bytes:
+def _encoded(entry: dict[str, Any], chain: str) -> bytes:
     return json.dumps({**entry, "chain": chain}).encode() + b"\n"
 
 
@@ -129,18 +134,18 @@ def _chained(chain: str, entry: dict[str, Any]) -> str:
 
 
 def _end(path: Path) -> Position:
-    """How far a log goes; what a power cut left of a last line is taken off."""
+    """Return the end of a log, after cutting off an incomplete last line that a power cut left."""
     if not path.exists():
         return Position(0, "")
     content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
+    complete = content[: content.rfind(b"\n") + 1]
+    if complete != content:
         with path.open("r+b") as file:
-            file.truncate(len(whole))
-    lines = whole.splitlines()
+            file.truncate(len(complete))
+    text_lines = complete.splitlines()
     try:
-        return Position(len(lines), str(json.loads(lines[-1])["chain"]) if lines else "")
+        return Position(len(text_lines), str(json.loads(text_lines[-1])["chain"]) if text_lines else "")
     except (ValueError, KeyError, TypeError) as error:
         raise PeerError(
-            f"{path}: the last line is no entry of the audit log; bring back the newest whole copy, or leave the run"
+            f"{path}: the last line is no entry of the audit log; restore the newest intact copy, or leave the run"
         ) from error

@@ -1,4 +1,4 @@
-"""Calling a neighbour back that wants to know whether it can be reached: only it, and only at the roster's address."""
+"""Calls back to a neighbour that wants to know whether it can be reached, only at its address in the roster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PAUSE = 0.5  # seconds between attempts
 
 
 class Callbacks:
-    """Says hello to whoever asks for it."""
+    """Sends a hello to neighbours that ask for one."""
 
     def __init__(self, standing: Standing, transport: Transport) -> None:
         self._standing, self._transport = standing, transport
         self._due: dict[str, float] = {}
 
     async def tried(self, caller: str) -> str:
-        """Return how a call to the caller went, in plain words; nothing where it was reached."""
+        """Return why a call back to the caller failed, in plain words; "" where it was reached."""
         if caller not in self._standing.roster.present(self._standing.name):
             raise RefusedMessage("not a neighbour", f"{caller} has no link to {self._standing.name}")
         now = time.monotonic()
@@ -39,15 +39,15 @@ class Callbacks:
             self._due[caller] = time.monotonic() + EVERY
 
     async def _called(self, caller: str, until: float) -> str:
-        asked = self._standing.request("hello")
+        request = self._standing.request("hello")
         while True:
-            left = until - time.monotonic()
+            remaining = until - time.monotonic()
             try:
-                content = await self._transport.ask(caller, wire.encode(asked), max(left, PAUSE))
-                wire.reply_in(content, asked, caller)
+                content = await self._transport.ask(caller, wire.encode(request), max(remaining, PAUSE))
+                wire.reply_in(content, request, caller)
                 return ""
             except Unreachable as error:
-                if left <= PAUSE:
+                if remaining <= PAUSE:
                     return str(error)[:400]
             except PeerError as error:
                 return str(error)[:400]

@@ -1,4 +1,4 @@
-"""A gRPC call at its two ends: what is read of it where it arrives, and what its failure means where it began."""
+"""A gRPC call at its two ends: reading the request at the server, and explaining a failure at the client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Barred(Unreachable):
 
 
 class Caller(NamedTuple):
-    """Who calls, as its certificate says."""
+    """The identity of a caller, from its certificate."""
 
     name: str
     certificate: str
@@ -41,7 +41,7 @@ class Caller(NamedTuple):
 
 
 class Desk(Protocol):
-    """What a call meets where it arrives."""
+    """What the server side needs to answer a call."""
 
     def caller(self, names: list[bytes], certificates: list[bytes]) -> Caller | None: ...
     def prove(self, caller: Caller, content: bytes) -> bytes: ...
@@ -50,22 +50,22 @@ class Desk(Protocol):
 
 
 def handler(desk: Desk, answer: Answer) -> Any:
-    """Return the two methods. Requests are read here, so that a caller is known and counted before it has sent one."""
+    """Return the gRPC handler of both methods. It reads requests itself, to count callers before they send anything."""
     grpc = tls.grpc()
     reading: Counter[str] = Counter()
 
     async def reply(_: Any, context: Any) -> bytes:
         caller, request = await read(context)
         try:
-            told = await answer(caller.name, request)
+            content = await answer(caller.name, request)
         except Exception:
             log.exception("a request could not be answered")
             await context.abort(grpc.StatusCode.INTERNAL, "the request could not be answered")
             raise
-        nonce = _beside(context.invocation_metadata(), NONCE_KEY)
-        signature = await desk.sign_reply(caller, nonce, request, told)
+        nonce = _metadata(context.invocation_metadata(), NONCE_KEY)
+        signature = await desk.sign_reply(caller, nonce, request, content)
         context.set_trailing_metadata(((SIGNATURE_KEY, signature),))
-        return told
+        return content
 
     async def prove(_: Any, context: Any) -> bytes:
         caller, content = await read(context)
@@ -79,22 +79,22 @@ def handler(desk: Desk, answer: Answer) -> Any:
             raise
 
     async def read(context: Any) -> tuple[Caller, bytes]:
-        """Who calls, and what it sent."""
-        known = context.auth_context()
-        caller = desk.caller(known.get("x509_common_name", []), known.get("x509_pem_cert", []))
+        """Return the caller and its request."""
+        identity = context.auth_context()
+        caller = desk.caller(identity.get("x509_common_name", []), identity.get("x509_pem_cert", []))
         if caller is None:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
             raise AssertionError  # abort raises
         name = caller.name
         if reading[name] >= UNREAD:
-            desk.refused(name, "too many at once", f"{UNREAD} calls that were begun and bring nothing")
+            desk.refused(name, "too many at once", f"{UNREAD} calls that were begun without a request")
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
         reading[name] += 1
         try:
             async with asyncio.timeout(PATIENCE):
                 request = await context.read()
         except TimeoutError:
-            desk.refused(name, "nothing sent", f"a call that brought no request in {PATIENCE:.0f} s")
+            desk.refused(name, "nothing sent", f"a call without a request for {PATIENCE:.0f} s")
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
             raise AssertionError from None
         finally:
@@ -113,13 +113,13 @@ def handler(desk: Desk, answer: Answer) -> Any:
 
 
 async def signed_reply(call: Any) -> tuple[bytes, bytes]:
-    """Return what a call brought: the reply, and its signature."""
+    """Return the reply to a call, and its signature."""
     reply = await call
-    return reply, _beside(await call.trailing_metadata(), SIGNATURE_KEY)
+    return reply, _metadata(await call.trailing_metadata(), SIGNATURE_KEY)
 
 
-def _beside(metadata: Any, key: str) -> bytes:
-    """Return what travels beside a message under a key; nothing where it is not there."""
+def _metadata(metadata: Any, key: str) -> bytes:
+    """Return the metadata of a message under a key; b"" where there is none."""
     value = next((value for name, value in metadata or () if name == key), b"")
     return value if isinstance(value, bytes) else b""
 
@@ -131,9 +131,9 @@ FAILURES = (
         "CERTIFICATE_VERIFY_FAILED",
         "has a certificate of another authority, or one that has expired: are the clocks right?",
     ),
-    ("SSLV3_ALERT_HANDSHAKE_FAILURE", "does not speak TLS 1.3: update it, or look what is between"),
-    ("PROTOCOL_VERSION", "does not speak TLS 1.3: update it, or look what is between"),
-    ("Connection refused", "refuses connections: it is not running, or its port is another"),
+    ("SSLV3_ALERT_HANDSHAKE_FAILURE", "does not speak TLS 1.3: update it, or check what is in between"),
+    ("PROTOCOL_VERSION", "does not speak TLS 1.3: update it, or check what is in between"),
+    ("Connection refused", "refuses connections: it is not running, or it listens on another port"),
     ("No route", "cannot be reached: no route to its host"),
     ("DNS resolution failed", "has an address that cannot be resolved"),
     ("Domain name not found", "has an address that cannot be resolved"),
@@ -141,25 +141,25 @@ FAILURES = (
     ("Connection reset", "closed the connection: it may not trust this certificate, or is going down"),
     ("Broken pipe", "closed the connection: it may not trust this certificate, or is going down"),
     ("GOAWAY", "closed the connection: it is going down"),
-    ("Network is unreachable", "cannot be reached: this machine has no way to its network"),
-    ("keepalive", "does not answer any more: its host, or the network between, may be down"),
+    ("Network is unreachable", "cannot be reached: this machine has no route to its network"),
+    ("keepalive", "no longer answers: its host, or the network in between, may be down"),
     ("imed out", "did not answer in time"),
     ("imeout", "did not answer in time"),
-    ("WRONG_VERSION_NUMBER", "is no peer: something else answers at that address"),
-    ("http2", "is no peer: something else answers at that address"),
+    ("WRONG_VERSION_NUMBER", "is not a peer: something else answers at that address"),
+    ("http2", "is not a peer: something else answers at that address"),
 )
 
-# The same by gRPC's code, where the text says nothing that is known.
+# The same by gRPC's status code, for texts that are in no line above.
 OF_CODES = {
-    "UNAUTHENTICATED": "does not take this peer's certificate: one of the two has an older roster",
-    "RESOURCE_EXHAUSTED": "has too many calls waiting; it is asked again",
+    "UNAUTHENTICATED": "does not accept this peer's certificate: one of the two has an older roster",
+    "RESOURCE_EXHAUSTED": "has too many calls waiting; it will be asked again",
     "INTERNAL": "could not answer; its log says why",
-    "UNIMPLEMENTED": "is no peer: something else answers at that address",
+    "UNIMPLEMENTED": "is not a peer: something else answers at that address",
 }
 
 
 def explained(neighbour: str, address: str, error: Any) -> PeerError:
-    """Return what a failed call means, in words."""
+    """Return the error that a failed call means, with a text for people."""
     grpc = tls.grpc()
     details = printable((str(error.details()).splitlines() or [""])[0])
     log.debug(f"asking {neighbour} at {address} failed: {error.code().name}, {details}")
@@ -171,7 +171,7 @@ def explained(neighbour: str, address: str, error: Any) -> PeerError:
         return Barred(f"{neighbour} at {address} refuses this peer: {details:.200}")
     if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
         return RefusedMessage(
-            "other version", f"{neighbour} does not take this peer's requests: {details:.200}"
+            "other version", f"{neighbour} does not accept this peer's requests: {details:.200}"
         )
     for mark, meaning in FAILURES:
         if mark in details:

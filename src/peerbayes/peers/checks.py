@@ -1,4 +1,4 @@
-"""`peerbayes node check`: everything that can be found out before a run, each with advice where it fails."""
+"""`peerbayes node check`: everything that can be checked before a run, with advice where a check fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from peerbayes.sources.databases import mixes_rows
 
 
 def checks(home: Home) -> Iterator[Check]:
-    """All findings, one after the other; what depends on a failed one is left out."""
+    """Yield all findings, one after the other; those that depend on a failed one are left out."""
     try:
         peer = home.load()
     except PeerbayesError as error:
@@ -46,7 +46,7 @@ def checks(home: Home) -> Iterator[Check]:
 
 
 def _record(home: Home) -> Iterator[Check]:
-    """Whether the state and the audit log belong together; while the peer runs, both grow."""
+    """Check that the state and the audit log belong together; not while the peer runs, since both grow."""
     if running(home) or not (home.state_path.exists() or home.audit_path.exists()):
         return
     try:
@@ -80,7 +80,7 @@ def _data(home: Home, peer: Peer) -> Iterator[Check]:
 
 
 def _private_data(home: Home, peer: Peer) -> Iterator[Check]:
-    """Whether the rows fit to what the agreement says of them, and what they are promised."""
+    """Check that the rows match the agreement, and report what privacy they are promised."""
     promise = peer.terms.privacy.promise
     assert promise is not None
     try:
@@ -101,21 +101,21 @@ def _private_data(home: Home, peer: Peer) -> Iterator[Check]:
         yield Check(
             "query", "warning",
             f"it says {word}: where one record changes several rows of the result, the promise is about rows and not "
-            "about records. Give each row from one record",
+            "about records. Make each row from one record",
         )  # fmt: skip
-    told = spent(home, peer)
-    assert told is not None
-    before = told["with_earlier_runs"]
+    budget = spent(home, peer)
+    assert budget is not None
+    before = budget["with_earlier_runs"]
     yield Check(
         "privacy", "ok",
-        f"whatever leaves has noise: nobody learns more of one row than epsilon {promise.epsilon:g} (delta "
-        f"{promise.delta:g}) allows; {told['spent']:.4g} is spent"
+        f"whatever leaves has noise: nobody learns more about one row than epsilon {promise.epsilon:g} (delta "
+        f"{promise.delta:g}) allows; {budget['spent']:.4g} is spent"
         + (f", {before:.4g} with other runs on these rows" if before is not None else ""),
     )  # fmt: skip
-    if told["in_all"] > promise.epsilon * (1 + 1e-9):
+    if budget["in_all"] > promise.epsilon * (1 + 1e-9):
         yield Check(
             "privacy", "warning",
-            f"with other runs on these rows epsilon will be {told['in_all']:.4g} in all, more than this network "
+            f"with other runs on these rows epsilon will be {budget['in_all']:.4g} in total, more than this network "
             f"promises; epsilon under [require] in {home.settings_path} sets a limit",
         )  # fmt: skip
 
@@ -126,7 +126,8 @@ def _group(peer: Peer) -> Check:
         others = ", ".join(peer.roster.present(peer.name)) or "nobody"
         return Check(
             "secure sums", "failed",
-            f"too few are left to sum: linked to {others}, of whom each needs three as well. Found another network",
+            f"too few neighbours are left to sum: linked to {others}, each of whom needs three as well. Found a new "
+            "network",
         )  # fmt: skip
     return Check("secure sums", "ok", f"a group of {len(group)}: {', '.join(group)}")
 

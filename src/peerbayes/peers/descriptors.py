@@ -1,7 +1,7 @@
-"""Files and connections that this process may have open: as many as the system allows, and a share that is its own.
+"""Limits of open files and connections: as many as the system allows, and a reserve for this process itself.
 
-Whoever reaches the port can open connections, before it has shown a certificate. They are capped below the limit of
-the process, so that its store, its roster and its calls to neighbours always find descriptors left.
+Anybody who reaches the port can open connections, before showing a certificate. They are capped below the limit of
+the process, so that its store, its roster and its calls to neighbours never run out of descriptors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_CONNECTIONS = 4096  # of which each takes about 20 kB before it has shown a
 
 
 def raise_limit() -> int:
-    """Raise this process's limit of open files as far as it may, and return what it is now."""
+    """Raise this process's limit of open files as far as allowed, and return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -40,20 +40,20 @@ def limit() -> int:
 
 
 def connections(open_files: int) -> int:
-    """Return how many connections others may have here, where so many files may be open: never more than leave half."""
+    """Return how many connections others may open, given the limit of open files: all but `OWN`, and at least half."""
     return max(1, min(MOST_CONNECTIONS, max(open_files - OWN, open_files // 2)))
 
 
 class Spare:
-    """A descriptor that is held for the moment when no other is left."""
+    """A spare descriptor, for the moment when no other is left."""
 
     def __init__(self) -> None:
-        self._held: int | None = None
+        self._descriptor: int | None = None
         self._lent = threading.Lock()
         self._hold()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Return what some work returns that opens one file at a time, also where all descriptors are in use."""
+        """Return the result of `work`, which opens one file at a time, also where all descriptors are in use."""
         try:
             return work()
         except OSError as error:
@@ -67,12 +67,12 @@ class Spare:
                 self._hold()
 
     def close(self) -> None:
-        if self._held is not None:
-            os.close(self._held)
-        self._held = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
 
     def _hold(self) -> None:
         try:
-            self._held = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # somebody was faster: another time
-            self._held = None
+            self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # another thread was faster: try again the next time
+            self._descriptor = None

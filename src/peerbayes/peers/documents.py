@@ -9,7 +9,7 @@ from typing import Any
 
 
 def canonical(value: Any) -> bytes:
-    """Plain values as the one JSON text that stands for them: sorted keys, no spaces, ASCII."""
+    """Return plain values as canonical JSON: sorted keys, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 

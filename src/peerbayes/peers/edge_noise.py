@@ -13,7 +13,7 @@ from peerbayes.privacy.terms import Privacy
 
 
 def refuse_thin(roster: Roster, promise: Privacy) -> None:
-    """Refuse a network in which edge noise hides too little, by name."""
+    """Refuse a network in which edge noise hides too little; the error names the member."""
     if not promise.edge_noise:
         return
     for member in roster.members:
@@ -21,9 +21,9 @@ def refuse_thin(roster: Roster, promise: Privacy) -> None:
         if len(others) < edges.FEWEST_NEIGHBOURS:
             raise TermsError(
                 f"{member.name} has {len(others)} neighbours ({', '.join(others) or 'nobody'}); edge_noise needs "
-                f"{edges.FEWEST_NEIGHBOURS} or more at every peer, since who holds most of its keys sees through it. "
-                f"Link it to more: `peerbayes network invite … --links …,{member.name}` for those that still come; or "
-                "found a network with edge_noise = 0"
+                f"{edges.FEWEST_NEIGHBOURS} or more at every peer, since whoever holds most of its keys sees through "
+                f"it. Link it to more: `peerbayes network invite … --links …,{member.name}` for those still to join; "
+                "or found a network with edge_noise = 0"
             )
     for member in roster.members:
         if len(roster.parts(without=(member.name,))) > 1:
@@ -33,23 +33,23 @@ def refuse_thin(roster: Roster, promise: Privacy) -> None:
             )
     try:
         edges.exposure(roster.adjacency(), promise.edge_noise, promise.colluders)
-    except ValueError as problem:
-        raise TermsError(f"privacy.{problem}") from problem
+    except ValueError as error:
+        raise TermsError(f"privacy.{error}") from error
 
 
 def shared_sources(
     masker: Masker, keys: Mapping[str, bytes], roster: Roster
 ) -> Callable[[int], dict[str, tuple[Source, int]]]:
-    """Release number -> by neighbour, the source of Z and its sign here: + at the end that is earlier in the roster."""
-    own = roster.place(masker.name)
-    signs = {name: 1 if own < roster.place(name) else -1 for name in roster.neighbours(masker.name)}
+    """Return a function: release number -> by neighbour, the source of Z and its sign (+ if first in the roster)."""
+    index = roster.place(masker.name)
+    signs = {name: 1 if index < roster.place(name) else -1 for name in roster.neighbours(masker.name)}
 
     def sources(number: int) -> dict[str, tuple[Source, int]]:
-        found = {}
+        sources_by_name = {}
         for name, sign in signs.items():
             pair = sorted((masker.name.encode(), name.encode()))
             label = packed((roster.network.encode(), roster.run.encode(), number.to_bytes(8, "big"), *pair))
-            found[name] = edges.keyed(masker.secret(name, keys[name]), label), sign
-        return found
+            sources_by_name[name] = edges.keyed(masker.secret(name, keys[name]), label), sign
+        return sources_by_name
 
     return sources

@@ -1,4 +1,4 @@
-"""What the verdict on a run needs of a peer's rows: how its answers still move, and the model it would have alone."""
+"""The verdict on a run, from a peer's own rows: how much predictions still change, and what a local model would do."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from peerbayes.peers.store import Store
 from peerbayes.peers.terms import Terms
 from peerbayes.peers.verdict import Comparison, Verdict, last_rounds, verdict
 
-FOLDS = 5  # parts of own rows, each judged by a lone model of the others, where no rows are held out
-MOST_ROWS = 20_000  # rows that are judged, and that a lone model learns from: more would not tell more
-FEWEST_ROWS = 10  # fewer tell nothing
+FOLDS = 5  # of cross-validation on the peer's own rows, where no rows are held out
+MOST_ROWS = 20_000  # rows that are evaluated, and that a local model learns from: more would change little
+FEWEST_ROWS = 10  # fewer say nothing
 
 
 def concluded(
     agreed: Agreed, terms: Terms, store: Store, judge: Judge, stats: np.ndarray, gone: Mapping[str, str]
 ) -> Verdict:
-    """Return the verdict on a run whose model is S [C, K]; what it needs of the past is in the store."""
+    """Return the verdict on a run whose model is S [C, K]; the history comes from the store."""
     history = store.history()
     disagreement = next(
         (entry["disagreement"] for entry in reversed(history) if entry["disagreement"] is not None), None
@@ -36,7 +36,7 @@ def concluded(
         store.left_out(),
         gone,
         moved=movement(agreed, judge, store.reference(), stats),
-        # Noise keeps neighbours apart for ever: it says nothing about how far they have come.
+        # With noise neighbours never agree exactly: their disagreement says nothing about convergence.
         disagreement=None if agreed.private is not None else disagreement,
         compared=comparison(agreed, terms, judge, stats),
         last_rounds=last_rounds(terms.rounds),
@@ -44,52 +44,60 @@ def concluded(
 
 
 def movement(agreed: Agreed, judge: Judge, before: np.ndarray | None, stats: np.ndarray) -> float | None:
-    """Return how far answers on own rows moved from one model to another: the mean of ½ Σ_c |p_c − q_c|."""
+    """Return how far predictions on the peer's own rows moved between two models: the mean of ½ Σ_c |p_c − q_c|."""
     if before is None or before.shape != stats.shape:
         return None
-    rows = _some(judge.own)
-    earlier, later = (_posterior(rows, agreed, each) for each in (before, stats))
+    rows = _subsample(judge.training)
+    earlier, later = _posterior(rows, agreed, before), _posterior(rows, agreed, stats)
     return float(np.abs(earlier - later).sum(axis=1).mean() / 2)
 
 
 def comparison(agreed: Agreed, terms: Terms, judge: Judge, stats: np.ndarray) -> Comparison | None:
-    """Return how the joint model does beside the lone one; None where there is nothing to compare.
+    """Return how the joint model compares with a local one; None where there is nothing to compare.
 
-    On held-out rows where there are any. Else on own rows: the lone model of each part is learned from the others, or
-    it would only be praised for what it was shown.
+    On held-out rows where there are enough. Otherwise by cross-validation on the peer's own rows: the local model of a
+    fold is learned from the other folds, so that it is never tested on rows that it has seen.
     """
-    own, away = judge.own, judge.away
-    held_out = away is not None and away.labels.size >= FEWEST_ROWS
-    judged = _some(away if held_out and away is not None else own)
-    if not agreed.learner.neighbours or judged.labels.size < FEWEST_ROWS or np.unique(own.labels).size < 2:
-        return None  # alone already; or a lone model knows one class, and is never wrong about it
-    joint = _posterior(judged, agreed, stats).argmax(axis=1) != judged.labels
-    alone = np.empty(judged.labels.size, dtype=bool)
-    if held_out:
-        alone[:] = _wrong(_lone(agreed, terms, _some(own)), judged)
+    training, held_out = judge.training, judge.held_out
+    has_held_out = held_out is not None and held_out.labels.size >= FEWEST_ROWS
+    tested = _subsample(held_out if has_held_out and held_out is not None else training)
+    if (
+        not agreed.learner.neighbours
+        or tested.labels.size < FEWEST_ROWS
+        or np.unique(training.labels).size < 2
+    ):
+        return None  # no neighbours; or a local model knows one class only, and is never wrong about it
+    joint_wrong = _posterior(tested, agreed, stats).argmax(axis=1) != tested.labels
+    local_wrong = np.empty(tested.labels.size, dtype=bool)
+    if has_held_out:
+        local_wrong[:] = _wrong(_local(agreed, terms, _subsample(training)), tested)
     else:
-        fold = np.random.default_rng(0).permutation(judged.labels.size) % FOLDS
-        for number in range(FOLDS):
-            others, part = _taken(judged, fold != number), _taken(judged, fold == number)
-            alone[fold == number] = _wrong(_lone(agreed, terms, others), part)
-    return Comparison.of(joint, alone, held_out)
+        fold = np.random.default_rng(0).permutation(tested.labels.size) % FOLDS
+        for index in range(FOLDS):
+            learned, left_out = _rows_of(tested, fold != index), _rows_of(tested, fold == index)
+            local_wrong[fold == index] = _wrong(_local(agreed, terms, learned), left_out)
+    return Comparison.of(joint_wrong, local_wrong, has_held_out)
 
 
-def _lone(agreed: Agreed, terms: Terms, rows: Sample) -> tuple[Family, np.ndarray]:
+def _local(agreed: Agreed, terms: Terms, rows: Sample) -> tuple[Family, np.ndarray]:
     """Return the family and S [C, K] of a peer with these rows and no neighbours: same terms, no noise."""
     count, classes = rows.labels.size, len(agreed.schema.classes)
     family = layouts.guarded(agreed.layout, float(count), calibrate=True)
-    held = Holdings(family, rows.rows, rows.labels, np.ones(count), np.array([count]), classes)
+    local_rows = Holdings(family, rows.rows, rows.labels, np.ones(count), np.array([count]), classes)
     if terms.start == "uniform" and agreed.strategy != "consensus-ml":
         stats = start_statistics("uniform", family, classes, count / terms.lr)
     else:
-        own = held.statistics() if not held.incomplete.any() else held.expected(held.alone(held.apart()))
+        statistics = (
+            local_rows.statistics()
+            if not local_rows.incomplete.any()
+            else local_rows.expected(local_rows.alone(local_rows.apart()))
+        )
         if agreed.strategy == "consensus-ml":
-            return family, own[0]
-        stats = own[0] / terms.lr
+            return family, statistics[0]
+        stats = statistics[0] / terms.lr
         if terms.start == "marginal":
             stats = np.tile(stats.sum(axis=0) / classes, (classes, 1))
-    residual = held.residual(terms.rounds, terms.local_steps)
+    residual = local_rows.residual(terms.rounds, terms.local_steps)
     stats = np.ascontiguousarray(stats)[None]
     for _ in range(terms.rounds):
         stats = stats + residual(stats)
@@ -109,15 +117,16 @@ def _posterior(rows: Sample, agreed: Agreed, stats: np.ndarray) -> np.ndarray:
     return np.asarray(softmax(rows.logits(weights)))
 
 
-def _some(sample: Sample) -> Sample:
-    """Return the rows, or as many as are enough, evenly drawn."""
+def _subsample(sample: Sample) -> Sample:
+    """Return at most `MOST_ROWS` rows of a sample, evenly spaced."""
     count = sample.labels.size
     if count <= MOST_ROWS:
         return sample
-    return _taken(sample, np.linspace(0, count - 1, MOST_ROWS).astype(np.int64))
+    return _rows_of(sample, np.linspace(0, count - 1, MOST_ROWS).astype(np.int64))
 
 
-def _taken(sample: Sample, which: np.ndarray) -> Sample:
+def _rows_of(sample: Sample, which: np.ndarray) -> Sample:
+    """Return the rows of a sample at these indices, or under this mask."""
     return Sample(
         sample.family, Rows(sample.rows.values[which], sample.rows.codes[which]), sample.labels[which]
     )

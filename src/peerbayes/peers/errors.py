@@ -1,15 +1,15 @@
-"""What can go wrong between peers, as a tree.
+"""The errors of real peers, as a tree.
 
 PeerError
 ├── IdentityError      (also a ValueError)   keys, certificates and rosters that cannot be trusted
 │   └── TwoRosters     two rosters of one version, both signed by the authority
-├── TermsError         (also a ValueError)   an agreement that cannot be read or makes no sense
+├── TermsError         (also a ValueError)   an agreement that cannot be read or is inconsistent
 ├── PartMissing        (also an ImportError) a package that real peers need is not installed
-├── NeedsPerson        starting again does not help, a person has to decide: exit code 2
+├── NeedsPerson        a restart does not help, a person has to decide: exit code 2
 │   ├── BrokenRecord   a peer's state and its audit log do not belong together
 │   └── AgreementRefused   what a member reported before the first round cannot be true
-└── RefusedMessage     a message that was not taken, with a named reason
-    └── OtherProcess   a message of a peer of which another process was heard
+└── RefusedMessage     a message that was not accepted, with a named reason
+    └── OtherProcess   a message of a peer that also runs as another process
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PeerError(PeerbayesError):
-    """The root of what goes wrong between peers."""
+    """The root of all errors of real peers."""
 
 
 class IdentityError(PeerError, ValueError):
@@ -37,7 +37,7 @@ class TwoRosters(IdentityError):
 
 
 class TermsError(PeerError, ValueError):
-    """An agreement that cannot be read, or makes no sense."""
+    """An agreement that cannot be read, or is inconsistent."""
 
 
 class PartMissing(PeerError, ImportError):
@@ -45,7 +45,7 @@ class PartMissing(PeerError, ImportError):
 
 
 class NeedsPerson(PeerError):
-    """What only a person can mend: starting again would end the same way. Commands end with exit code 2."""
+    """A problem that only a person can solve: a restart would end the same way. Commands end with exit code 2."""
 
 
 class BrokenRecord(NeedsPerson):
@@ -57,11 +57,11 @@ class BrokenRecord(NeedsPerson):
 
 
 class AgreementRefused(NeedsPerson):
-    """What a member reported before the first round cannot be true; somebody must look at it."""
+    """What a member reported before the first round cannot be true; a person must look at it."""
 
 
 class RefusedMessage(PeerError):
-    """A message that was not taken; `reason` names why in a word or two, for logs and counters."""
+    """A message that was not accepted; `reason` names why in a word or two, for logs and counters."""
 
     def __init__(self, reason: str, message: str | None = None) -> None:
         super().__init__(message or reason)
@@ -69,15 +69,15 @@ class RefusedMessage(PeerError):
 
     @classmethod
     def of(cls, broken: Broken) -> RefusedMessage:
-        """For numbers that no honest peer sends."""
+        """Return the error for numbers that no honest peer sends."""
         return cls(broken.reason, broken.detail)
 
 
 class OtherProcess(RefusedMessage):
-    """A message of a peer of which another process was heard.
+    """A message of a peer that also runs as another process.
 
-    shown     that process, as the peer itself signed it: proof, for the one that is refused
-    certain   whether both run; else this may be the last word of one that was just killed
+    shown     that process, as the peer itself signed it: proof for the one that is refused
+    certain   whether both are running; otherwise this may be the last message of one that was just killed
     """
 
     def __init__(self, reason: str, message: str, shown: Any, certain: bool = True) -> None:
@@ -87,7 +87,7 @@ class OtherProcess(RefusedMessage):
 
 @contextmanager
 def parts_needed() -> Iterator[None]:
-    """Say how to install what an import in here misses."""
+    """Raise PartMissing, which says how to install it, where an import within this context misses a package."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""What neighbours signed, compared with what they told others; two stories of one round are proof, and are kept."""
+"""Equivocation: neighbours compare what a member signed for each; two messages of one round are proof, and are kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peerbayes.peers.witnesses import Witnesses
 
 
 class Evidence:
-    """This peer's witnesses, and the proofs that they led to."""
+    """Compares signed messages with those that other neighbours got, and keeps proofs of equivocation."""
 
     def __init__(
         self, standing: Standing, store: Store, transport: Transport, audit: AuditLog, parted: Parted
@@ -25,43 +25,45 @@ class Evidence:
         self._witnesses = Witnesses(self._is_signed)
 
     def recall(self) -> None:
-        """Part again with those that were found out before a restart."""
+        """Part again, after a restart, with neighbours against which there is a proof."""
         for name in self._proofs():
             self._parted.add(name, TWO_STORIES, "")
 
-    def hear(self, neighbour: str, turn: int, reply: Reply) -> None:
-        """Remember what a neighbour said to all, if it signed that and said nothing else to others."""
-        said = Said(neighbour, turn, reply.digest, reply.signature)
-        if not self._is_signed(said):
+    def hear(self, neighbour: str, round_index: int, reply: Reply) -> None:
+        """Remember a neighbour's message of a round; refuse it where its signature or other peers contradict it."""
+        statement = Said(neighbour, round_index, reply.digest, reply.signature)
+        if not self._is_signed(statement):
             raise RefusedMessage(
-                "wrong signature", f"the message of round {turn} is not signed by {neighbour}"
+                "wrong signature", f"the message of round {round_index} is not signed by {neighbour}"
             )
-        self._expose(self._witnesses.heard(said))
+        self._expose(self._witnesses.heard(statement))
         if neighbour in self._parted:
             raise RefusedMessage(
-                "two stories", f"{neighbour} said something else to another peer in round {turn}"
+                "two stories", f"{neighbour} sent something else to another peer in round {round_index}"
             )
 
-    def listen(self, caller: str, told: tuple[Said, ...]) -> None:
-        """Compare what a neighbour was told with what this peer was."""
-        both = self._common(caller)
-        for said in told:
-            if said.name in both:
-                self._expose(self._witnesses.told(said, caller, self._standing.turn))
+    def listen(self, caller: str, statements: tuple[Said, ...]) -> None:
+        """Compare the messages that a neighbour got from common neighbours with those that this peer got."""
+        common = self._common(caller)
+        for statement in statements:
+            if statement.name in common:
+                self._expose(self._witnesses.told(statement, caller, self._standing.turn))
 
     def to_pass_on(self, neighbour: str) -> tuple[Said, ...]:
-        """What neighbours of both said in the last round."""
+        """Return what common neighbours signed in the last round."""
         return self._witnesses.of(sorted(self._common(neighbour)), self._standing.turn)
 
     def forget(self) -> None:
-        """Let go of rounds of long ago."""
+        """Forget old rounds."""
         self._witnesses.forget(self._standing.turn)
 
-    def _is_signed(self, said: Said) -> bool:
-        return self._transport.signed(said.name, said.signature, said.content(self._standing.roster.run))
+    def _is_signed(self, statement: Said) -> bool:
+        return self._transport.signed(
+            statement.name, statement.signature, statement.content(self._standing.roster.run)
+        )
 
     def _common(self, neighbour: str) -> set[str]:
-        """Who is a neighbour of both."""
+        """Return the neighbours of both this peer and a neighbour."""
         roster = self._standing.roster
         return set(roster.neighbours(neighbour)) & set(roster.neighbours(self._standing.name))
 
@@ -72,14 +74,14 @@ class Evidence:
         """Part with a neighbour that signed two messages of one round; keep the proof."""
         if pair is None or pair[0].name in self._parted:
             return
-        name, turn = pair[0].name, pair[0].turn
+        name, round_index = pair[0].name, pair[0].turn
         proofs = self._proofs()
         proofs[name] = {
-            "run": self._standing.roster.run, "round": turn,
-            "signed": [{"digest": each.digest.hex(), "signature": each.signature.hex()} for each in pair],
+            "run": self._standing.roster.run, "round": round_index,
+            "signed": [{"digest": signed.digest.hex(), "signature": signed.signature.hex()} for signed in pair],
         }  # fmt: skip
         self._store.keep(TWO_STORIES, json.dumps(proofs))
-        for each in pair:  # nothing leaves, but whoever reads the log must find it
-            self._audit.add(name, f"{TWO_STORIES} of round {turn}, not sent", 0, each.digest)
-        digests = " and ".join(each.digest.hex()[:12] for each in pair)
-        self._parted.add(name, TWO_STORIES, f"it signed two messages of round {turn}: {digests}")
+        for signed in pair:  # nothing is sent, but readers of the log must see it
+            self._audit.add(name, f"{TWO_STORIES} of round {round_index}, not sent", 0, signed.digest)
+        digests = " and ".join(signed.digest.hex()[:12] for signed in pair)
+        self._parted.add(name, TWO_STORIES, f"it signed two messages of round {round_index}: {digests}")

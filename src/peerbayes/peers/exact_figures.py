@@ -1,9 +1,9 @@
 """Figures of a peer's own rows that carry no noise: training error, soft error, error on held-out rows, disagreement.
 
 Where the agreement has an epsilon, they stay on the peer's machine: the owner sees them in the log, in `node status`
-and on a dashboard of this machine. Anybody else who got them would learn of rows beyond epsilon, so they are neither
-on /metrics nor on a dashboard that other machines can reach, unless the owner says `show_exact_figures = true` in
-`peer.toml`.
+and on a dashboard of this machine. Anybody else who saw them would learn more about rows than epsilon allows, so they
+are neither on /metrics nor on a dashboard that other machines can reach, unless the owner sets
+`show_exact_figures = true` in `peer.toml`.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ def may_leave(terms: Terms, settings: Settings) -> bool:
 
 
 def may_leave_home(home: Home) -> bool:
-    """Return `may_leave` of a peer's folder."""
+    """Return whether figures without noise may leave the machine of the peer in this folder."""
     return may_leave(Terms.read(home.agreement_path), home.settings())

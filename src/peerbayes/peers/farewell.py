@@ -1,4 +1,4 @@
-"""Leaving a run: the neighbours are told, so that they do not wait."""
+"""Leaving a run: tell the neighbours, so that they do not wait."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from peerbayes.peers.wire import Request
 
 
 async def farewell(peer: Peer) -> dict[str, str]:
-    """Tell every neighbour; how each took it."""
+    """Tell every neighbour that this peer leaves; return the outcome of each, by name."""
     transport = Grpc(peer, lambda who, reason, detail: None)
     roster = peer.roster
-    asked = Request(
+    request = Request(
         wire.VERSION, roster.run, peer.name, "leave", roster=roster.version, roster_digest=roster.digest
     )  # fmt: skip
 
     async def tell(name: str) -> str:
         try:
-            reply = wire.reply_in(await transport.ask(name, wire.encode(asked), 5.0), asked, name)
+            reply = wire.reply_in(await transport.ask(name, wire.encode(request), 5.0), request, name)
         except PeerError as error:
             return f"not told: {error}; it waits for its deadline each round"
         return "told" if reply.status == "ok" else f"refused: {reply.reason}"

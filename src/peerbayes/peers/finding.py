@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: ok, or advice, or something that keeps the peer from running."""
+    """One finding: ok, advice, or a problem that keeps the peer from running."""
 
     what: str
     outcome: str  # "ok", "warning" or "failed"

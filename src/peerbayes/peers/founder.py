@@ -18,12 +18,12 @@ from peerbayes.peers.roster import Member, Roster, valid_address
 from peerbayes.peers.terms import Terms
 from peerbayes.toml import line, table, text_of
 
-LINKS = 4  # of a new member, where the founder does not say: a few more than keep a network in one part
+LINKS = 4  # of a new member by default: a few more than keep a network connected
 
 
 @dataclass(frozen=True)
 class Founder:
-    """Who lets peers in, and out. Not needed while they learn."""
+    """Invites and revokes peers. Not needed while they learn."""
 
     folder: Path
 
@@ -48,19 +48,19 @@ class Founder:
         return self.folder / "network.toml"
 
     def certificate_path(self, name: str) -> Path:
-        """A copy of what was issued: to see when it ends."""
+        """Return the path of the copy of a member's certificate, kept for its expiry date."""
         return self.folder / "issued" / f"{name}.crt"
 
     @classmethod
     def create(cls, folder: Path, agreement: str, peers: int | None = None) -> Founder:
-        """A new network with the terms in the text `agreement`; it closes by itself with so many peers."""
+        """Create a network with the terms in the text `agreement`; it closes by itself with `peers` members."""
         founder = cls(Path(folder))
         terms = Terms.parse(agreement, str(founder.agreement_path))
         if peers is not None and peers < 1:
             raise ConfigurationError(f"the network is for {peers} peers; expected 1 or more")
         for path in (founder.key_path, founder.authority_path, founder.agreement_path, founder.roster_path):
             if path.exists():
-                raise ConfigurationError(f"{path} is there already; expected a folder without a network")
+                raise ConfigurationError(f"{path} already exists; expected a folder without a network")
         key, authority = identity.new_authority(terms.network)
         founder.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         private(founder.key_path, key)
@@ -81,7 +81,7 @@ class Founder:
         return Roster.verified(self._read(self.roster_path), self.authority())
 
     def peers(self) -> int | None:
-        """With how many members the roster closes by itself; None: when it is told to."""
+        """Return with how many members the roster closes by itself; None: only when the founder closes it."""
         if not self.plan_path.exists():
             return None
         text = text_of(self.plan_path)
@@ -94,28 +94,28 @@ class Founder:
     def invite(
         self, name: str, request: bytes, address: str, links: Iterable[str] | None = None, again: bool = False
     ) -> Invitation:
-        """Let a peer in, and give what it needs to know. `again`: a member's new address and certificate."""
+        """Add a peer to the roster, and return its invitation. `again`: a member gets a new address and certificate."""
         key, authority, terms = self._read(self.key_path), self.authority(), self.terms()
         roster = self._settled(terms)
         identity.valid_name(name)
         for member in roster.members:
             if member.address == valid_address(address) and member.name != name:
                 raise IdentityError(
-                    f"{member.name} is at {address} already; expected an address of {name}'s own"
+                    f"{member.name} already uses {address}; {name} needs an address of its own"
                 )
-        known = name in (member.name for member in roster.members)
-        if known and not again:
+        is_member = name in (member.name for member in roster.members)
+        if is_member and not again:
             raise IdentityError(
-                f"{name} is a member already; `--again` gives it a new certificate and address"
+                f"{name} is already a member; `--again` gives it a new certificate and address"
             )
         if again and links is not None:
             raise IdentityError(f"{name} keeps its links; leave out --links")
         certificate = identity.issue(key, authority, request, name)
-        invited = Member(name, address, identity.fingerprint(certificate))
+        new_member = Member(name, address, identity.fingerprint(certificate))
         if again:
-            roster = roster.with_changed(invited)
+            roster = roster.with_changed(new_member)
         else:
-            roster = roster.with_member(invited, default_links(roster) if links is None else links)
+            roster = roster.with_member(new_member, default_links(roster) if links is None else links)
         if not roster.closed and len(roster.members) == self.peers():
             roster = _closed(roster, terms)
         signed = roster.signed(key)
@@ -123,7 +123,7 @@ class Founder:
             roster.network, name, certificate.decode(), authority.decode(), text_of(self.agreement_path),
             signed.decode(),
         )  # fmt: skip
-        Invitation.parse(invitation.pack())  # what the peer will do, before anything is written
+        Invitation.parse(invitation.pack())  # the same checks as the peer's, before anything is written
         path = self.certificate_path(name)
         path.parent.mkdir(exist_ok=True)
         write(path, certificate)
@@ -131,15 +131,15 @@ class Founder:
         return invitation
 
     def close(self) -> Roster:
-        """Let nobody else in, so that a run can start."""
+        """Close the roster to new members, so that a run can start."""
         terms = self.terms()
         return self._keep(_closed(self._settled(terms), terms))
 
     def revoke(self, name: str) -> Roster:
-        """Let nobody listen to a member any more; one that is in no run yet is taken out."""
+        """Revoke a member, so that nobody listens to it; before a run it is removed from the roster."""
         roster = self.roster()
         if name in roster.revoked:
-            raise IdentityError(f"{name} was revoked before; there is nothing to do")
+            raise IdentityError(f"{name} is already revoked; there is nothing to do")
         return self._keep(roster.with_revoked(name) if roster.closed else roster.without(name))
 
     def _keep(self, roster: Roster) -> Roster:
@@ -147,7 +147,7 @@ class Founder:
         return roster
 
     def _settled(self, terms: Terms) -> Roster:
-        """The roster under these terms, which may change until somebody was invited."""
+        """Return the roster under these terms, which may change until the first invitation."""
         roster = self.roster()
         if roster.network == terms.network and roster.terms == terms.digest:
             return roster
@@ -174,7 +174,7 @@ class Founder:
 
 
 def _closed(roster: Roster, terms: Terms) -> Roster:
-    """The roster closed, if a run can start with it."""
+    """Return the closed roster, if a run can start with it."""
     if terms.privacy.secure_sum:
         refuse_small(roster)
     if (promise := terms.privacy.promise) is not None:
@@ -183,6 +183,6 @@ def _closed(roster: Roster, terms: Terms) -> Roster:
 
 
 def default_links(roster: Roster) -> tuple[str, ...]:
-    """All members while they are few, else those with the fewest links; the earliest first."""
+    """Return the links of a new member: to all members while they are few, else to those with the fewest links."""
     present = [member.name for member in roster.members if member.name not in roster.revoked]
     return tuple(sorted(present, key=lambda name: len(roster.neighbours(name)))[:LINKS])

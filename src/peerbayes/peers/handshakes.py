@@ -1,6 +1,6 @@
-"""Connections that never got through TLS: gRPC only mentions them on standard error, so that is where they are read.
+"""Connections that failed the TLS handshake: gRPC only reports them on standard error, so they are read from there.
 
-Whoever connects without a certificate, or with another authority's, is turned away before any of this code is called.
+A connection without a certificate, or with another authority's, is refused before any of this package's code runs.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ REASONS = (
 )
 
 
-def _origin(line: bytes) -> str:
+def _origin(remark: bytes) -> str:
     """Return where a connection came from, if gRPC says so, in plain words."""
-    at = ADDRESS.search(line)
-    return f"a connection from {at[1].decode()}" if at else "a connection that TLS did not let through"
+    match = ADDRESS.search(remark)
+    return f"a connection from {match[1].decode()}" if match else "a connection that TLS did not let through"
 
 
-def _written(to: int, content: bytes) -> None:
-    """Write what is for people; where that fails (a full disk), it is lost: nobody must wait for a log."""
+def _write(descriptor: int, content: bytes) -> None:
+    """Write to a descriptor; where that fails (a full disk), the content is lost: nobody must wait for a log."""
     with contextlib.suppress(OSError):
-        os.write(to, content)
+        os.write(descriptor, content)
 
 
 def watch(refused: Callable[[str, str], None]) -> None:
-    """From now on, read what this process writes to standard error: handshakes that failed go to `refused` (reason,
-    detail), gRPC's other remarks nowhere, and everything else where it went before."""
+    """Read this process's standard error from now on: failed handshakes go to `refused(reason, detail)`, gRPC's other
+    remarks are dropped, and everything else goes where it went before."""
     original = os.dup(2)
     reader, writer = os.pipe()
     os.dup2(writer, 2)
@@ -52,22 +52,22 @@ def watch(refused: Callable[[str, str], None]) -> None:
 
     def forward() -> None:
         with os.fdopen(reader, "rb", buffering=0) as pipe:
-            rest = b""
+            unfinished = b""
             while content := pipe.read(1 << 16):
-                *lines, rest = (rest + content).split(b"\n")
-                for line in lines:
-                    passed_on(line)
-            _written(original, rest)
+                *text_lines, unfinished = (unfinished + content).split(b"\n")
+                for text_line in text_lines:
+                    pass_on(text_line)
+            _write(original, unfinished)
 
-    def passed_on(line: bytes) -> None:
-        """Whatever goes wrong with a line, the next ones are read: a full pipe would stop all who write to it."""
+    def pass_on(text_line: bytes) -> None:
+        """Handle one line, whatever goes wrong with it: if reading stopped, a full pipe would block all writers."""
         try:
-            remark = FAILED.match(line)
+            remark = FAILED.match(text_line)
             if remark is None:
-                _written(original, line + b"\n")
+                _write(original, text_line + b"\n")
                 return
             for sign, reason in REASONS:
-                if sign in line:
+                if sign in text_line:
                     log.debug(f"a handshake failed: {remark[1].decode(errors='replace')[:500]}")
                     refused(reason, _origin(remark[1]))
                     return
@@ -79,9 +79,9 @@ def watch(refused: Callable[[str, str], None]) -> None:
     thread.start()
 
     def end() -> None:
-        """The last words of a process must not stay in the pipe."""
+        """Restore standard error, so that the last output of the process does not stay in the pipe."""
         sys.stderr.flush()
-        os.dup2(original, 2)  # nobody writes to the pipe any more: the thread comes to its end
+        os.dup2(original, 2)  # closes the pipe's last writer: the thread ends
         thread.join(1.0)
 
     atexit.register(end)

@@ -1,4 +1,4 @@
-"""A peer's folder: its key, its settings, and what it was given by the network."""
+"""A peer's folder: its key, its settings, and the certificate, agreement and roster of its network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Home", "Peer", "Settings"]
 
 @dataclass(frozen=True)
 class Peer:
-    """A member, with everything checked that it holds."""
+    """A member of a network, with all its documents verified."""
 
     name: str
     key: bytes
@@ -94,30 +94,30 @@ class Home:
         listen: str | None = None,
         hold_out: float = 0.0,
     ) -> Home:
-        """A new folder with a key, a request for a certificate, and settings. Nothing is written over."""
+        """Create a folder with a key, a certificate request, and settings. Nothing is overwritten."""
         home = cls(Path(folder))
         settings = Settings(name, address, listen or everywhere(address), str(data), query, hold_out)
         for path in (home.key_path, home.settings_path, home.request_path):
             if path.exists():
                 raise IdentityError(
-                    f"{path} is there already; expected a folder without a peer: choose another one"
+                    f"{path} already exists; expected a folder without a peer: choose another one"
                 )
         key, request = identity.new_request(name)
         home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         private(home.key_path, key)
         write(home.request_path, request)
-        # Private, too: a database's URL may hold a password.
+        # Private as well: a database's URL may contain a password.
         private(home.settings_path, settings.to_toml(home.folder).encode())
         return home
 
     def settings(self) -> Settings:
-        """What its owner decided, with the data's path absolute."""
+        """Return the owner's settings, with an absolute path of the data."""
         return Settings.read(self.settings_path)
 
     def join(self, content: bytes) -> Roster:
-        """Take an invitation, or a newer roster; the roster that counts from now on.
+        """Accept an invitation or a newer roster, and return the roster that is in force from now on.
 
-        Every file is written whole, and the roster last: a crash in between is mended by joining again.
+        Every file is written atomically, and the roster last: after a crash in between, joining again completes it.
         """
         if not is_invitation(content):
             if not is_roster(content):
@@ -125,19 +125,19 @@ class Home:
                     f"neither an invitation nor a signed roster: it starts with {content[:20]!r}; expected the file "
                     "that the founder sent, unaltered"
                 )
-            held = self.roster()
+            current = self.roster()
             roster = self.keep_roster(content)
-            if roster is None and (found := Roster.verified(content, self._authority())) != held:
+            if roster is None and (offered := Roster.verified(content, self._authority())) != current:
                 raise IdentityError(
-                    f"the roster has version {found.version}, this folder's {held.version}; expected a newer one"
+                    f"the roster has version {offered.version}, this folder's {current.version}; expected a newer one"
                 )
-            return roster or held
+            return roster or current
         invitation, name = Invitation.parse(content), self.settings().name
         certificate, authority = invitation.certificate.encode(), invitation.authority.encode()
         identity.checked(certificate, self._read(self.key_path), authority, name, datetime.now(UTC))
         roster = invitation.verified_roster()
         moves = self.authority_path.exists() and self._authority() != authority
-        if moves and not self._left():
+        if moves and not self._has_left():
             network = identity.name_of(self._authority())
             raise IdentityError(
                 f"this folder belongs to the network {network} of another authority; the invitation is for "
@@ -145,50 +145,49 @@ class Home:
                 "that network first with `peerbayes node leave`"
             )
         refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
-        if moves:  # first: it is of another authority than the rest will be
+        if moves:  # first: it is signed by another authority than the new documents
             self.roster_path.unlink(missing_ok=True)
         elif self.roster_path.exists():
             self._refuse_second(self.roster(), roster, invitation.roster.encode())
-        held_newer = self._newer(roster)
+        current_newer = self._newer(roster)
         write(self.certificate_path, certificate)
         write(self.authority_path, authority)
         write(self.agreement_path, invitation.terms.encode())
-        if held_newer is None:
+        if current_newer is None:
             write(self.roster_path, invitation.roster.encode())
-        return held_newer or roster
+        return current_newer or roster
 
     def keep_roster(self, content: bytes) -> Roster | None:
         """Store a newer roster from a neighbour; None where it is not newer, IdentityError where it is not valid."""
-        found = Roster.verified(
-            content, self._authority()
-        )  # first: what nobody signed costs no more than that
-        held = self.roster()
-        self._refuse_second(held, found, content)
-        if found.version <= held.version:
+        # Verified first: a roster that nobody signed costs no more than this.
+        offered = Roster.verified(content, self._authority())
+        current = self.roster()
+        self._refuse_second(current, offered, content)
+        if offered.version <= current.version:
             return None
-        _follows(held, found)
+        _refuse_unrelated(current, offered)
         write(self.roster_path, content)
-        return found
+        return offered
 
-    def _refuse_second(self, held: Roster, found: Roster, content: bytes) -> None:
-        """Refuse another roster of the same version, and keep it beside the first: its authority has signed both."""
-        if found.version != held.version or found == held:
+    def _refuse_second(self, current: Roster, offered: Roster, content: bytes) -> None:
+        """Refuse another roster of the same version, and store it as proof: the authority has signed both."""
+        if offered.version != current.version or offered == current:
             return
-        path = self.folder / f"roster-{found.version}-{found.digest.hex()[:8]}.json"
+        path = self.folder / f"roster-{offered.version}-{offered.digest.hex()[:8]}.json"
         if not path.exists():
             write(path, content)
         raise TwoRosters(
-            f"the authority signed two rosters of version {held.version} "
-            f"({'; '.join(held.differences(found)):.200}). This peer stays with the one it has; the other is {path}. "
+            f"the authority signed two rosters of version {current.version} "
+            f"({'; '.join(current.differences(offered)):.200}). This peer keeps the one it has; the other is {path}. "
             f"Compare them with `peerbayes network inspect {self.roster_path} {path}`, and ask the founder"
         )
 
     def roster(self) -> Roster:
-        """The roster that this peer holds."""
+        """Return the roster in this folder, verified."""
         return Roster.verified(self._read(self.roster_path), self._authority())
 
     def load(self, now: datetime | None = None) -> Peer:
-        """The peer, with everything checked; an error that says what to do where something does not fit."""
+        """Return the peer with all its documents verified; an error says what to do where one does not match."""
         settings = self.settings()
         key, certificate, authority = (
             self._read(self.key_path),
@@ -210,28 +209,28 @@ class Home:
         if roster.member(settings.name).certificate != identity.fingerprint(certificate):
             raise IdentityError(
                 f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
-                "a newer one was issued: join with the newest invitation"
+                "a newer one was issued: join with the latest invitation"
             )
         return Peer(settings.name, key, certificate, authority, terms, roster, settings, self.folder)
 
     def _newer(self, roster: Roster) -> Roster | None:
-        """The roster held here where it is newer than an invitation's, and waits for that invitation's certificate."""
+        """Return this folder's roster where it is newer than an invitation's and lists the invitation's certificate."""
         if not self.roster_path.exists():
             return None
-        held, name = self.roster(), self.settings().name
-        if held.version <= roster.version:
-            _follows(held, roster)
+        current, name = self.roster(), self.settings().name
+        if current.version <= roster.version:
+            _refuse_unrelated(current, roster)
             return None
-        offered, known = roster.member(name).certificate, held.member(name).certificate
-        if offered != known or name in held.revoked:
+        is_listed = roster.member(name).certificate == current.member(name).certificate
+        if not is_listed or name in current.revoked:
             raise IdentityError(
-                f"the invitation's roster has version {roster.version}, this folder's {held.version}; expected a newer "
-                "one: this invitation is out of date"
+                f"the invitation's roster has version {roster.version}, this folder's {current.version}; expected a "
+                "newer one: this invitation is out of date"
             )
-        return held
+        return current
 
-    def _left(self) -> bool:
-        """Whether a run was left here and none is under way: another network may follow, on the same ledger."""
+    def _has_left(self) -> bool:
+        """Return whether a run was left here and none is under way: the folder may then join another network."""
         return not self.state_path.exists() and any(self.folder.glob("state.left-*.sqlite"))
 
     def _authority(self) -> bytes:
@@ -250,11 +249,11 @@ class Home:
         )
 
 
-def _follows(held: Roster, newer: Roster) -> None:
-    """A closed network keeps its members and links, whoever signs; so does its agreement."""
-    if held.terms != newer.terms or (held.closed and not (newer.closed and held.run == newer.run)):
+def _refuse_unrelated(current: Roster, newer: Roster) -> None:
+    """Refuse a roster with another agreement, or with other members or links than a closed network has."""
+    if current.terms != newer.terms or (current.closed and not (newer.closed and current.run == newer.run)):
         raise IdentityError(
-            f"roster {newer.version} of {held.network} changes what was settled in roster {held.version} "
-            f"({'; '.join(held.differences(newer)):.200}); expected changes of addresses, certificates and revocations "
-            "only: ask the founder"
+            f"roster {newer.version} of {current.network} changes what was settled in roster {current.version} "
+            f"({'; '.join(current.differences(newer)):.200}); expected changes of addresses, certificates and "
+            "revocations only: ask the founder"
         )

@@ -1,7 +1,7 @@
-"""Who a peer is: keys, certificates of the network's own authority, signatures. ECDSA on P-256 throughout.
+"""The identity of a peer: keys, certificates of the network's own authority, signatures. ECDSA on P-256 throughout.
 
-The authority is a key and a certificate that signs itself; it issues a certificate for each member's request, so
-that a member's private key never leaves its machine. PEM in, PEM out.
+The authority is a key and a self-signed certificate; it issues a certificate for each member's request, so that a
+member's private key never leaves its machine. PEM in, PEM out.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ EARLIER = timedelta(hours=1)  # clocks differ: a certificate is valid a little b
 
 
 def valid_name(name: str) -> str:
-    """The name, fit to be a DNS label; IdentityError where it is not."""
+    """Return the name if it is a valid DNS label; IdentityError otherwise."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise IdentityError(
-            f"the name is {name!r:.80}; expected 1 to 40 lower-case letters, digits and '-', with no '-' at an end"
+            f"the name is {name!r:.80}; expected 1 to 40 lower-case letters, digits and '-', with no '-' at either end"
         )
     return name
 
 
 def new_authority(network: str) -> tuple[bytes, bytes]:
-    """The key of a new authority, and its certificate."""
+    """Return the key of a new authority, and its certificate."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "peerbayes"), _common_name(network)])
     certificate = (
@@ -56,7 +56,7 @@ def new_authority(network: str) -> tuple[bytes, bytes]:
 
 
 def new_request(name: str) -> tuple[bytes, bytes]:
-    """The key of a new peer, and its request for a certificate."""
+    """Return the key of a new peer, and its certificate request."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([_common_name(valid_name(name))])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
@@ -66,17 +66,17 @@ def new_request(name: str) -> tuple[bytes, bytes]:
 def issue(
     authority_key: bytes, authority_certificate: bytes, request: bytes, name: str, days: int = 825
 ) -> bytes:
-    """The certificate that a request asks for, once it is sure who asks."""
+    """Return the certificate for a request, once the requester's name and signature are verified."""
     signer, authority = private_key(authority_key), certificate_of(authority_certificate, "the authority's")
     if public_bytes(signer.public_key()) != public_bytes(authority.public_key()):
         raise IdentityError(
             "the authority's key does not belong to its certificate; use those of one network"
         )
-    asked = requested_key(request, valid_name(name))
+    public_key = requested_key(request, valid_name(name))
     now = datetime.now(UTC)
     end = min(now + timedelta(days=days), authority.not_valid_after_utc)
     certificate = (
-        _builder(authority.subject, x509.Name([_common_name(name)]), asked, now, end)
+        _builder(authority.subject, x509.Name([_common_name(name)]), public_key, now, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(certificates=False), critical=True)
         .add_extension(
@@ -93,17 +93,17 @@ def issue(
 
 
 def fingerprint(certificate_pem: bytes) -> str:
-    """sha256 of the certificate."""
+    """Return the SHA-256 of the certificate."""
     return certificate_of(certificate_pem).fingerprint(hashes.SHA256()).hex()
 
 
 def expiry(certificate_pem: bytes) -> datetime:
-    """When the certificate ends."""
+    """Return when the certificate expires."""
     return certificate_of(certificate_pem).not_valid_after_utc
 
 
 def name_of(certificate_pem: bytes) -> str:
-    """Whose certificate it is: a peer's name, or an authority's network."""
+    """Return the common name of a certificate: a peer's name, or an authority's network."""
     return common_name(certificate_of(certificate_pem).subject, "the certificate")
 
 
@@ -121,19 +121,21 @@ def issued(certificate_pem: bytes, authority_pem: bytes, name: str) -> None:
             f"the certificate of {name} is from another authority than this network's, or altered; "
             "ask the founder for an invitation of this network"
         ) from problem
-    held = common_name(certificate.subject, "the certificate")
+    subject_name = common_name(certificate.subject, "the certificate")
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        others = names.get_values_for_type(x509.DNSName)
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        dns_names = extension.get_values_for_type(x509.DNSName)
     except UNREADABLE as problem:
-        raise IdentityError(f"the certificate of {held} has no readable names: {problem}") from problem
-    if held != name or others != [name]:
         raise IdentityError(
-            f"the certificate is for {held!r:.80}; expected {name!r}: is this another peer's?"
+            f"the certificate of {subject_name} has no readable names: {problem}"
+        ) from problem
+    if subject_name != name or dns_names != [name]:
+        raise IdentityError(
+            f"the certificate is for {subject_name!r:.80}; expected {name!r}: is this another peer's?"
         )
     if _constraints(certificate).ca:
         raise IdentityError(
-            f"the certificate of {name} could issue others; a peer's may not: ask for a new one"
+            f"the certificate of {name} could issue others, which a peer's must not: ask for a new one"
         )
 
 
@@ -143,16 +145,16 @@ def checked(
     """Refuse a certificate that is not this peer's, not this network's, or not valid now."""
     issued(certificate_pem, authority_pem, name)
     certificate = certificate_of(certificate_pem)
-    for held, whose in ((certificate, name), (certificate_of(authority_pem), "the authority")):
-        if now > held.not_valid_after_utc:
+    for presented, owner in ((certificate, name), (certificate_of(authority_pem), "the authority")):
+        if now > presented.not_valid_after_utc:
             raise IdentityError(
-                f"the certificate of {whose} expired on {held.not_valid_after_utc:%Y-%m-%d}, and this machine's "
+                f"the certificate of {owner} expired on {presented.not_valid_after_utc:%Y-%m-%d}, and this machine's "
                 f"clock says {now:%Y-%m-%d %H:%M}; if the clock is right, ask the founder for a new one "
                 "(`peerbayes network invite --again`)"
             )
-        if now < held.not_valid_before_utc:
+        if now < presented.not_valid_before_utc:
             raise IdentityError(
-                f"the certificate of {whose} is valid from {held.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on, and "
+                f"the certificate of {owner} is valid from {presented.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on, and "
                 f"this machine's clock says {now:%Y-%m-%d %H:%M}; set the clock"
             )
     if key_pem is not None and public_bytes(private_key(key_pem).public_key()) != public_bytes(
@@ -165,12 +167,12 @@ def checked(
 
 
 def sign(key_pem: bytes, content: bytes) -> bytes:
-    """A signature of the content."""
+    """Return a signature of the content."""
     return signing(key_pem)(content)
 
 
 def signing(key_pem: bytes) -> Callable[[bytes], bytes]:
-    """Return what signs with a key: to read the key takes as long as to sign."""
+    """Return a function that signs with a key, which is parsed once: that takes as long as signing."""
     key = private_key(key_pem)
     return lambda content: key.sign(content, ec.ECDSA(hashes.SHA256()))
 
@@ -181,7 +183,7 @@ def verify(certificate_pem: bytes, signature: bytes, content: bytes) -> None:
 
 
 def verifying(certificate_pem: bytes) -> Callable[[bytes, bytes], None]:
-    """Return what refuses a signature of some content that the certificate's owner did not make."""
+    """Return a function (signature, content) that refuses a signature that the certificate's owner did not make."""
     key = p256(certificate_of(certificate_pem).public_key())
 
     def refuse(signature: bytes, content: bytes) -> None:
@@ -189,7 +191,7 @@ def verifying(certificate_pem: bytes) -> Callable[[bytes, bytes], None]:
             key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature as problem:
             raise IdentityError(
-                "the signature does not fit: the content was altered, or signed by somebody else; "
+                "the signature does not match: the content was altered, or signed by somebody else; "
                 "get it again from its origin"
             ) from problem
 
@@ -212,7 +214,7 @@ def _builder(
 
 
 def _usage(certificates: bool) -> x509.KeyUsage:
-    """A peer's key signs handshakes; an authority's also certificates (and rosters)."""
+    """Return the key usage: a peer's key signs handshakes; an authority's also certificates (and rosters)."""
     return x509.KeyUsage(
         digital_signature=True, key_cert_sign=certificates, crl_sign=certificates, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,

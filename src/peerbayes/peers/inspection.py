@@ -1,4 +1,4 @@
-"""What a folder or a file says about a network, whatever it is: for people who want to see or compare."""
+"""Inspection of a network's folders and files, whatever they are: for people who want to see or compare them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peerbayes.peers.terms import Terms
 
 @dataclass(frozen=True)
 class Inspection:
-    """Terms, roster and certificates, as far as they are there."""
+    """Terms, roster and certificates, as far as there are any."""
 
     path: Path
     what: str  # a network's folder, a peer's folder, an invitation, …
@@ -29,50 +29,51 @@ class Inspection:
     roster: Roster | None = None
     authority: str | None = None  # its fingerprint
     expiries: dict[str, datetime] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what does not fit
+    notes: tuple[str, ...] = ()  # inconsistencies
 
     @classmethod
     def of(cls, path: Path) -> Inspection:
-        """What there is at a path; signatures are checked, dates are only told."""
+        """Return what is at a path; signatures are verified, dates are only reported."""
         if path.is_dir():
             if (home := Home(path)).settings_path.exists():
                 return _peer(home)
             if (founder := Founder(path)).authority_path.exists():
                 return _network(founder)
             raise ConfigurationError(
-                f"{path} is no network's or peer's folder; expected an authority.crt or a peer.toml in it"
+                f"{path} is neither a network's nor a peer's folder; expected an authority.crt or a peer.toml in it"
             )
         content = path.read_bytes()
         if is_invitation(content):
             return _invitation(path, Invitation.parse(content))
         if is_roster(content):
-            beside = path.parent / "authority.crt"
-            if not beside.exists():
+            authority_path = path.parent / "authority.crt"
+            if not authority_path.exists():
                 raise ConfigurationError(
                     f"{path} is a roster, and its authority.crt is not beside it; put it there"
                 )
-            roster = Roster.verified(content, beside.read_bytes())
-            return cls(path, "a roster", roster=roster, authority=identity.fingerprint(beside.read_bytes()))
+            authority = authority_path.read_bytes()
+            roster = Roster.verified(content, authority)
+            return cls(path, "a roster", roster=roster, authority=identity.fingerprint(authority))
         return cls(path, "an agreement", terms=Terms.read(path))
 
     def differences(self, other: Inspection) -> list[str]:
-        """Where agreements and rosters differ, as far as both sides have them."""
-        found, compared = [], False
+        """Return the differences of agreements, rosters and authorities, as far as both sides have them."""
+        differences, compared = [], False
         if self.terms is not None and other.terms is not None:
-            found, compared = self.terms.differences(other.terms), True
+            differences, compared = self.terms.differences(other.terms), True
         if self.roster is not None and other.roster is not None:
-            found, compared = found + self.roster.differences(other.roster), True
+            differences, compared = differences + self.roster.differences(other.roster), True
         if self.authority is not None and other.authority is not None and self.authority != other.authority:
-            found.append(f"authority: {self.authority} against {other.authority}")
+            differences.append(f"authority: {self.authority} against {other.authority}")
         if not compared:
             raise TermsError(
                 f"{self.path} is {self.what} and {other.path} {other.what}; expected two with an agreement, or two "
                 "with a roster"
             )
-        return found
+        return differences
 
     def to_plain(self) -> dict[str, Any]:
-        """For programs to read."""
+        """Return plain values, for JSON."""
         plain: dict[str, Any] = {"what": self.what, "authority": self.authority, "notes": list(self.notes)}
         if self.terms is not None:
             plain["terms"] = {**asdict(self.terms), "digest": self.terms.digest}

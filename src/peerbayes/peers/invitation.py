@@ -1,4 +1,4 @@
-"""An invitation: one file with all that a peer needs to become a member, but its key, which never left it."""
+"""An invitation: one file with all that a peer needs to become a member, except its key, which never leaves it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Invitation:
     roster: str  # the signed document
 
     def pack(self) -> bytes:
-        """The file; its digest finds damage on the way."""
+        """Return the file's bytes, with a digest that detects damage on the way."""
         plain = {"format": FORMAT, **asdict(self)}
         content = canonical({"digest": _digest(plain), "invitation": plain})
         if len(content) > LARGEST:
@@ -39,18 +39,18 @@ class Invitation:
 
     @classmethod
     def parse(cls, content: bytes) -> Invitation:
-        """The invitation in a file, once all its parts are known to fit together."""
+        """Return the invitation in a file, once its documents are known to belong together."""
         if len(content) > LARGEST:
             raise IdentityError(f"the invitation has {len(content)} bytes; expected at most {LARGEST}")
         try:
             document = json.loads(content)
             plain = document["invitation"]
-            whole = canonical({"digest": _digest(plain), "invitation": plain}) == content
-        except (KeyError, TypeError, ValueError, RecursionError) as problem:
-            raise IdentityError(f"no invitation: {problem!r:.80}; {ADVICE}") from problem
-        if not whole:
+            intact = canonical({"digest": _digest(plain), "invitation": plain}) == content
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise IdentityError(f"not an invitation: {error!r:.80}; {ADVICE}") from error
+        if not intact:
             raise IdentityError(
-                f"the invitation was altered on its way: it does not fit its digest; {ADVICE}"
+                f"the invitation was altered on its way: it does not match its digest; {ADVICE}"
             )
         if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
             raise IdentityError(
@@ -60,9 +60,9 @@ class Invitation:
             isinstance(value, str) for value in plain.values()
         ):
             raise IdentityError(f"the invitation holds {', '.join(plain):.80}; {ADVICE}")
-        found = cls(**plain)
-        found._fits()
-        return found
+        invitation = cls(**plain)
+        invitation._check()
+        return invitation
 
     def verified_roster(self) -> Roster:
         return Roster.verified(_bytes(self.roster), _bytes(self.authority))
@@ -70,39 +70,39 @@ class Invitation:
     def parsed_terms(self) -> Terms:
         return Terms.parse(self.terms, f"the agreement in the invitation of {self.name}")
 
-    def _fits(self) -> None:
-        """Certificate, authority, terms and roster belong together."""
+    def _check(self) -> None:
+        """Refuse an invitation whose certificate, authority, terms and roster do not belong together."""
         identity.issued(_bytes(self.certificate), _bytes(self.authority), identity.valid_name(self.name))
         roster = self.verified_roster()
         try:
             terms = self.parsed_terms()
-        except ValueError as problem:
-            raise IdentityError(f"{problem}; {ADVICE}") from problem
+        except ValueError as error:
+            raise IdentityError(f"{error}; {ADVICE}") from error
         member = roster.member(self.name)
-        for what, here, there in (
+        for label, value, expected in (
             ("network", self.network, roster.network),
             ("network of the agreement", terms.network, roster.network),
             ("agreement", terms.digest, roster.terms),
             ("certificate", identity.fingerprint(_bytes(self.certificate)), member.certificate),
         ):
-            if here != there:
+            if value != expected:
                 raise IdentityError(
-                    f"the invitation's {what} is {here:.40}, the roster's {there:.40}; {ADVICE}"
+                    f"the invitation's {label} is {value:.40}, the roster's {expected:.40}; {ADVICE}"
                 )
 
 
 def is_invitation(content: bytes) -> bool:
-    """Whether bytes claim to be an invitation."""
+    """Return whether bytes claim to be an invitation."""
     return content.startswith(b'{"digest":')
 
 
 def is_roster(content: bytes) -> bool:
-    """Whether bytes claim to be a signed roster."""
+    """Return whether bytes claim to be a signed roster."""
     return content.startswith(b'{"roster":')
 
 
 def _bytes(text: str) -> bytes:
-    """A PEM or JSON text; what is not ASCII is refused by whoever reads it."""
+    """Return a PEM or JSON text as bytes; readers refuse what is not ASCII."""
     return text.encode("utf-8", "replace")
 
 

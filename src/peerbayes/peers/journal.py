@@ -1,4 +1,4 @@
-"""What happens to a node, for people and for machines: log lines, and the store's notes."""
+"""The journal of a peer's events: log lines for people, and notes in the store for `status`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from peerbayes.text import printable
 
 log = logging.getLogger("peerbayes.peer")
 
-# A neighbour can change its state at will: lines on it are so many at once, then one every so many seconds.
+# A neighbour can change its state at will: so many log lines about it at once, then one every so many seconds.
 LINES_AT_ONCE, QUIET = 10, 1.0
-REASONS = 1000  # different (who, reason) pairs that are told apart between two writes; more are one
+REASONS = 1000  # different (who, reason) pairs that are counted separately; more are counted together
 
 
 class Journal:
-    """Takes every event of a node. `flush` writes what came since the last time."""
+    """Logs every event of a peer. `flush` writes what is new to the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -32,22 +32,24 @@ class Journal:
         self._began = time.monotonic()
         self._spoken: dict[str, float] = {}
 
-    def __call__(self, what: str, facts: dict[str, Any]) -> None:
-        if what == "refused":
+    def __call__(self, event: str, facts: dict[str, Any]) -> None:
+        if event == "refused":
             self.refused(facts["who"], facts["reason"], facts["detail"])
-        elif what == "round":
+        elif event == "round":
             self._round(facts)
-        elif what in ("lost", "neighbour"):
+        elif event in ("lost", "neighbour"):
             self._neighbour(
-                facts["neighbour"], facts["note"], logging.WARNING if what == "lost" else logging.INFO
+                facts["neighbour"], facts["note"], logging.WARNING if event == "lost" else logging.INFO
             )
-        elif (line := LINES.get(what)) is not None:
-            if what in ("agreed", "resumed"):
+        elif (template := LINES.get(event)) is not None:
+            if event in ("agreed", "resumed"):
                 self._began = time.monotonic()
-            log.log(logging.WARNING if what in WARNINGS else logging.INFO, printable(line.format(**facts)))
+            log.log(
+                logging.WARNING if event in WARNINGS else logging.INFO, printable(template.format(**facts))
+            )
 
     def _neighbour(self, name: str, note: str, level: int) -> None:
-        """A line on a neighbour's state, unless there were many just now."""
+        """Log a neighbour's state, unless there were many lines about it just now."""
         now = time.monotonic()
         due = max(now, self._spoken.get(name, now))
         if due - now < LINES_AT_ONCE * QUIET:
@@ -82,21 +84,21 @@ class Journal:
         )
         self._began = now
 
-    def flush(self, lines: dict[str, Line]) -> None:
-        """Write to the store what came since the last time."""
+    def flush(self, neighbour_states: dict[str, Line]) -> None:
+        """Write to the store what is new since the last call."""
         with self._lock:
             refused, self._refused = self._refused, {}
-        known = {
-            name: (line.seen, line.done, "left" if line.left else printable(line.note))
-            for name, line in lines.items()
+        notes = {
+            name: (state.seen, state.done, "left" if state.left else printable(state.note))
+            for name, state in neighbour_states.items()
         }
         try:
-            self._store.note(refused, known)
+            self._store.note(refused, notes)
         except BaseException:
             with self._lock:  # they are written the next time
                 for key, (count, detail) in refused.items():
-                    more, later = self._refused.get(key, (0, detail))
-                    self._refused[key] = count + more, later
+                    later_count, later_detail = self._refused.get(key, (0, detail))
+                    self._refused[key] = count + later_count, later_detail
             raise
 
 
@@ -109,13 +111,14 @@ LINES = {
     "open": "the network is still open (members: {members}): waiting for its founder to close it",
     "roster": "roster {version} is in force",
     "agreeing": "agreeing on {phase}",
-    "private": "private: whatever leaves this peer has noise. Nobody learns more of one row than epsilon {epsilon:g} "
-    "(delta {delta:g}) allows, of which {spent:.3g} is spent; sigma {sigma:.4g} at clip {clip:.4g}, rho {rho:.3g}",
+    "private": "private: whatever leaves this peer has noise. Nobody learns more about one row than epsilon "
+    "{epsilon:g} (delta {delta:g}) allows, of which {spent:.3g} is spent; sigma {sigma:.4g} at clip {clip:.4g}, "
+    "rho {rho:.3g}",
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",
-    "done": "all {round} rounds are done: {verdict}. Staying until the neighbours are done, too",
-    "ended badly": "the run has come to its end after {round} rounds, but not well: {problem}",
-    "parted": "{neighbour} is heard no more, {reason}: {why}",
+    "done": "all {round} rounds are done: {verdict}. Staying until the neighbours are done as well",
+    "ended badly": "the run has ended after {round} rounds, but not well: {problem}",
+    "parted": "{neighbour} is no longer heard, {reason}: {why}",
     "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
 }

@@ -1,4 +1,4 @@
-"""How a peer's model does on the peer's own rows: those it learns from, and those it holds out."""
+"""Evaluation of a peer's model on the peer's own rows: those it learns from, and those it holds out."""
 
 from __future__ import annotations
 
@@ -15,54 +15,57 @@ from peerbayes.peers.agreement import Agreed
 from peerbayes.peers.exact_figures import NO_NOISE
 from peerbayes.peers.hold_out import Table
 
-SHARE = 20  # a model is judged again after so many times what judging took: a twentieth of the time is enough
+SHARE = 20  # the pause between evaluations in multiples of their duration: they take a twentieth of the time
 
 
 @dataclass
 class Judge:
-    """Judges a model after a round, as often as time allows."""
+    """Evaluates a model after a round, as often as time allows."""
 
-    own: Sample
-    away: Sample | None
+    training: Sample
+    held_out: Sample | None
     of_weights: bool
     due: float = 0.0
     unknown: int = 0
-    """Rows held out whose class nobody has among the rows to learn from: every model is wrong on them."""
+    """Held-out rows whose class occurs in no peer's training rows: every model is wrong about them."""
 
     @classmethod
     def of(cls, agreed: Agreed, away: Table | None) -> Judge:
-        own = Sample(agreed.family, agreed.held.rows, agreed.held.labels)
-        tested, unknown = None, 0
+        """Return the evaluation of a peer with these held-out rows."""
+        training = Sample(agreed.family, agreed.held.rows, agreed.held.labels)
+        held_out, unknown = None, 0
         if away is not None:
-            known = _of_known_classes(away[1], agreed.schema.classes)
-            unknown = int(np.sum(~known))
-            away = away[0][known], away[1][known]
+            in_schema = _of_known_classes(away[1], agreed.schema.classes)
+            unknown = int(np.sum(~in_schema))
+            away = away[0][in_schema], away[1][in_schema]
         if away is not None and len(away[1]):
             rows, labels = agreed.schema.encode(away[0]), agreed.schema.encode_labels(away[1])
-            # Where nobody misses a value in training, naive Bayes' layout has no place for a row that does.
-            placeless = agreed.family.marks_missing and not getattr(agreed.family, "missing", False)
-            whole = ~(np.isnan(rows.values).any(axis=1) & placeless)
-            if agreed.of_weights:  # weights of no model complete nothing
-                whole &= ~agreed.family.incomplete(rows)
-            tested = Sample(agreed.family, Rows(rows.values[whole], rows.codes[whole]), labels[whole])
-        return cls(own, tested, agreed.of_weights, unknown=unknown)
+            # Where no training row misses a value, naive Bayes' layout cannot represent a row that does.
+            without_missing = agreed.family.marks_missing and not getattr(agreed.family, "missing", False)
+            usable = ~(np.isnan(rows.values).any(axis=1) & without_missing)
+            if agreed.of_weights:  # bare weights cannot complete missing values
+                usable &= ~agreed.family.incomplete(rows)
+            held_out = Sample(agreed.family, Rows(rows.values[usable], rows.codes[usable]), labels[usable])
+        return cls(training, held_out, agreed.of_weights, unknown=unknown)
 
     def figures(self, stats: np.ndarray) -> dict[str, float | None]:
-        """Errors of S [C, K]."""
+        """Return the errors of S [C, K] on training and held-out rows."""
         began = time.monotonic()
-        weights = stats[None] if self.of_weights else self.own.family.weights(stats[None])
-        error, soft = self.own.errors(weights, soft=True)
-        tested = self._on_those_held_out(weights)
+        weights = stats[None] if self.of_weights else self.training.family.weights(stats[None])
+        error, soft = self.training.errors(weights, soft=True)
+        test_error = self._test_error(weights)
         now = time.monotonic()
         self.due = now + SHARE * (now - began)
-        return {"train_error": float(error[0]), "soft_error": float(soft[0]), "test_error": tested}
+        return {"train_error": float(error[0]), "soft_error": float(soft[0]), "test_error": test_error}
 
-    def _on_those_held_out(self, weights: np.ndarray) -> float | None:
-        """Return the error on rows held out; None: there are none that a model can be tested on."""
-        count = 0 if self.away is None else self.away.labels.size
+    def _test_error(self, weights: np.ndarray) -> float | None:
+        """Return the error on held-out rows; None: there are none that a model can be tested on."""
+        count = 0 if self.held_out is None else self.held_out.labels.size
         if count + self.unknown == 0:
             return None
-        wrong = 0.0 if self.away is None else count * float(self.away.errors(weights, soft=False)[0][0])
+        wrong = (
+            0.0 if self.held_out is None else count * float(self.held_out.errors(weights, soft=False)[0][0])
+        )
         return (wrong + self.unknown) / (count + self.unknown)
 
 
@@ -73,7 +76,7 @@ def _of_known_classes(labels: np.ndarray, classes: tuple[Any, ...]) -> np.ndarra
 
 
 def told(figures: dict[str, Any], private: bool = False) -> str:
-    """The error as a few words, for people; nothing where it was not judged. `private`: there is an epsilon."""
+    """Return the error as a short text; "" where it was not evaluated. `private`: the agreement has an epsilon."""
     noise = f" ({NO_NOISE})" if private else ""
     if figures.get("test_error") is not None:
         return f"error {figures['test_error']:.4f} on held-out rows{noise}"

@@ -1,4 +1,4 @@
-"""One peer's side of a strategy: what it sends to each neighbour, and what it makes of what it heard.
+"""One peer's side of a strategy: its messages to each neighbour, and its step from the messages it received.
 
 The strategies are those of the simulator, called with a leading axis of one peer.
 """
@@ -23,46 +23,46 @@ SoftErrors = Callable[[np.ndarray], np.ndarray]
 
 
 class Judged(NamedTuple):
-    """A strategy's state, and what is held against neighbours."""
+    """A strategy's state, and the strikes against neighbours."""
 
     state: Any
     strikes: np.ndarray  # [neighbours] in the order of `Broadcaster.weights`
-    turn: np.ndarray  # [1] rounds so far
+    round_index: np.ndarray  # [1] rounds so far
 
 
 class Learner(Protocol):
-    """What a node asks of one peer's side of a strategy."""
+    """The interface of one peer's side of a strategy."""
 
     @property
     def neighbours(self) -> tuple[str, ...]:
-        """Whom it hears; may be fewer than it has."""
+        """Return the neighbours that it hears; may be fewer than it has links."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a message."""
+        """Return the shape of a message."""
 
     def begin(self) -> Any: ...
     def outgoing(self, state: Any) -> dict[str, np.ndarray]:
-        """The message of the coming round to each neighbour."""
+        """Return the message of the coming round to each neighbour."""
 
     def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any: ...
     def read(self, state: Any) -> np.ndarray:
-        """S of its model: [C, K]."""
+        """Return S of its model: [C, K]."""
 
     @property
     def same_to_all(self) -> bool:
-        """Whether every neighbour gets the same message, so that neighbours can compare what they got."""
+        """Return whether every neighbour gets the same message, so that neighbours can compare theirs."""
 
     def struck(self, state: Any) -> tuple[str, ...]:
-        """Neighbours that are heard no more, because of what their models did."""
+        """Return the neighbours that are no longer heard, because their models failed here."""
 
     def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
-        """How far neighbours are from this peer: the mean of ‖S_u − S_v‖ / ‖S_v‖. None: messages do not tell."""
+        """Return the disagreement with neighbours: the mean of ‖S_u − S_v‖ / ‖S_v‖. None: messages do not show it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Broadcaster:
-    """The same message to every neighbour, combined with the row of the mixing matrix; lost weight goes to itself."""
+    """Sends the same message to all neighbours and mixes by a row of the mixing matrix; lost weight goes to itself."""
 
     strategy: Strategy
     weights: Mapping[str, float]
@@ -70,11 +70,11 @@ class Broadcaster:
     start: np.ndarray  # [C, K]
     residual: Residual  # [1, C, K] -> [1, C, K]
     known: Invariants
-    """What a mix is put back on before anything is learned from it."""
+    """The invariants on which a mix is projected before anything is learned from it."""
     rule: str = "mean"
     """How messages are combined: see `combining`."""
     soft: SoftErrors | None = None
-    """What a guard judges neighbours by; None: there is none."""
+    """The soft errors by which a guard judges neighbours; None: there is no guard."""
 
     @property
     def neighbours(self) -> tuple[str, ...]:
@@ -101,49 +101,50 @@ class Broadcaster:
         return self.strategy.message(state if self.soft is None else state.state)
 
     def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any:
-        own = self._message(state)
+        message = self._message(state)
         if not self.neighbours:
-            return self.strategy.step(state, own, self.residual)
+            return self.strategy.step(state, message, self.residual)
         if self.soft is None:
-            return self.strategy.step(state, self._mixed(own, heard), self.residual)
-        turn = state.turn + 1
-        found, doubted = self._found(state.strikes, heard, int(turn[0]))
-        strikes = state.strikes + found
+            return self.strategy.step(state, self._mixed(message, heard), self.residual)
+        round_index = state.round_index + 1
+        struck, doubted = self._judge(state.strikes, heard, int(round_index[0]))
+        strikes = state.strikes + struck
         left_out = {
             *self._cut(strikes),
-            *(name for name, out in zip(self.weights, found | doubted, strict=True) if out),
+            *(name for name, out in zip(self.weights, struck | doubted, strict=True) if out),
         }
-        kept = {name: heard[name] for name in heard if name not in left_out}
-        return Judged(self.strategy.step(state.state, self._mixed(own, kept), self.residual), strikes, turn)
+        accepted = {name: heard[name] for name in heard if name not in left_out}
+        mixed = self._mixed(message, accepted)
+        return Judged(self.strategy.step(state.state, mixed, self.residual), strikes, round_index)
 
-    def _mixed(self, own: np.ndarray, heard: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Σ_u a_vu φ_u of what was heard, by the rule; the rest of the weight to itself: [1, …]."""
+    def _mixed(self, message: np.ndarray, heard: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return Σ_u a_vu φ_u of the messages heard, by the rule; the remaining weight goes to itself: [1, …]."""
         names = [name for name in self.weights if name in heard]
-        messages = np.concatenate([own, *(heard[name][None] for name in names)])
+        messages = np.concatenate([message, *(heard[name][None] for name in names)])
         shares = np.array([self.weights[name] for name in names])
         row = csr_array(np.concatenate([[1.0 - shares.sum()], shares])[None])
         mixed = combined(self.rule, row, messages) @ messages.reshape(len(messages), -1)
-        return self._settled(mixed.reshape(own.shape))
+        return self._settled(mixed.reshape(message.shape))
 
     def _settled(self, mixed: np.ndarray) -> np.ndarray:
-        if isinstance(self.strategy, Tracking):  # what it tracks sums to zero by itself
+        if isinstance(self.strategy, Tracking):  # the tracked gradients sum to zero by themselves
             mixed[:, 0] = self.known.settled(mixed[:, 0])
             return mixed
         return self.known.settled(mixed)
 
-    def _found(
-        self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], turn: int
+    def _judge(
+        self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], round_index: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Whose messages of this round are a strike, and whose its mix does without: two [neighbours] of booleans."""
+        """Return whose messages of this round are a strike, and whose the mix leaves out: two [neighbours] of bool."""
         assert self.soft is not None
         cut = self._cut(strikes)
         struck, doubted = np.zeros(strikes.size, dtype=bool), np.zeros(strikes.size, dtype=bool)
-        places = [k for k, name in enumerate(self.weights) if name in heard and name not in cut]
-        if places:
-            names, together = list(self.weights), np.zeros(len(places), dtype=np.int64)
-            errors = self.soft(np.stack([heard[names[k]] for k in places]))
-            struck[places] = guard.strikes(errors, together, 1, len(self.start), turn)
-            doubted[places] = guard.left_out(errors, together, 1, turn)
+        indices = [k for k, name in enumerate(self.weights) if name in heard and name not in cut]
+        if indices:
+            names, together = list(self.weights), np.zeros(len(indices), dtype=np.int64)
+            errors = self.soft(np.stack([heard[names[k]] for k in indices]))
+            struck[indices] = guard.strikes(errors, together, 1, len(self.start), round_index)
+            doubted[indices] = guard.left_out(errors, together, 1, round_index)
         return struck, doubted
 
     def struck(self, state: Any) -> tuple[str, ...]:
@@ -160,15 +161,16 @@ class Broadcaster:
     def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
         if not heard:
             return None
-        place = 0 if isinstance(self.strategy, Tracking) else ...
-        own = self._message(state)[0][place]
-        size = float(np.linalg.norm(own)) or 1.0
-        return sum(float(np.linalg.norm(other[place] - own)) for other in heard.values()) / size / len(heard)
+        selection = 0 if isinstance(self.strategy, Tracking) else ...
+        message = self._message(state)[0][selection]
+        size = float(np.linalg.norm(message)) or 1.0
+        distances = [float(np.linalg.norm(other[selection] - message)) for other in heard.values()]
+        return sum(distances) / size / len(heard)
 
 
 @dataclass(frozen=True, eq=False)
 class Relayer:
-    """A message of its own to every neighbour on the spanning tree; the next one makes up for one that did not come."""
+    """Sends each neighbour on the spanning tree a message of its own; the next one makes up for a lost one."""
 
     strategy: Relay  # over the tree as this peer sees it
     neighbours: tuple[str, ...]  # in the order of its links

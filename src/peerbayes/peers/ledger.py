@@ -1,4 +1,4 @@
-"""A peer's record of what it released: in its state and, before anything made of it can leave, in its audit log."""
+"""A peer's ledger of releases: in its state and, before anything computed from them can leave, in its audit log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from peerbayes.peers.store import Store
 class Ledger:
     """Keeps state and audit log in step.
 
-    A release is stored with its round, then written to the log and brought to disk, and only then shown to anybody. So
+    A release is stored with its round, then written to the log and flushed to disk, and only then sent to anybody. So
     after a crash or a power cut the log may lack what the state has, never the other way round; what it lacks is
-    written when the peer starts again. The state in turn remembers how far the log was known to be on disk.
+    written when the peer starts again. The state in turn records how far the log was known to be on disk.
     """
 
     def __init__(self, store: Store, audit: AuditLog) -> None:
@@ -20,7 +20,7 @@ class Ledger:
         self._entered = ""  # the last release that was written to the log
 
     def begin(self) -> int:
-        """Count this start, and write to the log what a crash kept from it; the start's number."""
+        """Count this start, write to the log what a crash kept out of it, and return the start's number."""
         log = Log.of(Tail(self._audit.path))
         state = self._store.identity()
         start = self._store.begin(log.start)
@@ -33,14 +33,14 @@ class Ledger:
         return start
 
     def enter(self, name: str) -> None:
-        """Bring a release that was just stored to disk in the log as well; where that fails, it can be tried again."""
+        """Write a release that was just stored to the log, and flush it; where that fails, it can be tried again."""
         if self._entered != name:
             self._add(name)
             self._entered = name
         self.mark()
 
     def mark(self) -> None:
-        """Bring the log to disk, and let the state know how far it goes."""
+        """Flush the log to disk, and record in the state how far it goes."""
         self._store.mark(self._audit.sync())
 
     def _add(self, name: str) -> None:

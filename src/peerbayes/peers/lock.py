@@ -1,6 +1,6 @@
-"""The lock of a peer's folder: one process works on it, and says there what it is at.
+"""The lock of a peer's folder: one process works on it, and writes its current phase there.
 
-The file has its full size from the start and is written in place, so that this can also be said on a full disk.
+The file has its full size from the start and is written in place, so that this also works on a full disk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from peerbayes.peers.errors import NeedsPerson
 from peerbayes.peers.home import Home
 from peerbayes.peers.room import WAITING, is_scarce
 
-PATIENCE = 0.5  # seconds to wait for the lock: somebody may be looking whether it is held
+PATIENCE = 0.5  # seconds to wait for the lock: another process may just be checking whether it is held
 SIZE = 128  # bytes of the file
 
 
@@ -27,54 +27,58 @@ class Lock:
     descriptor: int
 
     def tell(self, phase: str) -> None:
-        """Write what the process is at; a disk that cannot take it is no reason to stop."""
+        """Write the current phase of the process; a full disk is no reason to stop."""
         with contextlib.suppress(OSError):
             os.pwrite(self.descriptor, phase.encode()[:SIZE].ljust(SIZE), 0)
 
 
 @contextlib.contextmanager
 def lock(home: Home) -> Iterator[Lock]:
-    """Only one process works on a folder."""
+    """Hold the lock of a folder, so that only one process works on it."""
     if not home.folder.is_dir():
-        raise NeedsPerson(f"{home.folder} is no folder; make one with `peerbayes node request {home.folder}`")
+        raise NeedsPerson(
+            f"{home.folder} is not a folder; make one with `peerbayes node request {home.folder}`"
+        )
     descriptor = os.open(home.folder / "peer.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         until = time.monotonic() + PATIENCE
-        while not _taken(descriptor, fcntl.LOCK_EX):
+        while not _acquire(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > until:
-                raise NeedsPerson(f"{home.folder} is in use: this peer runs already; stop that one first")
+                raise NeedsPerson(
+                    f"{home.folder} is in use: this peer is already running; stop that process first"
+                )
             time.sleep(0.05)
-        held = Lock(descriptor)
-        held.tell("starting")
-        yield held
+        folder_lock = Lock(descriptor)
+        folder_lock.tell("starting")
+        yield folder_lock
     finally:
         os.close(descriptor)
 
 
 def running(home: Home) -> bool:
-    """Whether a process works on the folder."""
+    """Return whether a process works on the folder."""
     return phase(home) is not None
 
 
 def phase(home: Home) -> str | None:
-    """Return what the process that works on the folder is at, in a few words; None: there is none."""
+    """Return the current phase of the process that works on the folder; None: there is none."""
     try:
         descriptor = os.open(home.folder / "peer.lock", os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
-        if _taken(descriptor, fcntl.LOCK_SH):
+        if _acquire(descriptor, fcntl.LOCK_SH):
             return None
-        told = os.pread(descriptor, SIZE, 0).decode(errors="replace").strip(" \0")
+        text = os.pread(descriptor, SIZE, 0).decode(errors="replace").strip(" \0")
     finally:
         os.close(descriptor)
-    # A disk that was full from the start has not even room for the word.
-    return WAITING if not told and is_scarce(home.folder) else told or "running"
+    # A disk that was full from the start has no room even for the phase.
+    return WAITING if not text and is_scarce(home.folder) else text or "running"
 
 
-def _taken(descriptor: int, how: int) -> bool:
+def _acquire(descriptor: int, operation: int) -> bool:
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

@@ -22,14 +22,14 @@ from peerbayes.peers.verdict import ENDED_BADLY
 
 # Systems take the ports of outgoing connections from higher up (Linux from 32768 on).
 LOWEST_PORT, PORTS_END = 10_240, 32_768
-SLICES = 16  # of them; processes that look at the same time are mostly in different ones
+SLICES = 16  # of that range; processes that search at the same time mostly use different ones
 
 
 def free_ports(count: int) -> list[int]:
     """Return ports of this machine that nobody listens on.
 
-    Not those that the system would choose: it also gives them to outgoing connections, at any moment. Drawn from the
-    system's randomness: who seeds `random` would be given the same ones as others who do.
+    Not those that the system would choose: it may give them to outgoing connections at any moment. They are drawn from
+    the system's randomness: processes that seed `random` alike would get the same ones.
     """
     ports: list[int] = []
     size = (PORTS_END - LOWEST_PORT) // SLICES
@@ -71,19 +71,21 @@ class Loopback:
             addresses = [f"127.0.0.1:{port}" for port in free_ports(len(tables))]
         founder = Founder.create(folder / "network", terms.to_toml(), len(tables))
         homes = {}
-        for place, (name, table, address) in enumerate(zip(names, tables, addresses, strict=True)):
+        for index, (name, table, address) in enumerate(zip(names, tables, addresses, strict=True)):
             rows = folder / name / "rows.csv"
             rows.parent.mkdir(parents=True)
             table.to_csv(rows, index=False)
             homes[name] = Home.create(rows.parent, name, address, str(rows), listen=address)
-            to = [
-                names[a if b == place else b]
+            neighbours = [
+                names[a if b == index else b]
                 for a, b in links
-                if place in (a, b) and min(a, b) < place == max(a, b)
+                if index in (a, b) and min(a, b) < index == max(a, b)
             ]
-            invitation = founder.invite(name, homes[name].request_path.read_bytes(), address, to, False)
+            invitation = founder.invite(
+                name, homes[name].request_path.read_bytes(), address, neighbours, False
+            )
             homes[name].join(invitation.pack())
-        for home in homes.values():  # those that joined early know nobody else yet
+        for home in homes.values():  # those that joined early have an older roster
             home.join(founder.roster_path.read_bytes())
         return cls(founder, homes)
 
@@ -97,14 +99,14 @@ class Loopback:
             )  # fmt: skip
         return self.processes[name]
 
-    def wait(self, told: Callable[[], None] | None = None, every: float = 0.1) -> None:
-        """Until all processes have ended; an error where one failed."""
+    def wait(self, progress: Callable[[], None] | None = None, every: float = 0.1) -> None:
+        """Wait until all processes have ended, calling `progress` meanwhile; PeerError where one failed."""
         while running := [name for name, process in self.processes.items() if process.poll() is None]:
             failed = self._failed()
             if failed:
                 break
-            if told is not None:
-                told()
+            if progress is not None:
+                progress()
             try:
                 self.processes[running[0]].wait(every)
             except subprocess.TimeoutExpired:
@@ -117,7 +119,7 @@ class Loopback:
             )
 
     def _failed(self) -> list[str]:
-        """Return those that came to no end; one that ended badly has a model, and `status` says what is wrong."""
+        """Return the peers that failed; one that ended badly has a model, and `status` says what is wrong."""
         fine = (None, 0, ENDED_BADLY)
         return [name for name, process in self.processes.items() if process.poll() not in fine]
 
