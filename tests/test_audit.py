@@ -23,7 +23,7 @@ from peerbayes import layouts, topologies
 from peerbayes.audit import folders, measured
 from peerbayes.audit.judgement import FEW_ROWS, Exposure
 from peerbayes.audit.listening import Equations, levenberg_marquardt
-from peerbayes.audit.lying import Direction, some_direction
+from peerbayes.audit.lying import Direction, random_direction
 from peerbayes.audit.matching import matched
 from peerbayes.core import posterior
 from peerbayes.families import NaiveBayes, Rows
@@ -149,10 +149,10 @@ def test_the_truth_solves_the_equations_and_slopes_are_slopes():
     codes = [np.where(found.rows.codes[order, k, None] == np.arange(r), 40.0, 0.0)
              for k, r in enumerate(found.family.cardinalities)]  # fmt: skip
     true = np.concatenate([found.rows.values[order], *codes], axis=1).ravel()
-    assert np.abs(these.left(true)).max() < 1e-8
+    assert np.abs(these.misfit(true)).max() < 1e-8
     assert (matched(these.rows(true), found.rows) >= 0).all()
     free = np.random.default_rng(0).normal(size=true.size)
-    np.testing.assert_allclose(these.slopes(free), approx_fprime(free, these.left, 1e-7), atol=1e-4)
+    np.testing.assert_allclose(these.jacobian(free), approx_fprime(free, these.misfit, 1e-7), atol=1e-4)
 
 
 def test_least_squares_are_scipys():
@@ -187,7 +187,7 @@ def test_made_up_statistics_are_a_step(lawful, cut, seed):
     classes = int(rng.integers(2, 6))
     family = NaiveBayes(continuous=4, cardinalities=(2, 3), variance_floor=0.05, count_floor=1e-4)
     start = family.uniform(classes, 1000.0)
-    line = Direction(family, start, some_direction(family, rng), lawful)
+    line = Direction(family, start, random_direction(family, rng), lawful)
     stats = line.step(cut)
     rows = Rows(rng.normal(size=(50, 4)), np.stack([rng.integers(0, 2, 50), rng.integers(0, 3, 50)], axis=1))
     at = rows.values @ line.along
@@ -248,7 +248,7 @@ def test_made_up_messages_reach_the_peer_and_pass_for_plausible(strategy):
     )
     leaf = Broadcaster(found.strategy, {"liar": other}, found.start, residual, rule)
     line = Direction(
-        found.family, found.start, some_direction(found.family, np.random.default_rng(0)), lawful=True
+        found.family, found.start, random_direction(found.family, np.random.default_rng(0)), lawful=True
     )
     state = leaf.begin()
     for turn, cut in enumerate((-0.5, 0.0, 0.7), start=20):  # honest sums have not grown that far before

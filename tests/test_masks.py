@@ -187,7 +187,7 @@ def test_a_copied_public_key_does_not_take_masks_off():
 @pytest.mark.parametrize("key", [bytes(32), (1).to_bytes(32, "little"), b"short"])
 def test_a_key_that_is_none_is_refused(key):
     group = Group("v", {"a": public_key(new_key()), "b": key, "c": public_key(new_key())})
-    with pytest.raises(IdentityError, match="the mask key of b is none"):
+    with pytest.raises(IdentityError, match="the mask key of b is not valid"):
         Masker("a", new_key(), "n", "r").words(np.zeros(2), 1, group)
 
 
@@ -421,7 +421,7 @@ def test_nothing_plain_is_heard_or_stored_by_a_receiver(tmp_path, rng):  # noqa:
     for name in peers.names[1:]:
         learner = peers.nodes[name].agreed.learner
         message = learner.plain.strategy.message(learner.begin())[0]
-        told = learner.given["p0"] * message
+        told = learner.sending_weights["p0"] * message
         for plain in (message, told, fixed(told, 4)):
             row = np.ascontiguousarray(plain[0]).tobytes()[:24]
             assert not any(row in body for body in heard) and row not in held
@@ -682,7 +682,7 @@ LIES = {
         words=replace(own, masker=another_run(own)).hidden(own.begin(), 1, roster)["p0"].words
     ),
     "no mask": lambda own, heard, roster: heard["p1"]._replace(
-        words=fixed(own.given["p0"] * own.plain.strategy.message(own.begin())[0], 4).view(np.uint64)
+        words=fixed(own.sending_weights["p0"] * own.plain.strategy.message(own.begin())[0], 4).view(np.uint64)
     ),
 }  # fmt: skip
 
@@ -742,7 +742,7 @@ def test_nothing_leaves_a_masked_learner_plainly(learners):
 
 def test_numbers_too_large_for_a_sum_stop_the_peer(learners):
     found, roster = learners
-    large = replace(found["p1"], given=dict.fromkeys(found["p1"].given, 1e9))
+    large = replace(found["p1"], sending_weights=dict.fromkeys(found["p1"].sending_weights, 1e9))
     with pytest.raises(PeerError, match="nothing can be sent to p0 in round 1: an entry is"):
         large.hidden(large.begin(), 1, roster)
 

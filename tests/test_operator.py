@@ -403,7 +403,7 @@ def test_nobody_waits_for_a_member_that_left_before_everybody_had_agreed(tmp_pat
     for error in asyncio.run(run()):
         assert isinstance(error, NeedsPerson), error
         assert (
-            "before everybody had agreed, and no run can begin without a member; found another network"
+            "before everybody had agreed, and no run can begin without a member; create another network"
             in str(error)
         )
 
@@ -567,7 +567,7 @@ def test_check_says_here_that_a_neighbour_cannot_reach_this_host(tmp_path, monke
     outcome, told = found["reached by peer-2"]
     assert code == 1 and outcome == "failed" and found["neighbour peer-2"][0] == "ok"
     assert told.startswith(
-        f"peer-2 cannot reach this peer at {address}, so nobody there hears it. What it met: peer-1 at"
+        f"peer-2 cannot reach this peer at {address}, so nobody there hears it. Its error: peer-1 at"
     )
     assert "refuses connections" in told and f"Open TCP port {address.rpartition(':')[2]} inwards" in told
 

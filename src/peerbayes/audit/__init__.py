@@ -1,10 +1,10 @@
-"""The audit: attacks on privacy as tools, for people who must decide whether to join. (`peers.audit` is a peer's log.)
+"""The audit: privacy attacks as tools for deciding whether to join a network. (`peers.audit` is a peer's log.)
 
-observe, again   run a simulation (once more) and write down what one neighbour hears of a peer
+observe, again   run (or repeat) a simulation and record what one neighbour receives from a peer
 seen             the residuals that this neighbour knows exactly
-reconstruct      rows from them by listening, or from made-up statistics (active=True)
+reconstruct      rows from them by the passive attack, or from made-up statistics (active=True)
 membership       whether a row is among a peer's, from its first message
-Exposure         the judgement of `peerbayes audit`, from a few facts
+Exposure         the risks of a peer, as `peerbayes audit` reports them
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from peerbayes.audit.observing import Observation, Recorder, Seen, again, observe, plain_residual, seen
     from peerbayes.audit.reconstruction import Reconstruction, reconstruct
 
-# Where each name lives. They are imported on first use: a peer needs the judgement, and no optimiser.
+# The module of each name. They are imported on first use: a peer needs `Exposure`, but no optimiser.
 _HOMES = {
     "judgement": ("Exposure",),
     "belonging": ("Membership", "auc_bound", "membership", "tpr_bound"),

@@ -5,7 +5,7 @@ of the population, μ_c and Σ_c, the sums are nearly normal:
 
     U_c ~ N(n_c μ_c, n_c Σ_c)            and if a row (x, y) is in it,    U_y ~ N(φ(x) + (n_y − 1) μ_y, (n_y − 1) Σ_y)
 
-M is U up to what all classes have in common, t = Σφ/C, which is integrated out. The score of a row is the logarithm of
+M is U up to a term common to all classes, t = Σφ/C, which is integrated out. The score of a row is the logarithm of
 the likelihood ratio. Where M has noise, its covariance is added to every class's, and counts are not known: n_c is then
 m·s_c of the population's shares s, and φ varies by s_c(Σ_c + (1 − s_c) μ_c μ_cᵀ) in class c.
 """
@@ -25,31 +25,31 @@ from peerbayes.audit.observing import plain_residual
 from peerbayes.families import Family, Rows
 from peerbayes.strategies import Residual
 
-# Variance that every sum is granted beside its own, so that features that never vary do no harm.
+# Variance added to every sum, so that constant features do no harm.
 RIDGE = 1e-4
 
-# Share of the variance of all classes in that of each: classes with few rows have no covariance of their own.
+# Weight of the pooled covariance in that of each class: classes with few rows have no covariance of their own.
 SHARED = 0.2
 
-# How often a test may take a stranger for a member, for the share of members that it then finds.
+# False positive rate at which the true positive rate is reported.
 FALSE_ALARMS = 0.01
 
 
 @dataclass(frozen=True)
 class Membership:
-    """How well members are told from strangers."""
+    """How well a test separates members from strangers."""
 
     auc: float
     """The probability that a member scores higher than a stranger: 0.5 is guessing, 1 is certainty."""
     tpr: float
-    """Share of members that are found where 1 % of strangers are taken for members."""
+    """True positive rate at a false positive rate of 1 %."""
     trials: int
-    """Peers that were drawn."""
+    """Number of peers drawn."""
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Moments of φ in each class, and shares of classes: what an outsider may know."""
+    """Moments of φ in each class, and class shares: what an outsider may know."""
 
     mean: np.ndarray  # [C, K]
     covariance: np.ndarray  # [C, K, K]
@@ -57,15 +57,15 @@ class Population:
 
     @classmethod
     def of(cls, features: np.ndarray, labels: np.ndarray, classes: int) -> Population:
-        """From rows of the population: Φ [n, K], classes [n]."""
+        """Estimate the moments from rows of the population: Φ [n, K], classes [n]."""
         size = features.shape[1]
         mean, covariance = np.zeros((classes, size)), np.zeros((classes, size, size))
         overall = features.mean(axis=0)
         for c in range(classes):
-            own = features[labels == c]
-            mean[c] = own.mean(axis=0) if len(own) else overall
-            if len(own) > 1:
-                covariance[c] = np.cov(own, rowvar=False, bias=True)
+            class_features = features[labels == c]
+            mean[c] = class_features.mean(axis=0) if len(class_features) else overall
+            if len(class_features) > 1:
+                covariance[c] = np.cov(class_features, rowvar=False, bias=True)
         shares = np.bincount(labels, minlength=classes) / len(labels)
         within = np.einsum("c,cij->ij", shares, covariance)
         return cls(mean, (1.0 - SHARED) * covariance + SHARED * within, shares)
@@ -73,28 +73,28 @@ class Population:
     def scores(
         self, message: np.ndarray, counts: np.ndarray, features: np.ndarray, labels: np.ndarray
     ) -> np.ndarray:
-        """log p(M | row is in it) − log p(M | it is not): M [C, K], n [C], Φ [g, K], classes [g] -> [g].
+        """Return log p(M | row is in it) − log p(M | it is not): M [C, K], n [C], Φ [g, K], classes [g] -> [g].
 
         −∞ where the peer has no row of that class.
         """
-        found = np.full(len(labels), -np.inf)
+        scores = np.full(len(labels), -np.inf)
         base = self._sums(counts).log_density(message[None])[0]
         for c in np.unique(labels):
             if counts[c] >= 1:
-                others = self._sums(counts - (np.arange(len(counts)) == c))
-                found[labels == c] = others.log_density(_less(message, features[labels == c], c)) - base
-        return found
+                without_row = self._sums(counts - (np.arange(len(counts)) == c))
+                scores[labels == c] = without_row.log_density(_less(message, features[labels == c], c)) - base
+        return scores
 
     def noisy_scores(
-        self, message: np.ndarray, held: int, features: np.ndarray, labels: np.ndarray, noise: np.ndarray
+        self, message: np.ndarray, row_count: int, features: np.ndarray, labels: np.ndarray, noise: np.ndarray
     ) -> np.ndarray:
-        """The same from a message with noise, whose covariance in a class is `noise` [K, K], of so many rows."""
-        found = np.empty(len(labels))
-        base = self._sums(held * self.shares, noise).log_density(message[None])[0]
-        others = self._sums((held - 1) * self.shares, noise)
+        """Return the scores for a message of `row_count` rows with noise of covariance `noise` [K, K] in each class."""
+        scores = np.empty(len(labels))
+        base = self._sums(row_count * self.shares, noise).log_density(message[None])[0]
+        without_row = self._sums((row_count - 1) * self.shares, noise)
         for c in np.unique(labels):
-            found[labels == c] = others.log_density(_less(message, features[labels == c], c)) - base
-        return found
+            scores[labels == c] = without_row.log_density(_less(message, features[labels == c], c)) - base
+        return scores
 
     def _sums(self, counts: np.ndarray, noise: np.ndarray | None = None) -> _Sums:
         spread = counts[:, None, None] * self.covariance + RIDGE * np.eye(self.mean.shape[1])
@@ -105,15 +105,15 @@ class Population:
 
 
 def _less(message: np.ndarray, features: np.ndarray, c: int) -> np.ndarray:
-    """The message without one row of class c, for each of some rows: [C, K], [g, K] -> [g, C, K]."""
-    left = np.repeat(message[None], len(features), axis=0)
-    left[:, c] -= features
-    return left
+    """Return the message less one row of class c, for each of g rows: [C, K], [g, K] -> [g, C, K]."""
+    reduced = np.repeat(message[None], len(features), axis=0)
+    reduced[:, c] -= features
+    return reduced
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """The distribution of U, up to what all classes have in common."""
+    """The distribution of U, up to a term common to all classes."""
 
     mean: np.ndarray  # [C, K]
     precision: np.ndarray  # [C, K, K]
@@ -123,16 +123,16 @@ class _Sums:
     @classmethod
     def of(cls, mean: np.ndarray, spread: np.ndarray) -> _Sums:
         precision = np.linalg.inv(spread)
-        together = precision.sum(axis=0)
-        constant = -0.5 * float(np.linalg.slogdet(spread)[1].sum() + np.linalg.slogdet(together)[1])
-        return cls(mean, precision, cho_factor(together), constant)
+        total_precision = precision.sum(axis=0)
+        constant = -0.5 * float(np.linalg.slogdet(spread)[1].sum() + np.linalg.slogdet(total_precision)[1])
+        return cls(mean, precision, cho_factor(total_precision), constant)
 
     def log_density(self, message: np.ndarray) -> np.ndarray:
-        """log ∫ Π_c N(U_c = M_c + t) dt, but for a constant: [g, C, K] -> [g]."""
-        apart = message - self.mean
-        pulled = np.einsum("cij,gcj->gci", self.precision, apart)
-        square = np.einsum("gci,gci->g", apart, pulled)
-        total = pulled.sum(axis=1)
+        """Return log ∫ Π_c N(U_c = M_c + t) dt up to a constant: [g, C, K] -> [g]."""
+        deviation = message - self.mean
+        weighted = np.einsum("cij,gcj->gci", self.precision, deviation)
+        square = np.einsum("gci,gci->g", deviation, weighted)
+        total = weighted.sum(axis=1)
         return self.constant - 0.5 * (
             square - np.einsum("gi,gi->g", total, cho_solve(self.common, total.T).T)
         )
@@ -151,17 +151,17 @@ def membership(
     noise: np.ndarray | None = None,
     seed: int = 0,
 ) -> Membership:
-    """How well a neighbour tells members of a peer from strangers by its first message, from a uniform start.
+    """Measure how well a neighbour tells a peer's rows from others by its first message, from a uniform start.
 
-    family        whose φ it is
-    rows, labels  a population: peers, strangers and the moments that the neighbour knows are drawn from it
-    classes       C
-    held          rows of a peer, m_v
-    trials        peers that are drawn; of each, up to `strangers` of its rows are tested
-    strangers     rows of others that are tested beside them
-    residual_of   what answers for a peer with some rows and classes: a residual; None: its own
-    noise         [K, K] covariance of the noise in a class's row of the answer, which the neighbour knows; None: none
-    seed          of what is drawn
+    family        the family that defines φ
+    rows, labels  the population from which peers, strangers and the moments known to the neighbour are drawn
+    classes       number of classes, C
+    held          rows per peer, m_v
+    trials        number of peers drawn; up to `strangers` rows of each are tested
+    strangers     rows of other peers that are tested beside them
+    residual_of   returns the residual of a peer with given rows and labels; None: the plain residual
+    noise         [K, K] covariance of the noise in each class's row, known to the neighbour; None: no noise
+    seed          seed of the draws
     """
     count = len(labels)
     if not 1 <= held <= count // 4:
@@ -171,36 +171,44 @@ def membership(
     rng = np.random.default_rng([seed, 7])
     features = np.asarray(family.features(rows))
     start = family.uniform(classes, max(1.0, 20.0 * held))[None]
-    answer = residual_of or (lambda part, own: plain_residual(family, part, own, classes))
+    residual_for = residual_of or (
+        lambda peer_rows, peer_labels: plain_residual(family, peer_rows, peer_labels, classes)
+    )
     inside, outside = [], []
     for _ in range(trials):
         order = rng.permutation(count)
-        mine, others, rest = order[:held], order[held : held + strangers], order[held + strangers :]
-        known = Population.of(features[rest], labels[rest], classes)
-        message = np.asarray(answer(Rows(rows.values[mine], rows.codes[mine]), labels[mine])(start.copy()))[0]
-        tested = np.concatenate([mine[:strangers], others])
+        members, outsiders, remaining = (
+            order[:held],
+            order[held : held + strangers],
+            order[held + strangers :],
+        )
+        population = Population.of(features[remaining], labels[remaining], classes)
+        message = np.asarray(
+            residual_for(Rows(rows.values[members], rows.codes[members]), labels[members])(start.copy())
+        )[0]
+        tested = np.concatenate([members[:strangers], outsiders])
         if noise is None:
-            counts = np.bincount(labels[mine], minlength=classes)
-            scores = known.scores(message, counts, features[tested], labels[tested])
+            counts = np.bincount(labels[members], minlength=classes)
+            scores = population.scores(message, counts, features[tested], labels[tested])
         else:
-            scores = known.noisy_scores(message, held, features[tested], labels[tested], noise)
+            scores = population.noisy_scores(message, held, features[tested], labels[tested], noise)
         inside.append(scores[: min(held, strangers)])
         outside.append(scores[min(held, strangers) :])
-    return Membership(*_told_apart(np.concatenate(inside), np.concatenate(outside)), trials)
+    return Membership(*_separation(np.concatenate(inside), np.concatenate(outside)), trials)
 
 
 def auc_bound(mu: float) -> float:
-    """The highest AUC of any test under μ-Gaussian differential privacy: Φ(μ/√2)."""
+    """Return the highest AUC of any test under μ-Gaussian differential privacy: Φ(μ/√2)."""
     return float(ndtr(mu / math.sqrt(2.0)))
 
 
 def tpr_bound(mu: float, fpr: float = FALSE_ALARMS) -> float:
-    """The largest share of members that any test finds at this rate of false alarms: Φ(Φ⁻¹(fpr) + μ)."""
+    """Return the highest true positive rate of any test at a false positive rate: Φ(Φ⁻¹(fpr) + μ)."""
     return float(ndtr(ndtri(fpr) + mu))
 
 
-def _told_apart(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float]:
-    """AUC, and the share of members above all but 1 % of strangers; ties count half."""
+def _separation(inside: np.ndarray, outside: np.ndarray) -> tuple[float, float]:
+    """Return the AUC (ties count half) and the true positive rate at a false positive rate of 1 %."""
     ranks = rankdata(np.concatenate([inside, outside]))
     pairs = inside.size * outside.size
     auc = (float(ranks[: inside.size].sum()) - inside.size * (inside.size + 1) / 2) / pairs

@@ -1,4 +1,4 @@
-"""What neighbours could learn in a network that lies in a folder: a saved run, a peer's home, a founder's network."""
+"""Audit a folder: a saved run, a peer's home or a founder's network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from peerbayes import topologies
 from peerbayes.audit.judgement import Exposure
 from peerbayes.errors import ConfigurationError
-from peerbayes.partitions import partition as part_rows
+from peerbayes.partitions import partition as partition_rows
 from peerbayes.relay import LARGEST_NETWORK, spanning_tree
 from peerbayes.runs import RUN_FILE, Run
 
@@ -23,18 +23,18 @@ class Audit:
     """Every peer's exposure, the worst first."""
 
     what: str
-    """What was looked at, in words."""
+    """The audited subject, in words."""
     exposures: tuple[Exposure, ...]
     notes: tuple[str, ...] = ()
-    """What could not be known."""
+    """What the audit could not determine."""
 
     @property
     def alarming(self) -> int:
-        """Peers with an alarm."""
+        """Number of peers with an alarm."""
         return sum(exposure.alarming for exposure in self.exposures)
 
     def verdict(self) -> str:
-        """One sentence for people who must decide."""
+        """Return the verdict in one sentence."""
         peers = len(self.exposures)
         if not peers:
             return "Nobody is in yet: there is nothing to judge."
@@ -44,11 +44,11 @@ class Audit:
                 + ("noise is a bound, and no anonymity." if all(e.hidden for e in self.exposures) else
                    "neighbours learn class counts, and rows are not anonymous.")
             )  # fmt: skip
-        who = "The peer is" if peers == 1 else f"{self.alarming} of {peers} peers are"
-        return f"Alarming: {who} open to neighbours. Do not start unless these may see the rows."
+        subject = "The peer is" if peers == 1 else f"{self.alarming} of {peers} peers are"
+        return f"Alarming: {subject} open to neighbours. Do not start unless these may see the rows."
 
     def to_plain(self) -> dict[str, Any]:
-        """For programs to read."""
+        """Return the audit as plain values for JSON."""
         return {
             "what": self.what, "peers": len(self.exposures), "alarming": self.alarming, "verdict": self.verdict(),
             "notes": list(self.notes), "exposures": [exposure.to_plain() for exposure in self.exposures],
@@ -56,7 +56,7 @@ class Audit:
 
 
 def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
-    """Of a saved simulation; with the labels [n] of its rows, class counts too, where its partition is one by name."""
+    """Audit a saved simulation. Labels [n] of its rows add class counts, where its partition has a name."""
     run = Run.load(folder)
     strategy, rounds = run.configuration["strategy"], int(run.configuration["rounds"])
     nodes = len(run.sizes)
@@ -64,7 +64,7 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
     if strategy == "relay" and nodes <= LARGEST_NETWORK:  # only links of the tree carry messages
         links = topologies.adjacency(np.asarray(run.links), nodes, np.random.default_rng(0))
         degree = np.bincount(spanning_tree(links).sender, minlength=nodes)
-    counts = None if labels is None else _counted(run, labels)
+    counts = None if labels is None else _class_counts(run, labels)
     notes = () if counts is not None else ("class counts of the peers are not known here: give --data",)
     promise = run.configuration.get("privacy") or {}
     exposures = [
@@ -83,44 +83,44 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
 
 
 def of_network(path: Path) -> Audit:
-    """Of a peer's home, or of a network's folder: links from the roster, rows where they lie here."""
+    """Audit a peer's home or a network's folder: links from the roster, rows where they are on this machine."""
     from peerbayes.peers import exposing
     from peerbayes.peers.home import Home
     from peerbayes.peers.inspection import Inspection
     from peerbayes.peers.service import tables_of
 
-    found = Inspection.of(path)
-    if found.roster is None or found.terms is None:
+    inspection = Inspection.of(path)
+    if inspection.roster is None or inspection.terms is None:
         raise ConfigurationError(
-            f"{path} is {found.what}, without a roster; expected a peer that has joined, or a network"
+            f"{path} is {inspection.what}, without a roster; expected a peer that has joined, or a network"
         )
-    roster, terms = found.roster, found.terms
-    own, notes = None, []
+    roster, terms = inspection.roster, inspection.terms
+    own_name, notes = None, []
     if (home := Home(path)).settings_path.exists():
-        own = home.settings().name
+        own_name = home.settings().name
     else:
         notes.append(
             f"rows are not known here; the agreement asks for {terms.limits.rows} or more at every peer"
         )
     exposures = []
-    for one in roster.members:
-        if one.name in roster.revoked or (own is not None and one.name != own):
+    for member in roster.members:
+        if member.name in roster.revoked or (own_name is not None and member.name != own_name):
             continue
-        if own is not None:
+        if own_name is not None:
             peer = home.load()
             exposures.append(exposing.exposure(peer, tables_of(peer)[0][1]))
         else:  # the fewest rows that it may bring
             fewest = terms.limits.rows if terms.limits.rows > 1 else None
-            exposures.append(exposing.member(one.name, roster, terms, fewest))
-    if own is not None:
-        notes.append(f"rows of others than {own} are not known here")
+            exposures.append(exposing.member(member.name, roster, terms, fewest))
+    if own_name is not None:
+        notes.append(f"rows of others than {own_name} are not known here")
     return Audit(
-        f"{path}: {found.what}, {len(roster.members)} members", _worst_first(exposures), tuple(notes)
+        f"{path}: {inspection.what}, {len(roster.members)} members", _worst_first(exposures), tuple(notes)
     )
 
 
 def of(path: Path, labels: np.ndarray | None = None) -> Audit:
-    """Of whatever lies at a path."""
+    """Audit the run, home or network at a path."""
     if (path / RUN_FILE).is_file():
         return of_run(path, labels)
     if not path.is_dir():
@@ -133,26 +133,26 @@ def of(path: Path, labels: np.ndarray | None = None) -> Audit:
     return of_network(path)
 
 
-def _counted(run: Run, labels: np.ndarray) -> list[tuple[int, ...]] | None:
-    """Rows of each class at every peer; None where the partition needs more than labels."""
-    given = run.configuration
+def _class_counts(run: Run, labels: np.ndarray) -> list[tuple[int, ...]] | None:
+    """Return the class counts of every peer; None where the partition needs more than labels."""
+    configuration = run.configuration
     codes = run.schema.encode_labels(labels)
-    if given["partition"] in ("drift-x", "drift-xy") or given["rows_per_node"] == "list":
+    if configuration["partition"] in ("drift-x", "drift-xy") or configuration["rows_per_node"] == "list":
         return None
-    parts = part_rows(
-        given["partition"],
+    row_blocks = partition_rows(
+        configuration["partition"],
         codes,
         None,
         len(run.sizes),
-        given["rows_per_node"],
-        np.random.default_rng([given["seed"], 0]),
+        configuration["rows_per_node"],
+        np.random.default_rng([configuration["seed"], 0]),
     )
-    if [len(part) for part in parts] != run.sizes.tolist():
+    if [len(block) for block in row_blocks] != run.sizes.tolist():
         raise ValueError(
             "these rows do not give peers of the run's sizes; expected the rows that the run was made of"
         )
     classes = len(run.schema.classes)
-    return [tuple(np.bincount(codes[part], minlength=classes).tolist()) for part in parts]
+    return [tuple(np.bincount(codes[block], minlength=classes).tolist()) for block in row_blocks]
 
 
 def _worst_first(exposures: list[Exposure]) -> tuple[Exposure, ...]:

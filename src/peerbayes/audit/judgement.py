@@ -1,6 +1,6 @@
-"""What neighbours could learn of a peer, judged from a few facts: its rows, its neighbours, its classes, the rounds.
+"""Estimate what neighbours could learn about a peer from its numbers of rows, neighbours, classes and rounds.
 
-One judgement for `peerbayes audit`, `node check`, `node run` and `network close`. Figures are those of `measured`.
+The same estimate serves `peerbayes audit`, `node check`, `node run` and `network close`. Figures are from `measured`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from peerbayes.audit.measured import LISTENING, LYING, MEMBERSHIP, ROUNDS, Table, highest
 from peerbayes.privacy.accounting import membership, mu_of
 
-FEW_ROWS = 50  # below, a neighbour that lies has nearly all of them within 64 rounds
+FEW_ROWS = 50  # below, an active attacker recovers nearly all of them within 64 rounds
 
 NOISE_HOLDS = 8.0  # up to this ε the attacks found no row (`benchmarks/audit.py`)
 
@@ -28,108 +28,110 @@ class Exposure:
     name: str
     """The peer."""
     neighbours: int
-    """How many it has."""
+    """Number of neighbours."""
     rows: int | None = None
-    """How many it holds; None: not known here."""
+    """Number of rows; None: unknown."""
     counts: tuple[int, ...] | None = None
-    """Rows of each class; None: not known here. Every neighbour learns them."""
+    """Rows of each class; None: unknown. Every neighbour learns them."""
     rounds: int = 64
     """Rounds of messages."""
     sends: bool = True
     """Whether anything is sent in the rounds."""
     epsilon: float | None = None
-    """What differential privacy promises for all that it sends; None: there is no noise."""
+    """ε of differential privacy for all that it sends; None: no noise."""
     delta: float = 1e-5
-    """The probability with which that may fail."""
+    """δ of differential privacy."""
     among: int = 1
-    """How many messages a neighbour hears the sum of; 1: each by itself."""
+    """Number of messages whose sum a neighbour receives; 1: every message singly."""
 
     @property
     def hidden(self) -> bool:
-        """Whether there is noise enough that no attack here finds a row."""
+        """Whether there is enough noise that none of these attacks finds a row."""
         return self.epsilon is not None and self.epsilon <= NOISE_HOLDS
 
     @property
     def few(self) -> bool:
-        """Whether what a neighbour hears is of few rows."""
+        """Whether the messages summarise few rows."""
         return self.rows is not None and self.rows * self.among < FEW_ROWS
 
     @property
     def leaf(self) -> bool:
-        """Whether one neighbour hears all that it says, and says all that it hears."""
+        """Whether a single neighbour receives all its messages, and sends all that it receives."""
         return self.neighbours == 1 and self.sends
 
     @property
     def absent(self) -> int | None:
-        """Classes of which it has no row; None: not known here."""
+        """Number of classes without a row; None: unknown."""
         return None if self.counts is None else sum(count == 0 for count in self.counts)
 
     @property
     def alone(self) -> int | None:
-        """Rows that are the only one of their class where another class is absent: every neighbour has them."""
+        """Number of rows alone in their class while another class is absent: every neighbour can read them."""
         if self.counts is None:
             return None
         return sum(count == 1 for count in self.counts) if self.absent and self.sends else 0
 
     @property
     def listening(self) -> float | None:
-        """Share of rows that all neighbours together, or the only one, find by listening; None: not known here."""
+        """Share of rows that all neighbours together recover by the passive attack; None: unknown."""
         return self._share(LISTENING)
 
     @property
     def lying(self) -> float | None:
-        """The same by made-up statistics, within the rounds."""
+        """Share of rows that they recover by the active attack, within the rounds; None: unknown."""
         return self._share(LYING, ROUNDS / max(1, self.rounds))
 
     @property
     def membership(self) -> float | None:
-        """AUC with which any neighbour tells this peer's rows from others; None: not known here."""
+        """AUC of a neighbour's membership test; None: unknown."""
         if self.rows is None or not self.sends or not self.neighbours:
             return None if self.rows is None else 0.5
         last = max(next(iter(MEMBERSHIP.values())))
-        held = self.rows * self.among
-        found = highest(MEMBERSHIP, min(held, last))
-        auc = 0.5 + (found - 0.5) * math.sqrt(min(1.0, last / max(1, held)))
+        row_count = self.rows * self.among
+        measured_auc = highest(MEMBERSHIP, min(row_count, last))
+        auc = 0.5 + (measured_auc - 0.5) * math.sqrt(min(1.0, last / max(1, row_count)))
         return auc if self.epsilon is None else min(auc, membership(mu_of(self.epsilon, self.delta)))
 
     def alarms(self) -> list[str]:
-        """What nobody should accept unknowingly, a sentence each; the worst first."""
+        """Return the serious risks, a sentence each, the worst first."""
         if not self.sends or not self.neighbours:
             return []
-        told = []
+        sentences = []
         if self.leaf and not self.hidden:
-            had = ""
+            share_text = ""
             if self.rows is not None and self.lying is not None and self.listening is not None:
-                had = (
+                share_text = (
                     f"; by listening alone it finds about {self.listening:.0%} of the {self.rows:,} rows, with made-up "
                     f"statistics about {self.lying:.0%}"
                 )
-            told.append(f"one neighbour only: it learns this peer's contribution exactly, every round{had}")
+            sentences.append(
+                f"one neighbour only: it learns this peer's contribution exactly, every round{share_text}"
+            )
         if self.few and not self.hidden:
-            told.append(
+            sentences.append(
                 f"{self.rows} rows are few: from the statistics that this peer sends, neighbours that share what they "
                 "hear can reconstruct most of them, and any one tells members from others with an AUC of "
                 f"{self.membership:.2f}"
             )
         elif self.membership is not None and self.membership >= TELLING:
-            told.append(
+            sentences.append(
                 f"any neighbour tells its rows from others with an AUC of up to {self.membership:.2f}"
             )
         if self.hidden:
-            return told
+            return sentences
         if self.alone:
             rows = "a row is" if self.alone == 1 else f"{self.alone} rows are"
-            told.append(
+            sentences.append(
                 f"{rows} alone in a class while another class is absent: every neighbour reads such a row outright"
             )
         if self.counts is not None and sum(count > 0 for count in self.counts) == 1:
-            told.append(
+            sentences.append(
                 "all rows are of one class: the first message gives every neighbour all their moments"
             )
-        return told
+        return sentences
 
     def notes(self) -> list[str]:
-        """What is as it is, and should be known."""
+        """Return what is worth knowing but no alarm, a sentence each."""
         if not self.sends or not self.neighbours:
             return ["nothing is sent in the rounds"]
         if self.epsilon is not None:
@@ -142,17 +144,17 @@ class Exposure:
             return [
                 f"a neighbour hears the sum of {self.among} messages, and learns the class counts of that sum"
             ]
-        told = ["every neighbour learns how many rows of each class it has, exactly"]
+        sentences = ["every neighbour learns how many rows of each class it has, exactly"]
         if self.absent and self.counts is not None and sum(count > 0 for count in self.counts) > 1:
-            told.append(
+            sentences.append(
                 f"{self.absent} classes are absent: every neighbour learns sums and variances of each class"
             )
         if not self.leaf and self.lying is not None:
-            told.append(
+            sentences.append(
                 f"its {self.neighbours} neighbours together, should they share what they hear, find about "
                 f"{self.lying:.0%} of its rows"
             )
-        return told
+        return sentences
 
     @property
     def alarming(self) -> bool:
@@ -160,7 +162,7 @@ class Exposure:
         return bool(self.alarms())
 
     def badness(self) -> tuple[float, ...]:
-        """To sort by: the worst has the largest."""
+        """Return a sort key: the worst has the largest."""
         return (
             float(len(self.alarms())),
             float(self.leaf),
@@ -170,9 +172,9 @@ class Exposure:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """For programs to read."""
-        worked_out = ("leaf", "hidden", "absent", "alone", "listening", "lying", "membership", "alarming")
-        return {**asdict(self), **{name: getattr(self, name) for name in worked_out}, "alarms": self.alarms(),
+        """Return the exposure as plain values for JSON."""
+        derived = ("leaf", "hidden", "absent", "alone", "listening", "lying", "membership", "alarming")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}, "alarms": self.alarms(),
                 "notes": self.notes()}  # fmt: skip
 
     def _share(self, table: Table, scale: float = 1.0) -> float | None:

@@ -1,4 +1,4 @@
-"""Rows of a peer from what its neighbour hears, or can make it say; and how many of them are right."""
+"""Reconstruct a peer's rows by the passive or the active attack, and count how many are right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from peerbayes.audit.labelling import labelled
 from peerbayes.audit.listening import Equations, solved
-from peerbayes.audit.lying import Direction, Liar, some_direction
+from peerbayes.audit.lying import Direction, Liar, random_direction
 from peerbayes.audit.matching import matched
 from peerbayes.audit.observing import Observation, seen
 from peerbayes.families import Family, NaiveBayes, Rows
@@ -17,20 +17,20 @@ from peerbayes.strategies import Residual
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """What an attack made of it."""
+    """The result of an attack."""
 
     rows: Rows
-    """The rows that it believes in, in standardised units."""
+    """The reconstructed rows, in standardised units."""
     labels: np.ndarray
-    """[g] their classes, −1 where it cannot tell."""
+    """[g] their classes, −1 where unknown."""
     counts: np.ndarray
-    """[C] rows of each class."""
+    """[C] class counts."""
     rounds: int
-    """Rounds of messages that it took."""
+    """Rounds of messages used."""
     recovered: float
-    """Share of the peer's rows that it found: every continuous value within 0.05 deviations, discrete ones right."""
+    """Share of the peer's rows recovered: every continuous value within 0.05 deviations, discrete ones right."""
     labels_right: float
-    """Share of those whose class is right, too."""
+    """Share of the recovered rows whose class is right."""
 
 
 def reconstruct(
@@ -44,58 +44,58 @@ def reconstruct(
     seconds: float = 60.0,
     seed: int = 0,
 ) -> Reconstruction:
-    """Rows of a peer as its only neighbour could have them. For naive Bayes.
+    """Reconstruct the rows of a peer as its only neighbour could. For naive Bayes.
 
-    observation   the peer, as `observe` or `again` gives it
+    observation   the peer, as returned by `observe` or `again`
     active        False: only listen to an honest run; True: send made-up statistics, one a round
-    residual      what answers to them, [1, C, K] -> [1, C, K]: the peer's own unless given; one with noise goes here
-    rounds        that the liar may take
+    residual      the residual that answers them, [1, C, K] -> [1, C, K], perhaps with noise; None: the peer's own
+    rounds        most rounds of the active attack
     lawful        whether made-up statistics keep the class sums and cell sums that honest ones keep
-    restarts      random beginnings of the listener
-    seconds       that it may take
-    seed          of directions and beginnings
+    restarts      random starts of the passive attack
+    seconds       most seconds of the passive attack
+    seed          seed of directions and random starts
     """
-    family, rng = _fit_for(observation.family, observation.rows, active), np.random.default_rng([seed, 5])
+    family, rng = _naive_bayes(observation.family, observation.rows, active), np.random.default_rng([seed, 5])
     if active:
-        answers = residual if residual is not None else observation.residual
-        direction = Direction(family, observation.start, some_direction(family, rng), lawful)
-        told = Liar(direction, answers, rounds).attack()
-        rows, counts = told.rows(family), told.statistics[:, 0]
+        peer_residual = residual if residual is not None else observation.residual
+        direction = Direction(family, observation.start, random_direction(family, rng), lawful)
+        answers = Liar(direction, peer_residual, rounds).attack()
+        rows, counts = answers.rows(family), answers.statistics[:, 0]
         labels = np.full(len(rows.values), -1)
         if 0 < len(labels) == round(float(counts.sum())):
-            found = labelled(np.asarray(family.features(rows)), told.statistics)
-            labels = labels if found is None else found
-        taken = told.asked
+            inferred = labelled(np.asarray(family.features(rows)), answers.statistics)
+            labels = labels if inferred is None else inferred
+        rounds_used = answers.queries
     else:
         if not observation.leaf:
             raise ValueError(
                 f"peer {observation.peer} has other neighbours than {observation.neighbour}, which knows its residual "
                 "of the first round only; expected a peer with one neighbour"
             )
-        heard = seen(observation)
-        counts = heard.counts(len(observation.labels))
+        exact_residuals = seen(observation)
+        counts = exact_residuals.counts(len(observation.labels))
         labels = np.repeat(np.arange(len(counts)), counts)
-        equations = Equations.of(family, labels, heard.stats, heard.residuals)
+        equations = Equations.of(family, labels, exact_residuals.stats, exact_residuals.residuals)
         rows, _ = solved(equations, observation.start, rng, restarts, seconds)
-        taken = len(heard.stats)
-    place = matched(rows, observation.rows)
-    right = labels[place[place >= 0]] == observation.labels[place >= 0]
+        rounds_used = len(exact_residuals.stats)
+    guess_index = matched(rows, observation.rows)
+    right = labels[guess_index[guess_index >= 0]] == observation.labels[guess_index >= 0]
     return Reconstruction(
-        rows, labels, np.rint(counts).astype(np.int64), taken, float((place >= 0).mean()),
+        rows, labels, np.rint(counts).astype(np.int64), rounds_used, float((guess_index >= 0).mean()),
         float(right.mean()) if right.size else 0.0,
     )  # fmt: skip
 
 
-def _fit_for(family: Family, rows: Rows, active: bool) -> NaiveBayes:
-    """The family, if the attack is made for it."""
+def _naive_bayes(family: Family, rows: Rows, active: bool) -> NaiveBayes:
+    """Return the family if the attack supports it; ValueError otherwise."""
     if not isinstance(family, NaiveBayes):
         raise ValueError(
-            f"the family is {family.name}; expected naive-bayes: the attacks are made for that one"
+            f"the family is {family.name}; expected naive-bayes: the attacks support no other family"
         )
     if active and not family.continuous:
         raise ValueError(
-            "there is no continuous column; expected one at least: the active attack cuts along a line"
+            "there is no continuous column; expected at least one: the active attack cuts along a line"
         )
     if not active and (family.missing or (np.asarray(rows.codes) < 0).any()):
-        raise ValueError("values are missing; expected none: the passive attack is made for complete rows")
+        raise ValueError("values are missing; expected none: the passive attack supports complete rows only")
     return family

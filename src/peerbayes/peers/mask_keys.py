@@ -2,11 +2,11 @@
 
 A member's certificate is known to all by its fingerprint in the roster, which the authority signed. So each vouches for
 its key with its certificate's key, and the keys travel as a union over the spanning tree, to everybody: those who mask
-against each other need not be neighbours. A neighbour that passes keys on can leave them out, not exchange them.
+against each other need not be neighbours. A neighbour that passes keys on can omit them, but not replace them.
 
-The key is made for one run on one machine and lies in its state: another run under the same terms, members and links
-has other masks. With a key for life, learning again would use the same masks for other messages, and the difference of
-two masked messages is that of the messages.
+The key is made for one run on one machine and kept in its state: another run under the same terms, members and links
+has other masks. With a permanent key, a second run would use the same masks for other messages, and the difference of
+two masked messages would be that of the messages.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ class MaskKeys:
 
     @property
     def public(self) -> dict[str, bytes]:
-        """The keys alone."""
+        """The public keys by name, without proofs."""
         return {name: key for name, (key, _) in self.held.items()}
 
     @property
     def digest(self) -> str:
-        """sha256 of the keys alone: signatures of one thing differ."""
-        parts = [part for name, key in sorted(self.public.items()) for part in (name.encode(), key)]
-        return hashlib.sha256(packed(parts)).hexdigest()
+        """sha256 of names and keys, without proofs: a key can be signed in more than one way."""
+        fields = [field for name, key in sorted(self.public.items()) for field in (name.encode(), key)]
+        return hashlib.sha256(packed(fields)).hexdigest()
 
 
 def own_key(private: bytes, roster: Roster, name: str, vouch: Vouch) -> MaskKeys:
-    """What this peer contributes."""
+    """Return this peer's public key with its proof."""
     key = public_key(private)
     return MaskKeys({name: (key, vouch(_statement(roster.run, name, key)))})
 
 
 def verified(keys: MaskKeys, roster: Roster, vouched: Vouched) -> None:
-    """Refuse keys that are not one of each member, vouched for by itself."""
+    """Refuse any set of keys but one of each member, vouched for by that member."""
     names = {member.name for member in roster.members}
-    if off := sorted(names ^ keys.held.keys()):
+    if unmatched := sorted(names ^ keys.held.keys()):
         raise PeerError(
-            f"the mask keys are not those of the members: {off[0]!r:.80} is in one of the two only"
+            f"the mask keys are not those of the members: {unmatched[0]!r:.80} is in one of the two only"
         )
     for name, (key, proof) in keys.held.items():
         if len(key) != KEY:
@@ -84,7 +84,8 @@ def verified(keys: MaskKeys, roster: Roster, vouched: Vouched) -> None:
         except RefusedMessage as error:
             raise PeerError(
                 f"the mask key of {name} is not vouched for by its certificate in roster {roster.version}: {error}. "
-                "Somebody on the way exchanged it, or its certificate was renewed meanwhile: all leave, all run again"
+                "Somebody replaced it on the way, or its certificate was renewed meanwhile: all peers must leave and "
+                "run again"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""One peer's side of a strategy where sums are secure: it sends masked words, and learns from its group's sum."""
+"""One peer's side of a strategy with secure sums: it sends masked words, and learns from its group's sum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Words(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """What a round brought: Σ_u a_vu φ_u of the group and Σ_u a_vu. None: the peer keeps its own."""
+    """The result of a round: Σ_u a_vu φ_u of the group and Σ_u a_vu. None: the peer keeps its own statistics."""
 
     total: np.ndarray | None
     share: float = 0.0
@@ -35,16 +35,16 @@ class Summed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """A broadcaster whose messages nobody can read singly."""
+    """A broadcaster whose single messages nobody can read."""
 
     plain: Broadcaster
     plausible: Invariants
     masker: Masker
     keys: Mapping[str, bytes]
     """Public keys by name."""
-    given: Mapping[str, float]
-    """a_vu of each receiver v, u this peer: senders weigh, since a receiver cannot."""
-    _known: dict[int, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    sending_weights: Mapping[str, float]
+    """a_vu of each receiver v, with u this peer: senders apply the weights, since a receiver cannot."""
+    _groups_by_version: dict[int, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -55,15 +55,15 @@ class Masked:
         keys: Mapping[str, bytes],
         roster: Roster,
     ) -> Masked:
-        """With the weights that the roster gives."""
-        given: dict[str, float] = {}
+        """Make a masked learner with the mixing weights of the roster's links."""
+        sending_weights: dict[str, float] = {}
         if plain.neighbours:
-            place = roster.place(masker.name)
-            column = getattr(topologies, plain.strategy.mixing)(roster.adjacency())[:, [place]].toarray()[
+            own_index = roster.place(masker.name)
+            column = getattr(topologies, plain.strategy.mixing)(roster.adjacency())[:, [own_index]].toarray()[
                 :, 0
             ]
-            given = {name: float(column[roster.place(name)]) for name in plain.neighbours}
-        return cls(plain, plausible, masker, keys, given)
+            sending_weights = {name: float(column[roster.place(name)]) for name in plain.neighbours}
+        return cls(plain, plausible, masker, keys, sending_weights)
 
     @property
     def neighbours(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Masked:
         return self.plain.read(state)
 
     def apart(self, state: Any, heard: Any) -> float | None:
-        return None  # nobody's message is known
+        return None  # single messages are unknown
 
     def outgoing(self, state: Any) -> dict[str, np.ndarray]:
         raise AssertionError(
@@ -95,36 +95,36 @@ class Masked:
         )
 
     def groups(self, roster: Roster) -> dict[str, tuple[str, ...]]:
-        """Each receiver's group under a roster."""
-        if roster.version not in self._known:
-            self._known.clear()
-            self._known[roster.version] = groups(roster)
-        return self._known[roster.version]
+        """Return the group of each receiver under a roster."""
+        if roster.version not in self._groups_by_version:
+            self._groups_by_version.clear()
+            self._groups_by_version[roster.version] = groups(roster)
+        return self._groups_by_version[roster.version]
 
-    def hidden(self, state: Any, turn: int, roster: Roster) -> dict[str, Words]:
-        """The masked message of a round to every neighbour that has a group with this peer in it."""
-        found, of_all = {}, self.groups(roster)
+    def hidden(self, state: Any, round_index: int, roster: Roster) -> dict[str, Words]:
+        """Return the masked message of a round to every neighbour whose group includes this peer."""
+        masked, all_groups = {}, self.groups(roster)
         for receiver, message in self.plain.outgoing(state).items():
-            names = of_all.get(receiver, ())
+            names = all_groups.get(receiver, ())
             if self.masker.name not in names:
                 continue
             group = self._group(receiver, names)
             try:
-                words = self.masker.words(self.given[receiver] * message, turn, group)
+                words = self.masker.words(self.sending_weights[receiver] * message, round_index, group)
             except ValueError as error:
                 raise PeerError(
-                    f"nothing can be sent to {receiver} in round {turn}: {error}. Found a network with a larger lr, or "
-                    "without secure_sum"
+                    f"nothing can be sent to {receiver} in round {round_index}: {error}. Create a network with a "
+                    "larger lr, or without secure_sum"
                 ) from error
-            found[receiver] = Words(group.digest, words)
-        return found
+            masked[receiver] = Words(group.digest, words)
+        return masked
 
-    def summed(self, state: Any, heard: Mapping[str, Words], turn: int) -> Summed:
-        """The group's sum, if it is whole; RefusedMessage where no honest group can have it."""
+    def summed(self, state: Any, heard: Mapping[str, Words], round_index: int) -> Summed:
+        """Return the group's sum, if it is complete; RefusedMessage where no honest group can have it."""
         if not heard:
             return Summed(None, why="nobody was heard")
-        told = {words.group for words in heard.values()}
-        if self._group(self.masker.name, tuple(sorted(heard))).digest not in told or len(told) > 1:
+        digests = {words.group for words in heard.values()}
+        if self._group(self.masker.name, tuple(sorted(heard))).digest not in digests or len(digests) > 1:
             lacking = [name for name in self.neighbours if name not in heard]
             if not lacking:
                 raise RefusedMessage(
@@ -136,16 +136,16 @@ class Masked:
         classes = total.shape[-2]
         widest = max([classes, *(cells.stop - cells.start + 1 for cells in self.plausible.cells)])
         slack = rounding(len(heard), widest) / share
-        if (broken := self.plausible.broken(total / share, turn, slack)) is not None:
+        if (broken := self.plausible.broken(total / share, round_index, slack)) is not None:
             raise RefusedMessage.of(broken)
-        own = self.plain.strategy.message(state)[0]
+        own_message = self.plain.strategy.message(state)[0]
         conserved = self.plausible.sums is not None
-        return Summed(projected(total, own, share, conserved, self.plausible.cells), share)
+        return Summed(projected(total, own_message, share, conserved, self.plausible.cells), share)
 
     def step(self, state: Any, heard: Any) -> Any:
         """Learn from a `Summed`."""
-        own = self.plain.strategy.message(state)
-        mixed = own if heard.total is None else (1.0 - heard.share) * own + heard.total[None]
+        own_message = self.plain.strategy.message(state)
+        mixed = own_message if heard.total is None else (1.0 - heard.share) * own_message + heard.total[None]
         return self.plain.strategy.step(state, mixed, self.plain.residual)
 
     def _group(self, receiver: str, names: tuple[str, ...]) -> Group:

@@ -1,12 +1,12 @@
-"""Pairwise masks: who holds all words of a group learns their sum, who holds fewer learns nothing.
+"""Pairwise masks: all words of a group reveal their sum, fewer reveal nothing.
 
     key_uw  = HKDF-SHA256(X25519(sk_u, pk_w), info)     info: network, run, round t, receiver v, group A, pair {u, w}
     m_u     = fix(a_vu φ_u) + Σ_{w∈A, w>u} PRG(key_uw) − Σ_{w∈A, w<u} PRG(key_uw)   mod 2⁶⁴
-    Σ_u m_u = Σ_u fix(a_vu φ_u)                         every PRG(key_uw) is there once with + and once with −
+    Σ_u m_u = Σ_u fix(a_vu φ_u)                         every PRG(key_uw) occurs once with + and once with −
 
 PRG is ChaCha20's keystream as little-endian uint64. A mask may be used once: one message per key, round and receiver.
-The pair's names are part of `info`: else a member that gave another's public key for its own would make the masks
-between a third one and these two cancel.
+The pair's names are part of `info`: otherwise a member that passed another's public key off as its own would make the
+masks between a third member and these two cancel.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NONCE = bytes(16)  # each key makes one keystream, from its beginning
 
 
 def new_key() -> bytes:
-    """A private key."""
+    """Return a new private key."""
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
@@ -42,7 +42,7 @@ def public_key(private: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Group:
-    """Those whose messages one receiver adds up: names, and each one's public key."""
+    """The members whose messages one receiver adds up: names and public keys."""
 
     receiver: str
     keys: Mapping[str, bytes]
@@ -53,9 +53,9 @@ class Group:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of names and keys: peers that see the group differently have another one."""
-        parts = [part for name in self.names for part in (name.encode(), self.keys[name])]
-        return hashlib.sha256(packed(parts)).hexdigest()
+        """sha256 of names and keys: it differs between peers that see different groups."""
+        fields = [field for name in self.names for field in (name.encode(), self.keys[name])]
+        return hashlib.sha256(packed(fields)).hexdigest()
 
 
 class Masker:
@@ -68,33 +68,33 @@ class Masker:
         self._secrets: dict[bytes, bytes] = {}
         self._zeros = b""
 
-    def words(self, values: np.ndarray, turn: int, group: Group) -> np.ndarray:
-        """m_u of the numbers a_vu φ_u: uint64 of the same shape. ValueError where they are too large."""
+    def words(self, values: np.ndarray, round_index: int, group: Group) -> np.ndarray:
+        """Return m_u of the numbers a_vu φ_u: uint64 of the same shape. ValueError where they are too large."""
         words = fixed(values, len(group.names)).view(np.uint64).reshape(-1)
-        for other in group.names:
-            if other == self.name:
+        for member in group.names:
+            if member == self.name:
                 continue
-            stream = self._stream(self._key(other, turn, group), words.size)
-            if other > self.name:
+            stream = self._stream(self._key(member, round_index, group), words.size)
+            if member > self.name:
                 words += stream
             else:
                 words -= stream
         return words.reshape(values.shape)
 
-    def _key(self, other: str, turn: int, group: Group) -> bytes:
-        pair = sorted((self.name.encode(), other.encode()))
-        about = (turn.to_bytes(8, "big"), group.receiver.encode(), bytes.fromhex(group.digest))
-        info = packed((PURPOSE, *self._run, *about, *pair))
-        return HKDF(hashes.SHA256(), KEY, None, info).derive(self.secret(other, group.keys[other]))
+    def _key(self, member: str, round_index: int, group: Group) -> bytes:
+        pair = sorted((self.name.encode(), member.encode()))
+        context = (round_index.to_bytes(8, "big"), group.receiver.encode(), bytes.fromhex(group.digest))
+        info = packed((PURPOSE, *self._run, *context, *pair))
+        return HKDF(hashes.SHA256(), KEY, None, info).derive(self.secret(member, group.keys[member]))
 
-    def secret(self, other: str, public: bytes) -> bytes:
-        """What this peer and another share, and nobody else knows: X25519 of their keys."""
+    def secret(self, member: str, public: bytes) -> bytes:
+        """Return the secret shared with another member: X25519 of their keys."""
         if public not in self._secrets:
             try:
                 self._secrets[public] = self._private.exchange(X25519PublicKey.from_public_bytes(public))
-            except ValueError as problem:  # a point of small order, or no 32 bytes
+            except ValueError as problem:  # a point of small order, or not 32 bytes
                 raise IdentityError(
-                    f"the mask key of {other} is none: {problem}; its owner must start again"
+                    f"the mask key of {member} is not valid: {problem}; its owner must start again"
                 ) from problem
         return self._secrets[public]
 
@@ -106,14 +106,14 @@ class Masker:
 
 
 def summed(words: Iterable[np.ndarray]) -> np.ndarray:
-    """Σ_u a_vu φ_u as float64, of all words of a group."""
-    first, *others = words
+    """Return Σ_u a_vu φ_u as float64 from all words of a group."""
+    first, *remaining = words
     total = first.astype(np.uint64)
-    for each in others:
-        total += each
+    for addend in remaining:
+        total += addend
     return unfixed(total)
 
 
-def packed(parts: Iterable[bytes]) -> bytes:
-    """Parts after each other, each behind its length: no two lists give the same bytes."""
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+def packed(fields: Iterable[bytes]) -> bytes:
+    """Concatenate fields, each preceded by its length: no two lists give the same bytes."""
+    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)

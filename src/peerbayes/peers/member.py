@@ -14,7 +14,7 @@ HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 def valid_address(address: str) -> str:
-    """The address, if it is host:port; an IPv6 host stands in brackets."""
+    """Return the address if it is host:port (an IPv6 host in brackets); refuse it otherwise."""
     host, _, port = address.rpartition(":")
     inside = host[1:-1] if host.startswith("[") and host.endswith("]") else None
     if not (HOST.fullmatch(host) if inside is None else _is_ipv6(inside)) or not (
@@ -38,9 +38,9 @@ class Member:
         valid_digest(f"the certificate of {self.name}", self.certificate)
 
 
-def valid_digest(what: str, value: str) -> None:
+def valid_digest(subject: str, value: str) -> None:
     if not DIGEST.fullmatch(value):
-        raise IdentityError(f"{what} is {value!r:.80}; expected a sha256 digest of 64 hexadecimal digits")
+        raise IdentityError(f"{subject} is {value!r:.80}; expected a sha256 digest of 64 hexadecimal digits")
 
 
 def _is_ipv6(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""A peer's model as a file, as good as it is now."""
+"""The file of a peer's current model."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from peerbayes import files
 from peerbayes.peers.agreement import Agreed
 
 EVERY = 1.0  # seconds between two writes
-SHARE = 20  # it is written again after so many times what writing took: a twentieth of the time is enough
+SHARE = 20  # times the duration of a write until the next: writing takes at most a twentieth of the time
 
 
 @dataclass
 class ModelFile:
-    """Written as often as time allows."""
+    """A model file, written as often as time allows."""
 
     path: Path | None
     due: float = 0.0
-    """When it is time to write again."""
+    """When the next write is due."""
 
     def write(self, agreed: Agreed, stats: np.ndarray) -> None:
-        """The model of S [C, K]; weights of no model have no file."""
+        """Write the model of S [C, K]; a strategy on weights has no such model, and no file."""
         began = time.monotonic()
         try:
             if self.path is not None and not agreed.of_weights:

@@ -1,7 +1,7 @@
-"""A peer at work: it agrees with the others, goes through its rounds, and answers its neighbours meanwhile.
+"""One run of a peer: it agrees with the others, computes its rounds, and answers its neighbours meanwhile.
 
 No clock and no leader: a peer closes a round when its neighbours have answered, or after its own deadline with a
-quorum. Everything it needs it asks for, one call at a time per neighbour; everything it gives out was stored before.
+quorum. It requests everything it needs, one call at a time per neighbour; everything it sends was stored before.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ class Node:
     audit: AuditLog
     model: Path | None = None
     newer: Callable[[bytes], Roster | None] = lambda _: None
-    """Checks a roster that somebody offers, and keeps it where it is newer than the one on disk."""
-    told: Callable[[str, dict[str, Any]], None] = lambda what, facts: None
-    """Called with every event: what happened, and its facts."""
+    """Checks an offered roster, and stores it if it is newer than the one on disk."""
+    told: Callable[[str, dict[str, Any]], None] = lambda event, facts: None
+    """Called with every event: its name and its facts."""
     linger: float = 3600.0
-    """Seconds to stay for neighbours that are not done yet."""
+    """Seconds to keep serving neighbours that are not done yet."""
     away: tuple[pd.DataFrame, np.ndarray] | None = None
-    """Rows that the model is tested on, and not learned from."""
+    """Held-out rows: the model is tested on them."""
     source: Source = os.urandom
-    """Where the noise of a private network comes from."""
+    """Source of randomness for the noise of a private network."""
 
     def __post_init__(self, own: Membership) -> None:
         self.standing = standing = Standing(own, self.told)
         self.verdict: Verdict | None = None  # once all rounds are done
-        self._reading = asyncio.Lock()  # two rosters at once could put the older one on disk last
+        self._reading = asyncio.Lock()  # of two concurrent rosters, the older one might be stored last
         self._ledger = ledger = Ledger(self.store, self.audit)
         self._processes = processes = Processes(standing, self.store, self.transport)
         standing.process = processes.own
@@ -117,7 +117,7 @@ class Node:
         return self.standing.roster
 
     async def run(self) -> np.ndarray:
-        """From wherever it stands to the end: S [C, K] of this peer's model."""
+        """Run from the stored state to the end; return S [C, K] of this peer's model."""
         task = asyncio.current_task()
         assert task is not None
         self.standing.stop = task.cancel
@@ -147,30 +147,30 @@ class Node:
         return stats
 
     def remember(self) -> None:
-        """Bring the audit log to disk, and to the store how far it goes, and how far neighbours were heard to be."""
+        """Flush the audit log, and store its length and the progress of neighbours' processes."""
         self._ledger.mark()
         self._processes.remember()
 
     def unreached(self) -> str:
-        """Return a warning where nobody has asked this peer anything, though others answer it; empty: all is well."""
+        """Return a warning if nobody has called this peer though others answer it; else an empty string."""
         standing = self.standing
         if standing.asked_by is not None or not (
-            heard := [n for n in standing.neighbours if standing.line(n).answered]
+            answering := [n for n in standing.neighbours if standing.line(n).answered]
         ):
             return ""
-        return unreached(self.roster.member(standing.name).address, heard)
+        return unreached(self.roster.member(standing.name).address, answering)
 
     async def answer(self, caller: str, content: bytes) -> bytes:
-        """The reply to whatever a peer with a certificate of this network sent."""
+        """Return the reply to a request of a peer with a certificate of this network."""
         return await self._answering.answer(caller, content)
 
     async def adopt_offered(self, signed: bytes) -> None:
-        """Take a newer roster of the authority, whoever brought it. It is read in a thread, one at a time."""
+        """Adopt a newer roster of the authority, whoever sent it. It is read in a thread, one at a time."""
         async with self._reading:
             self._follow(await asyncio.to_thread(self._read, signed), signed)
 
     def adopt(self, signed: bytes) -> None:
-        """The same, here and now."""
+        """Adopt a newer roster at once, without a thread."""
         self._follow(self._read(signed), signed)
 
     def _read(self, signed: bytes) -> Roster | None:
@@ -203,15 +203,17 @@ class Node:
     # --- the run, step by step -------------------------------------------------------------------------
 
     def _recall(self) -> None:
-        """What is on disk: how far this peer is, and what it knows of neighbours. This start is counted."""
+        """Restore progress and neighbours from disk, and count this start."""
         standing, start = self.standing, self._ledger.begin()
         standing.turn, standing.stored = (
             self.store.round() or 0,
             self.store.stored(),
-        )  # before anybody hears of it
+        )  # before anything is sent
         self._processes.begin(start)
-        for name, known in self.store.neighbours().items():
-            self.lines[name] = Line(known["done"], known["seen"], known["note"], left=known["note"] == "left")
+        for name, record in self.store.neighbours().items():
+            self.lines[name] = Line(
+                record["done"], record["seen"], record["note"], left=record["note"] == "left"
+            )
         self._evidence.recall()
 
     async def _until_closed(self) -> None:
@@ -223,9 +225,9 @@ class Node:
             await self.standing.news.wait(1.0)
 
     def _claim(self) -> None:
-        """The store is this run's, and goes on with the same rows or not at all."""
+        """Claim the store for this run; refuse it if the rows have changed."""
         if self.standing.terms.privacy.secure_sum and self.store.last() is None:
-            refuse_small(self.roster)  # later, those with a group go on
+            refuse_small(self.roster)  # later, peers with a group continue
         self.store.claim(
             {
                 "run": (self.roster.run, "other terms, members or links"),
@@ -240,13 +242,15 @@ class Node:
                            strategy=agreed.strategy)  # fmt: skip
 
     async def _conclude(self, agreed: Agreed, judge: Judge, stats: np.ndarray) -> Verdict:
-        """Judge the run as a whole, and keep what was found: `status` tells it."""
+        """Evaluate the whole run, and store the verdict for `status`."""
         standing = self.standing
         standing.step = "judging the run"
-        gone = {name: standing.line(name).note or "left" for name in standing.roster.neighbours(standing.name)
+        departed = {name: standing.line(name).note or "left" for name in standing.roster.neighbours(standing.name)
                 if name not in standing.neighbours}  # fmt: skip
-        gone |= {name: "revoked" for name in gone if name in standing.roster.revoked}
-        verdict = await asyncio.to_thread(concluded, agreed, standing.terms, self.store, judge, stats, gone)
+        departed |= {name: "revoked" for name in departed if name in standing.roster.revoked}
+        verdict = await asyncio.to_thread(
+            concluded, agreed, standing.terms, self.store, judge, stats, departed
+        )
         await standing.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
 
@@ -258,7 +262,7 @@ class Node:
                 raise
 
     async def _finish(self, verdict: Verdict) -> None:
-        """Stay until the neighbours are done too, for they may still need what this peer said."""
+        """Stay until the neighbours are done too: they may still need this peer's messages."""
         standing, rounds = self.standing, self.standing.terms.rounds
         standing.step = "staying for its neighbours"
         if verdict.good:
@@ -272,7 +276,7 @@ class Node:
             await standing.news.wait(min(1.0, max(0.0, until - time.monotonic())))
         if behind:
             standing.tell("left behind", neighbours=behind)
-        for name in (*standing.neighbours, *self._parted):  # a last word, so that they need not wait either
+        for name in (*standing.neighbours, *self._parted):  # so that they need not wait for this peer
             last = standing.request("hello", heard=self._evidence.to_pass_on(name))
             if name in self._parted:
                 last = standing.request("leave")

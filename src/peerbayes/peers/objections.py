@@ -1,6 +1,6 @@
-"""Why nobody goes on agreeing: one member refused what another sent, and everybody hears which two.
+"""Objections: one member refused what another sent, so the agreement ends, and everybody learns which two.
 
-Whoever objects may lie as well. So both ends of the link are named, and who is right is for people to find out.
+The objector may lie as well. So both ends of the link are named, and people must find out who is right.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LONGEST = 380  # letters of the detail: with two names it fits into a reply's re
 
 @dataclass(frozen=True)
 class Objection:
-    """One member's word against a neighbour."""
+    """One member's objection to a neighbour's message."""
 
     by: str
     against: str
@@ -24,29 +24,29 @@ class Objection:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The objection in words."""
         return f"{self.by} refused what {self.against} sent while the peers agreed, {self.detail}"
 
     @property
     def reason(self) -> str:
-        """As it travels."""
+        """The objection as the reason of a reply."""
         return f"{FALSE_REPORT}: {self.by} {self.against} {self.detail[:LONGEST]}"
 
     @classmethod
     def parse(cls, reason: str, roster: Roster) -> Objection | None:
         """Return the objection in a reply's reason, if it is one between two linked members."""
-        head, _, rest = reason.partition(": ")
-        by, _, rest = rest.partition(" ")
-        against, _, detail = rest.partition(" ")
+        head, _, remainder = reason.partition(": ")
+        by, _, remainder = remainder.partition(" ")
+        against, _, detail = remainder.partition(" ")
         names = {member.name for member in roster.members}
         if head != FALSE_REPORT or by not in names or against not in roster.neighbours(by):
             return None
         return cls(by, against, "".join(letter if letter.isprintable() else " " for letter in detail))
 
     def error(self) -> AgreementRefused:
-        """What stops this peer."""
+        """Return the error that stops this peer."""
         return AgreementRefused(
             f"{self.sentence}. The agreement of this network ends here, at every peer. Look at the table and the "
-            f"program of {self.against}, and at those of {self.by}, whose word this is; if one of them lies, found "
+            f"program of {self.against}, and at those of {self.by}, who says so; if one of them lies, create "
             "another network without it"
         )

@@ -1,4 +1,4 @@
-"""What this peer says in a round: on disk first, and only then for neighbours to have."""
+"""This peer's messages of each round: stored on disk before neighbours can have them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peerbayes.peers.store import Store
 
 
 class Ready(NamedTuple):
-    """Bytes that may leave."""
+    """A message that may be sent."""
 
     body: bytes
     digest: bytes
@@ -26,9 +26,9 @@ class Ready(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A round and what follows from it, in the order of `Store.add_round`."""
+    """A round and its results, in the order of `Store.add_round`."""
 
-    turn: int
+    round_index: int
     state: Any
     outgoing: dict[str, np.ndarray]
     heard: tuple[str, ...]
@@ -45,7 +45,7 @@ Found = Ready | Literal["gone"] | None  # None: not yet
 
 
 class Outbox:
-    """This peer's messages. The last two rounds' are at hand, older ones come from the store."""
+    """This peer's messages: the last two rounds in memory, older ones from the store."""
 
     def __init__(self, standing: Standing, store: Store, ledger: Ledger) -> None:
         self._standing, self._store, self._ledger = standing, store, ledger
@@ -57,7 +57,7 @@ class Outbox:
     def prepared(
         self,
         agreed: Agreed,
-        turn: int,
+        round_index: int,
         state: Any,
         heard: tuple[str, ...] = (),
         missing: tuple[str, ...] = (),
@@ -65,16 +65,18 @@ class Outbox:
         left_out: tuple[str, ...] = (),
         reference: np.ndarray | None = None,
     ) -> Prepared:
-        """Return a round as it is to be stored, and the messages of the next: made once, whatever the disk does."""
-        last = turn >= self._standing.terms.rounds
-        outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, turn + 1)
+        """Return a round ready to be stored, with the messages of the next; computed once, even if storing fails."""
+        last = round_index >= self._standing.terms.rounds
+        outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, round_index + 1)
         release = None if agreed.private is None else agreed.private.taken()
-        return Prepared(turn, state, outgoing, heard, missing, figures, groups, release, left_out, reference)
+        return Prepared(
+            round_index, state, outgoing, heard, missing, figures, groups, release, left_out, reference
+        )
 
     def stored(self, agreed: Agreed, ready: Prepared) -> Messages:
-        """Store a round, and the messages of the next as bytes: only now may neighbours have them.
+        """Store a round, and return the messages of the next as bytes: only now may neighbours have them.
 
-        Where that fails, it can be tried again: what was stored already is not stored twice.
+        If that fails, it can be tried again: what is already stored is not stored twice.
         """
         if self._last is None or self._last[0] is not ready:
             self._last = ready, self._store.add_round(*ready)
@@ -86,34 +88,34 @@ class Outbox:
         distinct = {digests[name]: message for name, message in ready.outgoing.items()}
         bodies = {digest: wire.bytes_of(message) for digest, message in distinct.items()}
         return {
-            (ready.turn + 1, name): Ready(
+            (ready.round_index + 1, name): Ready(
                 bodies[digests[name]], digests[name], message.shape, ready.groups.get(name, "")
             )
             for name, message in ready.outgoing.items()
         }
 
     def _outgoing(
-        self, agreed: Agreed, state: Any, turn: int
+        self, agreed: Agreed, state: Any, round_index: int
     ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        """The messages of a round by receiver, and the groups that they were masked for."""
+        """Return the messages of a round by receiver, and the groups that they were masked for."""
         if (masked := self._standing.masked) is None:
             return agreed.learner.outgoing(state), {}
-        hidden = masked.hidden(state, turn, self._standing.roster)
+        hidden = masked.hidden(state, round_index, self._standing.roster)
         return (
-            {name: each.words for name, each in hidden.items()},
-            {name: each.group for name, each in hidden.items()},
+            {name: message.words for name, message in hidden.items()},
+            {name: message.group for name, message in hidden.items()},
         )
 
     def show(self, messages: Messages) -> None:
-        """Let neighbours have what was stored. One may be a round behind: what it lacks stays at hand, too."""
-        turn = self._standing.turn
-        self._ready = {key: ready for key, ready in self._ready.items() if key[0] == turn} | messages
+        """Release stored messages to neighbours; those of the round before are kept for neighbours one round behind."""
+        round_index = self._standing.turn
+        self._ready = {key: ready for key, ready in self._ready.items() if key[0] == round_index} | messages
 
-    async def find(self, agreed: Agreed, turn: int, receiver: str) -> Found:
-        """The message of a round to a neighbour."""
-        if (ready := self._ready.get((turn, receiver))) is not None:
+    async def find(self, agreed: Agreed, round_index: int, receiver: str) -> Found:
+        """Return the message of a round to a neighbour."""
+        if (ready := self._ready.get((round_index, receiver))) is not None:
             return ready
-        stored = await asyncio.to_thread(self._store.message, turn, receiver)
+        stored = await asyncio.to_thread(self._store.message, round_index, receiver)
         if stored is None:
-            return "gone" if turn < self._store.oldest() else None
-        return Ready(*stored, agreed.learner.shape, self._store.group(turn, receiver))
+            return "gone" if round_index < self._store.oldest() else None
+        return Ready(*stored, agreed.learner.shape, self._store.group(round_index, receiver))

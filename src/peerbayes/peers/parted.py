@@ -1,4 +1,4 @@
-"""Neighbours that are heard no more."""
+"""The blocklist: neighbours whose messages are no longer accepted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.inbox import Inbox
 from peerbayes.peers.standing import Standing
 
-STRUCK_OFF, TWO_STORIES = "struck off", "two stories"  # why
+STRUCK_OFF, TWO_STORIES = "struck off", "two stories"  # reasons
 
 
 class Parted:
-    """Their names, and why each was parted with."""
+    """Names of blocked neighbours, and the reason for each."""
 
     def __init__(self, standing: Standing, inbox: Inbox) -> None:
         self._standing, self._inbox = standing, inbox
@@ -25,25 +25,25 @@ class Parted:
         return iter(self._reasons)
 
     def add(self, name: str, reason: str, why: str) -> None:
-        """Hear a neighbour no more, for good; it is told when it asks."""
+        """Block a neighbour permanently; its requests are refused with the reason."""
         if name in self._reasons:
             return
         self._reasons[name] = reason
-        line = self._standing.line(name)
-        line.left, line.note = True, f"{reason}: {why}"
+        neighbour_state = self._standing.line(name)
+        neighbour_state.left, neighbour_state.note = True, f"{reason}: {why}"
         self._inbox.drop(name)
         self._standing.tell("parted", neighbour=name, reason=reason, why=why)
         self._standing.news.tell()
 
     def strike_off(self, names: tuple[str, ...]) -> None:
-        """Those whose models the guard found wanting."""
+        """Block the neighbours whose models failed the guard."""
         for name in names:
             self.add(name, STRUCK_OFF, "its models fail on this peer's rows")
 
     def refuse(self, caller: str) -> None:
-        """Refuse a caller that is one of them."""
-        why, told = self._reasons.get(caller), f"{self._standing.name} hears {caller} no more"
+        """Refuse a blocked caller."""
+        why, detail = self._reasons.get(caller), f"{self._standing.name} hears {caller} no more"
         if why == TWO_STORIES:
-            raise RefusedMessage("two stories", told)
+            raise RefusedMessage("two stories", detail)
         if why is not None:
-            raise RefusedMessage("struck off", told)
+            raise RefusedMessage("struck off", detail)

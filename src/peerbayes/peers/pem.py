@@ -19,7 +19,7 @@ UNREADABLE = (
 
 
 def certificate_of(pem: bytes, whose: str = "the") -> x509.Certificate:
-    """One certificate and nothing else: whoever reads the file after us must see the same."""
+    """Read one certificate and nothing else: every later reader of the file must see the same."""
     try:
         if len(pem) > LARGEST:
             raise ValueError(f"it has {len(pem)} bytes")
@@ -40,7 +40,7 @@ def certificate_of(pem: bytes, whose: str = "the") -> x509.Certificate:
 
 
 def requested_key(pem: bytes, name: str) -> ec.EllipticCurvePublicKey:
-    """The key that a request is about, once its owner is known to have asked."""
+    """Return the public key of a certificate request, once its signature and name are verified."""
     try:
         if len(pem) > LARGEST:
             raise ValueError(f"it has {len(pem)} bytes")
@@ -55,10 +55,10 @@ def requested_key(pem: bytes, name: str) -> ec.EllipticCurvePublicKey:
         raise IdentityError(
             f"the request of {name} was altered on its way: its signature does not fit; send it again"
         )
-    asked = common_name(subject, "the request")
-    if asked != name:
+    requested_name = common_name(subject, "the request")
+    if requested_name != name:
         raise IdentityError(
-            f"the request is of {asked!r:.80}; expected one of {name!r}: is it another peer's?"
+            f"the request is of {requested_name!r:.80}; expected one of {name!r}: is it another peer's?"
         )
     return p256(key)
 
@@ -67,11 +67,11 @@ def private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except UNREADABLE:
-        # From nothing: the reason may quote the key.
+        # Without the cause: it may quote the key.
         raise IdentityError("the private key cannot be read; expected the PEM that peerbayes wrote") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise IdentityError(
-            "the private key is of another type; expected ECDSA on P-256, as peerbayes makes them"
+            "the private key is of another type; expected ECDSA on P-256, as peerbayes creates it"
         )
     return key
 
@@ -79,7 +79,7 @@ def private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
 def p256(key: object) -> ec.EllipticCurvePublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise IdentityError(
-            f"the key is a {type(key).__name__}; expected ECDSA on P-256, as peerbayes makes them"
+            f"the key is a {type(key).__name__}; expected ECDSA on P-256, as peerbayes creates it"
         )
     return key
 
@@ -94,8 +94,8 @@ def pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def common_name(subject: x509.Name, what: str) -> str:
+def common_name(subject: x509.Name, source: str) -> str:
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1 or not isinstance(names[0].value, str):
-        raise IdentityError(f"{what} has {len(names)} names; expected one")
+        raise IdentityError(f"{source} has {len(names)} names; expected one")
     return names[0].value

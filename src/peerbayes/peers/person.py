@@ -1,4 +1,4 @@
-"""What ends a peer and needs a person: told in one sentence, with exit code 2, so that no service starts it again."""
+"""Errors that need a person: reported in one sentence, with exit code 2, so that no service restarts the peer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from peerbayes.errors import PeerbayesError
 from peerbayes.peers.errors import NeedsPerson
 from peerbayes.peers.supervision import TaskFailed
 
-# What a system says when a file cannot be used, and what to do about it.
+# System errors of files, and what to do about them.
 OF_FILES = {
     errno.EACCES: "this user may not use it: give it to the user that runs the peer with `chown`, and see its mode",
     errno.EPERM: "this user may not use it: give it to the user that runs the peer with `chown`, and see its mode",
     errno.EROFS: "it is on a file system that is read-only: make that writable, or move the peer's folder",
     errno.ENOENT: "it does not exist: bring it back, or correct its name in peer.toml",
-    errno.ENOTDIR: "a part of its path is no folder: correct its name",
+    errno.ENOTDIR: "a part of its path is not a folder: correct its name",
     errno.EISDIR: "it is a folder; expected a file: correct its name",
 }
 
-# The same of a state, as SQLite says it.
+# The same for a state, by the error codes of SQLite.
 OF_STATES = {
     sqlite3.SQLITE_READONLY: OF_FILES[errno.EROFS],
     sqlite3.SQLITE_CANTOPEN: OF_FILES[errno.EACCES],
@@ -34,14 +34,12 @@ OF_STATES = {
 
 @contextmanager
 def person_needed(folder: Path) -> Iterator[None]:
-    """Turn what only a person can put right into a `NeedsPerson` with a plain sentence."""
+    """Turn errors that only a person can resolve into a `NeedsPerson` with a plain sentence."""
     try:
         yield
-    except (NeedsPerson, TaskFailed):  # a task that failed may do better the next time
+    except (NeedsPerson, TaskFailed):  # a failed task may succeed after a restart
         raise
-    except (
-        PeerbayesError
-    ) as error:  # whatever peerbayes itself ends a run for will be there the next time, too
+    except PeerbayesError as error:  # peerbayes' own errors would occur again after a restart
         raise NeedsPerson(str(error)) from error
     except OSError as error:
         if (advice := OF_FILES.get(error.errno or 0)) is None:

@@ -1,4 +1,4 @@
-"""Numbers of all peers added up to the same bits for everybody."""
+"""Add up numbers of all peers, to the same bits for everybody."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Integers:
         return np.ascontiguousarray(self.values, dtype="<i8").tobytes()
 
 
-# A neighbour's name, what came from it, and how many members lie behind it; FalseReport where that cannot be.
+# A neighbour's name, its sum, and the number of members behind it; raises FalseReport where the sum is impossible.
 Check = Callable[[str, Any, int], None]
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One sum: its name, how a part of it is read, and of how many peers it then is, where it says so.
+    """One sum: its name, a parser of partial sums, and their number of peers where they contain it.
 
-    With a `check`, members may lie: a part that is unreadable or fails it ends the agreement, for everybody.
+    With a `check`, members may lie: a partial sum that is unreadable or fails it ends the agreement for everybody.
     """
 
     name: str
@@ -46,37 +46,37 @@ class Phase:
     check: Check | None = None
 
 
-Total = Callable[[Phase, Any], Awaitable[Any]]  # own value -> that of all peers
+Total = Callable[[Phase, Any], Awaitable[Any]]  # local value -> sum over all peers
 
 
 class Checks(Protocol):
-    """What parts of a pooled sum are held to, where members may lie: see `reports`."""
+    """Checks of partial sums where members may lie: see `reports`."""
 
-    def size(self, neighbour: str, part: Sums, members: int) -> None: ...
+    def size(self, neighbour: str, received: Sums, members: int) -> None: ...
 
-    def numbers(self, neighbour: str, part: np.ndarray, members: int) -> None: ...
+    def numbers(self, neighbour: str, received: np.ndarray, members: int) -> None: ...
 
 
-async def pooled(what: str, own: np.ndarray, total: Total, checks: Checks | None = None) -> np.ndarray:
-    """The sum of everybody's numbers, to the same bits for all."""
-    most = Sums(most=Fraction(float(np.abs(own).max(initial=0.0))))
-    name = "bound" if what == "start" else f"bound of {what}"
-    sized = Phase(name, Sums.named("most"), check=None if checks is None else checks.size)
-    bound = await total(sized, most)
+async def pooled(name: str, local: np.ndarray, total: Total, checks: Checks | None = None) -> np.ndarray:
+    """Return the sum of all peers' numbers, to the same bits for all."""
+    largest = Sums(most=Fraction(float(np.abs(local).max(initial=0.0))))
+    bound_name = "bound" if name == "start" else f"bound of {name}"
+    sized = Phase(bound_name, Sums.named("most"), check=None if checks is None else checks.size)
+    bound = await total(sized, largest)
     power = grids.exponent(float(bound["most"]) or 1.0)
 
     def parse(content: bytes) -> Integers:
-        if len(content) != 8 * own.size:
-            raise RefusedMessage("wrong shape", f"{len(content):,} bytes instead of {8 * own.size:,}")
-        values = np.frombuffer(content, dtype="<i8").reshape(own.shape)
+        if len(content) != 8 * local.size:
+            raise RefusedMessage("wrong shape", f"{len(content):,} bytes instead of {8 * local.size:,}")
+        values = np.frombuffer(content, dtype="<i8").reshape(local.shape)
         if (np.abs(values) >> grids.BITS).any():
-            raise RefusedMessage("absurd magnitude", "an entry above what all peers together can have")
+            raise RefusedMessage("absurd magnitude", "an entry larger than the sum of all peers can be")
         return Integers(values)
 
-    def check(neighbour: str, part: Integers, members: int) -> None:
+    def check(neighbour: str, received: Integers, members: int) -> None:
         assert checks is not None
-        checks.numbers(neighbour, grids.off_grid(part.values, power), members)
+        checks.numbers(neighbour, grids.off_grid(received.values, power), members)
 
-    phase = Phase(what, parse, check=None if checks is None else check)
-    whole = await total(phase, Integers(grids.on_grid(own, power)))
-    return grids.off_grid(whole.values, power)
+    phase = Phase(name, parse, check=None if checks is None else check)
+    summed = await total(phase, Integers(grids.on_grid(local, power)))
+    return grids.off_grid(summed.values, power)

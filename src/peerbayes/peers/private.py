@@ -5,7 +5,7 @@
     rounds    R̃ = Π(Σ_i w_i q_i h_iᵀ + noise), once a round; messages are made of these alone
 
 Everything else is in the terms: columns, categories, classes, what may be missing. A release is stored with its cost
-before anything made of it can be sent, and never drawn again once it is.
+before anything derived from it can be sent, and never drawn again.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from peerbayes.schema import Schema, infinity_in
 from peerbayes.strategies import CRC, NOISY_WINDOW, ROBUST_MEMORY, STRATEGIES, Exact, Local, Strategy
 from peerbayes.tables import Table, missing_of
 
-# Name and cost of a release, and how it is made -> what was released: now, or before.
+# Name, cost and maker of a release -> its values, drawn now or before.
 Buy = Callable[[str, float, Callable[[], np.ndarray]], Awaitable[np.ndarray]]
 
-# A sum of starts is told in steps of 2^(16 − bits): few enough bits for thousands of peers.
+# A sum of starts is sent in steps of 2^(16 − bits): few enough bits for thousands of peers.
 COARSER = 16
 
-# How many rows a peer has nobody knows: so many times everybody's as they are thought to be, it surely has not.
+# A peer's number of rows is unknown; it is assumed to be below this multiple of the estimated total.
 ROOM = 10.0
 
 
@@ -56,7 +56,7 @@ ROOM = 10.0
 
 
 def public_schema(terms: Terms) -> Schema:
-    """The schema that the terms declare; a column whose units are bought has those of its range: u within ±1."""
+    """Return the schema declared by the terms; a column whose units are bought has those of its range: u within ±1."""
     columns = []
     for name, kind in terms.features.items():
         facts = terms.facts[name]
@@ -75,17 +75,17 @@ def public_schema(terms: Terms) -> Schema:
 
 
 def refuse_rows(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
-    """Refuse a table that the terms do not describe, before anything of it is sent; the rows are this peer's own.
+    """Refuse a table that the terms do not describe, before anything derived from it is sent.
 
     That a peer does not run is all that others see of it. So the promise is about tables that the agreement describes:
-    no row of such a table makes another one's values be read otherwise, nor stops the peer later.
+    no row of such a table changes how another one's values are read, or stops the peer later.
     """
     promise = _promise(terms)
     least = max(promise.min_rows, terms.limits.rows)
     if len(frame) < least:
         raise PeerError(
             f"the table has {len(frame)} rows; the agreement asks for {least} or more (privacy.min_rows, limits.rows), "
-            "since noise would drown what so few have to say. This peer takes no part"
+            "since noise would drown the signal of so few. This peer takes no part"
         )
     if len(frame) > MOST_ROWS:
         raise PeerError(
@@ -95,28 +95,28 @@ def refuse_rows(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
 
 
 def refuse_values(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
-    """Refuse rows with values that the terms do not describe; those to test on, too."""
+    """Refuse rows, including held-out ones, with values that the terms do not describe."""
     schema, table = public_schema(terms), Table.of(frame)
-    places = schema.places(table)
+    column_indices = schema.places(table)
     for j, column in enumerate(schema.columns):
-        values = table.column(places[j])
-        gone = missing_of(values)
+        values = table.column(column_indices[j])
+        absent = missing_of(values)
         if column.kind == "continuous":
             numbers = column.numbers(values)
-            gone = np.isnan(numbers)
+            absent = np.isnan(numbers)
             if np.isinf(numbers).any():
                 raise infinity_in(column.name, int(np.argmax(np.isinf(numbers))))
-        if gone.any() and not terms.facts[column.name].missing:
+        if absent.any() and not terms.facts[column.name].missing:
             raise PeerError(
-                f"column {column.name!r} has no value in {int(gone.sum())} rows; the agreement says that none is "
-                f"missing. Fill them in, or found a network with missing = true in [features.{column.name}]"
+                f"column {column.name!r} has no value in {int(absent.sum())} rows; the agreement says that none is "
+                f"missing. Fill them in, or create a network with missing = true in [features.{column.name}]"
             )
         if column.kind == "discrete":
-            strange = (column.codes(values) < 0) & ~gone
-            if strange.any():
+            unnamed = (column.codes(values) < 0) & ~absent
+            if unnamed.any():
                 raise PeerError(
-                    f"column {column.name!r} holds {values[int(np.argmax(strange))]!r:.60}; the agreement names "
-                    f"{', '.join(map(repr, column.categories[:20]))}. Make it one of these, or found a network that "
+                    f"column {column.name!r} holds {values[int(np.argmax(unnamed))]!r:.60}; the agreement names "
+                    f"{', '.join(map(repr, column.categories[:20]))}. Make it one of these, or create a network that "
                     "names it"
                 )
     schema.encode_labels(labels)
@@ -141,9 +141,9 @@ async def agree_privately(
     buy: Buy,
     source: Source = os.urandom,
 ) -> Agreed:
-    """Everything that the rounds need, from the terms and from releases with noise.
+    """Return everything that the rounds need, from the terms and from releases with noise.
 
-    `buy` stores a release with its cost, or gives back the one that was stored. `source` is where noise comes from.
+    `buy` stores a release with its cost, or returns the stored one. `source` is the source of noise.
     """
     promise = _promise(terms)
     refuse_rows(frame, labels, terms)
@@ -153,36 +153,43 @@ async def agree_privately(
     missing = any(terms.facts[schema.columns[j].name].missing for j in schema.continuous)
     family = layouts.calibrated(terms.family, schema, missing, rows * peers)
     refuse_large(terms, len(schema.classes), family.size)
-    held = Holdings(
+    holdings = Holdings(
         family, schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame)), np.array([len(frame)]),
         len(schema.classes),
     )  # fmt: skip
-    whole = np.array([not terms.facts[schema.columns[j].name].missing for j in schema.discrete], dtype=bool)
-    found = scheme(
+    complete = np.array(
+        [not terms.facts[schema.columns[j].name].missing for j in schema.discrete], dtype=bool
+    )
+    noise_scheme = scheme(
         promise, family, len(schema.classes), rows, peers, terms.rounds, terms.lr,
-        roster.adjacency() if promise.edge_noise else None, whole, terms.start != "uniform", _units(terms) is not None,
+        roster.adjacency() if promise.edge_noise else None, complete, terms.start != "uniform",
+        _units(terms) is not None,
     )  # fmt: skip
     mass = rows / terms.lr
-    start = await _start(terms, held, found, mass, peers, total, buy, source)
+    start = await _start(terms, holdings, noise_scheme, mass, peers, total, buy, source)
     strategy = _strategy(name, terms, roster)
-    residual = PrivateResidual(found, held, not isinstance(strategy, STRATEGIES_AFTER), source=source)
-    known = invariants_of(
-        strategy, family, start, whole.tolist(), False, rows * peers * ROOM, rows * peers * ROOM, mass, 1, schema.limit,
-        terms.start != "ml",
+    residual = PrivateResidual(
+        noise_scheme, holdings, not isinstance(strategy, STRATEGIES_AFTER), source=source
+    )
+    invariants = invariants_of(
+        strategy, family, start, complete.tolist(), False, rows * peers * ROOM, rows * peers * ROOM, mass, 1,
+        schema.limit, terms.start != "ml",
     )  # fmt: skip
-    known = replace(known, noise=_spread(found, strategy, roster))
+    invariants = replace(invariants, noise=_spread(noise_scheme, strategy, roster))
     learner = replace(  # type: ignore[type-var]
-        learner_of(name, strategy, terms, roster, spanning_tree(roster.adjacency()), held, start, known),
+        learner_of(
+            name, strategy, terms, roster, spanning_tree(roster.adjacency()), holdings, start, invariants
+        ),
         residual=residual,
     )
     return Agreed(
         schema, family, layouts.without_guards(family), peers, round(rows * peers), terms.strategy, False, learner,
-        known, held, residual,
+        invariants, holdings, residual,
     )  # fmt: skip
 
 
 def _units(terms: Terms) -> Units | None:
-    """What is bought of columns and rows; None: everything was declared."""
+    """Return the units that are bought; None: everything was declared."""
     ranges = [terms.facts[name] for name in terms.features if terms.facts[name].bought]
     if not ranges and terms.privacy.rows is not None:
         return None
@@ -194,30 +201,30 @@ def _units(terms: Terms) -> Units | None:
 async def _measured(
     terms: Terms, peers: int, frame: pd.DataFrame, total: Total, buy: Buy, source: Source
 ) -> tuple[Schema, float]:
-    """The schema with units, and the rows of a peer on average."""
-    schema, asked = public_schema(terms), _units(terms)
-    if asked is None:
+    """Return the schema with units, and the average number of rows of a peer."""
+    schema, units = public_schema(terms), _units(terms)
+    if units is None:
         assert terms.privacy.rows is not None
         return schema, terms.privacy.rows
-    if asked.discretisation() > accounting.DISCRETE / 2:
+    if units.discretisation() > accounting.DISCRETE / 2:
         raise PeerError(
             f"privacy.epsilon is {terms.privacy.epsilon:g}: so little noise would show its grid. "
             "Use a smaller one, or declare mean, sd and rows"
         )
     columns = [j for j in schema.continuous if terms.facts[schema.columns[j].name].bought]
     table = Table.of(frame)
-    places = schema.places(table)
+    column_indices = schema.places(table)
 
-    def made() -> np.ndarray:
+    def draw() -> np.ndarray:
         values = np.empty((table.rows, len(columns)))
         for k, j in enumerate(columns):
             column = schema.columns[j]
-            values[:, k] = (column.numbers(table.column(places[j])) - column.location) / column.scale
-        return asked.release(values, source)
+            values[:, k] = (column.numbers(table.column(column_indices[j])) - column.location) / column.scale
+        return units.release(values, source)
 
-    own = await buy("units", asked.cost, made)
-    phase = Phase("units", _integers((asked.size,), peers * bought.MOST))
-    rows, mean, deviation = asked.opened((await total(phase, Integers(own))).values, peers)
+    release = await buy("units", units.cost, draw)
+    phase = Phase("units", _integers((units.size,), peers * bought.MOST))
+    rows, mean, deviation = units.opened((await total(phase, Integers(release))).values, peers)
     changed = list(schema.columns)
     for k, j in enumerate(columns):
         column = changed[j]
@@ -228,14 +235,14 @@ async def _measured(
 
 
 def _integers(shape: tuple[int, ...], most: int) -> Callable[[bytes], Integers]:
-    """What reads a part of a sum of integers, each at most so large."""
+    """Return a parser of a partial sum of integers, each at most so large."""
 
     def parse(content: bytes) -> Integers:
         if len(content) != 8 * math.prod(shape):
             raise RefusedMessage("wrong shape", f"{len(content):,} bytes instead of {8 * math.prod(shape):,}")
         values = np.frombuffer(content, dtype="<i8").reshape(shape)
         if values.size and max(int(values.max()), -int(values.min())) > most:
-            raise RefusedMessage("absurd magnitude", "an entry above what all peers together can have")
+            raise RefusedMessage("absurd magnitude", "an entry larger than the sum of all peers can be")
         return Integers(values)
 
     return parse
@@ -243,41 +250,43 @@ def _integers(shape: tuple[int, ...], most: int) -> Callable[[bytes], Integers]:
 
 async def _start(
     terms: Terms,
-    held: Holdings,
-    found: Scheme,
+    holdings: Holdings,
+    noise_scheme: Scheme,
     mass: float,
     peers: int,
     total: Total,
     buy: Buy,
     source: Source,
 ) -> np.ndarray:
-    """S⁰ [C, K], the same for all peers: the uniform one, or one that is bought."""
+    """Return S⁰ [C, K], the same for all peers: the uniform one, or one that is bought."""
     if terms.start == "uniform":
-        return start_statistics("uniform", held.family, held.classes, mass)
-    mechanism, marginal = found.mechanism, terms.start == "marginal"
-    cost = found.ledger.first - (UNITS_SHARE * _whole_budget(found) if _units(terms) is not None else 0.0)
+        return start_statistics("uniform", holdings.family, holdings.classes, mass)
+    mechanism, marginal = noise_scheme.mechanism, terms.start == "marginal"
+    cost = noise_scheme.ledger.first - (
+        UNITS_SHARE * _total_budget(noise_scheme) if _units(terms) is not None else 0.0
+    )
 
-    def made() -> np.ndarray:
-        moved = mechanism.rows(held.family, held.rows)
-        steps = np.ones((len(moved), 1)) if marginal else core.one_hot(held.labels, held.classes)
-        whole = mechanism.clipped(steps, moved, found.start_clip)
-        whole += mechanism.noise(whole.shape, source, found.start_sigma)
-        return whole >> COARSER
+    def draw() -> np.ndarray:
+        moved = mechanism.rows(holdings.family, holdings.rows)
+        steps = np.ones((len(moved), 1)) if marginal else core.one_hot(holdings.labels, holdings.classes)
+        sums = mechanism.clipped(steps, moved, noise_scheme.start_clip)
+        sums += mechanism.noise(sums.shape, source, noise_scheme.start_sigma)
+        return sums >> COARSER
 
-    own = await buy("start", cost, made)
-    phase = Phase("start", _integers(own.shape, peers << (62 - COARSER)))
-    summed = (await total(phase, Integers(own))).values
+    release = await buy("start", cost, draw)
+    phase = Phase("start", _integers(release.shape, peers << (62 - COARSER)))
+    summed = (await total(phase, Integers(release))).values
     moved = np.ldexp(summed.astype(np.float64), COARSER - mechanism.bits)
     stats = mechanism.coordinates.back(mechanism.projection(moved, False)) / (terms.lr * peers)
-    shape = (held.classes, held.family.size)
-    return np.ascontiguousarray(np.broadcast_to(stats / held.classes, shape) if marginal else stats)
+    shape = (holdings.classes, holdings.family.size)
+    return np.ascontiguousarray(np.broadcast_to(stats / holdings.classes, shape) if marginal else stats)
 
 
-def _whole_budget(found: Scheme) -> float:
-    return accounting.mu_of(found.terms.epsilon, found.terms.delta) ** 2
+def _total_budget(noise_scheme: Scheme) -> float:
+    return accounting.mu_of(noise_scheme.terms.epsilon, noise_scheme.terms.delta) ** 2
 
 
-# Strategies whose first message is the start itself: they release after they have heard, and once more for the model.
+# Strategies whose first message is the start itself: they release after they receive, and once more for the model.
 STRATEGIES_AFTER = (CRC, Local)
 
 
@@ -290,8 +299,8 @@ def _strategy(name: str, terms: Terms, roster: Roster) -> Strategy | Relay:
     return STRATEGIES[terms.strategy]()
 
 
-def _spread(found: Scheme, strategy: Strategy | Relay, roster: Roster) -> float:
-    """Standard deviation of what a round's noise can add to an entry of a message. `relay` sends sums over peers."""
-    most = int(np.diff(roster.adjacency().indptr).max(initial=0))
-    own = found.spread(most, float(getattr(strategy, "boost", 1.0)))
-    return own * (math.sqrt(len(roster.members)) if isinstance(strategy, Relay) else 1.0)
+def _spread(noise_scheme: Scheme, strategy: Strategy | Relay, roster: Roster) -> float:
+    """Return the standard deviation of a round's noise in an entry of a message. `relay` sends sums over peers."""
+    largest_degree = int(np.diff(roster.adjacency().indptr).max(initial=0))
+    deviation = noise_scheme.spread(largest_degree, float(getattr(strategy, "boost", 1.0)))
+    return deviation * (math.sqrt(len(roster.members)) if isinstance(strategy, Relay) else 1.0)

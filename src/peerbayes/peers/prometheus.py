@@ -1,4 +1,4 @@
-"""/metrics for Prometheus: what `status` tells, as numbers; on request, and as a file once a run has ended."""
+"""/metrics for Prometheus: the figures of `status`; on request, and as a file once a run has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peerbayes.peers.supervision import supervised_thread
 
 
 class Metric(NamedTuple):
-    """One metric: its name, what it is, whether it only grows, and its values by label."""
+    """One metric: its name, its help text, its values by label, and whether it is a counter."""
 
     name: str
     help: str
@@ -26,47 +26,47 @@ class Metric(NamedTuple):
     counts: bool = False
 
 
-def metrics_of(told: dict[str, Any], now: float, exact: bool) -> Iterator[Metric]:
-    """Return what `status` tells, as metrics; `exact`: figures without noise may leave this machine."""
+def metrics_of(report: dict[str, Any], now: float, exact: bool) -> Iterator[Metric]:
+    """Yield the metrics of a status report; `exact`: figures without noise may leave this machine."""
 
-    def one(name: str, text: str, value: float, counts: bool = False) -> Metric:
+    def single(name: str, text: str, value: float, counts: bool = False) -> Metric:
         return Metric(f"peerbayes_{name}", text, [({}, float(value))], counts)
 
-    yield one("round", "The last round that is done.", told["round"])
-    yield one("rounds", "The rounds of the run.", told["rounds"])
-    yield one("running", "Whether a process works on the folder.", told["running"])
+    yield single("round", "The last completed round.", report["round"])
+    yield single("rounds", "The number of rounds of the run.", report["rounds"])
+    yield single("running", "Whether a process works on the folder.", report["running"])
     yield Metric(
-        "peerbayes_phase", "What the peer is at: 1, in the label.", [({"phase": told["phase"]}, 1.0)]
+        "peerbayes_phase",
+        "The phase of the peer, in the label; the value is 1.",
+        [({"phase": report["phase"]}, 1.0)],
     )
-    lines = told["neighbours"]
+    neighbours = report["neighbours"]
     yield Metric(
         "peerbayes_neighbour_up",
         "Whether a neighbour answers.",
-        [({"neighbour": name}, float(line["state"] == "up")) for name, line in lines.items()],
+        [({"neighbour": name}, float(neighbour["state"] == "up")) for name, neighbour in neighbours.items()],
     )
     yield Metric(
         "peerbayes_neighbour_last_message_seconds",
         "Seconds since a neighbour's last message.",
         [
-            ({"neighbour": name}, now - line["seen"])
-            for name, line in lines.items()
-            if line["seen"] is not None
+            ({"neighbour": name}, now - neighbour["seen"])
+            for name, neighbour in neighbours.items()
+            if neighbour["seen"] is not None
         ],
     )
-    yield one(
+    yield single(
         "sent_messages",
-        "Messages that left this machine, as the audit log has it.",
-        told["sent"]["messages"],
+        "Messages that left this machine, by the audit log.",
+        report["sent"]["messages"],
         True,
     )
-    yield one(
-        "sent_bytes", "Bytes that left this machine, as the audit log has it.", told["sent"]["bytes"], True
+    yield single(
+        "sent_bytes", "Bytes that left this machine, by the audit log.", report["sent"]["bytes"], True
     )
-    yield one(
-        "audit_log_ok", "Whether every line of the audit log fits to the one before.", told["audit"]["ok"]
-    )
+    yield single("audit_log_ok", "Whether the hash chain of the audit log is intact.", report["audit"]["ok"])
     refused: dict[str, int] = {}
-    for entry in told["refusals"]:
+    for entry in report["refusals"]:
         refused[entry["reason"]] = refused.get(entry["reason"], 0) + entry["count"]
     yield Metric(
         "peerbayes_refused_messages",
@@ -77,32 +77,34 @@ def metrics_of(told: dict[str, Any], now: float, exact: bool) -> Iterator[Metric
     yield Metric(
         "peerbayes_missed_messages",
         "Rounds closed without a neighbour.",
-        [({"neighbour": name}, float(count)) for name, count in told["missing"].items()],
+        [({"neighbour": name}, float(count)) for name, count in report["missing"].items()],
         True,
     )
-    yield one("certificate_days", "Days until the peer's certificate ends.", told["certificate_days"])
-    yield one("warnings", "Warnings that `status` shows.", len(told["warnings"]))
-    if told["privacy"] is not None:
-        yield one("epsilon_spent", "Privacy spent so far, of what was agreed on.", told["privacy"]["spent"])
+    yield single("certificate_days", "Days until the peer's certificate expires.", report["certificate_days"])
+    yield single("warnings", "Warnings that `status` shows.", len(report["warnings"]))
+    if report["privacy"] is not None:
+        yield single(
+            "epsilon_spent", "Epsilon spent so far, of the agreed budget.", report["privacy"]["spent"]
+        )
     if exact:
-        yield from _of_rows(told, one)
+        yield from _of_rows(report, single)
 
 
-def _of_rows(told: dict[str, Any], one: Any) -> Iterator[Metric]:
-    """Return what is known of the peer's own rows: figures without noise."""
-    if told["verdict"] is not None:
-        yield one("verdict_good", "Whether the run ended well: see `status`.", told["verdict"]["good"])
-    for what, text in (
+def _of_rows(report: dict[str, Any], single: Any) -> Iterator[Metric]:
+    """Yield figures of the peer's own rows, without noise."""
+    if report["verdict"] is not None:
+        yield single("verdict_good", "Whether the run ended well: see `status`.", report["verdict"]["good"])
+    for figure_name, text in (
         ("test_error", "Error of the model on the peer's held-out rows."),
         ("train_error", "Error of the model on the rows the peer learns from."),
-        ("disagreement", "How far neighbours' statistics are from this peer's, relative to them."),
+        ("disagreement", "Distance of neighbours' statistics from this peer's, relative to its own."),
     ):
-        if told["judged"] is not None and (figure := told["judged"][what]) is not None:
-            yield one(what, text, figure)
+        if report["judged"] is not None and (figure := report["judged"][figure_name]) is not None:
+            yield single(figure_name, text, figure)
 
 
 def expose(address: str, home: Home) -> None:
-    """Serve metrics of a peer at http://HOST:PORT/metrics, on this machine unless a host is named."""
+    """Serve metrics of a peer at http://HOST:PORT/metrics, on the loopback interface unless a host is named."""
     host, _, port = address.rpartition(":")
     if not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"--metrics is {address!r}; expected PORT or HOST:PORT")
@@ -125,7 +127,7 @@ def expose(address: str, home: Home) -> None:
 
 
 def write(home: Home) -> None:
-    """Write the metrics into the folder, for whoever collects such files (node_exporter), if it can be written to."""
+    """Write the metrics to a file in the folder, for collectors such as node_exporter, if it is writable."""
     with contextlib.suppress(PeerbayesError, OSError):
         registry = _registry(home)
         from prometheus_client import generate_latest
@@ -144,21 +146,21 @@ def _registry(home: Home) -> Any:
     class Collector:
         def collect(self) -> Iterator[Any]:
             try:
-                told = status(home, sent)
+                report = status(home, sent)
             except (PeerbayesError, OSError, sqlite3.Error):  # a folder that cannot be read now
                 yield _family(Metric("peerbayes_readable", "Whether the folder can be read.", [({}, 0.0)]))
                 return
             yield _family(Metric("peerbayes_readable", "Whether the folder can be read.", [({}, 1.0)]))
-            for metric in metrics_of(told, time.time(), exact):
+            for metric in metrics_of(report, time.time(), exact):
                 yield _family(metric)
 
     def _family(metric: Metric) -> Any:
         labels = ["peer", *(metric.values[0][0] if metric.values else ())]
         family = CounterMetricFamily if metric.counts else GaugeMetricFamily
-        made = family(metric.name, metric.help, labels=labels)
-        for own, value in metric.values:
-            made.add_metric([name, *own.values()], value)
-        return made
+        samples = family(metric.name, metric.help, labels=labels)
+        for value_labels, value in metric.values:
+            samples.add_metric([name, *value_labels.values()], value)
+        return samples
 
     registry = CollectorRegistry()
     registry.register(Collector())

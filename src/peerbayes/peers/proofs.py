@@ -1,8 +1,8 @@
-"""What a peer signs on a channel: that it holds its key, and every reply. Good for that caller, and nowhere else.
+"""Signatures on a channel: a peer proves that it holds its key, and signs every reply; valid for one caller only.
 
-gRPC tells a client nothing of the TLS channel and of the server's certificate, so a signature is bound to what both
+gRPC shows a client neither the TLS channel nor the server's certificate, so a signature is bound to what both
 ends do know: names, certificates (the server sees the caller's in the handshake) and bytes that the caller chose.
-Whoever stands between two peers has another certificate than the caller; what it hands on does not fit there.
+A man in the middle has another certificate than the caller; signatures that it relays are not valid there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROOF = b"peerbayes proof\n"  # signed along, so that no other signature of a pe
 REPLY = b"peerbayes reply\n"  # the same for a reply
 NONCE = 32  # random bytes that are signed along
 OF_VERSION_2 = 32  # bytes of a request for a proof before version 3
-NONCE_KEY, SIGNATURE_KEY = "nonce-bin", "signature-bin"  # where they travel beside a request and its reply
+NONCE_KEY, SIGNATURE_KEY = "nonce-bin", "signature-bin"  # metadata of a request and of its reply
 LARGE = 1 << 20  # bytes from which on a digest is not taken on the event loop
 
 
@@ -31,7 +31,7 @@ def new_nonce() -> bytes:
 
 @dataclass(frozen=True)
 class Ends:
-    """Who asks whom, by names and certificates."""
+    """Caller and callee, by names and certificates."""
 
     network: str
     caller: str
@@ -40,21 +40,21 @@ class Ends:
     callee_certificate: str
 
     def proof(self, run: str, nonce: bytes) -> bytes:
-        """Return what the callee signs to prove that it holds its key."""
-        return PROOF + packed((*self._parts, run.encode(), nonce))
+        """Return the content that the callee signs to prove that it holds its key."""
+        return PROOF + packed((*self._fields, run.encode(), nonce))
 
     def reply(self, nonce: bytes, request: bytes, reply: bytes) -> bytes:
-        """Return what the callee signs of its reply; the run is in both messages, given by their digests."""
-        return REPLY + packed((*self._parts, nonce, request, reply))
+        """Return the content that the callee signs of its reply; request and reply are digests, and contain the run."""
+        return REPLY + packed((*self._fields, nonce, request, reply))
 
     @property
-    def _parts(self) -> tuple[bytes, ...]:
+    def _fields(self) -> tuple[bytes, ...]:
         names = self.network, self.caller, self.caller_certificate, self.callee, self.callee_certificate
         return tuple(name.encode() for name in names)
 
 
 def proof_request(run: str, nonce: bytes) -> bytes:
-    """Return what a caller sends to have its neighbour prove its key."""
+    """Return the request by which a caller has its neighbour prove its key."""
     return nonce + run.encode()
 
 
@@ -73,7 +73,7 @@ def proof_asked(content: bytes) -> tuple[str, bytes]:
 
 
 async def digest(content: bytes) -> bytes:
-    """Return sha256 of a message; a large one's in a thread."""
+    """Return sha256 of a message; of a large one in a thread."""
     if len(content) < LARGE:
         return hashlib.sha256(content).digest()
     return await asyncio.to_thread(lambda: hashlib.sha256(content).digest())

@@ -1,4 +1,4 @@
-"""How often each caller may have this peer do what costs more to do than to ask for."""
+"""Rate limits per caller, for requests that cost more to serve than to send."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Rate:
-    """So many at once for each caller, and then one every so many seconds."""
+    """A rate limit: a burst per caller, and then one request every so many seconds."""
 
     at_once: int
     seconds: float
@@ -17,7 +17,7 @@ class Rate:
     _due: dict[str, float] = field(default_factory=dict)
 
     def allows(self, caller: str) -> bool:
-        """Return whether this caller may now, and count it where it may. Callers are members: there are few."""
+        """Return whether this caller may make a request now, and count it if so. Callers are members: there are few."""
         now = self.clock()
         due = max(now, self._due.get(caller, now))
         if due - now > (self.at_once - 1) * self.seconds:

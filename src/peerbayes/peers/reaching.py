@@ -1,6 +1,6 @@
-"""Whether a peer and its neighbours reach each other, found out before a run: both ways.
+"""Check before a run whether a peer and its neighbours reach each other, in both directions.
 
-Outwards, this peer says hello. Inwards, it asks each neighbour that answers to call back; while nothing runs in the
+Outwards, this peer sends hello. Inwards, it asks each neighbour that answers to call back; while no process runs in the
 folder, it listens for that itself, and answers nothing but hello.
 """
 
@@ -22,23 +22,25 @@ from peerbayes.peers.transport import Barred, Grpc, Unreachable
 from peerbayes.peers.wire import Reply, Request
 from peerbayes.text import printable
 
-APART = 60.0  # seconds between two clocks that certificates can bear, and logs too
+CLOCK_TOLERANCE = 60.0  # seconds that two clocks may differ, for certificates and logs
 PATIENCE = 5.0  # seconds for a neighbour to answer
-CALLED = 12.0  # seconds for a neighbour to call back
+CALL_BACK = 12.0  # seconds for a neighbour to call back
 
 
 async def neighbours(peer: Peer, runs: bool) -> list[Check]:
-    """Return what was found of each neighbour; `runs`: a process of this peer answers for it already."""
+    """Return the checks of each neighbour; `runs`: a process of this peer is already serving."""
     async with _transport(peer, listen=not runs) as (transport, listening):
         names = peer.roster.present(peer.name)
-        told = await asyncio.gather(*(_both_ways(peer, transport, name, listening or runs) for name in names))
-    return [found for findings in told for found in findings]
+        checks_by_neighbour = await asyncio.gather(
+            *(_both_ways(peer, transport, name, listening or runs) for name in names)
+        )
+    return [check for checks in checks_by_neighbour for check in checks]
 
 
 @contextlib.asynccontextmanager
 async def _transport(peer: Peer, listen: bool) -> AsyncIterator[tuple[Grpc, bool]]:
-    """The way to neighbours, and whether this peer listens."""
-    transport = Grpc(peer, lambda who, reason, detail: None)
+    """Open a transport; yield it and whether this peer listens."""
+    transport = Grpc(peer, lambda caller, reason, detail: None)
     try:
         if listen:
             try:
@@ -51,7 +53,7 @@ async def _transport(peer: Peer, listen: bool) -> AsyncIterator[tuple[Grpc, bool
 
 
 class _Nothing:
-    """Stands for what a peer that does not run has none of: sums, messages, evidence."""
+    """A stand-in for the components that a peer that does not run lacks: sums, messages, evidence."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -61,32 +63,32 @@ class _Nothing:
 
 
 async def _ignored(signed: bytes) -> None:
-    """Take no roster: a check changes nothing."""
+    """Adopt no roster: a check changes nothing."""
 
 
 class _Hello:
-    """Answers as a peer that has nothing to say yet."""
+    """Answers as a peer whose run has not begun."""
 
     def __init__(self, peer: Peer, transport: Grpc) -> None:
         nothing: Any = _Nothing()
-        self._standing = Standing(Membership(peer.name, peer.terms, peer.roster), lambda what, facts: None)
+        self._standing = Standing(Membership(peer.name, peer.terms, peer.roster), lambda event, facts: None)
         self._answering = Answering(
             self._standing, nothing, nothing, nothing, nothing, transport, nothing, _ignored, nothing
         )
 
     async def answer(self, caller: str, content: bytes) -> bytes:
-        """The reply to whatever a neighbour asks while the check goes on."""
+        """Return the reply to a neighbour's request during the check."""
         try:
-            asked = wire.request_in(content)
+            request = wire.request_in(content)
         except RefusedMessage:
             return await self._answering.answer(caller, content)
-        if asked.kind not in ("leave", "roster"):
+        if request.kind not in ("leave", "roster"):
             return await self._answering.answer(caller, content)
-        roster = self._standing.roster  # nobody would keep what it says: it has to say it again
+        roster = self._standing.roster  # nothing would be stored: the neighbour has to send it again
         return wire.encode(
             Reply(
-                wire.VERSION, roster.run, self._standing.name, asked.kind, "not yet", turn=asked.turn,
-                reason="only a check runs here now; say it again later", phase=asked.phase, roster=roster.version,
+                wire.VERSION, roster.run, self._standing.name, request.kind, "not yet", turn=request.turn,
+                reason="only a check runs here now; say it again later", phase=request.phase, roster=roster.version,
                 roster_digest=roster.digest, clock=time.time(),
             )
         )  # fmt: skip
@@ -98,53 +100,55 @@ async def _both_ways(peer: Peer, transport: Grpc, name: str, listening: bool) ->
 
 
 async def _outward(peer: Peer, transport: Grpc, name: str) -> tuple[Check, bool]:
-    """Return what came of a hello, and whether the neighbour answers this peer."""
-    what = f"neighbour {name}"
-    asked = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version,
-                    roster_digest=peer.roster.digest)  # fmt: skip
+    """Return the check of a hello, and whether the neighbour answers this peer."""
+    subject = f"neighbour {name}"
+    request = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version,
+                      roster_digest=peer.roster.digest)  # fmt: skip
     began = time.time()
     try:
-        reply = wire.reply_in(await transport.ask(name, wire.encode(asked), PATIENCE), asked, name)
+        reply = wire.reply_in(await transport.ask(name, wire.encode(request), PATIENCE), request, name)
     except Barred as error:
-        return Check(what, "failed", printable(str(error))), False
+        return Check(subject, "failed", printable(str(error))), False
     except Unreachable as error:
-        return Check(what, "warning", f"{error}. A run waits for it"), False
+        return Check(subject, "warning", f"{error}. A run waits for it"), False
     except RefusedMessage as error:
-        return Check(what, "failed", f"{error.reason}: {printable(str(error))}"), False
+        return Check(subject, "failed", f"{error.reason}: {printable(str(error))}"), False
     took = time.time() - began
     if reply.status == "refused":
-        return Check(what, "failed", f"it refuses this peer: {printable(reply.reason)}"), False
-    apart = reply.clock - (began + took / 2)
-    if abs(apart) > APART + took:
-        return Check(what, "warning", f"its clock is {apart:+.0f} s from this one; set both by NTP"), True
+        return Check(subject, "failed", f"it refuses this peer: {printable(reply.reason)}"), False
+    clock_offset = reply.clock - (began + took / 2)
+    if abs(clock_offset) > CLOCK_TOLERANCE + took:
+        return Check(
+            subject, "warning", f"its clock is {clock_offset:+.0f} s from this one; set both by NTP"
+        ), True
     if reply.roster == peer.roster.version and reply.roster_digest != peer.roster.digest:
         return Check(
-            what, "failed",
+            subject, "failed",
             f"it has another roster {reply.roster} than this peer: compare both with `peerbayes network inspect`, and "
             "ask the founder which one counts",
         ), True  # fmt: skip
     if reply.run != peer.roster.run:
         rosters = f"it has roster {reply.roster}, this peer {peer.roster.version}"
-        return Check(what, "warning", f"{rosters}; the newer one is passed on during the run"), True
-    return Check(what, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}"), True
+        return Check(subject, "warning", f"{rosters}; the newer one is passed on during the run"), True
+    return Check(subject, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}"), True
 
 
 async def _inward(peer: Peer, transport: Grpc, name: str) -> Check:
-    """Return whether a neighbour reaches this peer at the address that the roster has for it."""
-    what, address = f"reached by {name}", peer.roster.member(peer.name).address
-    asked = Request(wire.VERSION, peer.roster.run, peer.name, "call back", roster=peer.roster.version,
-                    roster_digest=peer.roster.digest)  # fmt: skip
+    """Return the check of whether a neighbour reaches this peer at its address in the roster."""
+    subject, address = f"reached by {name}", peer.roster.member(peer.name).address
+    request = Request(wire.VERSION, peer.roster.run, peer.name, "call back", roster=peer.roster.version,
+                      roster_digest=peer.roster.digest)  # fmt: skip
     try:
-        reply = wire.reply_in(await transport.ask(name, wire.encode(asked), CALLED), asked, name)
+        reply = wire.reply_in(await transport.ask(name, wire.encode(request), CALL_BACK), request, name)
     except PeerError as error:
-        return Check(what, "warning", f"not known: {printable(str(error))}")
+        return Check(subject, "warning", f"not known: {printable(str(error))}")
     if reply.status != "ok":
-        return Check(what, "warning", f"not known: it does not call back now ({printable(reply.reason)})")
+        return Check(subject, "warning", f"not known: it does not call back now ({printable(reply.reason)})")
     if reply.reason:
         return Check(
-            what, "failed",
-            f"{name} cannot reach this peer at {address}, so nobody there hears it. What it met: "
+            subject, "failed",
+            f"{name} cannot reach this peer at {address}, so nobody there hears it. Its error: "
             f"{printable(reply.reason)}. Open TCP port {address.rpartition(':')[2]} inwards in this machine's firewall "
             "and forward it at the router, or have the address corrected (`peerbayes network invite --again`)",
         )  # fmt: skip
-    return Check(what, "ok", f"at {address}")
+    return Check(subject, "ok", f"at {address}")

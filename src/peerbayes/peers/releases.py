@@ -1,4 +1,4 @@
-"""What a peer tells of its rows in a run with differential privacy: one release a round, each drawn once."""
+"""Releases of a peer in a run with differential privacy: one per round, each drawn once."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Release(NamedTuple):
 
 @dataclass(eq=False)
 class PrivateResidual:
-    """R̃ of one peer, one release a call: [1, C, K] -> [1, C, K]. Rows, noise and what neighbours share.
+    """R̃ of one peer, one release per call: [1, C, K] -> [1, C, K].
 
-    scheme   what everybody does
+    scheme   the noise scheme of the network
     held     this peer's rows
     ahead    whether a release goes into the message of the same round (`exact`): after the last round there is none
-    shared   sources of the noise shared with neighbours, by name, and which sign it has here; given a release's number
-    source   of this peer's own noise
-    done     releases so far that were stored
+    shared   release number -> by neighbour, the source of the noise shared with it and its sign here
+    source   source of this peer's own noise
+    done     number of stored releases
     """
 
     scheme: Scheme
@@ -45,7 +45,7 @@ class PrivateResidual:
     source: Source = os.urandom
     done: int = 0
     resting: bool = False
-    """Nothing is released: a state is being restored."""
+    """Whether a state is being restored: nothing is released then."""
     _pending: Release | None = None
 
     def __post_init__(self) -> None:
@@ -62,44 +62,44 @@ class PrivateResidual:
         if not ledger.fits(self.done):
             raise PeerError(
                 f"the budget is spent: {self.done} releases cost epsilon = {ledger.spent(self.done):.4g} of "
-                f"{ledger.epsilon:g}, and the next would cost more. Nothing is sent; found another network to go on"
+                f"{ledger.epsilon:g}, and the next would cost more. Nothing is sent; create another network to continue"
             )
         released = self._released(stats[0], number)[None]
         self._pending = Release(f"round {number}", ledger.each, released[0])
         return released
 
     def sums(self, stats: np.ndarray) -> np.ndarray:
-        """Σ_i w_i q_i h_iᵀ at S, exactly and without noise, for this peer alone: [C, K] -> [C, K] of int64."""
-        with np.errstate(all="ignore"):  # crafted statistics may overflow; what is not finite is cut
+        """Return Σ_i w_i q_i h_iᵀ at S exactly, without noise; it stays at this peer: [C, K] -> [C, K] of int64."""
+        with np.errstate(all="ignore"):  # crafted statistics may overflow; non-finite values are clipped
             steps = self._steps(np.asarray(self.held.family.weights(stats)))
         return self.scheme.mechanism.clipped(steps, self._moved, lengths=self._lengths)
 
     def _released(self, stats: np.ndarray, number: int) -> np.ndarray:
-        """R̃(S): [C, K] -> [C, K]."""
-        mechanism, whole = self.scheme.mechanism, self.sums(stats)
-        whole += mechanism.noise(whole.shape, self.source)
+        """Return R̃(S): [C, K] -> [C, K]."""
+        mechanism, sums = self.scheme.mechanism, self.sums(stats)
+        sums += mechanism.noise(sums.shape, self.source)
         for source, sign in self.shared(number).values():
-            whole += sign * mechanism.noise(whole.shape, source, self.scheme.edge_sigma)
-        return mechanism.opened(whole)
+            sums += sign * mechanism.noise(sums.shape, source, self.scheme.edge_sigma)
+        return mechanism.opened(sums)
 
     def taken(self) -> Release | None:
-        """The release of this call, to be stored with the round; None: there was none."""
+        """Take the pending release, to be stored with the round; None: there is none."""
         pending, self._pending = self._pending, None
         return pending
 
     @property
     def spent(self) -> float:
-        """ε of everything that was stored."""
+        """ε of all stored releases."""
         return self.scheme.ledger.spent(self.done)
 
 
 def rounds_in(ledger: Iterable[Mapping[str, Any]]) -> int:
-    """How many rounds a ledger has."""
+    """Return the number of rounds in a ledger."""
     return sum(str(entry["name"]).startswith("round ") for entry in ledger)
 
 
 def promised(private: PrivateResidual, terms: Terms) -> dict[str, Any]:
-    """What a private network promises, and what it does for it."""
+    """Return the privacy guarantee of a network, and its parameters."""
     scheme = private.scheme
     return {
         "epsilon": scheme.terms.epsilon, "delta": scheme.terms.delta, "spent": private.spent, "sigma": scheme.sigma,

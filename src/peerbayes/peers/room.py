@@ -1,4 +1,4 @@
-"""What a peer does while its disk is full: it says so once, waits, and goes on where it was."""
+"""Handle a full disk: report it once, wait, and continue where the peer was."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def is_scarce(folder: Path) -> bool:
 
 
 class Room:
-    """Whether the disk has room, as this peer's writes have found; `tell` hears when that changes.
+    """Whether the disk has room, judged by this peer's writes; `tell` is called when that changes.
 
-    Each kind of write is known by a name: there is room again when the last of those that failed has gone well.
+    Each kind of write has a name: there is room again when the last failed one has succeeded.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -52,7 +52,7 @@ class Room:
         return bool(self._failing)
 
     def note(self, write: str, error: BaseException) -> bool:
-        """Take an error of a write that is tried again later; False: it is no full disk, and stays an error."""
+        """Note a failed write that is tried again later; return False if the disk is not full, and the error stands."""
         if not is_full(error):
             return False
         was_full = self.full
@@ -62,21 +62,21 @@ class Room:
         return True
 
     def clear(self, *writes: str) -> None:
-        """Take writes that went well, or may be tried."""
+        """Note writes that succeeded, or may be tried again."""
         if self._failing.intersection(writes):
             self._failing.difference_update(writes)
             if not self.full:
                 self._tell("disk has room")
 
     async def until(self, name: str, write: Callable[[], T], in_thread: bool = True) -> T:
-        """Return what a write returns, once there is room for it. It is called again: what fails must leave nothing."""
+        """Return the result of a write, retried until there is room for it. A failed attempt must leave no trace."""
         while True:
             try:
-                done = await asyncio.to_thread(write) if in_thread else write()
+                result = await asyncio.to_thread(write) if in_thread else write()
             except Exception as error:
                 if not self.note(name, error):
                     raise
             else:
                 self.clear(name)
-                return done
+                return result
             await asyncio.sleep(PAUSE)

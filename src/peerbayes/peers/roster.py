@@ -1,4 +1,4 @@
-"""Who is in a network, where, and who talks with whom: a value that only the network's authority can sign."""
+"""The roster: members of a network, their addresses and links; only the network's authority can sign it."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ __all__ = ["Member", "Roster", "valid_address"]
 FORMAT = 1
 LARGEST = 4 << 20  # bytes of a signed roster: about 20,000 members with four links each
 HEAD, MIDDLE = b'{"roster":', b',"signature":"'  # of the document, around the roster's text
-SIGNATURE = re.compile(rb'((?:[0-9a-f]{2}){1,80})"}')  # the rest of it
+SIGNATURE = re.compile(rb'((?:[0-9a-f]{2}){1,80})"}')  # the end of the document
 PURPOSE = b"peerbayes roster\n"  # signed along: no other signature of the authority passes for a roster's
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The members of a network and their links. Each change gives a new roster with the next version."""
+    """The members of a network and their links. Each change makes a new roster with the next version."""
 
     network: str
     terms: str  # the digest of what was agreed on
     version: int
     members: tuple[Member, ...]
     links: tuple[tuple[str, str], ...]
-    revoked: tuple[str, ...] = ()  # names that nobody may use any more; some may never have been in a run
+    revoked: tuple[str, ...] = ()  # names that must not be used any more; some may never have been in a run
     closed: bool = False  # nobody else joins: a run can start
 
     def __post_init__(self) -> None:
@@ -49,34 +49,36 @@ class Roster:
         valid_digest("the terms", self.terms)
         if not 0 <= self.version < 2**53:
             raise IdentityError(f"the roster's version is {self.version}; expected a whole number from 0")
-        for what, names in (("member", self._names), ("revoked name", self.revoked)):
+        for noun, names in (("member", self._names), ("revoked name", self.revoked)):
             twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
             if twice:
-                raise IdentityError(f"{what} {min(twice)!r} is in the roster twice; expected each name once")
+                raise IdentityError(f"{noun} {min(twice)!r} is in the roster twice; expected each name once")
         for name in self.revoked:
             identity.valid_name(name)
         object.__setattr__(self, "links", self._sorted_links())
-        if self.closed and len(parts := self.parts()) != 1:
-            shown = "; ".join(" ".join(part[:5]) + (" …" if len(part) > 5 else "") for part in parts[:5])
+        if self.closed and len(components := self.parts()) != 1:
+            shown = "; ".join(
+                " ".join(component[:5]) + (" …" if len(component) > 5 else "") for component in components[:5]
+            )
             raise IdentityError(
-                f"the closed roster falls into {len(parts)} parts ({shown}); expected one: link them by inviting "
+                f"the closed roster falls into {len(components)} parts ({shown}); expected one: link them by inviting "
                 "a peer that is linked to each (--links)"
             )
 
     @cached_property
     def run(self) -> str:
-        """What identifies a run: network, terms, names and links; not versions, addresses or revocations."""
+        """The identity of a run: network, terms, names and links; not versions, addresses or revocations."""
         return hashlib.sha256(canonical([self.network, self.terms, self._names, self.links])).hexdigest()
 
     @cached_property
     def digest(self) -> bytes:
-        """sha256 of everything in it, which is what the authority signs."""
+        """sha256 of the whole roster, as the authority signs it."""
         return hashlib.sha256(self.to_json()).digest()
 
     def place(self, name: str) -> int:
-        """The number of a member, from 0."""
+        """Return the index of a member, from 0."""
         try:
-            return self._places[name]
+            return self._indices[name]
         except KeyError:
             raise IdentityError(
                 f"{name!r:.80} is no member of {self.network} in roster {self.version}; expected one of "
@@ -87,41 +89,41 @@ class Roster:
         return self.members[self.place(name)]
 
     def neighbours(self, name: str) -> tuple[str, ...]:
-        """Those linked with a member, in the members' order; revoked ones too."""
-        return tuple(self._names[place] for place in self._linked[self.place(name)])
+        """Return the names linked to a member, in the members' order; revoked ones too."""
+        return tuple(self._names[index] for index in self._linked[self.place(name)])
 
     def present(self, name: str) -> tuple[str, ...]:
-        """Those linked with a member that are not revoked."""
-        return tuple(other for other in self.neighbours(name) if other not in self.revoked)
+        """Return the names linked to a member that are not revoked."""
+        return tuple(neighbour for neighbour in self.neighbours(name) if neighbour not in self.revoked)
 
     def adjacency(self) -> csr_array:
-        """A [N,N] in the members' order, as `peerbayes.topologies` has it."""
-        pairs = [(self._places[first], self._places[second]) for first, second in self.links]
+        """Return the adjacency matrix A [N, N] in the members' order, as in `peerbayes.topologies`."""
+        pairs = [(self._indices[first], self._indices[second]) for first, second in self.links]
         ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return linked(ends[:, 0], ends[:, 1], len(self.members))
 
     def parts(self, without: Iterable[str] = ()) -> list[tuple[str, ...]]:
-        """The names of each connected part, once some members are taken out."""
-        gone = set(without)
-        left = {place for name, place in self._places.items() if name not in gone}
-        found = []
+        """Return the names of each connected component, without some members."""
+        excluded = set(without)
+        unvisited = {index for name, index in self._indices.items() if name not in excluded}
+        components = []
         for first in range(len(self.members)):
-            part, waiting = [], [first] if first in left else []
-            left.discard(first)
+            component, waiting = [], [first] if first in unvisited else []
+            unvisited.discard(first)
             while waiting:
-                part.append(place := waiting.pop())
-                heard = [other for other in self._linked[place] if other in left]
-                left.difference_update(heard)
-                waiting += heard
-            if part:
-                found.append(tuple(self._names[place] for place in sorted(part)))
-        return found
+                component.append(index := waiting.pop())
+                reached = [neighbour for neighbour in self._linked[index] if neighbour in unvisited]
+                unvisited.difference_update(reached)
+                waiting += reached
+            if component:
+                components.append(tuple(self._names[index] for index in sorted(component)))
+        return components
 
     def with_member(self, member: Member, linked_to: Iterable[str]) -> Roster:
-        """One more member, linked to some of those that are in."""
+        """Return the roster with one more member, linked to some existing ones."""
         if self.closed:
             raise IdentityError(
-                f"{self.network} is closed, and {member.name} would be new; found another network for more members"
+                f"{self.network} is closed, and {member.name} would be new; create another network for more members"
             )
         if member.name in self.revoked:
             raise IdentityError(f"{member.name!r} was revoked in {self.network}; choose another name")
@@ -129,19 +131,19 @@ class Roster:
         return self._next(members=(*self.members, member), links=self.links + links)
 
     def with_changed(self, member: Member) -> Roster:
-        """Another address or certificate for a member; its links stay."""
-        place = self.place(member.name)
+        """Return the roster with another address or certificate for a member; its links stay."""
+        index = self.place(member.name)
         if member.name in self.revoked:
             raise IdentityError(f"{member.name!r} was revoked in {self.network}; it cannot come back")
-        return self._next(members=(*self.members[:place], member, *self.members[place + 1 :]))
+        return self._next(members=(*self.members[:index], member, *self.members[index + 1 :]))
 
     def with_revoked(self, name: str) -> Roster:
-        """Nobody may listen to this member any more. The run stays the same, so that the others go on."""
+        """Return the roster with a member revoked. The run stays the same, so that the others continue."""
         self.place(name)
         return self._next(revoked=(*self.revoked, name))
 
     def without(self, name: str) -> Roster:
-        """A member taken out before the network is closed, and revoked, since it has a certificate."""
+        """Return the roster without a member, before the network is closed; its certificate is revoked."""
         self.place(name)
         if self.closed:
             raise IdentityError(f"{self.network} is closed: {name} can be revoked, not taken out")
@@ -152,17 +154,17 @@ class Roster:
         )
 
     def with_closed(self) -> Roster:
-        """Nobody else joins: a run can start."""
+        """Return the closed roster: nobody else joins, and a run can start."""
         if self.closed:
             raise IdentityError(f"{self.network} is closed already; there is nothing to do")
         return self._next(closed=True)
 
     def to_json(self) -> bytes:
-        """The one text that stands for this roster."""
+        """Return the canonical text of this roster."""
         return canonical({"format": FORMAT, **asdict(self)})
 
     def signed(self, authority_key_pem: bytes) -> bytes:
-        """The document that members pass on."""
+        """Return the signed document that members pass on."""
         signature = identity.sign(authority_key_pem, PURPOSE + self.to_json())
         document = canonical({"roster": json.loads(self.to_json()), "signature": signature.hex()})
         if len(document) > LARGEST:
@@ -173,7 +175,7 @@ class Roster:
 
     @classmethod
     def verified(cls, content: bytes, authority_certificate_pem: bytes) -> Roster:
-        """The roster of a document, once the authority is known to have signed exactly that."""
+        """Return the roster of a document, once the authority's signature is verified."""
         if len(content) > LARGEST:
             raise IdentityError(f"the roster has {len(content)} bytes; expected at most {LARGEST}")
         text, signature = _split(content)
@@ -208,57 +210,61 @@ class Roster:
         return roster
 
     def differences(self, other: Roster) -> list[str]:
-        """Where two rosters differ, a line each: "version: 3 against 4"."""
-        found = [
+        """Return the differences between two rosters, a line each: "version: 3 against 4"."""
+        differences = [
             f"{name}: {getattr(self, name)} against {getattr(other, name)}"
             for name in ("network", "terms", "version", "closed")
             if getattr(self, name) != getattr(other, name)
         ]
-        ours, theirs = ({member.name: member for member in roster.members} for roster in (self, other))
-        found += _one_sided("member", ours, theirs)
-        for name in ours.keys() & theirs.keys():
-            for what in ("address", "certificate"):
-                here, there = getattr(ours[name], what), getattr(theirs[name], what)
-                found += [f"{what} of {name}: {here} against {there}"] * (here != there)
-        found += _one_sided("link", map(" - ".join, self.links), map(" - ".join, other.links))
-        found += _one_sided("revoked", self.revoked, other.revoked)
-        if not found and self != other:
-            found.append("order: the same members in another order")
-        return found
+        own_members = {member.name: member for member in self.members}
+        other_members = {member.name: member for member in other.members}
+        differences += _one_sided("member", own_members, other_members)
+        for name in own_members.keys() & other_members.keys():
+            for attribute in ("address", "certificate"):
+                values = getattr(own_members[name], attribute), getattr(other_members[name], attribute)
+                if values[0] != values[1]:
+                    differences.append(f"{attribute} of {name}: {values[0]} against {values[1]}")
+        differences += _one_sided("link", map(" - ".join, self.links), map(" - ".join, other.links))
+        differences += _one_sided("revoked", self.revoked, other.revoked)
+        if not differences and self != other:
+            differences.append("order: the same members in another order")
+        return differences
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(member.name for member in self.members)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self._names)}
+    def _indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self._names)}
 
     @cached_property
     def _linked(self) -> list[list[int]]:
-        """The places of each member's neighbours, in order."""
-        found: list[list[int]] = [[] for _ in self.members]
+        """The indices of each member's neighbours, in order."""
+        neighbour_indices: list[list[int]] = [[] for _ in self.members]
         for first, second in self.links:
-            found[self._places[first]].append(self._places[second])
-            found[self._places[second]].append(self._places[first])
-        return [sorted(places) for places in found]
+            neighbour_indices[self._indices[first]].append(self._indices[second])
+            neighbour_indices[self._indices[second]].append(self._indices[first])
+        return [sorted(indices) for indices in neighbour_indices]
 
     def _sorted_links(self) -> tuple[tuple[str, str], ...]:
-        """Links in one order, so that equal networks have equal runs."""
-        found = set()
+        """Return the links in canonical order, so that equal networks have equal runs."""
+        pairs = set()
         for first, second in self.links:
             pair = tuple(sorted((self.place(first), self.place(second))))
-            if first == second or pair in found:
-                raise IdentityError(f"the link {first} - {second} is to itself or there twice; leave it out")
-            found.add(pair)
-        return tuple((self._names[first], self._names[second]) for first, second in sorted(found))
+            if first == second or pair in pairs:
+                raise IdentityError(
+                    f"the link {first} - {second} is to itself, or occurs twice; leave it out"
+                )
+            pairs.add(pair)
+        return tuple((self._names[first], self._names[second]) for first, second in sorted(pairs))
 
     def _next(self, **changes: object) -> Roster:
         return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]
 
 
 def _split(content: bytes) -> tuple[bytes, bytes]:
-    """Return the text of a document and its signature, and read neither: whoever sends junk has it read by nobody."""
+    """Return the text of a document and its signature without parsing either: junk is never parsed."""
     before, middle, after = content.rpartition(MIDDLE)
     signature = SIGNATURE.fullmatch(after)
     if not before.startswith(HEAD) or not middle or signature is None:
@@ -269,9 +275,9 @@ def _split(content: bytes) -> tuple[bytes, bytes]:
     return before[len(HEAD) :], bytes.fromhex(signature[1].decode())
 
 
-def _one_sided(what: str, ours: Iterable[str], theirs: Iterable[str]) -> list[str]:
-    here, there = dict.fromkeys(ours), dict.fromkeys(theirs)
+def _one_sided(noun: str, first: Iterable[str], second: Iterable[str]) -> list[str]:
+    in_first, in_second = dict.fromkeys(first), dict.fromkeys(second)
     return [
-        *(f"{what} {name}: only in the first" for name in here if name not in there),
-        *(f"{what} {name}: only in the second" for name in there if name not in here),
+        *(f"{noun} {name}: only in the first" for name in in_first if name not in in_second),
+        *(f"{noun} {name}: only in the second" for name in in_second if name not in in_first),
     ]

@@ -1,4 +1,4 @@
-"""A peer's rounds: hear, learn, judge, store; only then may neighbours have what it says next."""
+"""A peer's rounds: receive, learn, evaluate, store; only then may neighbours have its next message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
 
 
 class Rounds:
-    """From the first round, or the one after the last that is stored, to the last."""
+    """Runs all rounds after the last stored one."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Rounds:
         self._left_out: tuple[str, ...] = ()
 
     async def run(self, agreed: Agreed, judge: Judge) -> np.ndarray:
-        """S [C, K] of this peer's model."""
+        """Run the rounds; return S [C, K] of this peer's model."""
         standing, learner = self._standing, agreed.learner
         state = await self._begun(agreed)
         self._parted.strike_off(learner.struck(state))
@@ -76,7 +76,7 @@ class Rounds:
         return stats
 
     async def _write_model(self, agreed: Agreed, stats: np.ndarray, in_thread: bool) -> None:
-        """Write the model as it is now. Where the disk is full, the one that is there stays until there is room."""
+        """Write the current model. While the disk is full, the previous file stays."""
         try:
             if in_thread:
                 await asyncio.to_thread(self._model.write, agreed, stats)
@@ -89,7 +89,7 @@ class Rounds:
             self._standing.room.clear("model")
 
     async def _begun(self, agreed: Agreed) -> Any:
-        """The state before the next round: the first one, or the last that is stored."""
+        """Return the state before the next round: the initial one, or the last one stored."""
         stored = self._store.last()
         if agreed.private is not None:
             agreed.private.done = rounds_in(self._store.releases())
@@ -112,35 +112,35 @@ class Rounds:
     def _learned(
         self, agreed: Agreed, judge: Judge, state: Any, heard: dict[str, Any], missing: tuple[str, ...]
     ) -> Prepared:
-        """One round, not stored yet. In a thread where it takes long, so that neighbours get answers meanwhile."""
+        """Compute one round, not stored yet; in a thread if it is slow, so that neighbours are answered meanwhile."""
         before, state = state, agreed.learner.step(state, self._gathered(state, heard))
-        turn, figures = self._standing.turn + 1, {}
-        if turn == self._standing.terms.rounds or time.monotonic() > judge.due:
+        round_index, figures = self._standing.turn + 1, {}
+        if round_index == self._standing.terms.rounds or time.monotonic() > judge.due:
             figures = judge.figures(agreed.learner.read(state))
             figures["disagreement"] = agreed.learner.apart(before, heard)
         reference = None
-        if turn == self._standing.terms.rounds - last_rounds(self._standing.terms.rounds):
+        if round_index == self._standing.terms.rounds - last_rounds(self._standing.terms.rounds):
             reference = agreed.learner.read(state)
         return self._outbox.prepared(
-            agreed, turn, state, tuple(heard), missing, figures, self._left_out, reference
+            agreed, round_index, state, tuple(heard), missing, figures, self._left_out, reference
         )
 
     def _gathered(self, state: Any, heard: dict[str, Any]) -> Any:
-        """What the learner takes: the messages heard, or their sum where they are masked."""
+        """Return the input of the learner: the messages received, or their sum where they are masked."""
         standing = self._standing
         if (masked := standing.masked) is None:
             return heard
         try:
-            found = masked.summed(state, heard, standing.turn + 1)
+            group_sum = masked.summed(state, heard, standing.turn + 1)
         except RefusedMessage as error:
             standing.refuse("the group", error)
-            found = Summed(None, why=f"refused: {error.reason}")
-        if found.total is None and masked.neighbours:
-            standing.tell("skipped", round=standing.turn + 1, why=found.why)
-        return found
+            group_sum = Summed(None, why=f"refused: {error.reason}")
+        if group_sum.total is None and masked.neighbours:
+            standing.tell("skipped", round=standing.turn + 1, why=group_sum.why)
+        return group_sum
 
     def _close(self, agreed: Agreed, ready: Prepared, messages: Messages) -> None:
-        """Go on to the next round: what was stored may be asked for."""
+        """Advance to the next round: what was stored may now be requested."""
         standing = self._standing
         standing.turn += 1
         self._left_out = self._ahead(agreed)
@@ -156,19 +156,19 @@ class Rounds:
         )  # fmt: skip
 
     def _ahead(self, agreed: Agreed) -> tuple[str, ...]:
-        """Return the neighbours that have closed the coming round already: what this peer says in it comes too late."""
+        """Return the neighbours that have already closed the coming round: this peer's message is too late for them."""
         coming = self._standing.turn + 1
         return tuple(name for name in agreed.learner.neighbours if self._standing.line(name).done >= coming)
 
     def _refuse_alone(self) -> None:
-        """Stop where so many were revoked that this peer has no group any more."""
+        """Stop if so many members were revoked that this peer no longer has a group."""
         masked, name, roster = self._standing.masked, self._standing.name, self._standing.roster
         if masked is not None and masked.neighbours and name not in masked.groups(roster):
             raise PeerError(
                 f"roster {roster.version} revoked {', '.join(roster.revoked)}, and fewer than {MIN_GROUP} "
-                f"neighbours of {name} are left to sum; the model stays as it is. Found another network to go on"
+                f"neighbours of {name} are left to sum; the model stays as it is. Create another network to continue"
             )
 
 
 def _flat(nested: Any) -> list[np.ndarray]:
-    return [part for inner in nested for part in _flat(inner)] if isinstance(nested, list) else [nested]
+    return [array for inner in nested for array in _flat(inner)] if isinstance(nested, list) else [nested]

@@ -1,4 +1,4 @@
-"""A peer as a process: its folder, its data, its node, and a clean end when it is told to stop."""
+"""A peer as a process: its folder, its data, its node, and a clean end when it is stopped."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ log = logging.getLogger("peerbayes.peer")
 
 FLUSH = 1.0  # seconds between two writes of what happened
 WATCH = 0.5  # seconds between two looks at the roster in the folder
-ALONE = 60.0  # seconds after which a peer that nobody has asked anything says so
+ALONE = 60.0  # seconds after which a peer that nobody has called warns about it
 
 
 def tables_of(peer: Peer) -> tuple[Table, Table | None]:
-    """The peer's features and labels, as the agreement names them: to learn from, and to test on."""
+    """Return the peer's features and labels as named in the agreement: for training, and held out."""
     terms, settings = peer.terms, peer.settings
     columns = [*terms.features, terms.label] if terms.features else ()
     read = sources.read(settings.data, settings.query, columns, terms.texts)
     rows = sources.labelled(read, terms.label, terms.features)
     if terms.privacy.epsilon is not None:
-        # all of them, also those that will be tested on once the others are at work
+        # all of them, also the held-out rows, which are used only once the run is under way
         refuse_values(*rows, terms)
     return held_out(*rows, settings.hold_out, split_key(peer.folder) if settings.hold_out else b"")
 
@@ -68,20 +68,20 @@ class Stopped:
     by: int | None = None
     """The signal that stopped it."""
     verdict: Verdict | None = None
-    """What is said of a run that is done."""
+    """The verdict on a completed run."""
 
 
 async def serve(
-    home: Home, linger: float, journal_to: list[Journal] | None = None, held: Lock | None = None
+    home: Home, linger: float, journal_to: list[Journal] | None = None, process_lock: Lock | None = None
 ) -> Stopped:
-    """Run the peer of a folder until it is done, or until SIGTERM or SIGINT. `held` is told what it is at."""
+    """Run the peer of a folder until it is done, or until SIGTERM or SIGINT. `process_lock` shows its phase."""
     peer = home.load()
     refuse_broken(home.state_path, home.audit_path)
     refuse_overspent(home, peer)
     (frame, labels), away = tables_of(peer)
     descriptors.raise_limit()
     spare = Spare()
-    store = await _opened(home, held)
+    store = await _opened(home, process_lock)
     journal, audit = Journal(store), AuditLog(home.audit_path)
     if journal_to is not None:
         journal_to.append(journal)
@@ -89,8 +89,8 @@ async def serve(
     node = Node(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
         frame, labels, store, transport, audit,
-        model=home.model_path, newer=lambda signed: spare.run(lambda: _kept(home, signed)), told=journal, linger=linger,
-        away=away,
+        model=home.model_path, newer=lambda signed: spare.run(lambda: _keep_roster(home, signed)), told=journal,
+        linger=linger, away=away,
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():
@@ -101,7 +101,7 @@ async def serve(
     beside = Beside(work)
     beside.add("the watch of the roster in the folder", lambda: _watch(home, journal, node, spare))
     beside.add("the server for neighbours", transport.guard)
-    beside.add("the writing of what happens", lambda: _flush(home, journal, node, held))
+    beside.add("the writing of what happens", lambda: _flush(home, journal, node, process_lock))
     caught: list[int] = []
     with _signals(work, caught):
         try:
@@ -119,19 +119,19 @@ async def serve(
             _closed(journal, node)
 
 
-async def _opened(home: Home, held: Lock | None) -> Store:
-    """The store, once the disk has room for it."""
+async def _opened(home: Home, process_lock: Lock | None) -> Store:
+    """Open the store, once the disk has room for it."""
 
-    def tell(what: str) -> None:
-        log.warning(LINES[what])
-        if held is not None:
-            held.tell(WAITING if what == "disk full" else "starting")
+    def tell(event: str) -> None:
+        log.warning(LINES[event])
+        if process_lock is not None:
+            process_lock.tell(WAITING if event == "disk full" else "starting")
 
     return await Room(tell).until("store", lambda: Store(home.state_path), in_thread=False)
 
 
 def _closed(journal: Journal, node: Node) -> None:
-    """The last words; whatever goes wrong with them must not hide why the peer stops."""
+    """Write the last notes and close; errors here must not hide why the peer stops."""
     for write in (lambda: journal.flush(node.lines), node.audit.close, node.store.close):
         try:
             write()
@@ -140,13 +140,13 @@ def _closed(journal: Journal, node: Node) -> None:
                 log.warning(f"the last notes could not be written: {type(error).__name__}: {error}")
 
 
-def _kept(home: Home, signed: bytes) -> Roster:
-    """A valid roster; on disk, where it is newer than the one there."""
+def _keep_roster(home: Home, signed: bytes) -> Roster:
+    """Return a valid roster, and store it if it is newer than the one on disk."""
     return home.keep_roster(signed) or Roster.verified(signed, home.authority_path.read_bytes())
 
 
 async def _watch(home: Home, journal: Journal, node: Node, spare: Spare) -> None:
-    """Take a roster that its owner put into the folder with `join`."""
+    """Adopt a roster that its owner put into the folder with `join`."""
     refused = b""
     while True:
         await asyncio.sleep(WATCH)
@@ -156,24 +156,24 @@ async def _watch(home: Home, journal: Journal, node: Node, spare: Spare) -> None
         try:
             await node.adopt_offered(signed)
         except RefusedMessage as error:
-            refused = signed  # said once
+            refused = signed  # reported once
             journal.refused("this folder", error.reason, str(error))
 
 
-async def _flush(home: Home, journal: Journal, node: Node, held: Lock | None) -> None:
-    """Write what happened, and what this peer is at."""
-    room, began, said = node.standing.room, time.monotonic(), None
+async def _flush(home: Home, journal: Journal, node: Node, process_lock: Lock | None) -> None:
+    """Write the journal and the peer's phase regularly."""
+    room, began, last_warning = node.standing.room, time.monotonic(), None
     while True:
         await asyncio.sleep(FLUSH)
-        if held is not None:
-            held.tell(node.standing.phase)
+        if process_lock is not None:
+            process_lock.tell(node.standing.phase)
         try:
             await asyncio.to_thread(node.remember)
             await asyncio.to_thread(journal.flush, dict(node.lines))
             unreached = node.unreached() if time.monotonic() - began > ALONE else ""
-            if unreached != said:
+            if unreached != last_warning:
                 await asyncio.to_thread(node.store.keep, UNREACHED, unreached)
-                said = unreached
+                last_warning = unreached
                 if unreached:
                     journal("warning", {"warning": unreached})
         except (OSError, sqlite3.Error) as error:
@@ -181,13 +181,13 @@ async def _flush(home: Home, journal: Journal, node: Node, held: Lock | None) ->
                 raise
         else:
             room.clear("journal")
-        if room.full and not is_scarce(home.folder):  # what others did not get is tried when they ask again
+        if room.full and not is_scarce(home.folder):  # failed replies are retried when others ask again
             room.clear("request", "audit")
 
 
 @contextlib.contextmanager
 def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
-    """SIGTERM and SIGINT end the work; the state is on disk at any time."""
+    """Cancel the work at SIGTERM and SIGINT; the state is always on disk."""
     loop = asyncio.get_running_loop()
 
     def stop(number: int) -> None:
@@ -204,7 +204,7 @@ def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
 
 
 def set_aside(home: Home) -> Path | None:
-    """Move the state of a run away, so that another can begin; where it is now. The audit log says so first."""
+    """Move the state of a run aside, so that another can begin; return its new path. The audit log records it first."""
     state, start = None, 0
     if home.state_path.exists():
         with contextlib.closing(Store(home.state_path)) as store:
@@ -219,24 +219,24 @@ def set_aside(home: Home) -> Path | None:
 
 
 def _log_left(home: Home, state: str | None, start: int) -> None:
-    """Write down that a state's run is given up, and that of states that are gone; a damaged log is set aside."""
+    """Log that the run of this state, and of states that are lost, is given up; a damaged log is set aside."""
     try:
-        known = Log.of(Tail(home.audit_path)).states
+        states = Log.of(Tail(home.audit_path)).states
     except PeerError:
-        known = {}
+        states = {}
         home.audit_path.replace(_free(home, "audit.left-{}.jsonl"))
-    left = {name: each.start for name, each in known.items() if each.committed and not each.left}
+    abandoned = {name: entry.start for name, entry in states.items() if entry.committed and not entry.left}
     if state is not None:
-        left[state] = max(start, left.get(state, 0))
-    if not left:
+        abandoned[state] = max(start, abandoned.get(state, 0))
+    if not abandoned:
         return
     with contextlib.closing(AuditLog(home.audit_path)) as audit:
-        for name, last in left.items():
+        for name, last in abandoned.items():
             audit.add("", LEFT, 0, b"", state=name, start=last)  # the next state counts on from there
 
 
 def _free(home: Home, pattern: str) -> Path:
-    """The first path of a numbered kind that is free."""
+    """Return the first free path of a numbered pattern."""
     number = 1
     while (target := home.folder / pattern.format(number)).exists():
         number += 1

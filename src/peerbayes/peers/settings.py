@@ -1,4 +1,4 @@
-"""A peer's settings: what its owner decides alone, in `peer.toml`."""
+"""A peer's settings, which its owner alone decides: `peer.toml`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What a peer's owner decides alone."""
+    """The settings that a peer's owner alone decides."""
 
     name: str  # lower-case letters, digits and -, as in its certificate
     address: str  # host:port where neighbours reach it
@@ -42,14 +42,14 @@ class Settings:
         valid_address(self.listen)
         if isinstance(self.hold_out, bool) or not 0 <= self.hold_out < 1:
             raise ConfigurationError(f"hold_out is {self.hold_out!r}; expected a share from 0 to below 1")
-        for name, asked in self.require.items():
+        for name, requirement in self.require.items():
             if name not in DEMANDS:
                 raise ConfigurationError(
                     f"{name!r} is no entry of [require]; expected one of {', '.join(DEMANDS)}"
                 )
             fits, expected = DEMANDS[name].check
-            if not fits(asked):
-                raise ConfigurationError(f"require.{name} is {asked!r:.80}; expected {expected}")
+            if not fits(requirement):
+                raise ConfigurationError(f"require.{name} is {requirement!r:.80}; expected {expected}")
         if not self.data or is_url(self.data) != bool(self.query):
             raise ConfigurationError(
                 f"the data is {without_password(self.data)!r} and the query {self.query!r}; expected a file alone, or "
@@ -58,14 +58,14 @@ class Settings:
 
     @classmethod
     def read(cls, path: Path) -> Settings:
-        """The settings in a file; a path in it is relative to the file's folder, and absolute from here on."""
+        """Read the settings in a file; a data path relative to the file's folder becomes absolute."""
         text = text_of(path)
         content = table(text, str(path))
         for name, value in content.items():
             if name not in cls.__dataclass_fields__:
-                known = ", ".join(cls.__dataclass_fields__)
+                names = ", ".join(cls.__dataclass_fields__)
                 raise ConfigurationError(
-                    f"{path}{line(text, name)}: {name!r} is no setting; expected one of {known}"
+                    f"{path}{line(text, name)}: {name!r} is no setting; expected one of {names}"
                 )
             if name == "require":
                 if not isinstance(value, dict):
@@ -73,10 +73,10 @@ class Settings:
                         f"{path}{line(text, name)}: require is {value!r:.80}; expected a section [require]"
                     )
                 continue
-            expected, what = EXPECTED.get(name, ((str,), "a text"))
+            expected, description = EXPECTED.get(name, ((str,), "a text"))
             if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
                 raise ConfigurationError(
-                    f"{path}{line(text, name)}: {name} is {value!r:.80}; expected {what}"
+                    f"{path}{line(text, name)}: {name} is {value!r:.80}; expected {description}"
                 )
         for name in ("name", "address", "data"):
             if name not in content:
@@ -89,14 +89,14 @@ class Settings:
             raise ConfigurationError(f"{path}: {problem}") from problem
 
     def to_toml(self, folder: Path) -> str:
-        """The file in `folder`; data in there are written relative to it, so that the folder can be moved."""
+        """Return the text of the file in `folder`; a data path inside it is relative, so the folder can be moved."""
         data, usual = self.data, everywhere(self.address)
         if not is_url(data):
             path = Path(data).absolute()
             data = str(
                 path.relative_to(folder.absolute()) if path.is_relative_to(folder.absolute()) else path
             )
-        lines = [
+        text_lines = [
             "# The settings of one peer; they stay on its machine.",
             f"name = {string(self.name)}",
             f"address = {string(self.address)}  # where neighbours reach it",
@@ -104,33 +104,33 @@ class Settings:
             f"data = {string(data)}  # a .csv or .parquet file, or a database's SQLAlchemy URL",
         ]
         if self.query is not None:
-            lines.append(f"query = {string(self.query)}  # gives the rows")
-        lines.append(
+            text_lines.append(f"query = {string(self.query)}  # gives the rows")
+        text_lines.append(
             f"{'' if self.hold_out else '# '}hold_out = {self.hold_out or 0.2}  # share of the rows to test on, and "
             "not to learn from"
         )
         if self.show_exact_figures:
-            lines.append(
+            text_lines.append(
                 "show_exact_figures = true  # errors on these rows, without noise, also to other machines"
             )
         if self.require:
-            lines += ["", "[require]  # of the agreement: this peer runs with no less"]
-            lines += [f"{name} = {written(asked)}" for name, asked in self.require.items()]
-        return "\n".join(lines) + "\n"
+            text_lines += ["", "[require]  # of the agreement: this peer runs with no less"]
+            text_lines += [f"{name} = {written(requirement)}" for name, requirement in self.require.items()]
+        return "\n".join(text_lines) + "\n"
 
 
 def is_url(data: str) -> bool:
-    """Whether data is a database's URL rather than a file."""
+    """Return whether data is a database's URL rather than a file."""
     return "://" in data
 
 
 def without_password(data: str) -> str:
-    """A URL as it may be shown."""
-    scheme, given, rest = data.partition("://")
-    return f"{scheme}://…@{rest.rpartition('@')[2]}" if given and "@" in rest else data
+    """Return a URL without user and password, as it may be shown."""
+    scheme, separator, location = data.partition("://")
+    return f"{scheme}://…@{location.rpartition('@')[2]}" if separator and "@" in location else data
 
 
 def everywhere(address: str) -> str:
-    """The port of an address, on all interfaces of this machine."""
+    """Return the port of an address on all interfaces of this machine."""
     host, _, port = valid_address(address).rpartition(":")
     return f"[::]:{port}" if host.startswith("[") else f"0.0.0.0:{port}"

@@ -1,8 +1,8 @@
-"""What a peer has told of its rows with noise so far: in the run of its folder, and in all others that it knows of.
+"""The privacy ledger: what a peer has released of its rows so far, in the run of its folder and in earlier ones.
 
-The ledger of a folder is the union of what lies there: the state, states of runs that were left, and every audit log
-(`audit*.jsonl`), where each release is written with its cost. So a release counts once, and whatever is lost of these
-files counts as long as one of them has it. It belongs to the rows of the folder, and not to a run.
+The ledger of a folder is the union of its files: the state, states of runs that were left, and every audit log
+(`audit*.jsonl`), where each release is written with its cost. So a release counts once, as long as one of these
+files has it. It belongs to the rows of the folder, and not to a run.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ASIDE = "state.left-*.sqlite"  # as `service.set_aside` calls states of runs tha
 LOGS = "audit*.jsonl"  # this folder's audit log, those that were set aside, and those of copies that were put beside it
 
 
-def epsilon_of(ledger: Iterable[Mapping[str, Any]], delta: float, more: float = 0.0) -> float:
-    """ε of everything in a ledger, and of `more` μ² beside it: releases of Gaussian noise compose exactly."""
-    squared = math.fsum([more, *(float(entry["cost"]) for entry in ledger)])
+def epsilon_of(ledger: Iterable[Mapping[str, Any]], delta: float, extra_cost: float = 0.0) -> float:
+    """Return ε of a ledger plus `extra_cost` μ²: releases of Gaussian noise compose exactly."""
+    squared = math.fsum([extra_cost, *(float(entry["cost"]) for entry in ledger)])
     return accounting.epsilon_of(math.sqrt(squared), delta) + accounting.DISCRETE if squared > 0 else 0.0
 
 
 def earlier(home: Home) -> list[dict[str, Any]]:
-    """Every release that the folder knows of, but for those of its state."""
+    """Return every release recorded in the folder, except those of its state."""
     releases: dict[tuple[str, bytes], dict[str, Any]] = {}
     for path in sorted(home.folder.glob(ASIDE)):
         with contextlib.closing(Store(path, readonly=True)) as store:
@@ -46,23 +46,23 @@ def earlier(home: Home) -> list[dict[str, Any]]:
 
 
 def current(home: Home) -> list[dict[str, Any]]:
-    """The releases of the folder's state."""
+    """Return the releases of the folder's state."""
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
         return store.releases()
     return []
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[str, bytes]:
-    """What tells a release from others: noise makes no two alike."""
+    """Return the identity of a release: noise makes no two alike."""
     return entry["name"], entry["digest"]
 
 
 def _logged(path: Path) -> Iterator[dict[str, Any]]:
-    """The releases in an audit log, be it whole or damaged: what can be read of it counts."""
+    """Yield the releases in an audit log, intact or damaged: every readable line counts."""
     with path.open("rb") as file:
-        for line in file:
+        for log_line in file:
             try:
-                entry = json.loads(line)
+                entry = json.loads(log_line)
                 name, cost, digest = str(entry["what"]), float(entry["cost"]), bytes.fromhex(entry["digest"])
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
@@ -71,12 +71,12 @@ def _logged(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _planned(promise: Privacy) -> float:
-    """μ² of a whole run."""
+    """Return μ² of a complete run."""
     return accounting.mu_of(promise.epsilon, promise.delta) ** 2
 
 
 def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
-    """What this peer's rows have been told about; None where nothing is promised."""
+    """Return the privacy spent on this peer's rows; None without a privacy guarantee."""
     promise = peer.terms.privacy.promise
     if promise is None:
         return None
@@ -90,16 +90,16 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
 
 
 def refuse_overspent(home: Home, peer: Peer) -> None:
-    """Refuse a run that, with those before it, would spend more than its owner allows."""
+    """Refuse a run that, with earlier ones, would spend more than the owner allows."""
     promise, most = peer.terms.privacy.promise, peer.settings.require.get("epsilon")
     before = earlier(home)
     if promise is None or most is None or not before:
         return
     planned = _planned(promise)
-    whole = epsilon_of(before, promise.delta, planned)
-    if whole > most * (1 + 1e-9):
+    total_epsilon = epsilon_of(before, promise.delta, planned)
+    if total_epsilon > most * (1 + 1e-9):
         raise NeedsPerson(
             f"other runs of {home.folder} have spent epsilon = {epsilon_of(before, promise.delta):.4g} on "
-            f"these rows, and this one would make it {whole:.4g}; {home.settings_path} allows {most:g} in all. Raise "
-            "require.epsilon if that may be; rows of other people belong in another folder"
+            f"these rows, and this one would make it {total_epsilon:.4g}; {home.settings_path} allows {most:g} in all. "
+            "Raise require.epsilon if that is acceptable; rows of other people belong in another folder"
         )

@@ -1,4 +1,4 @@
-"""Where a peer stands: who it is, how far it is, and what it knows of its neighbours. All parts of a node share it."""
+"""The session of a peer: its identity, its progress and the state of its neighbours, shared by all parts of a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peerbayes.peers.wire import Process, Request
 
 @dataclass(frozen=True)
 class Membership:
-    """Who this peer is, and in what network."""
+    """This peer's name and network."""
 
     name: str
     terms: Terms
@@ -30,56 +30,56 @@ class Membership:
 
 @dataclass
 class Line:
-    """What is known of a neighbour."""
+    """The known state of a neighbour."""
 
     done: int = 0
     seen: float | None = None
     note: str = ""
     roster: int = -1
-    """The version that it says it has."""
+    """The roster version that it reports."""
     tried: int = -1
-    """The version that it was last asked for: asking once is enough."""
+    """The version last requested from it: one request is enough."""
     offered: int = -1
-    """The version that it was last given."""
+    """The version last sent to it."""
     left: bool = False
     rival: bytes = b""
-    """The digest of another roster of this peer's version that it says it has."""
+    """The digest of a different roster of the same version that it reports."""
     wanted: bool = False
-    """Whether that roster is still to be asked for."""
+    """Whether that roster is still to be requested."""
     answered: bool = False
-    """Whether it has answered this peer since that started."""
+    """Whether it has answered since this peer started."""
 
 
 @dataclass(eq=False)
 class Standing:
-    """Facts, and one voice: the parts of a node change the facts, and tell what happens."""
+    """Shared state of a node and its events: the parts of a node update the state and emit events."""
 
     own: Membership
     told: Callable[[str, dict[str, Any]], None]
     news: News = field(default_factory=News)
     turn: int = 0
-    """The last round that is done, and stored."""
+    """The last completed and stored round."""
     stored: int = 0
-    """Rounds and releases in its state."""
+    """Number of rounds and releases in its state."""
     agreed: Agreed | None = None
     lines: dict[str, Line] = field(default_factory=dict)
     halted: PeerError | None = None
-    """Why this peer stops; from then on nothing leaves it."""
+    """Why this peer stops; from then on it sends nothing."""
     stop: Callable[[], object] = lambda: None
-    """Ends the work under way."""
+    """Cancels the work in progress."""
     process: Callable[[], Process | None] = lambda: None
-    """Which process of this peer speaks."""
+    """Returns the process that acts for this peer."""
     step: str = "starting"
-    """What this peer is at, in a few words."""
+    """The current phase, in a few words."""
     asked_by: float | None = None
-    """When somebody last asked this peer anything; None: nobody has since it started."""
+    """When this peer last received a request; None: not since it started."""
 
     def __post_init__(self) -> None:
         self.room = Room(self.tell)
 
     @property
     def phase(self) -> str:
-        """What `status` and metrics show."""
+        """The phase that `status` and metrics show."""
         return WAITING if self.room.full else self.step
 
     @property
@@ -96,12 +96,12 @@ class Standing:
 
     @property
     def neighbours(self) -> tuple[str, ...]:
-        """Those that are still there."""
+        """Names of the neighbours that are still active."""
         return tuple(name for name in self.roster.present(self.name) if not self.line(name).left)
 
     @property
     def kind(self) -> wire.Kind:
-        """What this network's messages are."""
+        """The kind of this network's messages."""
         return "masked" if self.terms.privacy.secure_sum else "round"
 
     @property
@@ -112,38 +112,38 @@ class Standing:
     def line(self, name: str) -> Line:
         return self.lines.setdefault(name, Line())
 
-    def request(self, kind: wire.Kind, **more: Any) -> Request:
-        """A question as this peer asks it now."""
+    def request(self, kind: wire.Kind, **fields: Any) -> Request:
+        """Return a request with this peer's current state."""
         return Request(
             wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version,
-            roster_digest=self.roster.digest, process=self.process(), **more,
+            roster_digest=self.roster.digest, process=self.process(), **fields,
         )  # fmt: skip
 
     def halt(self, error: PeerError) -> bool:
-        """Let nothing more leave this peer, which is to stop; whether it was not to before."""
+        """Stop sending, since this peer is to stop; return whether this is the first reason."""
         first, self.halted = self.halted is None, self.halted or error
         return first
 
     def compare_rosters(self, neighbour: str, version: int, digest: bytes) -> None:
-        """Notice a neighbour with another roster of the same version: their authority has signed two."""
-        line, roster = self.line(neighbour), self.roster
-        if not digest or version != roster.version or digest in (roster.digest, line.rival):
+        """Report a neighbour with a different roster of the same version: the authority has signed two."""
+        neighbour_state, roster = self.line(neighbour), self.roster
+        if not digest or version != roster.version or digest in (roster.digest, neighbour_state.rival):
             return
-        line.rival, line.wanted = digest, True
-        told = (
+        neighbour_state.rival, neighbour_state.wanted = digest, True
+        detail = (
             f"{neighbour} has another roster {version}, {digest.hex():.12} and not {roster.digest.hex():.12}: one of "
             "the two is not what all members have"
         )
-        self.refuse(neighbour, RefusedMessage("two rosters", told))
+        self.refuse(neighbour, RefusedMessage("two rosters", detail))
 
-    def tell(self, what: str, **facts: Any) -> None:
-        self.told(what, facts)
+    def tell(self, event: str, **facts: Any) -> None:
+        self.told(event, facts)
 
-    def refuse(self, who: str, error: RefusedMessage) -> None:
-        self.tell("refused", who=who, reason=error.reason, detail=str(error)[:300])
+    def refuse(self, sender: str, error: RefusedMessage) -> None:
+        self.tell("refused", who=sender, reason=error.reason, detail=str(error)[:300])
 
     def note(self, neighbour: str, note: str, lost: bool = False) -> None:
-        line = self.line(neighbour)
-        if line.note != note:
-            line.note = note
+        neighbour_state = self.line(neighbour)
+        if neighbour_state.note != note:
+            neighbour_state.note = note
             self.tell("lost" if lost else "neighbour", neighbour=neighbour, note=note)

@@ -1,4 +1,4 @@
-"""How a peer stands, read from its folder: also while it runs, and also when it does not."""
+"""The status of a peer, read from its folder, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from peerbayes.peers.warnings import days_left, warnings_of
 
 
 class Sent:
-    """What an audit log says of all that left, read again and again; each time only what is new."""
+    """Totals of sent messages from an audit log; each read continues after the last."""
 
     def __init__(self, home: Home) -> None:
         self._tail = Tail(home.audit_path)
         self.messages = self.bytes = 0
         self.problem: str | None = None
-        """Why the log cannot be trusted; what stood before that line counts."""
+        """Why the log cannot be trusted; lines before the problem count."""
 
     def read(self) -> Sent:
         try:
             for entry in self._tail.read() if self.problem is None else ():
-                if entry["to"]:  # the others are of releases and starts, and nothing left with them
+                if entry["to"]:  # other entries record releases and starts, with which nothing was sent
                     self.messages, self.bytes = self.messages + 1, self.bytes + int(entry["bytes"])
         except PeerError as error:
             self.problem = str(error)
@@ -36,14 +36,14 @@ class Sent:
 
 
 def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
-    """Everything that can be told without asking anybody."""
-    peer, now_at = home.load(), phase(home)
+    """Return the status of a peer, as far as its folder shows it."""
+    peer, current_phase = home.load(), phase(home)
     log = (sent or Sent(home)).read()
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "name": peer.name,
         "network": peer.terms.network,
-        "running": now_at is not None,
-        "phase": now_at or "not running",
+        "running": current_phase is not None,
+        "phase": current_phase or "not running",
         "closed": peer.roster.closed,
         "members": len(peer.roster.members),
         "round": 0,
@@ -64,32 +64,34 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
     }
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
         history = store.history()
-        told["round"] = history[-1]["round"] if history else 0
-        told["last_round_at"] = history[-1]["at"] if history else None
-        told["agreed"] = bool(history)
+        report["round"] = history[-1]["round"] if history else 0
+        report["last_round_at"] = history[-1]["at"] if history else None
+        report["agreed"] = bool(history)
         judged = [entry for entry in history if entry["train_error"] is not None]
-        told["judged"] = {name: judged[-1][name] for name in ("round", *FIGURES)} if judged else None
-        told["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
-        told["neighbours"] |= store.neighbours()
-        told["refusals"] = store.refusals()
-        told["verdict"] = json.loads(store.told("verdict") or "null")
-        if told["running"] and (unreached := store.told(UNREACHED)):
-            told["warnings"].append(unreached)
-    for name, line in told["neighbours"].items():
-        line["state"] = "revoked" if name in peer.roster.revoked else state_of(line, told["running"])
-    told["done"] = told["round"] >= told["rounds"]
-    return told
+        report["judged"] = {name: judged[-1][name] for name in ("round", *FIGURES)} if judged else None
+        report["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
+        report["neighbours"] |= store.neighbours()
+        report["refusals"] = store.refusals()
+        report["verdict"] = json.loads(store.told("verdict") or "null")
+        if report["running"] and (unreached := store.told(UNREACHED)):
+            report["warnings"].append(unreached)
+    for name, neighbour in report["neighbours"].items():
+        neighbour["state"] = (
+            "revoked" if name in peer.roster.revoked else state_of(neighbour, report["running"])
+        )
+    report["done"] = report["round"] >= report["rounds"]
+    return report
 
 
-UNREACHED = "unreached"  # what the store calls the warning that nobody has ever reached this peer
+UNREACHED = "unreached"  # key in the store of the warning that nobody has ever reached this peer
 
 
-def state_of(line: dict[str, Any], running: bool) -> str:
-    """How a neighbour is, in a word; whoever does not run cannot know."""
-    if line["note"] == "left":
+def state_of(neighbour: dict[str, Any], running: bool) -> str:
+    """Return the state of a neighbour in a word; it is not known while this peer does not run."""
+    if neighbour["note"] == "left":
         return "left"
     if not running:
         return "not known"
-    if line["note"]:
+    if neighbour["note"]:
         return "down"
-    return "never heard" if line["seen"] is None else "up"
+    return "never heard" if neighbour["seen"] is None else "up"

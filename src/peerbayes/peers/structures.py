@@ -1,4 +1,4 @@
-"""How peers agree on who depends on whom."""
+"""How peers agree on the structure of dependencies between columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peerbayes.schema import Schema
 
 @dataclass(frozen=True)
 class Proposal:
-    """The structure that one peer proposes; nothing from the others."""
+    """The structure that one peer proposes; empty from the others."""
 
     parents: Parents | None = None
 
@@ -35,8 +35,12 @@ class Proposal:
     @classmethod
     def parse(cls, content: bytes) -> Proposal:
         try:
-            given = json.loads(content)
-            parents = None if given is None else tuple(tuple(int(p) for p in own) for own in given)
+            decoded = json.loads(content)
+            parents = (
+                None
+                if decoded is None
+                else tuple(tuple(int(p) for p in column_parents) for column_parents in decoded)
+            )
         except (ValueError, TypeError, RecursionError) as error:
             raise RefusedMessage("unreadable", f"a structure that cannot be read: {error}") from error
         return cls(parents)
@@ -52,29 +56,29 @@ async def agreed_structure(
     weights: np.ndarray,
     checks: Checks | None = None,
 ) -> Parents:
-    """Who depends on whom: from everybody's statistics of pairs, proposed by one peer and checked by all.
+    """Return the structure learned from everybody's pairwise statistics, proposed by one peer and checked by all.
 
     weights  [n] of this peer's rows
-    checks   what others' parts are held to, where members may lie
+    checks   of others' partial sums, where members may lie
     """
     rows, codes = schema.encode(frame), schema.encode_labels(labels)
-    of_rows = None if (weights == 1.0).all() else weights
-    own = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, of_rows)
-    if 8 * own.vector.size > terms.limits.message_bytes:
+    row_weights = None if (weights == 1.0).all() else weights
+    pairs = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, row_weights)
+    if 8 * pairs.vector.size > terms.limits.message_bytes:
         raise PeerError(
-            f"the statistics of all pairs of columns are messages of {8 * own.vector.size:,} bytes; the agreement "
+            f"the statistics of all pairs of columns are messages of {8 * pairs.vector.size:,} bytes; the agreement "
             f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
         )
-    summed = own.from_vector(await pooled("pairs", own.vector, total, checks))
+    summed = pairs.from_vector(await pooled("pairs", pairs.vector, total, checks))
     best = layouts.STRUCTURES[terms.family](summed)
     proposal = await total(Phase("structure", Proposal.parse), Proposal(best if proposes else None))
     if proposal.parents is None:
         raise PeerError("nobody proposed a structure; expected one from the first member of the roster")
     chosen = checked(proposal.parents, summed.continuous, summed.columns)
-    told, most = total_information(summed, chosen), total_information(summed, best)
-    if told < most - 1e-9 * max(1.0, most):
+    information, most = total_information(summed, chosen), total_information(summed, best)
+    if information < most - 1e-9 * max(1.0, most):
         raise PeerError(
-            f"the structure proposed by the first member tells {told:.6g} nats, the best one {most:.6g}; expected the "
-            "best one: its statistics are not everybody's"
+            f"the structure proposed by the first member has {information:.6g} nats, the best one {most:.6g}; expected "
+            "the best one: its statistics are not everybody's"
         )
     return chosen

@@ -1,4 +1,4 @@
-"""The terms of a network: what its members agreed to learn, and how. Everybody holds the same `agreement.toml`."""
+"""The terms of a network: what its members agreed to learn, and how. All members have the same `agreement.toml`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ MOST = 2**31 - 1  # gRPC's largest message limit, and more rounds than anybody w
 Check = tuple[Callable[[Any], bool], str]
 
 
-def _one_of(known: Iterable[str]) -> Check:
-    names = tuple(known)
+def _one_of(choices: Iterable[str]) -> Check:
+    names = tuple(choices)
     return (lambda value: isinstance(value, str) and value in names), f"one of {', '.join(names)}"
 
 
-def _whole(least: int) -> Check:
+def _integer(least: int) -> Check:
     return (
         lambda value: type(value) is int and least <= value <= MOST
     ), f"a whole number from {least} to {MOST}"
 
 
 def _text(value: Any) -> bool:
-    """A name that can be written to a file: not empty, no half of a surrogate pair."""
+    """Return whether a value is a name that can be written to a file: not empty, without lone surrogates."""
     return (
         isinstance(value, str) and value != "" and not any("\ud800" <= letter <= "\udfff" for letter in value)
     )
@@ -56,8 +56,8 @@ def _positive(value: Any, most: float = sys.float_info.max) -> bool:
 LIMIT_CHECKS: dict[str, Check] = {
     "deadline": (_positive, "a positive number of seconds"),
     "quorum": (lambda value: _positive(value, 1.0), "a share of the neighbours, above 0 and at most 1"),
-    "message_bytes": _whole(1024),
-    "rows": _whole(1),
+    "message_bytes": _integer(1024),
+    "rows": _integer(1),
 }
 PRIVACY_CHECKS: dict[str, Check] = {
     "secure_sum": (lambda value: isinstance(value, bool), "true or false"),
@@ -69,8 +69,8 @@ PRIVACY_CHECKS: dict[str, Check] = {
         lambda value: _positive(value) or (value == 0 and not isinstance(value, bool)),
         "0 for none, or a number such as 3",
     ),
-    "colluders": _whole(1),
-    "min_rows": _whole(1),
+    "colluders": _integer(1),
+    "min_rows": _integer(1),
     "rows": (lambda value: value is None or _positive(value), "a positive number of rows"),
 }
 CHECKS: dict[str, Check] = {
@@ -82,9 +82,9 @@ CHECKS: dict[str, Check] = {
     "family": _one_of(known_families()),
     "strategy": _one_of((*STRATEGIES, "relay", "auto")),
     "start": _one_of(STARTS),
-    "rounds": _whole(1),
+    "rounds": _integer(1),
     "lr": (_positive, "a positive number (the paper's is 0.05)"),
-    "local_steps": _whole(1),
+    "local_steps": _integer(1),
     "clip": (lambda value: value is None or _positive(value), "a positive number, or false for no clipping"),
     "classes": (lambda value: isinstance(value, list | tuple), "a list of all values of the label"),
 }
@@ -93,7 +93,7 @@ ROBUST_CHECKS: dict[str, Check] = {
     "combine": _one_of(RULES),
     "guard": (lambda value: isinstance(value, bool), "true or false"),
 }
-DEFENDED = ("exact", "crc")  # strategies whose messages are a peer's own statistics, and can be judged singly
+DEFENDED = ("exact", "crc")  # strategies whose messages are a peer's own statistics, checked singly
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Privacy:
 
     @property
     def promise(self) -> Promise | None:
-        """What is promised of one row; None: nothing."""
+        """The privacy guarantee for one row; None: there is none."""
         if self.epsilon is None:
             return None
         return Promise(
@@ -182,7 +182,7 @@ class Robust:
 
     @property
     def acts(self) -> bool:
-        """Whether anything is done."""
+        """Whether any defence is active."""
         return self.combine != "mean" or self.guard
 
 
@@ -229,9 +229,9 @@ class Terms:
         object.__setattr__(self, "classes", categories_in(list(self.classes), "classes"))
         if len(self.classes) == 1:
             raise TermsError(f"classes is {list(self.classes)}; expected two or more")
-        if strange := sorted(set(self.facts) - set(self.features)):
+        if unknown := sorted(set(self.facts) - set(self.features)):
             raise TermsError(
-                f"something is said of {strange[0]!r}, which is no feature; expected its kind too"
+                f"something is said of {unknown[0]!r}, which is no feature; expected its kind too"
             )
         object.__setattr__(
             self,
@@ -239,9 +239,11 @@ class Terms:
             dict(sorted((name, facts) for name, facts in self.facts.items() if facts != Facts())),
         )
         if self.privacy.epsilon is None and (self.facts or self.classes):
-            what = "classes are named" if self.classes else f"feature {next(iter(self.facts))!r} is described"
+            declared = (
+                "classes are named" if self.classes else f"feature {next(iter(self.facts))!r} is described"
+            )
             raise TermsError(
-                f"privacy.epsilon is not given and {what}; without it the peers find out: leave that out"
+                f"privacy.epsilon is not given and {declared}; without it the peers find out: leave that out"
             )
         _refuse_sums(self)
         _refuse_exposing(self)
@@ -256,7 +258,7 @@ class Terms:
                 f"{' or '.join(DEFENDED)}, whose messages can be judged singly"
             )
         _as_floats(self, "lr", "clip")
-        # In one order, so that equal terms also give equal columns whatever order they were written in.
+        # In canonical order, so that equal terms give equal columns in whatever order they were written.
         object.__setattr__(self, "features", dict(sorted(self.features.items())))
 
     @cached_property
@@ -285,22 +287,22 @@ class Terms:
 
     @classmethod
     def read(cls, path: Path) -> Terms:
-        """The terms in a file; TermsError with its line where they make no sense."""
+        """Read the terms in a file; TermsError with the line number if they are not valid."""
         return cls.parse(text_of(path, TermsError), str(path))
 
     @classmethod
     def parse(cls, text: str, where: str) -> Terms:
-        """The terms in a TOML text, which errors call `where`."""
+        """Parse the terms in a TOML text, which errors call `where`."""
         content = table(text, where, TermsError)
         sections = {name: content.pop(name, {}) for name in ("features", *SECTIONS)}
-        for name, part in sections.items():
-            if not isinstance(part, dict):
+        for name, section_value in sections.items():
+            if not isinstance(section_value, dict):
                 raise TermsError(
-                    f"{where}{line(text, name)}: {name} is {part!r}; expected a section [{name}]"
+                    f"{where}{line(text, name)}: {name} is {section_value!r}; expected a section [{name}]"
                 )
-        _known(content, (*CHECKS, *sections), where, text)
+        _refuse_unknown(content, (*CHECKS, *sections), where, text)
         for section, (_, checks) in SECTIONS.items():
-            _known(sections[section], tuple(checks), where, text, section)
+            _refuse_unknown(sections[section], tuple(checks), where, text, section)
         if content.get("clip") is False:
             content["clip"] = None
         for name, value in content.items():
@@ -312,35 +314,33 @@ class Terms:
             if name not in content:
                 raise TermsError(f'{where}: {name} is missing; expected a line {name} = "..."')
         features, facts = {}, {}
-        for name, given in sections["features"].items():
-            kind, told = given, {}
-            if isinstance(given, dict):
-                kind, told = (
-                    given.get("kind", "auto"),
-                    {key: value for key, value in given.items() if key != "kind"},
-                )
-            place = f"{where}{line(text, 'features', name)}: "
-            _refuse_feature(name, kind, content["label"], place)
-            if told:
-                facts[name] = Facts.of(kind, told, f"{place}feature {name!r:.80}")
+        for name, declared in sections["features"].items():
+            kind, column_facts = declared, {}
+            if isinstance(declared, dict):
+                kind = declared.get("kind", "auto")
+                column_facts = {key: value for key, value in declared.items() if key != "kind"}
+            prefix = f"{where}{line(text, 'features', name)}: "
+            _refuse_feature(name, kind, content["label"], prefix)
+            if column_facts:
+                facts[name] = Facts.of(kind, column_facts, f"{prefix}feature {name!r:.80}")
             features[name] = kind
         if "classes" in content:
             content["classes"] = categories_in(content["classes"], f"{where}{line(text, 'classes')}: classes")
         try:
-            parts = {name: kind(**sections[name]) for name, (kind, _) in SECTIONS.items()}
-            return cls(**content, features=features, facts=facts, **parts)
-        except TermsError as problem:  # each is fine, but not together
+            section_values = {name: kind(**sections[name]) for name, (kind, _) in SECTIONS.items()}
+            return cls(**content, features=features, facts=facts, **section_values)
+        except TermsError as problem:  # valid singly, but not together
             raise TermsError(f"{where}{_line_of(text, str(problem))}: {problem}") from problem
 
     def to_toml(self) -> str:
-        """A readable file that `parse` gives back as these terms."""
+        """Return a readable file that `parse` reads as these terms."""
         clip = "false" if self.clip is None else repr(self.clip)
         plain = "".join(
             f"{key(name)} = {string(kind)}\n"
             for name, kind in self.features.items()
             if name not in self.facts
         )
-        told = "".join(_written(name, self.features[name], facts) for name, facts in self.facts.items())
+        described = "".join(_written(name, self.features[name], facts) for name, facts in self.facts.items())
         classes = f"classes = {listed(self.classes)}  # all values of the label\n" if self.classes else ""
         return f"""\
 # What the members of this network agreed on. Everybody holds the same; a change makes another network.
@@ -356,7 +356,7 @@ local_steps = {self.local_steps}  # steps on a peer's own rows between two messa
 clip = {clip}  # continuous columns end at so many standard deviations; false: they do not
 
 [features]  # column = {KIND[1]}; none named: all columns but the label
-{plain}{told}
+{plain}{described}
 [limits]
 deadline = {self.limits.deadline!r}  # seconds a round waits for neighbours
 quorum = {self.limits.quorum!r}  # share of the neighbours that must have answered for the deadline to count
@@ -372,17 +372,17 @@ guard = {str(self.robust.guard).lower()}  # cut links to neighbours whose models
 """
 
     def differences(self, other: Terms) -> list[str]:
-        """Where two agreements differ, a line each: "rounds: 64 against 32"."""
-        ours, theirs = _flat(self), _flat(other)
-        found = [
-            f"{name}: {ours.get(name, 'absent')} against {theirs.get(name, 'absent')}"
-            for name in dict.fromkeys((*ours, *theirs))
-            if ours.get(name) != theirs.get(name)
+        """Return the differences between two agreements, a line each: "rounds: 64 against 32"."""
+        own_settings, other_settings = _flat(self), _flat(other)
+        differences = [
+            f"{name}: {own_settings.get(name, 'absent')} against {other_settings.get(name, 'absent')}"
+            for name in dict.fromkeys((*own_settings, *other_settings))
+            if own_settings.get(name) != other_settings.get(name)
         ]
         if bool(self.features) != bool(other.features):
             named = ("every column but the label", "those that are named")
-            found.append("features: {} against {}".format(*(named if other.features else named[::-1])))
-        return found
+            differences.append("features: {} against {}".format(*(named if other.features else named[::-1])))
+        return differences
 
 
 SECTIONS: dict[str, tuple[Callable[..., Any], dict[str, Check]]] = {
@@ -393,12 +393,12 @@ SECTIONS: dict[str, tuple[Callable[..., Any], dict[str, Check]]] = {
 
 
 def _flat(terms: Terms) -> dict[str, str]:
-    """Every setting by its dotted name, as it would be written."""
+    """Return every setting by its dotted name, as text."""
     plain = asdict(terms)
     features, _ = plain.pop("features"), plain.pop("facts")
     plain |= {f"features.{name}": kind for name, kind in features.items()}
-    for name, known in terms.facts.items():
-        plain |= {f"features.{name}.{what}": value for what, value in known.written()}
+    for name, facts in terms.facts.items():
+        plain |= {f"features.{name}.{entry}": value for entry, value in facts.written()}
     plain["classes"] = list(terms.classes)
     for section in SECTIONS:
         plain |= {f"{section}.{name}": value for name, value in plain.pop(section).items()}
@@ -412,19 +412,20 @@ def _refuse(name: str, value: Any, check: Check, where: str = "") -> None:
 
 
 def _line_of(text: str, problem: str) -> str:
-    """The line of the setting that a problem begins with."""
+    """Return the line of the setting that a problem begins with, as text."""
     name = problem.split(" ", 1)[0]
     if "." in name:
         return line(text, *name.split(".", 1))
     return next(
-        (found for section in ("", *SECTIONS) if (found := line(text, *filter(None, (section, name))))), ""
+        (location for section in ("", *SECTIONS) if (location := line(text, *filter(None, (section, name))))),
+        "",
     )
 
 
 def _written(name: str, kind: str, facts: Facts) -> str:
-    """A section [features.NAME]."""
-    lines = (("kind", string(kind)), *facts.written())
-    return f"\n[features.{key(name)}]\n" + "".join(f"{what} = {value}\n" for what, value in lines)
+    """Return a section [features.NAME]."""
+    entries = (("kind", string(kind)), *facts.written())
+    return f"\n[features.{key(name)}]\n" + "".join(f"{entry} = {value}\n" for entry, value in entries)
 
 
 PROMISED = {
@@ -439,26 +440,28 @@ PROMISED = {
 
 
 def _promised(privacy: Privacy) -> str:
-    """The lines of [privacy] on noise."""
+    """Return the lines of [privacy] on noise."""
     if privacy.epsilon is None:
         return "# epsilon = 4.0  # how much anybody may learn of one row; needs public facts of features and classes\n"
-    lines = [f"epsilon = {privacy.epsilon!r}  # how much anybody may learn of one row, over the whole run\n"]
-    for name, told in PROMISED.items():
+    text_lines = [
+        f"epsilon = {privacy.epsilon!r}  # how much anybody may learn of one row, over the whole run\n"
+    ]
+    for name, comment in PROMISED.items():
         value = getattr(privacy, name)
         shown = string(value) if isinstance(value, str) else "1000.0" if value is None else repr(value)
-        lines.append(f"{'# ' if value is None else ''}{name} = {shown}  # {told}\n")
-    return "".join(lines)
+        text_lines.append(f"{'# ' if value is None else ''}{name} = {shown}  # {comment}\n")
+    return "".join(text_lines)
 
 
-# Whole numbers up to here are the same in a column of floats.
+# Integers up to here are exact in a column of floats.
 MOST_EXACT = 1 << 53
 
-# What noise can protect: messages made of what was released, once a round.
+# Strategies that noise can protect: their messages are made of one release per round.
 PROTECTED = ("exact", "crc", "tracking", "relay", "local")
 
 
 def _refuse_exposing(terms: Terms) -> None:
-    """Refuse terms with an epsilon under which rows would be told without noise."""
+    """Refuse terms with an epsilon under which something of the rows would leave without noise."""
     if terms.privacy.epsilon is None:
         return
     name = f"epsilon is {terms.privacy.epsilon:g} and"
@@ -501,7 +504,7 @@ def _refuse_exposing(terms: Terms) -> None:
 
 
 def _refuse_misled(terms: Terms) -> None:
-    """Refuse terms that expect liars, and buy what one liar can move at will: noise leaves nothing to check it by."""
+    """Refuse terms that expect liars, but buy sums that one liar can move at will: noise leaves nothing to check."""
     if terms.privacy.epsilon is None or not terms.robust.acts:
         return
     ranges = [name for name, facts in terms.facts.items() if facts.bought]
@@ -521,7 +524,7 @@ def _refuse_misled(terms: Terms) -> None:
 
 
 def _refuse_sums(terms: Terms) -> None:
-    """Refuse what secure sums cannot hide, or cannot be made of."""
+    """Refuse settings that secure sums cannot hide or do not support."""
     if not terms.privacy.secure_sum:
         return
     if terms.strategy not in SUMMING:
@@ -530,10 +533,10 @@ def _refuse_sums(terms: Terms) -> None:
             f"{', '.join(SUMMING)}"
         )
     if terms.start != "uniform" or terms.family in STRUCTURES:
-        what = f"family {terms.family!r}" if terms.family in STRUCTURES else f"start {terms.start!r}"
+        setting = f"family {terms.family!r}" if terms.family in STRUCTURES else f"start {terms.start!r}"
         raise TermsError(
-            f"secure_sum is true and {what}, which is agreed on by sums along a tree that tell a leaf's statistics to "
-            "its neighbour; expected start 'uniform' and a family whose structure is not learned"
+            f"secure_sum is true and {setting}, which is agreed on by sums along a tree that tell a leaf's statistics "
+            "to its neighbour; expected start 'uniform' and a family whose structure is not learned"
         )
 
 
@@ -547,17 +550,19 @@ def _refuse_feature(name: Any, kind: Any, label: str, where: str = "") -> None:
     _refuse(f"feature {name!r:.80}", kind, KIND, where)
 
 
-def _known(given: dict[str, Any], known: tuple[str, ...], where: str, text: str, *section: str) -> None:
-    for name in given:
-        if name not in known:
-            what = f"entry of [{section[0]}]" if section else "setting of an agreement"
+def _refuse_unknown(
+    entries: dict[str, Any], allowed: tuple[str, ...], where: str, text: str, *section: str
+) -> None:
+    for name in entries:
+        if name not in allowed:
+            noun = f"entry of [{section[0]}]" if section else "setting of an agreement"
             raise TermsError(
-                f"{where}{line(text, *section, name)}: {name!r} is no {what}; expected one of {', '.join(known)}"
+                f"{where}{line(text, *section, name)}: {name!r} is no {noun}; expected one of {', '.join(allowed)}"
             )
 
 
 def _as_floats(terms: Terms | Limits | Privacy, *names: str) -> None:
-    """Whole numbers as the floats they stand for, so that 5 and 5.0 have one digest."""
+    """Convert integers to floats, so that 5 and 5.0 have the same digest."""
     for name in names:
         value = getattr(terms, name)
         object.__setattr__(terms, name, None if value is None else float(value))

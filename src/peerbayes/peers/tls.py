@@ -1,8 +1,8 @@
-"""gRPC, loaded so that it speaks TLS 1.3 and nothing older.
+"""Load gRPC so that it speaks TLS 1.3 and nothing older.
 
 Its Python interface has no setting for the lowest version. But what it offers in TLS 1.2 is a list of cipher suites,
 read from the environment when it is loaded, and the suites of TLS 1.3 are another list. With a suite of pre-shared keys
-alone, of which there are none, no handshake of TLS 1.2 comes about, on either side; TLS 1.3 is as before.
+alone, of which there are none, no TLS 1.2 handshake succeeds on either side; TLS 1.3 is unaffected.
 """
 
 from __future__ import annotations

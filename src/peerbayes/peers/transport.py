@@ -38,37 +38,37 @@ __all__ = ["Answer", "Barred", "Grpc", "Hub", "InMemory", "Transport", "Unreacha
 
 log = logging.getLogger("peerbayes.peer")
 
-SAID = b"peerbayes said\n"  # signed along: no other signature passes for what a peer vouches for
-ROOM = 64 << 10  # bytes around the numbers of a reply
+SAID = b"peerbayes said\n"  # prefix of what is signed: no other signature of a peer passes for a voucher
+ROOM = 64 << 10  # bytes of a reply beside its numbers
 
-# Calls that all neighbours together may have waiting here; more are turned away by gRPC itself.
+# Waiting calls of all neighbours together; gRPC itself rejects more.
 WAITING = 256
-GUARD = 0.5  # seconds between two looks at the server
-HANDSHAKE = 10.0  # seconds for TLS and the first frame of a connection; who brings neither is cut off
+GUARD = 0.5  # seconds between two checks of the server
+HANDSHAKE = 10.0  # seconds for TLS and the first frame of a connection, after which it is cut off
 
 
 class Transport(Protocol):
-    """What a node asks of its network."""
+    """What a node needs of its network."""
 
     def follow(self, roster: Roster) -> None: ...
     def vouch(self, content: bytes) -> bytes:
-        """A proof that this peer says so, for peers that hear it from others."""
+        """Return a proof that this peer vouches for content, for peers that receive it through others."""
 
     def vouched(self, name: str, content: bytes, proof: bytes) -> None:
-        """Refuse what a member did not vouch for."""
+        """Refuse content that a member did not vouch for."""
 
     async def serve(self, answer: Answer) -> None: ...
     async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes: ...
     def sign(self, content: bytes) -> bytes: ...
     def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
-        """Whether a neighbour that was asked before signed this."""
+        """Return whether a neighbour that was asked before signed this content."""
 
     async def close(self) -> None: ...
 
 
 @dataclass
 class Hub:
-    """A network in memory: peers by name, and links that are cut."""
+    """A network in memory: peers by name, and the links that are cut."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
     cut: set[frozenset[str]] = field(default_factory=set)
@@ -85,7 +85,7 @@ class InMemory:
     name: str
 
     def follow(self, roster: Roster) -> None:
-        """Names are all it needs."""
+        """Do nothing: names are all that it needs."""
 
     def vouch(self, content: bytes) -> bytes:
         return self.name.encode()
@@ -118,16 +118,16 @@ class InMemory:
 
 
 def _mark(name: str, content: bytes) -> bytes:
-    """What stands for a signature in memory, where everybody is trusted."""
+    """Return a stand-in for a signature in memory, where everybody is trusted."""
     return hashlib.sha256(name.encode() + b"\0" + content).digest()
 
 
 class Shown(NamedTuple):
-    """A certificate that a neighbour proved to hold the key of."""
+    """A certificate whose key a neighbour proved to hold."""
 
     fingerprint: str
     refuse: Callable[[bytes, bytes], None]
-    """Refuses a signature of some content that is not by that key."""
+    """Refuses a signature of content that was not made with that key."""
 
 
 class Grpc:
@@ -145,14 +145,14 @@ class Grpc:
         self._server: Any = None
         self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
         self._proven: dict[str, str] = {}
-        # Certificates that neighbours proved to hold the keys of, and this peer's own.
+        # Certificates whose keys neighbours proved to hold, and this peer's own.
         self._shown: dict[str, Shown] = {
             peer.name: Shown(fingerprint(peer.certificate), verifying(peer.certificate))
         }
         self.follow(peer.roster)
 
     def follow(self, roster: Roster) -> None:
-        """Addresses, certificates and revocations are those of this roster from now on."""
+        """Use the addresses, certificates and revocations of this roster from now on."""
         self._run, self._revoked = roster.run, frozenset(roster.revoked)
         self._addresses = {member.name: member.address for member in roster.members}
         self._certificates = {member.name: member.certificate for member in roster.members}
@@ -196,7 +196,7 @@ class Grpc:
         await self._server.start()
 
     async def guard(self) -> None:
-        """Start the server again where it has ended by itself: gRPC logs why, and would answer nobody any more."""
+        """Restart the server if it has ended by itself: gRPC logs why, and would answer nobody any more."""
         while True:
             await asyncio.sleep(GUARD)
             server = self._server
@@ -219,32 +219,32 @@ class Grpc:
             self._proven.pop(neighbour, None)  # the next connection may be to somebody else
             raise explained(neighbour, self._addresses[neighbour], error) from error
         digests = await proofs.digest(request), await proofs.digest(reply)
-        if not self.signed(neighbour, signature, self._asked(neighbour).reply(nonce, *digests)):
+        if not self.signed(neighbour, signature, self._ends_to(neighbour).reply(nonce, *digests)):
             self._proven.pop(neighbour, None)
             raise RefusedMessage(
                 "wrong signature", f"a reply that is not signed by {neighbour} for this peer"
             )
         return reply
 
-    def _asked(self, neighbour: str) -> Ends:
-        """Who asks whom, where this peer asks a neighbour."""
+    def _ends_to(self, neighbour: str) -> Ends:
+        """Return the ends of a call from this peer to a neighbour."""
         return Ends(
             self._network, self._name, self._fingerprint, neighbour, self._certificates.get(neighbour, "")
         )
 
     def _answered(self, caller: Caller) -> Ends:
-        """Who asks whom, where this peer is asked."""
+        """Return the ends of a call to this peer."""
         return Ends(self._network, caller.name, caller.certificate, self._name, self._fingerprint)
 
     def _check(self, neighbour: str, run: str, nonce: bytes, proof: bytes) -> None:
-        """Whoever is asked must hold the key of the certificate in the roster: a replaced one has the same name."""
-        self._signed(neighbour, self._asked(neighbour).proof(run, nonce), proof)
+        """Verify that a neighbour holds the key of its certificate in the roster: a replaced one has the same name."""
+        self._signed(neighbour, self._ends_to(neighbour).proof(run, nonce), proof)
         self._proven[neighbour] = self._certificates[neighbour]
         certificate = proof.partition(b"\0")[0]
         self._shown[neighbour] = Shown(fingerprint(certificate), verifying(certificate))
 
     def _signed(self, name: str, content: bytes, proof: bytes) -> None:
-        """Refuse what was not signed with the key of the certificate that the roster has for a name."""
+        """Refuse content that was not signed with the key of a member's certificate in the roster."""
         certificate, _, signature = proof.partition(b"\0")
         try:
             if fingerprint(certificate) != self._certificates[name]:
@@ -267,11 +267,11 @@ class Grpc:
         return True
 
     def _calls(self, neighbour: str) -> tuple[Any, Any]:
-        """How to ask a neighbour, and how to have it prove who it is."""
+        """Return the two calls to a neighbour: to ask it, and to have it prove its identity."""
         grpc = tls.grpc()
         address = self._addresses[neighbour]
-        known = self._channels.get(neighbour)
-        if known is None or known[0] != address:
+        entry = self._channels.get(neighbour)
+        if entry is None or entry[0] != address:
             key, certificate = self._identity
             channel = grpc.aio.secure_channel(
                 address,
@@ -290,12 +290,12 @@ class Grpc:
                 ],
             )
             calls = channel.unary_unary(METHOD), channel.unary_unary(PROOF)
-            known = self._channels[neighbour] = address, channel, calls
-        if known[1].get_state() != grpc.ChannelConnectivity.READY:
+            entry = self._channels[neighbour] = address, channel, calls
+        if entry[1].get_state() != grpc.ChannelConnectivity.READY:
             self._proven.pop(neighbour, None)  # gRPC connects again by itself, perhaps to somebody else
-        return known[2]
+        return entry[2]
 
-    # --- what a call meets here ------------------------------------------------------------------------
+    # --- incoming calls --------------------------------------------------------------------------------
 
     def prove(self, caller: Caller, content: bytes) -> bytes:
         """Return a proof that this peer holds its key, for this caller; a revoked one gets none."""
@@ -311,7 +311,7 @@ class Grpc:
         return self._sign(self._answered(caller).reply(nonce, *digests))
 
     def caller(self, names: list[bytes], certificates: list[bytes]) -> Caller | None:
-        """Whose certificate this is, if it is the one in the roster; who is not in it yet may come with a newer one."""
+        """Return the owner of a certificate, unless the roster has another; a new member may bring a newer roster."""
         if len(names) != 1 or len(certificates) != 1:
             return None
         name, shown = names[0].decode(errors="replace"), _fingerprint(certificates[0])
@@ -330,7 +330,7 @@ class Grpc:
 
 
 async def _lasts(server: Any) -> bool:
-    """Return whether a server is still there, a moment from now."""
+    """Return whether a server still runs a moment from now."""
     try:
         return bool(await server.wait_for_termination(GUARD))
     except Exception:  # why it ended, which gRPC has logged

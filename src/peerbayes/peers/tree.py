@@ -1,4 +1,4 @@
-"""The roster's spanning tree, as one member sees it: who lies behind each of its links."""
+"""The roster's spanning tree from one member's view: the members behind each of its links."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from peerbayes.relay import spanning_tree
 
 
 def members_behind(name: str, roster: Roster) -> dict[str, frozenset[str]]:
-    """Return who lies behind each tree neighbour of a member, that neighbour among them."""
+    """Return the members behind each tree neighbour of a member, including that neighbour."""
     names = [member.name for member in roster.members]
-    tree, own = spanning_tree(roster.adjacency()), roster.place(name)
-    _, places = tree.seen_from(own)
+    tree, root = spanning_tree(roster.adjacency()), roster.place(name)
+    _, tree_neighbours = tree.seen_from(root)
     behind = {}
-    for first in places:
-        seen, waiting = {own}, [int(first)]
+    for first in tree_neighbours:
+        visited, waiting = {root}, [int(first)]
         while waiting:
-            place = waiting.pop()
-            seen.add(place)
-            waiting += [int(other) for other in tree.sender[tree.receiver == place] if other not in seen]
-        behind[names[first]] = frozenset(names[place] for place in seen - {own})
+            index = waiting.pop()
+            visited.add(index)
+            waiting += [
+                int(neighbour)
+                for neighbour in tree.sender[tree.receiver == index]
+                if neighbour not in visited
+            ]
+        behind[names[first]] = frozenset(names[index] for index in visited - {root})
     return behind

@@ -16,17 +16,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-MOST_MISSING = 0.1  # share of the rounds with somebody missing that a good run may have
-MOST_MOVED = (
-    0.05  # how far answers may move in the last eighth of the rounds, as a share of their probability
-)
-MOST_APART = 0.2  # how far neighbours' statistics may be from this peer's at the end, relative to them
+MOST_MISSING = 0.1  # largest share of rounds with a missing neighbour in a good run
+MOST_MOVED = 0.05  # largest movement of probabilities in the last eighth of the rounds
+MOST_APART = 0.2  # largest distance of neighbours' statistics from this peer's at the end, relative
 BEYOND_CHANCE = 2.0  # standard errors of a paired difference
 ENDED_BADLY = 3  # the exit code of `peerbayes node run`
 
 
 def last_rounds(rounds: int) -> int:
-    """Return over how many rounds the model's movement is measured: the last eighth."""
+    """Return the number of rounds over which the model's movement is measured: the last eighth."""
     return max(1, rounds // 8)
 
 
@@ -42,10 +40,10 @@ class Comparison:
 
     @classmethod
     def of(cls, joint_wrong: Any, lone_wrong: Any, held_out: bool) -> Comparison:
-        """From which rows each model gets wrong: [n] and [n] of booleans.
+        """Compare two models by the rows that each gets wrong: [n] and [n] of booleans.
 
-        Chance: rows that only one of them gets wrong would fall to either side alike. A joint model with b of them
-        and a lone one with c is worse where b − c is more than two standard errors, 2·√(b + c).
+        By chance, rows that only one of them gets wrong would be equally many for both. A joint model with b of them
+        and a lone one with c is worse if b − c is more than two standard errors, 2·√(b + c).
         """
         pairs = list(zip(map(bool, joint_wrong), map(bool, lone_wrong), strict=True))
         only_joint = sum(joint and not lone for joint, lone in pairs)
@@ -61,10 +59,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of a run at its end."""
+    """The verdict on a run at its end."""
 
     good: bool
-    converged: bool | None  # None: nothing tells
+    converged: bool | None  # None: unknown
     moved: float | None
     disagreement: float | None
     rounds: int
@@ -77,7 +75,7 @@ class Verdict:
     sentences: tuple[str, ...]
     """Each finding in words; those that make the run a bad one come first."""
     problems: int = 0
-    """How many of the sentences those are."""
+    """Number of those sentences."""
 
     @property
     def problem(self) -> str:
@@ -104,7 +102,7 @@ def verdict(
     gone          neighbours that were revoked, left or are heard no more, and why: they are not waited for
     moved         how far the last `last_rounds` rounds moved its answers on its own rows: the mean over rows of the
                   probability that went from some classes to others
-    disagreement  how far neighbours' statistics are from its own; None where messages do not tell
+    disagreement  how far neighbours' statistics are from its own; None where messages do not reveal it
     """
     rounds = [entry for entry in history if entry["round"] > 0]
     without: Counter[str] = Counter()
@@ -143,10 +141,10 @@ def verdict(
 
 
 def _converged(moved: float | None, disagreement: float | None) -> bool | None:
-    """By both where both are known; what is not a number has not settled."""
-    known = [(moved, MOST_MOVED), (disagreement, MOST_APART)]
-    told = [figure <= most for figure, most in known if figure is not None]
-    return all(told) if told else None
+    """Return whether all known figures are within their limits (NaN is not); None: none is known."""
+    figures = [(moved, MOST_MOVED), (disagreement, MOST_APART)]
+    within_limits = [figure <= most for figure, most in figures if figure is not None]
+    return all(within_limits) if within_limits else None
 
 
 def _settling(converged: bool | None, moved: float | None, disagreement: float | None, last: int) -> str:

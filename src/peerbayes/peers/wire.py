@@ -1,4 +1,4 @@
-"""What peers say to each other, as bytes: small requests, and replies with raw numbers behind a digest.
+"""The wire format: small requests, and replies with raw numbers and their digest.
 
 A request and a reply are msgpack of a struct with fixed fields; unknown fields, wrong types and oversized texts are
 refused before anything is used. Numbers are little-endian float64 (int64 while sums are agreed on, uint64 where they
@@ -24,8 +24,8 @@ Name = Annotated[
 ]  # fit for a log: no line breaks, no colours
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-STATEMENT = b"peerbayes statement\n"  # signed along, so that no other signature of a peer passes for one
-PROCESS = b"peerbayes process\n"  # the same for what it says of itself
+STATEMENT = b"peerbayes statement\n"  # signed prefix: no other signature of a peer passes for a statement
+PROCESS = b"peerbayes process\n"  # the same for descriptions of its processes
 MOST_SAID = 1000  # statements in one request
 Kind = Literal["hello", "call back", "roster", "leave", "sum", "first", "round", "masked"]
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
@@ -39,7 +39,7 @@ Signature = Annotated[bytes, msgspec.Meta(max_length=80)]  # ECDSA P-256 in DER 
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """What a peer said to all its neighbours in a round: the digest of its message, and its signature of that."""
+    """A peer's statement to all its neighbours in a round: the digest of its message, and its signature of that."""
 
     name: Name
     turn: Whole
@@ -47,17 +47,17 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=T
     signature: Signature
 
     def content(self, run: str) -> bytes:
-        """What is signed."""
+        """Return the content that is signed."""
         return statement(run, self.turn, self.digest)
 
 
-def statement(run: str, turn: int, digest: bytes) -> bytes:
-    """What a peer signs of its message of a round."""
-    return STATEMENT + f"{run} {turn} ".encode() + digest
+def statement(run: str, round_index: int, digest: bytes) -> bytes:
+    """Return the content that a peer signs of its message of a round."""
+    return STATEMENT + f"{run} {round_index} ".encode() + digest
 
 
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Which process of a peer speaks, and how far its state is; signed by that peer."""
+    """A process of a peer and the length of its state; signed by that peer."""
 
     state: Name  # the state's own name
     start: Whole  # which start of the folder's peer this is
@@ -67,12 +67,12 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
     signature: Signature = b""
 
     def content(self, name: str) -> bytes:
-        """What the peer of that name signs."""
+        """Return the content that the peer of that name signs."""
         return PROCESS + f"{name} {self.state} {self.start} {self.id} {self.began} {self.stored}".encode()
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A question of one peer to another."""
+    """A request from one peer to another."""
 
     version: Whole
     run: Name  # which run: the roster's digest of terms, members and links
@@ -92,7 +92,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer."""
+    """The reply to a request."""
 
     version: Whole
     run: Name
@@ -125,54 +125,54 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def request_in(content: bytes) -> Request:
-    """A request, if that is what the bytes are."""
+    """Decode a request; refuse anything else."""
     if len(content) > LARGEST_REQUEST:
         raise RefusedMessage("too large", f"a request of {len(content):,} bytes; at most {LARGEST_REQUEST:,}")
     try:
-        asked = _requests.decode(content)
+        request = _requests.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusedMessage("unreadable", f"not a request: {error}") from error
-    _check_version(asked.version)
-    return asked
+    _check_version(request.version)
+    return request
 
 
-def reply_in(content: bytes, asked: Request, neighbour: str) -> Reply:
-    """The reply to a request, if it is one from that neighbour and of that run."""
+def reply_in(content: bytes, request: Request, neighbour: str) -> Reply:
+    """Decode a reply; refuse it unless it is from that neighbour, of that run, and to that request."""
     try:
-        told = _replies.decode(content)
+        reply = _replies.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusedMessage("unreadable", f"not a reply: {error}") from error
-    _check_version(told.version)
-    if told.sender != neighbour:
-        raise RefusedMessage("speaks for another", f"{neighbour} answered in the name of {told.sender!r}")
-    if told.run != asked.run and asked.kind in OF_RUN:
-        raise RefusedMessage("wrong network", f"run {told.run:.12} instead of {asked.run:.12}")
-    if told.kind != asked.kind or (told.phase != asked.phase and asked.kind != "masked"):
+    _check_version(reply.version)
+    if reply.sender != neighbour:
+        raise RefusedMessage("speaks for another", f"{neighbour} answered in the name of {reply.sender!r}")
+    if reply.run != request.run and request.kind in OF_RUN:
+        raise RefusedMessage("wrong network", f"run {reply.run:.12} instead of {request.run:.12}")
+    if reply.kind != request.kind or (reply.phase != request.phase and request.kind != "masked"):
         raise RefusedMessage(
-            "wrong message", f"{told.kind} {told.phase} instead of {asked.kind} {asked.phase}"
+            "wrong message", f"{reply.kind} {reply.phase} instead of {request.kind} {request.phase}"
         )
-    if told.turn != asked.turn:
-        raise RefusedMessage("wrong round", f"round {told.turn} instead of {asked.turn}")
-    if told.status == "ok":
-        if told.schema != asked.schema:
-            raise RefusedMessage("wrong schema", f"schema {told.schema:.12} instead of {asked.schema:.12}")
-        if (told.body or asked.kind in OF_RUN) and hashlib.sha256(told.body).digest() != told.digest:
+    if reply.turn != request.turn:
+        raise RefusedMessage("wrong round", f"round {reply.turn} instead of {request.turn}")
+    if reply.status == "ok":
+        if reply.schema != request.schema:
+            raise RefusedMessage("wrong schema", f"schema {reply.schema:.12} instead of {request.schema:.12}")
+        if (reply.body or request.kind in OF_RUN) and hashlib.sha256(reply.body).digest() != reply.digest:
             raise RefusedMessage("wrong digest", "the bytes do not match their digest")
-    return told
+    return reply
 
 
-def numbers_in(told: Reply, shape: tuple[int, ...], dtype: str = "<f8") -> np.ndarray:
-    """The array of a reply, if it has this shape and is finite."""
-    if told.shape != shape or len(told.body) != 8 * math.prod(shape):
-        raise RefusedMessage("wrong shape", f"{told.shape} in {len(told.body):,} bytes instead of {shape}")
-    array = np.frombuffer(told.body, dtype=dtype).reshape(shape)
+def numbers_in(reply: Reply, shape: tuple[int, ...], dtype: str = "<f8") -> np.ndarray:
+    """Return the array of a reply; refuse another shape, NaN and infinity."""
+    if reply.shape != shape or len(reply.body) != 8 * math.prod(shape):
+        raise RefusedMessage("wrong shape", f"{reply.shape} in {len(reply.body):,} bytes instead of {shape}")
+    array = np.frombuffer(reply.body, dtype=dtype).reshape(shape)
     if not np.isfinite(array).all():
         raise RefusedMessage("not finite", "NaN or infinity among the numbers")
     return array
 
 
 def bytes_of(array: np.ndarray) -> bytes:
-    """Numbers as they travel: float64, or masked words as the uint64 they are."""
+    """Return numbers in wire format: float64, or uint64 for masked words."""
     return np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8").tobytes()
 
 

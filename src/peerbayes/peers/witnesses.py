@@ -1,8 +1,8 @@
-"""What neighbours said to everybody, by their own signatures: whoever says two things in one round is found out.
+"""Detect equivocation: neighbours sign what they send to everybody, so two different messages in one round are found.
 
 Every message that goes to all neighbours alike comes with a signature of (run, round, digest). With its next request a
-peer passes on what it got from neighbours that the other has, too; two digests of one peer and round, both signed by
-it, prove that it told two stories. Peers without a common neighbour cannot compare: a tree has none.
+peer passes on the signatures of common neighbours; two digests of one peer and round, both signed by it, prove that it
+equivocated. Peers without a common neighbour cannot compare: a tree has none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from peerbayes.peers.wire import MOST_SAID, Said
 
 REMEMBERED = 4  # rounds around the current one whose statements are compared
 
-Signed = Callable[[Said], bool]  # whether a statement is by whom it says
+Signed = Callable[[Said], bool]  # whether a statement is signed by its author
 
 
 @dataclass
@@ -23,46 +23,46 @@ class Witnesses:
     """Statements of the last rounds, one for each neighbour and round."""
 
     signed: Signed
-    _said: dict[tuple[str, int], Said] = field(default_factory=dict)
+    _statements: dict[tuple[str, int], Said] = field(default_factory=dict)
     _first_hand: set[tuple[str, int]] = field(default_factory=set)
 
-    def heard(self, said: Said) -> tuple[Said, Said] | None:
-        """A statement that came with a message, and was checked; the two that do not fit, where there are such."""
-        key = said.name, said.turn
-        other = self._said.get(key)
-        self._said[key] = said
+    def heard(self, statement: Said) -> tuple[Said, Said] | None:
+        """Add a verified statement that came with a message; return two contradictory statements, or None."""
+        key = statement.name, statement.turn
+        earlier = self._statements.get(key)
+        self._statements[key] = statement
         self._first_hand.add(key)
-        return (other, said) if other is not None and self._differ(other, said) else None
+        return (earlier, statement) if earlier is not None and self._differ(earlier, statement) else None
 
-    def told(self, said: Said, by: str, turn: int) -> tuple[Said, Said] | None:
-        """What another peer says it was told, at round `turn` of this one; the two that do not fit."""
-        key = said.name, said.turn
-        if abs(said.turn - turn) > REMEMBERED:
+    def told(self, statement: Said, by: str, round_index: int) -> tuple[Said, Said] | None:
+        """Add a statement passed on by another peer, at this peer's round; return two contradictory ones, or None."""
+        key = statement.name, statement.turn
+        if abs(statement.turn - round_index) > REMEMBERED:
             return None
-        other = self._said.setdefault(key, said)
-        if other.digest == said.digest:
+        earlier = self._statements.setdefault(key, statement)
+        if earlier.digest == statement.digest:
             return None
-        if not self.signed(said):
+        if not self.signed(statement):
             raise RefusedMessage(
                 "false witness",
-                f"{by} says what {said.name} said in round {said.turn}, and its signature does not fit",
+                f"{by} passed on a statement of {statement.name} in round {statement.turn} with a wrong signature",
             )
-        if key not in self._first_hand and not self.signed(other):
-            self._said[key] = said  # it was told by somebody else, and never checked
+        if key not in self._first_hand and not self.signed(earlier):
+            self._statements[key] = statement  # it was passed on by somebody else, and never verified
             return None
-        return other, said
+        return earlier, statement
 
-    def of(self, names: Iterable[str], turn: int) -> tuple[Said, ...]:
-        """What these said in a round, as far as this peer heard it itself."""
-        keys = ((name, turn) for name in names)
-        return tuple(self._said[key] for key in keys if key in self._first_hand)[:MOST_SAID]
+    def of(self, names: Iterable[str], round_index: int) -> tuple[Said, ...]:
+        """Return the statements of these peers in a round that this peer received first-hand."""
+        keys = ((name, round_index) for name in names)
+        return tuple(self._statements[key] for key in keys if key in self._first_hand)[:MOST_SAID]
 
-    def forget(self, turn: int) -> None:
-        """Let go of rounds long before this one."""
-        for key in [key for key in self._said if key[1] < turn - REMEMBERED]:
+    def forget(self, round_index: int) -> None:
+        """Forget rounds long before this one."""
+        for key in [key for key in self._statements if key[1] < round_index - REMEMBERED]:
             self._first_hand.discard(key)
-            del self._said[key]
+            del self._statements[key]
 
-    def _differ(self, told: Said, heard: Said) -> bool:
-        """Whether both are the sender's word; the second one is known to be."""
-        return told.digest != heard.digest and self.signed(told)
+    def _differ(self, earlier: Said, statement: Said) -> bool:
+        """Return whether two statements contradict and both are signed; the second is known to be."""
+        return earlier.digest != statement.digest and self.signed(earlier)
