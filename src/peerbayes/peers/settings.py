@@ -32,9 +32,9 @@ class Settings:
     hold_out: float = 0.0  # share of the rows to test on and not to learn from; each row decides for itself
     show_exact_figures: bool = False
     """With an epsilon: whether errors on this peer's rows, which carry no noise, are also shown to other machines
-    (/metrics, `watch --address`). They tell of rows beyond epsilon."""
+    (/metrics, `watch --address`). They reveal more about rows than epsilon allows."""
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What the agreement must say at least, as a section [require]; a peer that is offered less does not run."""
+    """The least that the agreement must guarantee, as a section [require]; otherwise the peer does not run."""
 
     def __post_init__(self) -> None:
         valid_name(self.name)

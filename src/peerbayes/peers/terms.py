@@ -98,7 +98,7 @@ DEFENDED = ("exact", "crc")  # strategies whose messages are a peer's own statis
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a peer waits, and what it takes from others."""
+    """Timeouts, and limits on what a peer accepts from others."""
 
     deadline: float = 60.0
     """Seconds a round waits for neighbours once this peer is ready."""
@@ -107,7 +107,7 @@ class Limits:
     message_bytes: int = 64 << 20
     """Bytes of the largest message."""
     rows: int = 1
-    """Fewest rows a peer may bring; few can be guessed."""
+    """Fewest rows a peer may have; few rows can be guessed."""
 
     def __post_init__(self) -> None:
         for name, check in LIMIT_CHECKS.items():
@@ -117,26 +117,26 @@ class Limits:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What hides a peer's messages from its neighbours."""
+    """How a peer's messages are protected from its neighbours."""
 
     secure_sum: bool = False
-    """Whether messages are masked, so that a neighbour learns the sum of those it hears and none of them."""
+    """Whether messages are masked, so that a neighbour learns only the sum of those it receives."""
     epsilon: float | None = None
-    """How much anybody may learn of one row, over the whole run, however it is attacked; left out: no noise."""
+    """ε of differential privacy for one row over the whole run; left out: no noise."""
     delta: float = Promise.delta
-    """The probability with which that may fail; far below one in the number of rows."""
+    """δ, the probability with which that may fail; far below one in the number of rows."""
     clip: float | str = Promise.clip
     """How far one row may move a message, in lengths of a typical row; auto: 1, less where noise dominates."""
     bound: float = Promise.bound
-    """Standardised values are held within ±bound."""
+    """Standardised values are clipped to ±bound."""
     edge_noise: float = Promise.edge_noise
-    """Noise that neighbours add with opposite signs, beside that of each alone; 3 is a good number, 0 is none."""
+    """Noise that two neighbours add with opposite signs, beside their own; 3 is a good value, 0 means none."""
     colluders: int = Promise.colluders
-    """How many peers may put together what they know; only edge noise depends on it."""
+    """How many peers may collude; only edge noise depends on it."""
     min_rows: int = Promise.min_rows
     """A peer with fewer rows takes no part."""
     rows: float | None = None
-    """Rows of a peer on average, as far as everybody may know; left out: they are bought, with some of epsilon."""
+    """Public average number of rows of a peer; left out: it is estimated with noise, for a part of epsilon."""
 
     def __post_init__(self) -> None:
         for name, check in PRIVACY_CHECKS.items():
@@ -167,12 +167,12 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Robust:
-    """What peers do about neighbours that may lie; for the strategies exact and crc."""
+    """Defences against neighbours that may lie; for the strategies exact and crc."""
 
     combine: str = "mean"
-    """How messages are combined: mean, or clip, where no neighbour moves a peer farther than a middling one."""
+    """How messages are combined: mean, or clip, where no neighbour moves a peer farther than a typical one."""
     guard: bool = False
-    """Whether links to neighbours whose models fail on a peer's own rows are cut; for data that are alike."""
+    """Whether links to neighbours whose models fail on a peer's own rows are cut; for similar data at all peers."""
 
     def __post_init__(self) -> None:
         for name, check in ROBUST_CHECKS.items():
@@ -188,7 +188,7 @@ class Robust:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the members of a network agreed on. Equal terms have equal digests."""
+    """The agreement of a network's members. Equal terms have equal digests."""
 
     network: str
     """The network's name."""
@@ -197,29 +197,29 @@ class Terms:
     features: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The columns to learn from, each with its kind, as a section [features]; none named: all but the label."""
     facts: Mapping[str, Facts] = field(default_factory=dict, hash=False)
-    """What everybody knows of columns beforehand, as sections [features.NAME]; privacy.epsilon needs it."""
+    """Public facts about columns, as sections [features.NAME]; privacy.epsilon needs them."""
     classes: tuple[Any, ...] = ()
-    """All values of the label, in order; privacy.epsilon needs them, else the peers find them out."""
+    """All values of the label, in order; privacy.epsilon needs them, otherwise the peers determine them."""
     family: str = "naive-bayes"
-    """What a class looks like."""
+    """The family of class distributions."""
     strategy: str = "exact"
-    """How peers learn from what they hear."""
+    """How peers learn from the messages they receive."""
     start: str = "uniform"
-    """The statistics that all begin with; all but uniform are agreed on by a sum over the rows."""
+    """The initial statistics; all but uniform are computed by a sum over all rows."""
     rounds: int = 64
     """Rounds of messages."""
     lr: float = 0.05
-    """The learning rate of calibration, which decides how much the start weighs."""
+    """The learning rate of calibration, which determines the weight of the start."""
     local_steps: int = 1
     """Steps on a peer's own rows between two messages."""
     clip: float | None = 5.0
-    """Standard deviations at which continuous columns end; false: they do not."""
+    """Standard deviations at which continuous columns are clipped; false: no clipping."""
     limits: Limits = field(default_factory=Limits)
-    """How long a peer waits, and what it takes from others, as a section [limits]."""
+    """Timeouts, and limits on what a peer accepts from others, as a section [limits]."""
     privacy: Privacy = field(default_factory=Privacy)
-    """What hides messages from neighbours, as a section [privacy]."""
+    """How messages are protected from neighbours, as a section [privacy]."""
     robust: Robust = field(default_factory=Robust)
-    """What peers do about neighbours that may lie, as a section [robust]."""
+    """Defences against neighbours that may lie, as a section [robust]."""
 
     def __post_init__(self) -> None:
         for name, check in CHECKS.items():
@@ -231,7 +231,7 @@ class Terms:
             raise TermsError(f"classes is {list(self.classes)}; expected two or more")
         if unknown := sorted(set(self.facts) - set(self.features)):
             raise TermsError(
-                f"something is said of {unknown[0]!r}, which is no feature; expected its kind too"
+                f"the column {unknown[0]!r} is described, but is not a feature; expected its kind too"
             )
         object.__setattr__(
             self,
@@ -243,7 +243,7 @@ class Terms:
                 "classes are named" if self.classes else f"feature {next(iter(self.facts))!r} is described"
             )
             raise TermsError(
-                f"privacy.epsilon is not given and {declared}; without it the peers find out: leave that out"
+                f"privacy.epsilon is not given and {declared}; without it the peers determine that: leave it out"
             )
         _refuse_sums(self)
         _refuse_exposing(self)
@@ -265,7 +265,8 @@ class Terms:
     def digest(self) -> str:
         """sha256 of everything agreed on.
 
-        Sections that came later count where they say something, so that older agreements keep their digest.
+        Sections added in later versions count only where they differ from their defaults, so that older agreements keep
+        their digest.
         """
         plain = asdict(self)
         if self.privacy == Privacy():
