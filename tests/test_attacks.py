@@ -159,7 +159,7 @@ def soft_errors(knowledge, stats, features, labels):
     """The mean of 1 − p(y|x) of the model of each of several statistics."""
     errors = []
     for each in stats:
-        scores = features @ np.asarray(knowledge.held.family.weights(each)).T
+        scores = features @ np.asarray(knowledge.local_rows.family.weights(each)).T
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         errors.append(1 - (odds[np.arange(labels.size), labels] / odds.sum(axis=1)).mean())
     return np.array(errors)
@@ -175,7 +175,7 @@ def mix_after(plot, victim, lie):
         for u in np.flatnonzero(dense[victim])
         if u != victim and (victim, u) not in gone
     }
-    held = knowledge.held
+    held = knowledge.local_rows
     mine = np.arange(held.offsets[victim], held.offsets[victim + 1])
     errors = soft_errors(knowledge, heard.values(), held.features_of(mine), held.labels[mine])
     middle, chance = sorted(errors)[(len(errors) - 1) // 2], 1 - 1 / held.classes
@@ -200,7 +200,7 @@ def test_who_optimises_says_what_is_no_strike_and_keeps_every_invariant(plots):
         knowledge, honest, attackers, _, _, turn, victims, said = plot
         assert not set(victims) & set(attackers)
         for victim, lie in zip(victims, said, strict=True):
-            assert knowledge.known.broken(lie, turn) is None
+            assert knowledge.invariants.broken(lie, turn) is None
             assert mix_after(plot, victim, lie) is not None
             lies += not np.array_equal(lie, honest[victim])
     assert lies > 0
@@ -217,7 +217,7 @@ def test_who_optimises_does_more_harm_than_any_recipe_of_the_same_length(kind, p
             other = own
             if kind != "silence":
                 spoken, indices = pb.Attack(kind).messages(
-                    honest, attackers, mixing, knowledge.known, 0, turn
+                    honest, attackers, mixing, knowledge.invariants, 0, turn
                 )
                 row = slice(mixing.indptr[victim], mixing.indptr[victim + 1])
                 told = dict(zip(mixing.indices[row].tolist(), indices[row].tolist(), strict=True))

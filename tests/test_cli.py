@@ -100,7 +100,7 @@ def test_a_checkpoint_of_another_simulation_is_refused(tmp_path, file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("nodes = 6", "nodse = 6"), "run.toml, line 6: 'nodse' is no setting; expected one of family"),
+        (("nodes = 6", "nodse = 6"), "run.toml, line 6: 'nodse' is not a setting; expected one of family"),
         (("nodes = 6", 'nodes = "six"'), "run.toml, line 6: nodes is 'six'; expected int"),
         (("nodes = 6", "nodes = true"), "line 6: nodes is True; expected int"),
         (("nodes = 6", "nodes = ["), "run.toml:"),
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_another_simulation_is_refused(tmp_path, file):
         (("rounds = 5", 'topology = "web"'), "web"),
         (('name = "wine"', 'name = "beer"'), "line 3: no dataset is called 'beer'"),
         (('name = "wine"', 'file = "none.csv"'), "none.csv, which does not exist"),
-        (("[simulation]", "[simulations]"), "'simulations' is no section"),
+        (("[simulation]", "[simulations]"), "'simulations' is not a section"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_line(tmp_path, file, change, message):

@@ -114,7 +114,7 @@ def test_a_strike_is_worse_than_chance_or_than_the_others():
 def test_three_strikes_cut_a_link_in_both_directions():
     links = nx.to_scipy_sparse_array(nx.path_graph(3), format="csr")
     counts = np.zeros(links.nnz)
-    counts[guard.places(links, csr_array(([1.0], ([1], [2])), shape=(3, 3)))] = 3
+    counts[guard.positions(links, csr_array(([1.0], ([1], [2])), shape=(3, 3)))] = 3
     cut = csr_array(
         (guard.cut(counts, links).astype(float), links.indices, links.indptr), shape=(3, 3)
     ).toarray()

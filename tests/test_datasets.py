@@ -34,7 +34,7 @@ from peerbayes.datasets.cache import Places, cache_folder, places, record_of
 from peerbayes.datasets.catalogue import ENTRIES, PAPER
 from peerbayes.datasets.downloads import LIMIT, allowed
 from peerbayes.datasets.expected import Expected
-from peerbayes.datasets.origins import Origin, Part, census, delimited, openml, repaired, unpack
+from peerbayes.datasets.origins import Member, Origin, census, delimited, openml, repaired, unpack
 from peerbayes.datasets.registry import Entry, find, plain
 from peerbayes.datasets.sources import fetch, table, take, where
 
@@ -69,7 +69,7 @@ ARCHIVE = zipped(folder__tiny_dot_csv=TEXT, Index=b"nothing")
 
 def tiny(url=None, sha256=None, **changes):
     """A small dataset, to be downloaded from `url`."""
-    parts = (Part(("tiny.csv",), sha256),)
+    parts = (Member(("tiny.csv",), sha256),)
     origin = None if url is None else Origin(url, delimited(","), parts)
     entry = Entry(
         "tiny",
@@ -336,8 +336,8 @@ def test_a_download_is_kept_as_parquet_with_its_record(server, held):
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (404, DownloadFailed, "the server answers 404"),
-        (503, DownloadFailed, r"the server answers 503.*tried 3 times"),
+        (404, DownloadFailed, "the server answered 404"),
+        (503, DownloadFailed, r"the server answered 503.*tried 3 times"),
         (truncated, DownloadFailed, r"the connection ended after [\d,]+ of [\d,]+ bytes \(tried 3 times\)"),
         (endless, DownloadFailed, "sends more than 67,108,864 bytes"),
         (
@@ -369,7 +369,7 @@ def test_a_failed_download_leaves_nothing_and_says_what_to_do(server, held, answ
     [
         (TINY[:-4], r"36 rows, expected 40"),
         (TINY.drop(columns="b"), r"has 2 columns, expected 3 \(2 and the label 'out'\): it lacks 'b'"),
-        (TINY.assign(c=1), r"has 4 columns, expected 3 .*it has 'c' besides"),
+        (TINY.assign(c=1), r"has 4 columns, expected 3 .*it also has 'c'"),
         (TINY.assign(a="much"), r"text in 'a', expected numbers"),
         (TINY.assign(b=3), r"numbers in 'b', expected text"),
         (TINY.assign(a=TINY["a"].where(TINY["a"] > 0)), r"1 missing values, expected none"),
@@ -467,7 +467,7 @@ def test_nothing_is_fetched_in_the_clear(server, held):
     with pytest.raises(DownloadFailed, match=r"http://example.org/x is not https"):
         fetch(tiny("http://example.org/x"), held)
     url = server.url("moved", lambda handler: handler.head(0, 302, Location="http://example.org/x"))
-    with pytest.raises(DownloadFailed, match=r"leads to http://example.org/x, which is not https"):
+    with pytest.raises(DownloadFailed, match=r"redirects to http://example.org/x, which is not https"):
         fetch(tiny(url), held)
     with pytest.raises(DownloadFailed, match="file:///etc/passwd"):
         fetch(
@@ -572,7 +572,7 @@ def test_a_file_is_imported(held, tmp_path, name, content):
 
 def test_a_parquet_file_with_a_label_of_its_own_is_imported(held, tmp_path):
     TINY.rename(columns={"out": "result"}).to_parquet(tmp_path / "a.parquet")
-    with pytest.raises(DatasetMismatch, match="lacks 'out' and has 'result' besides"):
+    with pytest.raises(DatasetMismatch, match="lacks 'out' and also has 'result'"):
         take(tiny(), held, tmp_path / "a.parquet")
     with pytest.raises(ValueError, match="has no column 'results'; it has a, b, result"):
         take(tiny(), held, tmp_path / "a.parquet", label="results")
@@ -640,7 +640,9 @@ def test_what_has_no_download_says_where_to_get_it(name, held):
 
 
 def test_digests_do_not_depend_on_line_ends():
-    origin = Origin("", delimited(","), (Part(("inner.zip", "tiny.csv"), hashlib.sha256(TEXT).hexdigest()),))
+    origin = Origin(
+        "", delimited(","), (Member(("inner.zip", "tiny.csv"), hashlib.sha256(TEXT).hexdigest()),)
+    )
     inner = zipped(any__folder__tiny_dot_csv=TEXT.replace(b"\n", b"\r\n"))
     frame, digest = unpack(origin, io.BytesIO(zipped(inner_dot_zip=inner)), "a test")
     assert same(frame)

@@ -84,7 +84,7 @@ def test_an_altered_download_ends_with_1(server, monkeypatch, held):
 def test_import_takes_a_file(entry, held, tmp_path):
     (tmp_path / "mine.csv").write_bytes(TEXT.replace(b"out", b"result", 1))
     refused = datasets("import", "tiny", tmp_path / "mine.csv", code=1)
-    assert "lacks 'out' and has 'result' besides" in refused.stderr
+    assert "lacks 'out' and also has 'result'" in refused.stderr
     done = datasets("import", "tiny", tmp_path / "mine.csv", "--label", "result")
     assert f"tiny: 40 rows and 2 columns are in {held.cache}" in done.stdout
 

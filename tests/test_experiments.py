@@ -235,7 +235,7 @@ def test_a_pool_that_breaks_while_cells_are_handed_out_loses_none(monkeypatch):
 
 def test_a_cell_that_always_kills_its_worker_is_named():
     with pytest.raises(
-        ConfigurationError, match=r"a worker died 3 times while it computed one of .*'number': 7"
+        ConfigurationError, match=r"a worker died 3 times while computing one of .*'number': 7"
     ):
         list(LocalEngine(1).run(always_dying, [{"number": 7}]))
 
@@ -279,7 +279,7 @@ def test_cells_that_a_dataset_is_too_small_for_are_left_out(file, tmp_path):
         "reproduce", "8", "--datasets", file, "--columns", "rows20,rows320", "--seeds", 1, "--strategies", "crc",
         "--format", "json", cwd=tmp_path, code=0,
     )  # fmt: skip
-    assert "left out: " in done.stderr and "16,000 training rows are asked for" in done.stderr
+    assert "left out: " in done.stderr and "16,000 training rows are requested" in done.stderr
     few, many = json.loads(done.stdout)
     assert few["gap"] is not None and few["seeds"] == 1
     assert many["gap"] is None and many["seeds"] == 0
@@ -434,7 +434,7 @@ def test_pages_are_written_from_the_store(tmp_path):
     words = ["4", "--datasets", file, "--columns", "tree,plus80", "--seeds", "2", "--strategies", "crc,exact"]
     peerbayes("reproduce", *words, "--document", "pages", cwd=tmp_path, code=0)
     page = (tmp_path / "pages" / "reproduction.md").read_text(encoding="utf-8")
-    assert "## How many cells converge" in page and "### Table 4." in page and "### Figure." in page
+    assert "## Cells that converge" in page and "### Table 4." in page and "### Figure." in page
     beside = (tmp_path / "pages" / "strategies.md").read_text(encoding="utf-8")
     assert "| i.i.d., tree |" in beside and "`dsgd`" in beside
     assert len(pd.read_parquet(tmp_path / "pages" / "results.parquet")) == 2 * (2 * 2 + 1)

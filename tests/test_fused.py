@@ -254,7 +254,7 @@ def test_only_naive_bayes_itself_is_supported():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": np.full(70, 3)}, "label 3 found; expected one below 3"),
+        ({"labels": np.full(70, 3)}, "a label is 3; expected less than 3"),
         ({"labels": np.zeros(69)}, "do not fit 69 labels"),
         ({"row_weights": np.ones(3)}, "do not fit"),
         ({"offsets": [0, 50, 71]}, "offsets must rise"),

@@ -200,7 +200,7 @@ def test_dates_and_other_types_of_a_database_are_refused_by_name(tmp_path):
         ("rows.csv", b"a,b\n1,2,3\n3,4,5\n", "rows.csv, line 2: 3 fields, but the header has 2"),
         ("rows.csv", b"a,b\n1,2\n3\n", "rows.csv, line 3: 1 fields, but the header has 2"),
         ("rows.csv", b'a,b\n1,2\n"3,4\n5,6\n', "line 4"),
-        ("rows.csv", b"a\0b\n1\n", "is no text"),
+        ("rows.csv", b"a\0b\n1\n", "is not text"),
         ("rows.csv", b"a;b\n1,5;2\n2,5;3\n", "column 'a' of"),
         ("rows.csv.gz", b"a,b\n1,2\n", "rows.csv.gz cannot be read"),
         (

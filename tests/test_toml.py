@@ -81,7 +81,7 @@ def test_a_peer_with_broken_settings_is_refused(broken):
 def test_a_file_that_says_nothing_is_refused(tmp_path, text):
     path = tmp_path / "run.toml"
     path.write_text(text)
-    assert "says nothing; expected a section [data] or [simulation]" in refused("simulate", path)
+    assert "is empty; expected a section [data] or [simulation]" in refused("simulate", path)
     path.write_text("[simulation]\n")
     assert config.read(path).data == {"name": "digits"}
 

@@ -1,7 +1,7 @@
-"""What callers pass: taken as plain values, or refused by name, with what arrived and what was expected.
+"""Checks of arguments: each value is returned as a plain one, or refused by name, with what arrived and was expected.
 
-Every function takes the name of an argument and its value, and returns the value as plain Python has it. `error` is the
-error that a refusal raises.
+Every function takes the name of an argument and its value, and returns the value as plain Python. `error` is the type
+of error that a refusal raises.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import numpy as np
 
 from peerbayes.errors import PeerbayesError
 
-LARGEST = 2**63 - 1  # of int64, which counts are held in
+LARGEST = 2**63 - 1  # of int64, the type of counts
 
 LARGEST_SEED = 2**128 - 1  # as many bits as NumPy's own seeds have
 
-# Letters of a value that an error shows.
+# Characters of a value that an error shows.
 SHOWN = 80
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: in one line, cut where it is long, whatever its own `repr` does."""
+    """Return a value as errors show it: on one line, cut where it is long, whatever its own `repr` does."""
     try:
         text = re.sub(r"\s*\n\s*", " ", repr(value))
-    except Exception:  # a stranger's; and integers of more than 4,300 digits have none
+    except Exception:  # a foreign `repr` may fail; integers of more than 4,300 digits have none
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def refusal(name: str, value: Any, expected: str, error: type[Exception] = ValueError) -> Exception:
-    """The error that says what arrived under this name, and what was `expected`."""
+    """Return the error that says what arrived under this name, and what was `expected`."""
     return error(f"{name} is {shown(value)}; expected {expected}")
 
 
@@ -50,7 +50,7 @@ def whole(
     advice: str = "",
     error: type[Exception] = ValueError,
 ) -> int:
-    """A whole number from `least` to `most`; `advice` follows what was expected."""
+    """Return an integer from `least` to `most`; `advice` follows the expectation in the error."""
     try:
         plain = least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -72,7 +72,7 @@ def number(
     below: float = math.inf,
     error: type[Exception] = ValueError,
 ) -> float:
-    """A finite number within bounds; `expected` says in words what they are."""
+    """Return a finite number within bounds; `expected` states them in words."""
     plain = _real(value)
     if not (math.isfinite(plain) and least <= plain <= most and above < plain < below):
         raise refusal(name, value, expected, error)
@@ -80,7 +80,7 @@ def number(
 
 
 def _real(value: Any) -> float:
-    """A real number as a float; NaN for anything else."""
+    """Return a real number as a float, and NaN for anything else."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -92,12 +92,12 @@ def _real(value: Any) -> float:
 
 
 def share(name: str, value: Any, expected: str = "a probability from 0 to below 1") -> float:
-    """A number from 0 to below 1."""
+    """Return a number from 0 to below 1."""
     return number(name, value, expected, least=0.0, below=1.0)
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False; 1 and 0 will do."""
+    """Return True or False; 1 and 0 are accepted."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     try:
@@ -111,7 +111,7 @@ def flag(name: str, value: Any) -> bool:
 def one_of(
     name: str, value: Any, choices: Sequence[str], more: str = "", error: type[Exception] = ValueError
 ) -> str:
-    """One of these texts; `more` says what else there is."""
+    """Return the value if it is among `choices`; `more` names further choices in the error."""
     if not isinstance(value, str) or value not in choices:
         raise refusal(name, value, f"one of {', '.join(choices)}{more}", error)
     return str(value)
@@ -120,7 +120,7 @@ def one_of(
 def wholes(
     name: str, values: Any, least: int, most: int = LARGEST, error: type[Exception] = ValueError
 ) -> np.ndarray:
-    """A list of whole numbers from `least` to `most`, not empty: [k] int64, a copy."""
+    """Return a list of integers from `least` to `most`, not empty, as a copy: [k] int64."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, OverflowError):  # lists of different lengths
@@ -140,7 +140,7 @@ def wholes(
 
 
 def path(name: str, value: Any, expected: str) -> Path:
-    """The path of a file or a folder; `expected` says of which."""
+    """Return the path of a file or a folder; `expected` says which."""
     if not isinstance(value, str | os.PathLike) or not isinstance(text := os.fspath(value), str):
         raise refusal(name, value, expected, TypeError)
     if not text or "\0" in text:
@@ -150,7 +150,7 @@ def path(name: str, value: Any, expected: str) -> Path:
 
 @contextmanager
 def about(*names: str) -> Iterator[None]:
-    """Errors in here are about the argument that is named first, and begin with its name or with another of these."""
+    """Begin the message of errors raised inside with the first of these names, unless it begins with one of them."""
     try:
         yield
     except (ValueError, TypeError, OverflowError) as problem:

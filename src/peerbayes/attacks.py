@@ -1,9 +1,9 @@
-"""Peers that want the others to learn badly: what they say instead of their honest messages.
+"""Attacks: the false messages that attackers send instead of their honest ones.
 
 Attackers know every honest message and act together. φ is a message, S⁰ the start, φ̄ and s the mean and the standard
 deviation of the honest messages, entry by entry, and d̃ the median of ‖φ − φ̄‖; `strength` is the number in each:
 
-    flip       S⁰ − 1·(φ − S⁰)           what was learned, turned round
+    flip       S⁰ − 1·(φ − S⁰)           what was learned, reversed
     scale      10·φ                       breaks the class sums
     noise      φ̄ + 1·noise               noise as large as what was learned; keeps every invariant
     swap       φ̄ with the classes in reverse order
@@ -11,16 +11,16 @@ deviation of the honest messages, entry by entry, and d̃ the median of ‖φ �
     label      honest code on rows whose labels are reversed
     poison     honest code on poisoned rows: the quarter with the longest φ(x), four times each, with reversed labels
     alie       φ̄ − 1.5·s                 a little is enough (Baruch and others, 2019), with class sums kept
-    honest     φ                          no lie in the rounds: see `report`
+    honest     φ                          no false message in the rounds: see `report`
     dissensus  φ_v − 1.5·Σ_u a_vu (φ_u − φ_v) / Σ_b a_vb
                                           to each receiver v what undoes its honest neighbours u, shared among the
                                           attackers b (He and others, 2022)
     stealth    φ̄ + 3·d̃ u                 u the unit vector from φ̄ towards swap: as far away as an honest peer may be
-    suppress   φ̄, and the rarest class r loses 1·φ̄_r to the others, in equal shares: nothing of it is left
-    merge      φ̄, and the two most frequent classes go the share 1 of the way to their mean: nobody tells them apart
-    ipm        S⁰ − 0.5·(φ̄ − S⁰)         the mean of what was learned, turned round and small: a negative inner
+    suppress   φ̄, and the rarest class r loses 1·φ̄_r to the others, in equal shares, until nothing of it is left
+    merge      φ̄, and the two most frequent classes move the share 1 of the way to their mean: indistinguishable
+    ipm        S⁰ − 0.5·(φ̄ − S⁰)         the mean of what was learned, reversed and small: a negative inner
                                           product with it (Xie and others, 2020)
-    optimise   to each receiver what does most harm under the rules in force, which it knows: see `adaptive`
+    optimise   to each receiver the message that does most harm under its rules: see `adaptive`
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ from peerbayes.false_reports import REPORTS
 from peerbayes.invariants import Invariants
 from peerbayes.topologies.links import only, row_sums, rows_of
 
-# What `strength` is unless somebody says otherwise; those without a number have none.
+# The default `strength`; kinds with None have no strength.
 KINDS: dict[str, float | None] = {
     "flip": 1.0, "scale": 10.0, "noise": 1.0, "swap": None, "mixswap": 0.4, "label": None, "alie": 1.5,
     "dissensus": 1.5, "honest": None, "stealth": 3.0, "suppress": 1.0, "merge": 1.0, "ipm": 0.5, "poison": None,
     "optimise": None,
 }  # fmt: skip
 
-# Kinds that run honest code on altered rows: they say what they learned, and judge others as honest peers do.
+# Kinds that run honest code on altered rows: they send what they learned, and screen others as honest peers do.
 ON_OWN_ROWS = ("label", "poison")
 
-# Kinds that say in the rounds what they learned.
+# Kinds that send in the rounds what they learned.
 HONEST_CODE = (*ON_OWN_ROWS, "honest")
 
-# Poison: the share of the rows that is kept, the loudest, and repeated until there are as many as before.
+# Poison: one row in so many is used, those with the longest φ(x), repeated until there are as many as before.
 LOUDEST = 4
 
-ATTACK_STREAM = 5  # sets attackers and their noise apart from other random numbers of the same seed
+ATTACK_STREAM = 5  # the random stream of attackers and their noise, separate from others of the same seed
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Some peers, drawn at random, say what harms the others.
+    """An attack by some peers, drawn at random, which send false messages.
 
-    kind      what they say: "flip", "scale", "noise", "swap", "mixswap", "label", "alie", "dissensus", "stealth",
+    kind      what they send: "flip", "scale", "noise", "swap", "mixswap", "label", "alie", "dissensus", "stealth",
               "suppress", "merge", "ipm", "poison", "optimise" or "honest"
     fraction  their share of all peers, from 0 to below 1; at least one, unless it is 0
-    strength  the number in what they say; None: the usual one of each kind
+    strength  the number in the formula of the kind; None: its default
     report    what they lie about before the first round: "rows", "mean", "spread", "start" or "all" (see
               `false_reports`); None: nothing
-    allowed   whether these lies are no larger than robust peers let pass
+    allowed   whether these lies stay within what robust peers accept
     """
 
     kind: str
@@ -91,16 +91,16 @@ class Attack:
         object.__setattr__(self, "strength", strength)
 
     @classmethod
-    def of(cls, given: Any) -> Attack | None:
-        """An attack as it is `given`: a value, its kind, a table of its fields, or None."""
-        if given is None or isinstance(given, cls):
-            return given
-        if isinstance(given, str):
-            return cls(given)
+    def of(cls, value: Any) -> Attack | None:
+        """Return the attack that `value` stands for: an Attack, its kind, a table of its fields, or None."""
+        if value is None or isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            return cls(value)
         fields = cls.__dataclass_fields__
-        if not isinstance(given, Mapping) or "kind" not in given or not set(given) <= set(fields):
-            raise refusal("the attack", given, f"its kind, or a table of {', '.join(fields)}")
-        return cls(**given)
+        if not isinstance(value, Mapping) or "kind" not in value or not set(value) <= set(fields):
+            raise refusal("the attack", value, f"its kind, or a table of {', '.join(fields)}")
+        return cls(**value)
 
     def __str__(self) -> str:
         return " ".join(
@@ -108,7 +108,7 @@ class Attack:
         )
 
     def attackers(self, nodes: int, seed: int) -> np.ndarray:
-        """Who they are of so many `nodes`, drawn from the `seed`: sorted numbers of peers."""
+        """Draw the attackers among `nodes` peers from the `seed`: sorted indices of peers."""
         count = max(1, round(self.fraction * nodes)) if self.fraction else 0
         drawn = np.random.default_rng([seed, ATTACK_STREAM]).choice(
             nodes, min(count, nodes - 1), replace=False
@@ -120,83 +120,85 @@ class Attack:
         honest: np.ndarray,
         attackers: np.ndarray,
         mixing: csr_array,
-        known: Invariants,
+        invariants: Invariants,
         seed: int,
-        turn: int,
+        round_index: int,
         worst: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What is said in a round, and which of it goes over each link.
+        """Return the messages of a round, honest and false, and which of them goes over each link.
 
-        honest     [N, C, K] what everybody would say
-        attackers  who says something else
-        mixing     [N, N] the weights that receivers mix with
-        known      the start and the invariants
-        seed       of their random numbers, with the round
-        turn       the round
-        worst      for "optimise": victims [V] -> what does most harm to each [V, C, K]
-        Returns messages [M, C, K], everybody's honest one first, and the place [E] of the one that each stored entry of
-        `mixing` stands for.
+        honest       [N, C, K] the honest message of every peer
+        attackers    the peers that send false messages
+        mixing       [N, N] the weights that receivers mix with
+        invariants   the start and the invariants
+        seed         of their random numbers, with the round
+        round_index  the round
+        worst        for "optimise": victims [V] -> the most harmful message to each [V, C, K]
+        Returns messages [M, C, K], all honest ones first, and for each stored entry of `mixing` the index [E] of its
+        message.
         """
-        places, receivers = mixing.indices.astype(np.int64), rows_of(mixing)
+        message_index, receivers = mixing.indices.astype(np.int64), rows_of(mixing)
         hostile = np.zeros(len(honest), dtype=bool)
         hostile[attackers] = True
-        false = hostile[mixing.indices] & ~hostile[receivers]  # among themselves attackers tell the truth
+        false = hostile[mixing.indices] & ~hostile[receivers]  # attackers send each other honest messages
         if self.kind in HONEST_CODE or not false.any():
-            return honest, places
+            return honest, message_index
         if self.kind in ("dissensus", "optimise"):
             victims, which = np.unique(receivers[false], return_inverse=True)
             fair = ~hostile[mixing.indices] & (receivers != mixing.indices)
             if self.kind == "optimise":
-                assert worst is not None, "who optimises has to know the rules"
-                said = worst(victims)
+                assert worst is not None, "an optimising attacker must know the rules"
+                false_messages = worst(victims)
             else:
-                said = self._apart(honest, victims, only(mixing, fair), only(mixing, false))
+                false_messages = self._dissensus(honest, victims, only(mixing, fair), only(mixing, false))
         else:
             which = np.searchsorted(attackers, mixing.indices[false])
-            said = self._said(honest, attackers, known, np.random.default_rng([seed, ATTACK_STREAM, turn]))
-        places[false] = len(honest) + which
-        return np.concatenate([honest, said]), places
+            false_messages = self._false_messages(
+                honest, attackers, invariants, np.random.default_rng([seed, ATTACK_STREAM, round_index])
+            )
+        message_index[false] = len(honest) + which
+        return np.concatenate([honest, false_messages]), message_index
 
-    def _said(
-        self, honest: np.ndarray, attackers: np.ndarray, known: Invariants, rng: np.random.Generator
+    def _false_messages(
+        self, honest: np.ndarray, attackers: np.ndarray, invariants: Invariants, rng: np.random.Generator
     ) -> np.ndarray:
-        """What each attacker says to everybody: [attackers, C, K]."""
+        """Return the message that each attacker sends to everybody: [attackers, C, K]."""
         strength = self._strength
         if self.kind == "flip":
-            return known.centre - strength * (honest[attackers] - known.centre)
+            return invariants.centre - strength * (honest[attackers] - invariants.centre)
         if self.kind == "scale":
             return strength * honest[attackers]
         others = np.delete(honest, attackers, axis=0)
         mean, shape = others.mean(axis=0), (attackers.size, *honest.shape[1:])
         if self.kind == "noise":
-            size = np.sqrt(((others - known.centre) ** 2).mean(axis=(0, 1)))  # [K]
-            return mean + known.projected(strength * size * rng.standard_normal(shape))
+            size = np.sqrt(((others - invariants.centre) ** 2).mean(axis=(0, 1)))  # [K]
+            return mean + invariants.projected(strength * size * rng.standard_normal(shape))
         if self.kind == "alie":
-            return np.broadcast_to(mean - known.projected(strength * others.std(axis=0)), shape)
-        return np.broadcast_to(mean + self._lie(mean, others, known), shape)
+            return np.broadcast_to(mean - invariants.projected(strength * others.std(axis=0)), shape)
+        return np.broadcast_to(mean + self._lie(mean, others, invariants), shape)
 
-    def _lie(self, mean: np.ndarray, others: np.ndarray, known: Invariants) -> np.ndarray:
-        """What is added to the mean of the honest messages `others`: [C, K]."""
+    def _lie(self, mean: np.ndarray, others: np.ndarray, invariants: Invariants) -> np.ndarray:
+        """Return what is added to the mean of the honest messages `others`: [C, K]."""
         strength = self._strength
         if self.kind == "stealth":
             typical = float(np.median(np.linalg.norm((others - mean).reshape(len(others), -1), axis=1)))
-            return strength * typical * unit(known.projected(swapped(mean)))
+            return strength * typical * unit(invariants.projected(swapped(mean)))
         if self.kind == "suppress":
             return strength * suppressed(mean, int(np.argmin(mean[:, 0])))
         if self.kind == "merge":
             return strength * merged(mean, *most_frequent(mean))
         if self.kind == "ipm":
-            return (1.0 + strength) * (known.centre - mean)
+            return (1.0 + strength) * (invariants.centre - mean)
         return (1.0 if self.kind == "swap" else strength) * swapped(mean)
 
-    def _apart(
+    def _dissensus(
         self, honest: np.ndarray, victims: np.ndarray, fair: csr_array, false: csr_array
     ) -> np.ndarray:
-        """What all its attackers say to each victim: [victims, C, K]; the weights of honest and of false messages."""
+        """Return the message to each victim [victims, C, K], from the weights of its `fair` and `false` messages."""
         flat = honest.reshape(len(honest), -1)
         pull = (fair @ flat)[victims] - row_sums(fair)[victims, None] * flat[victims]
-        said = flat[victims] - self._strength * pull / row_sums(false)[victims, None]
-        return said.reshape(-1, *honest.shape[1:])
+        messages = flat[victims] - self._strength * pull / row_sums(false)[victims, None]
+        return messages.reshape(-1, *honest.shape[1:])
 
     @property
     def _strength(self) -> float:
@@ -208,19 +210,19 @@ class Attack:
 
 
 def swapped(stats: np.ndarray) -> np.ndarray:
-    """To the statistics with the classes in reverse order."""
+    """Return the change to the statistics with the classes in reverse order."""
     return stats[::-1] - stats
 
 
 def suppressed(stats: np.ndarray, rare: int) -> np.ndarray:
-    """To those without one class, whose rows are shared among the others: class sums and ties stay as they are."""
+    """Return the change that shares one class's rows among the other classes; class sums and ties are unchanged."""
     change = np.broadcast_to(stats[rare] / max(1, len(stats) - 1), stats.shape).copy()
     change[rare] = -stats[rare]
     return change
 
 
 def merged(stats: np.ndarray, first: int, second: int) -> np.ndarray:
-    """To those in which two classes are each their mean."""
+    """Return the change that replaces two classes by their mean."""
     change = np.zeros_like(stats)
     change[first] = (stats[second] - stats[first]) / 2
     change[second] = -change[first]
@@ -228,19 +230,19 @@ def merged(stats: np.ndarray, first: int, second: int) -> np.ndarray:
 
 
 def most_frequent(stats: np.ndarray) -> tuple[int, int]:
-    """The two classes with the largest counts."""
+    """Return the two classes with the largest counts."""
     second, first = np.argsort(stats[:, 0], kind="stable")[-2:]
     return int(first), int(second)
 
 
 def unit(change: np.ndarray) -> np.ndarray:
-    """The direction of a change: of length 1, or 0."""
+    """Return the change scaled to length 1; a zero change stays 0."""
     length = float(np.linalg.norm(change))
     return change / length if length else change
 
 
 def poisoned(lengths: np.ndarray) -> np.ndarray:
-    """Which rows a poisoner learns from, in place of its own: the loudest quarter, repeated. [n] -> [n] row numbers.
+    """Return the rows a poisoner learns from: the quarter with the longest φ(x), repeated. [n] -> [n] row indices.
 
     lengths  ‖φ(x)‖ of its rows: how far a row can move the statistics
     """

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Exit codes: 0 done, 1 what failed, 2 a request that makes no sense.
+"""The command line: parse, call, print. Exit codes: 0 success, 1 failure, 2 an invalid request.
 
 `audit` ends with 3 where it finds something alarming.
 """
@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from peerbayes import __version__
 
-# Command: its module in `commands`, and what it is there: a function, or an app with commands of its own.
+# Command: its module in `commands`, and its attribute there: a function, or an app with subcommands.
 COMMANDS = {
     "demo": ("demonstration", "demo"),
     "simulate": ("simulation", "simulate"),
@@ -41,11 +41,11 @@ class Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name]
-        found = getattr(import_module(f"peerbayes.commands.{module}"), attribute)
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
-            found.command(cmd_name)(function)
-        command = typer.main.get_command(found)
+        target = getattr(import_module(f"peerbayes.commands.{module}"), attribute)
+        if not isinstance(target, typer.Typer):
+            function, target = target, typer.Typer(add_completion=False)
+            target.command(cmd_name)(function)
+        command = typer.main.get_command(target)
         command.name = cmd_name
         return command
 
@@ -61,7 +61,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def main(
-    version: Annotated[bool, typer.Option("--version", help="Say the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         print(__version__)

@@ -1,4 +1,4 @@
-"""One column of a table: its kind, its categories, and what standardises it."""
+"""One column of a table: its kind, its categories, location and scale."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Column:
     categories: tuple[Scalar, ...] = ()
     """Of a discrete column, in order."""
     location: float = 0.0
-    """What is taken off a value; of a continuous column, its mean."""
+    """What is subtracted from a value: the mean of a continuous column."""
     scale: float = 1.0
-    """What a value is then divided by: its standard deviation."""
+    """What the difference is divided by: the standard deviation."""
     count: float | None = None
-    """Rows behind location and scale (weights added up), so that two schemas are pooled exactly; 0: no value was
-    seen; None: somebody gave location and scale, and they are not to be changed by pooling."""
+    """Rows behind location and scale (sum of weights), so that two schemas are pooled exactly; 0: no value was
+    observed; None: location and scale were given explicitly, and pooling must not change them."""
     constant: bool = False
     """Every value was the location; the scale of 1 is a convention."""
 
@@ -64,11 +64,11 @@ class Column:
 
     @property
     def empty(self) -> bool:
-        """Nothing is known of it: every value was missing, and no category was declared."""
+        """Whether nothing is known of it: every value was missing, and no category was declared."""
         return not self.categories and self.count == 0
 
     def codes(self, values: np.ndarray) -> np.ndarray:
-        """The index of each category in `values`, -1 where it is missing or unknown: [n] -> [n].
+        """Return the category index of each value, −1 where it is missing or unknown: [n] -> [n].
 
         Text where the categories are numbers, or the other way round, is a mistake and not an unknown category.
         """
@@ -76,14 +76,18 @@ class Column:
             return np.full(values.shape, -1, dtype=np.int32)
         if self._integers is not None and np.can_cast(values.dtype, np.int64):
             low, table = self._integers
-            place = values.astype(np.int64) - low
-            known = place.view(np.uint64) < table.size  # negative ones are very large here
-            return table[place] if known.all() else np.where(known, table[np.where(known, place, 0)], -1)
+            position = values.astype(np.int64) - low
+            inside = position.view(np.uint64) < table.size  # negative ones are very large here
+            return (
+                table[position]
+                if inside.all()
+                else np.where(inside, table[np.where(inside, position, 0)], -1)
+            )
         if values.dtype.kind in "fiub" and not any(map(_needs_hashing, self.categories)):
-            known = np.asarray(self.categories, dtype=np.float64)
-            order = np.argsort(known)
-            place = np.minimum(np.searchsorted(known[order], values), known.size - 1)
-            return np.where(known[order][place] == values, order[place], -1).astype(np.int32)
+            categories = np.asarray(self.categories, dtype=np.float64)
+            order = np.argsort(categories)
+            position = np.minimum(np.searchsorted(categories[order], values), categories.size - 1)
+            return np.where(categories[order][position] == values, order[position], -1).astype(np.int32)
         import pandas as pd
 
         codes = pd.Index(self.categories, dtype=object).get_indexer(pd.Index(values, dtype=object))
@@ -94,7 +98,7 @@ class Column:
 
     @cached_property
     def _integers(self) -> tuple[int, np.ndarray] | None:
-        """The lowest category, and the index of every integer from it on, −1 for none; if they are small integers."""
+        """The lowest category and the index of each integer from it on (−1 for none), if all are small integers."""
         if not all(isinstance(category, int) for category in self.categories):
             return None
         low, high = int(min(self.categories)), int(max(self.categories))
@@ -113,7 +117,7 @@ class Column:
             )
 
     def numbers(self, values: np.ndarray) -> np.ndarray:
-        """The `values` of a continuous column as float64 in its own units, NaN where missing: [n] -> [n]."""
+        """Return the values of a continuous column as float64 in its own units, NaN where missing: [n] -> [n]."""
         if self.categories:
             codes = self.codes(values)
             return np.where(codes < 0, np.nan, codes)
@@ -121,23 +125,23 @@ class Column:
 
 
 def _needs_hashing(category: Scalar) -> bool:
-    """Whether a category is no number that float64 holds exactly."""
+    """Return whether a category is text, or a number that float64 does not hold exactly."""
     return isinstance(category, str) or abs(category) > 2**53
 
 
-def number(value: Any, what: str) -> float:
-    """A finite number as a plain float; booleans and text are refused."""
+def number(value: Any, subject: str) -> float:
+    """Return a finite number as a plain float; refuse booleans and text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SchemaError(f"{what} is {value!r}; expected a number")
+        raise SchemaError(f"{subject} is {value!r}; expected a number")
     if not abs(value) <= LARGEST:
-        raise SchemaError(f"{what} is {value!r:.40}; expected a finite number")
+        raise SchemaError(f"{subject} is {value!r:.40}; expected a finite number")
     return float(value) + 0.0  # -0.0 and 0.0 are one number
 
 
 def scalars(values: Any, where: str) -> tuple[Scalar, ...]:
-    """Categories or classes as plain values, each once."""
+    """Return categories or classes as plain values, and refuse duplicates."""
     if isinstance(values, str) or not isinstance(values, tuple | list):
         raise SchemaError(f"{where} has the categories {values!r}; expected a list of them")
     plain = tuple(scalar(value, where) for value in values)
@@ -147,7 +151,7 @@ def scalars(values: Any, where: str) -> tuple[Scalar, ...]:
 
 
 def scalar(value: Any, where: str) -> Scalar:
-    """A category or class as plain text, boolean or number; 1.0 and 1 are the same category."""
+    """Return a category or class as plain text, boolean or number; 1.0 and 1 are the same category."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value.is_integer():
@@ -163,12 +167,12 @@ def scalar(value: Any, where: str) -> Scalar:
 
 
 def ordered(values: Any) -> tuple[Scalar, ...]:
-    """Categories or classes in a stable order: numbers first, then text."""
+    """Return categories or classes in a stable order: numbers first, then text."""
     return tuple(sorted(values, key=lambda value: (isinstance(value, str), value)))
 
 
 def union(first: tuple[Scalar, ...], second: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    """All values of both, in order; an order that both share is kept. Where True meets 1, it becomes 1."""
+    """Return all values of both in order, keeping an order that both share. Where True meets 1, it becomes 1."""
     numbers = {value for value in (*first, *second) if not isinstance(value, bool)}
     first, second = (
         tuple(int(v) if isinstance(v, bool) and v in numbers else v for v in s) for s in (first, second)
@@ -177,13 +181,13 @@ def union(first: tuple[Scalar, ...], second: tuple[Scalar, ...]) -> tuple[Scalar
 
 
 def merge_columns(mine: Column, theirs: Column) -> Column:
-    """One column for both tables: union of categories, pooled location and scale."""
+    """Return one column for both tables: the union of categories, pooled location and scale."""
     if mine.empty and theirs.empty:
         return min(mine, theirs, key=lambda column: column.kind)  # the same from either side
     if mine.empty or theirs.empty:
         return theirs if mine.empty else mine
     categories = union(mine.categories, theirs.categories)
-    if mine.count is None or theirs.count is None:  # given by somebody: kept as it is
+    if mine.count is None or theirs.count is None:  # given explicitly: unchanged
         return replace(mine if mine.count is None else theirs, categories=categories)
     count = mine.count + theirs.count
     if _units(mine) == _units(theirs):  # nothing to pool, and no rounding that would change the fingerprint
@@ -223,7 +227,7 @@ def with_units(column: Column, location: float, deviation: float) -> Column:
 
 
 def column_differences(mine: Column, theirs: Column) -> list[str]:
-    """What differs between two columns of one name, a line each; "! " keeps them from being merged."""
+    """List the differences between two columns of one name; "! " marks those that prevent merging."""
     name = mine.name
     if mine.empty or theirs.empty:
         return [] if mine == theirs else [f"column {name!r} has no value on one side"]
@@ -231,27 +235,29 @@ def column_differences(mine: Column, theirs: Column) -> list[str]:
         return [f"! column {name!r} is {mine.kind} in the first, {theirs.kind} in the second"]
     if bool(mine.categories) != bool(theirs.categories):
         return [f"! column {name!r} is label-encoded text on one side only"]
-    lines = set_differences(f"column {name!r}: category", mine.categories, theirs.categories)
-    if mine.kind == "continuous" and lines:
-        return [f"! {line}, and the column is label-encoded: the codes differ" for line in lines]
-    if lines and all_text(mine.categories) != all_text(theirs.categories):
-        lines = [f"! column {name!r} holds text on one side, numbers on the other: {lines[0]}"]
+    differences = set_differences(f"column {name!r}: category", mine.categories, theirs.categories)
+    if mine.kind == "continuous" and differences:
+        return [
+            f"! {difference}, and the column is label-encoded: the codes differ" for difference in differences
+        ]
+    if differences and all_text(mine.categories) != all_text(theirs.categories):
+        differences = [f"! column {name!r} holds text on one side, numbers on the other: {differences[0]}"]
     if mine.location != theirs.location or mine.scale != theirs.scale:
         fixed = mine.count is None and theirs.count is None
-        lines.append(
+        differences.append(
             f"{'! ' if fixed else ''}column {name!r}: location {mine.location:.6g} and scale {mine.scale:.6g} "
             f"in the first, {theirs.location:.6g} and {theirs.scale:.6g} in the second"
         )
-    return lines
+    return differences
 
 
-def set_differences(what: str, mine: tuple[Scalar, ...], theirs: tuple[Scalar, ...]) -> list[str]:
-    """Which categories or classes only one side has, or that their order differs."""
-    lines = [f"{what} {value!r} only in the first" for value in mine if value not in theirs]
-    lines += [f"{what} {value!r} only in the second" for value in theirs if value not in mine]
-    if not lines and mine != theirs:
-        lines.append(f"{what} order: {list(mine)} against {list(theirs)}")
-    return lines
+def set_differences(subject: str, mine: tuple[Scalar, ...], theirs: tuple[Scalar, ...]) -> list[str]:
+    """List the categories or classes that only one side has, or that their order differs."""
+    differences = [f"{subject} {value!r} only in the first" for value in mine if value not in theirs]
+    differences += [f"{subject} {value!r} only in the second" for value in theirs if value not in mine]
+    if not differences and mine != theirs:
+        differences.append(f"{subject} order: {list(mine)} against {list(theirs)}")
+    return differences
 
 
 def all_text(values: tuple[Scalar, ...]) -> bool:

@@ -1,17 +1,17 @@
-"""How a peer combines what it heard: by the mixing weights as they are, or with each neighbour's pull clipped.
+"""Rules for combining received messages: by the mixing weights as they are, or with each neighbour's pull clipped.
 
     mean   S_v = Σ_u a_vu φ_u
-    clip   S_v = φ_v + Σ_u a_vu min(1, τ_v / ‖φ_u − φ_v‖) (φ_u − φ_v),   τ_v a middling distance of those that v heard
+    clip   S_v = φ_v + Σ_u a_vu min(1, τ_v / ‖φ_u − φ_v‖) (φ_u − φ_v),   τ_v the 2/5 quantile of the distances at v
 
-Clipping is mixing with smaller weights, whose rest goes to the peer itself, so everything that holds of a mix (weights
-that sum to 1, conserved class sums) holds of it as well. No neighbour moves v by more than a_vu τ_v. Of n distances,
+Clipping is mixing with smaller weights, whose rest goes to the peer itself, so every property of a mix (weights that
+sum to 1, conserved class sums) remains. No neighbour moves v by more than a_vu τ_v. Of n distances,
 τ_v is the one with two fifths of the others below it: of two or three the smallest, of four or five the second. Where
-more than two fifths of the neighbours are honest, one of those is as far away or farther. (With the median one liar of
+more than two fifths of the neighbours are honest, one of them is as far away or farther. (With the median one liar of
 three pulls farther than the honest, and pairs of peers with a liar each are lost.) Distances are those of the
 statistics themselves: continuous columns are standardised, so entries are of one size.
 
-Both work on a matrix [N, M] of N receivers and M ≥ N messages, the first N of which are the receivers' own: a whole
-network, or one peer with [own, *heard].
+Both work on a matrix [N, M] of N receivers and M ≥ N messages, the first N of which are the receivers' own: a
+network, or one peer with [its own, *those received].
 """
 
 from __future__ import annotations
@@ -34,49 +34,51 @@ AT_ONCE = 1 << 22
 
 
 def combined(rule: str, mixing: csr_array, messages: Array) -> csr_array:
-    """The weights [N, M] that messages [M, …] are mixed with under a rule; rows sum to what they did."""
+    """Return the weights [N, M] that a rule mixes messages [M, …] with; row sums do not change."""
     return mixing if rule == "mean" else clipped(mixing, messages)
 
 
 def clipped(mixing: csr_array, messages: Array) -> csr_array:
-    """a_vu min(1, τ_v / ‖φ_u − φ_v‖) [N, M]; what is taken from a neighbour goes to the receiver's own message."""
+    """Return a_vu min(1, τ_v / ‖φ_u − φ_v‖) [N, M]; the rest of a weight goes to the receiver's own message."""
     receivers = rows_of(mixing)
     heard = receivers != mixing.indices
-    apart = distances(messages, receivers[heard], mixing.indices[heard])
+    gaps = distances(messages, receivers[heard], mixing.indices[heard])
     weights = mixing.data.astype(np.float64)
-    weights[heard] *= shortened(receivers[heard], apart, mixing.shape[0])
+    weights[heard] *= clip_factors(receivers[heard], gaps, mixing.shape[0])
     links = only(with_data(mixing, weights), heard)
-    own = row_sums(mixing) - row_sums(links)
-    diagonal = csr_array((own, (np.arange(own.size), np.arange(own.size))), shape=mixing.shape)
+    self_weights = row_sums(mixing) - row_sums(links)
+    diagonal = csr_array(
+        (self_weights, (np.arange(self_weights.size), np.arange(self_weights.size))), shape=mixing.shape
+    )
     return csr_array(links + diagonal)
 
 
-def shortened(groups: np.ndarray, apart: np.ndarray, count: int) -> np.ndarray:
-    """min(1, τ / distance) of each message, τ a middling distance of its group 0 … count − 1: [E], [E] -> [E]."""
-    limit = quantiles(groups, apart, count, MIDDLING)[groups]
-    return np.divide(limit, apart, out=np.ones_like(apart), where=apart > limit)
+def clip_factors(groups: np.ndarray, gaps: np.ndarray, count: int) -> np.ndarray:
+    """Return min(1, τ / distance) of each message, τ the clipping distance of its group: [E], [E] -> [E]."""
+    limit = quantiles(groups, gaps, count, MIDDLING)[groups]
+    return np.divide(limit, gaps, out=np.ones_like(gaps), where=gaps > limit)
 
 
 def distances(messages: Array, receivers: np.ndarray, senders: np.ndarray) -> np.ndarray:
-    """‖φ_u − φ_v‖ of each pair, a few pairs at a time: [M, …], [E], [E] -> [E]."""
+    """Return ‖φ_u − φ_v‖ of each pair, computed in blocks: [M, …], [E], [E] -> [E]."""
     flat = messages.reshape(len(messages), -1)
-    xp, found = array_namespace(flat), np.empty(receivers.size)
+    xp, norms = array_namespace(flat), np.empty(receivers.size)
     step = max(1, AT_ONCE // max(1, flat.shape[1]))
     for begin in range(0, receivers.size, step):
-        some = slice(begin, begin + step)
-        apart = flat[receivers[some]] - flat[senders[some]]
-        found[some] = np.sqrt(np.asarray(fetch(xp.sum(apart * apart, axis=1)), dtype=np.float64))
-    return found
+        pairs = slice(begin, begin + step)
+        gaps = flat[receivers[pairs]] - flat[senders[pairs]]
+        norms[pairs] = np.sqrt(np.asarray(fetch(xp.sum(gaps * gaps, axis=1)), dtype=np.float64))
+    return norms
 
 
 def quantiles(groups: np.ndarray, values: np.ndarray, count: int, share: tuple[int, int]) -> np.ndarray:
-    """The value of each group 0 … count − 1 with this share of the others below it, 0 for none: [E], [E] -> [count].
+    """Return the value in each group with this share of the group's others below it, 0 if empty: [E], [E] -> [count].
 
-    It is one of the values, the lower of two: a mean of two would leave it to the larger what it is.
+    It is one of the values, the lower of two: a mean of two would depend on the larger, which may be false.
     """
     ordered = values[np.lexsort((values, groups))]
     sizes = np.bincount(groups, minlength=count)
     begins = np.cumsum(sizes) - sizes
-    found, some = np.zeros(count), sizes > 0
-    found[some] = ordered[(begins + share[0] * (sizes - 1) // share[1])[some]]
-    return found
+    values_at, occupied = np.zeros(count), sizes > 0
+    values_at[occupied] = ordered[(begins + share[0] * (sizes - 1) // share[1])[occupied]]
+    return values_at

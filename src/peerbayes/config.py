@@ -26,7 +26,7 @@ from peerbayes.datasets.registry import find
 from peerbayes.errors import ConfigurationError
 from peerbayes.privacy.terms import Privacy
 
-# What [data] may say, and what it means.
+# The entries of [data], and what they mean.
 DATA = {
     "name": "a dataset, as `peerbayes datasets list` names it; digits by default",
     "file": "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead",
@@ -34,9 +34,9 @@ DATA = {
     "label": "the column of the file to predict; the last one by default",
 }
 
-LONGEST = 200  # letters of a --set that an error repeats
+LONGEST = 200  # characters of a --set that an error repeats
 
-# What a setting may be, by the name of the argument of `simulate`; callables and tables cannot be written in TOML.
+# The types of each setting, by the argument of `simulate`; callables and tables cannot be written in TOML.
 SETTINGS: dict[str, tuple[type, ...]] = {
     "family": (str,),
     "kinds": (str, list, dict),
@@ -70,13 +70,13 @@ SETTINGS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """What to simulate, and on what."""
+    """The data of a simulation, and its settings."""
 
     data: dict[str, str]
     settings: dict[str, Any]
 
     def load(self) -> tuple[Any, np.ndarray]:
-        """The table and its labels."""
+        """Return the table and its labels."""
         return load_data(self.data)
 
 
@@ -85,11 +85,11 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     text = toml.text_of(path)
     content = toml.table(text, str(path))
     if not content:
-        raise ConfigurationError(f"{path} says nothing; expected a section [data] or [simulation]")
-    _known(content, ("data", "simulation"), path, text, "section")
+        raise ConfigurationError(f"{path} is empty; expected a section [data] or [simulation]")
+    _check_names(content, ("data", "simulation"), path, text, "a section")
     data, settings = content.get("data", {}), content.get("simulation", {})
-    _known(data, tuple(DATA), path, text, "entry of [data]", "data")
-    _known(settings, tuple(SETTINGS), path, text, "setting", "simulation")
+    _check_names(data, tuple(DATA), path, text, "an entry of [data]", "data")
+    _check_names(settings, tuple(SETTINGS), path, text, "a setting", "simulation")
     for name, value in data.items():
         _typed(name, value, (str,), f"{path}{toml.line(text, 'data', name)}")
     if "name" in data:
@@ -107,23 +107,23 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     return Configuration(data or {"name": "digits"}, settings)
 
 
-def _privacy(given: dict[str, Any], where: str) -> Privacy:
-    """`privacy = { epsilon = 4.0 }` as a value."""
-    terms = [each.name for each in fields(Privacy)]
+def _privacy(terms_table: dict[str, Any], where: str) -> Privacy:
+    """Return `privacy = { epsilon = 4.0 }` as a `Privacy`."""
+    terms = [term.name for term in fields(Privacy)]
     try:
-        for name in given:
+        for name in terms_table:
             one_of("a term", name, terms)
-        return Privacy(**given)
+        return Privacy(**terms_table)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{where}: privacy: {error}; it holds any of {', '.join(terms)}") from error
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
-    """`key=value` pairs, the value written as in TOML; plain words need no quotes."""
+    """Parse `key=value` pairs, the value written as in TOML; plain words need no quotes."""
     settings = {}
     for change in changes:
-        name, given, value = change.partition("=")
-        if not given or name not in SETTINGS:
+        name, separator, value = change.partition("=")
+        if not separator or name not in SETTINGS:
             raise ConfigurationError(
                 f"--set {_cut(change)}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}"
             )
@@ -132,7 +132,7 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _value(written: str) -> Any:
-    """What a text stands for in TOML, or the text itself."""
+    """Return what a text stands for in TOML, or the text itself."""
     try:
         content = toml.table(f"value = {written}", "--set")
     except ConfigurationError:
@@ -145,33 +145,33 @@ def _cut(change: str) -> str:
 
 
 def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
-    """A dataset of the registry, or a file and the name of its label."""
+    """Load a dataset of the registry, or a file with the name of its label column."""
     if "file" in data:
         try:
             frame = sources.read(data["file"], data.get("query"))
             return sources.labelled(frame, data.get("label", str(frame.columns[-1])))
         except sources.SourceError as error:
             raise ConfigurationError(f"the file of [data]: {error}") from error
-    found = load(data.get("name", "digits"))
-    return found.frame, found.labels.to_numpy()
+    dataset = load(data.get("name", "digits"))
+    return dataset.frame, dataset.labels.to_numpy()
 
 
-def _known(given: Any, known: tuple[str, ...], path: Path, text: str, what: str, *section: str) -> None:
-    if not isinstance(given, dict):
+def _check_names(table: Any, names: tuple[str, ...], path: Path, text: str, noun: str, *section: str) -> None:
+    if not isinstance(table, dict):
         where = f"{path}{toml.line(text, *section)}"
         raise ConfigurationError(
-            f"{where}: {section[0]} is {shown(given)}; expected a section [{section[0]}]"
+            f"{where}: {section[0]} is {shown(table)}; expected a section [{section[0]}]"
         )
-    for name in given:
-        if name not in known:
+    for name in table:
+        if name not in names:
             raise ConfigurationError(
-                f"{path}{toml.line(text, *section, name)}: {shown(name)} is no {what}; "
-                f"expected one of {', '.join(known)}"
+                f"{path}{toml.line(text, *section, name)}: {shown(name)} is not {noun}; "
+                f"expected one of {', '.join(names)}"
             )
 
 
 def _typed(name: str, value: Any, types: tuple[type, ...], where: str) -> Any:
-    """The value, if it is of one of these types; false, where it may be said beside another type, is none."""
+    """Return the value if it is of one of these types; false, where it is allowed beside another type, becomes None."""
     if types == (bool,):
         if not isinstance(value, bool):
             raise ConfigurationError(f"{where}: {name} is {shown(value)}; expected true or false")

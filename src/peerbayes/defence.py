@@ -1,4 +1,4 @@
-"""Messages between all simulated peers that may be false: said by attackers; checked, judged, clipped by the others."""
+"""Possibly false messages between simulated peers: sent by attackers; checked, screened and clipped by the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peerbayes.places import Place, fetch
 from peerbayes.topologies import Churn, Schedule
 from peerbayes.topologies.links import only, row_sums, rows_of
 
-# What `simulate` takes: by the mixing weights, clipped, or clipped and guarded.
+# Values of `robust` in `simulate`: by the mixing weights, clipped, or clipped and guarded.
 ROBUST = (None, "clip", "guard")
 STRATEGIES = ("exact", "crc")
 
@@ -28,29 +28,29 @@ SoftErrors = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 class Watched(NamedTuple):
-    """A strategy's state, and what peers hold against each other."""
+    """A strategy's state, the strikes on each link and the rejected messages."""
 
     state: Any
-    strikes: np.ndarray  # [E] on each link; none without a guard
+    strikes: np.ndarray  # [E] on each link; empty without a guard
     rejected: np.ndarray  # [5] messages that were refused, as in `REASONS`
 
 
 @dataclass(frozen=True, eq=False)
 class Defence:
-    """What peers make of messages that may be false.
+    """How peers treat messages that may be false.
 
-    rule       "mean" or "clip": see `combining`
-    known      what honest messages obey; others are refused, and their weight goes to the receiver
-    attack     what attackers say; None: there are none
-    attackers  who they are
-    seed       of the attackers' random numbers
-    soft       soft errors of neighbours' models, for a guard; None: there is none
-    theta      θ of the family, for a guard
-    optimiser  what attackers of the kind "optimise" know; None: there are none of them
+    rule        "mean" or "clip": see `combining`
+    invariants  what honest messages obey; others are refused, and their weight goes to the receiver
+    attack      the kind of attack; None: there is none
+    attackers   the indices of the attackers
+    seed        of the attackers' random numbers
+    soft        soft errors of neighbours' models, for a guard; None: there is no guard
+    theta       θ of the family, for a guard
+    optimiser   for attacks of the kind "optimise"; None: there is no such attack
     """
 
     rule: str
-    known: Invariants
+    invariants: Invariants
     attack: Attack | None
     attackers: np.ndarray
     seed: int
@@ -69,85 +69,90 @@ class Defence:
         mixing: csr_array,
         arrived: np.ndarray,
         message: Array,
-        turn: int,
-        place: Place,
+        round_index: int,
+        device: Place,
     ) -> tuple[Array, Watched]:
-        """What each peer makes of what it heard [N, C, K], and what is held against whom now.
+        """Return each peer's mix of the messages it accepts [N, C, K], and the state with strikes and rejections.
 
         mixing   [N, N] the weights of this round's links
-        arrived  [E] which messages came, one for each stored entry
-        message  [N, C, K] what everybody would say if all were honest
+        arrived  [E] which messages arrived, one for each stored entry
+        message  [N, C, K] the honest message of every peer
         """
-        said = np.array(fetch(message), dtype=np.float64)
-        places = mixing.indices.astype(np.int64)
+        messages = np.array(fetch(message), dtype=np.float64)
+        message_index = mixing.indices.astype(np.int64)
         if self.attack is not None:
-            worst = self._worst(watched, network, mixing, said, turn)
-            said, places = self.attack.messages(
-                said, self.attackers, mixing, self.known, self.seed, turn, worst
+            worst = self._worst_messages(watched, network, mixing, messages, round_index)
+            messages, message_index = self.attack.messages(
+                messages, self.attackers, mixing, self.invariants, self.seed, round_index, worst
             )
         receivers = rows_of(mixing)
         links = receivers != mixing.indices
-        reasons = self.known.reasons(said, turn)[places]
+        reasons = self.invariants.reasons(messages, round_index)[message_index]
         refused = links & arrived & (reasons >= 0)
         rejected = watched.rejected + np.bincount(reasons[refused], minlength=len(REASONS))
         heard, strikes = links & arrived & ~refused, watched.strikes
         if self.soft is not None:
-            heard, strikes = self._judged(strikes, network, mixing, said, places, heard, turn)
+            heard, strikes = self._screened(
+                strikes, network, mixing, messages, message_index, heard, round_index
+            )
         weights = csr_array(
-            (mixing.data[heard], places[heard], only(mixing, heard).indptr), shape=(len(message), len(said))
+            (mixing.data[heard], message_index[heard], only(mixing, heard).indptr),
+            shape=(len(message), len(messages)),
         )
-        own = row_sums(mixing) - row_sums(weights)
-        every = np.arange(own.size)
-        weights = csr_array(weights + csr_array((own, (every, every)), shape=weights.shape))
-        weights = combined(self.rule, weights, said)
-        mixed = (weights @ said.reshape(len(said), -1)).reshape(message.shape)
-        return place.put(self.known.settled(mixed)), Watched(watched.state, strikes, rejected)
+        self_weights = row_sums(mixing) - row_sums(weights)
+        peers = np.arange(self_weights.size)
+        weights = csr_array(weights + csr_array((self_weights, (peers, peers)), shape=weights.shape))
+        weights = combined(self.rule, weights, messages)
+        mixed = (weights @ messages.reshape(len(messages), -1)).reshape(message.shape)
+        return device.put(self.invariants.settled(mixed)), Watched(watched.state, strikes, rejected)
 
-    def _worst(
-        self, watched: Watched, network: Schedule, mixing: csr_array, honest: np.ndarray, turn: int
+    def _worst_messages(
+        self, watched: Watched, network: Schedule, mixing: csr_array, honest: np.ndarray, round_index: int
     ) -> Callable[[np.ndarray], np.ndarray] | None:
-        """What does most harm to each victim, where attackers look for it."""
+        """Return the function that finds the most harmful message to each victim; None without an optimiser."""
         if self.optimiser is None:
             return None
         cut = np.zeros(mixing.nnz, dtype=bool)
         if self.soft is not None:
-            links, of_peers = _settled_links(network), rows_of(mixing) != mixing.indices
-            cut[of_peers] = guard.cut(watched.strikes, links)[guard.places(links, only(mixing, of_peers))]
-        return self.optimiser.worst(honest, self.attackers, mixing, cut, turn)
+            links, between_peers = _settled_links(network), rows_of(mixing) != mixing.indices
+            cut[between_peers] = guard.cut(watched.strikes, links)[
+                guard.positions(links, only(mixing, between_peers))
+            ]
+        return self.optimiser.worst(honest, self.attackers, mixing, cut, round_index)
 
-    def _judged(
+    def _screened(
         self,
         strikes: np.ndarray,
         network: Schedule,
         mixing: csr_array,
-        said: np.ndarray,
-        places: np.ndarray,
+        messages: np.ndarray,
+        message_index: np.ndarray,
         heard: np.ndarray,
-        turn: int,
+        round_index: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Who is still heard, and the strikes. Attackers that lie strike nobody."""
+        """Return which messages are still heard, and the strikes. Attackers that lie strike nobody."""
         assert self.soft is not None
         links, receivers = _settled_links(network), rows_of(mixing)
-        of_peers = receivers != mixing.indices
-        at = np.zeros(mixing.nnz, dtype=np.int64)  # where each entry is among the network's links
-        at[of_peers] = guard.places(links, only(mixing, of_peers))
-        heard = heard & ~guard.cut(strikes, links)[at]
+        between_peers = receivers != mixing.indices
+        link_index = np.zeros(mixing.nnz, dtype=np.int64)  # the index of each entry among the network's links
+        link_index[between_peers] = guard.positions(links, only(mixing, between_peers))
+        heard = heard & ~guard.cut(strikes, links)[link_index]
         errors = np.zeros(mixing.nnz)
-        errors[heard] = self.soft(np.asarray(self.theta(said)), receivers[heard], places[heard])
-        found, doubted = np.zeros(mixing.nnz, dtype=bool), np.zeros(mixing.nnz, dtype=bool)
+        errors[heard] = self.soft(np.asarray(self.theta(messages)), receivers[heard], message_index[heard])
+        struck, doubted = np.zeros(mixing.nnz, dtype=bool), np.zeros(mixing.nnz, dtype=bool)
         nodes = len(mixing.indptr) - 1
-        found[heard] = guard.strikes(errors[heard], receivers[heard], nodes, said.shape[1], turn)
-        doubted[heard] = guard.left_out(errors[heard], receivers[heard], nodes, turn)
+        struck[heard] = guard.strikes(errors[heard], receivers[heard], nodes, messages.shape[1], round_index)
+        doubted[heard] = guard.left_out(errors[heard], receivers[heard], nodes, round_index)
         if self.attack is not None and self.attack.kind not in HONEST_CODE:
             lying = np.isin(receivers, self.attackers)
-            found, doubted = found & ~lying, doubted & ~lying
+            struck, doubted = struck & ~lying, doubted & ~lying
         strikes = strikes.copy()
-        strikes[at[found]] += 1
-        return heard & ~found & ~doubted & ~guard.cut(strikes, links)[at], strikes
+        strikes[link_index[struck]] += 1
+        return heard & ~struck & ~doubted & ~guard.cut(strikes, links)[link_index], strikes
 
 
 def _settled_links(network: Schedule) -> csr_array:
-    """The links that there ever are: strikes are counted on them."""
+    """Return all links of the network over time: strikes are counted on them."""
     base = network.base if isinstance(network, Churn) else network
     if not base.static:
         raise ValueError("a guard counts strikes on links, and this network is drawn anew; use robust='clip'")

@@ -1,21 +1,21 @@
-"""What can go wrong at an edge, as a tree.
+"""The named errors of the package, as a tree.
 
     PeerbayesError
     ├── SchemaError            (also a ValueError)  a table that cannot be described or encoded
     │   └── SchemaMismatch     two schemas, or a schema and a table, that do not fit
-    ├── ConfigurationError     (also a ValueError)  a settings file that cannot be read or makes no sense
+    ├── ConfigurationError     (also a ValueError)  a settings file that cannot be read or is invalid
     ├── TopologyError          (also a ValueError)  a network that cannot be built or used
     ├── StructureError         (also a ValueError)  parents that make no Bayesian network
-    ├── PartitionError         (also a ValueError)  rows that cannot be dealt out to peers like that
+    ├── PartitionError         (also a ValueError)  rows that cannot be distributed to peers like that
     ├── StatisticsMismatch     (also a ValueError)  statistics that cannot be added or used here
-    ├── FalseReport            (also a ValueError)  what a peer said of its rows before the first round, and cannot be
-    ├── DatasetError           a dataset that cannot be had: see `datasets.errors`
+    ├── FalseReport            (also a ValueError)  a report before the first round that cannot be true
+    ├── DatasetError           a dataset that cannot be obtained: see `datasets.errors`
     ├── SourceError            (also a ValueError)  rows that cannot be read: see `sources.errors`
     ├── ReportError            a report that cannot be made: see `report.errors`
-    ├── PeerError              what goes wrong between peers: see `peers.errors`
+    ├── PeerError              an error between peers: see `peers.errors`
     ├── WebError               a dashboard that cannot be shown: see `web.errors`
     └── ModelFileError         (also a ValueError)  a model file that cannot be trusted
-        ├── ModelFileDamaged   truncated, flipped, or not a model file at all
+        ├── ModelFileDamaged   truncated, altered, or not a model file at all
         └── ModelFileTooNew    written by a newer peerbayes
 
 A caller's mistake in an argument is a plain ValueError or TypeError. Every message says what arrived, what
@@ -36,7 +36,7 @@ class SchemaMismatch(SchemaError):
 
 
 class ConfigurationError(PeerbayesError, ValueError):
-    """A settings file that cannot be read, or makes no sense."""
+    """A settings file that cannot be read, or is invalid."""
 
 
 class TopologyError(PeerbayesError, ValueError):
@@ -48,7 +48,7 @@ class StructureError(PeerbayesError, ValueError):
 
 
 class PartitionError(PeerbayesError, ValueError):
-    """Rows that cannot be dealt out to peers like that."""
+    """Rows that cannot be distributed to peers like that."""
 
 
 class StatisticsMismatch(PeerbayesError, ValueError):
@@ -64,7 +64,7 @@ class ModelFileError(PeerbayesError, ValueError):
 
 
 class ModelFileDamaged(ModelFileError):
-    """Truncated, flipped, or not a model file at all."""
+    """Truncated, altered, or not a model file at all."""
 
 
 class ModelFileTooNew(ModelFileError):

@@ -4,7 +4,7 @@ Nothing is unpickled; nothing is used before it is checked.
 
     "PEERBAYES\\n" · format version (u16) · header length (u32) · header (JSON, UTF-8) · arrays · sha256 of all that
 
-Integers and floats are little-endian. The magic, the version and the trailing digest keep their places in every
+Integers and floats are little-endian. The magic, the version and the trailing digest stay where they are in every
 later format, so that any version can tell a damaged file from a newer one.
 """
 
@@ -30,17 +30,17 @@ DIGEST = 32
 
 
 def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    """A header of plain values and arrays of numbers as bytes, with their digest."""
+    """Return a header of plain values and arrays of numbers as bytes, with their digest."""
     shapes = {name: list(array.shape) for name, array in arrays.items()}
     text = json.dumps({**header, "arrays": shapes}, sort_keys=True, allow_nan=False, default=_plain).encode()
-    parts = [MAGIC, PREFIX.pack(FORMAT, len(text)), text]
-    parts += [np.ascontiguousarray(arrays[name], dtype="<f8").tobytes() for name in sorted(arrays)]
-    content = b"".join(parts)
+    chunks = [MAGIC, PREFIX.pack(FORMAT, len(text)), text]
+    chunks += [np.ascontiguousarray(arrays[name], dtype="<f8").tobytes() for name in sorted(arrays)]
+    content = b"".join(chunks)
     return content + hashlib.sha256(content).digest()
 
 
 def unpack(content: bytes, where: object) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What `pack` packed, once the digest is right and the version is known; `where` names it in errors."""
+    """Return the header and arrays that `pack` wrote, digest and version checked; `where` names the file in errors."""
     start = len(MAGIC) + PREFIX.size
     if content[: len(MAGIC)] != MAGIC:
         raise ModelFileDamaged(
@@ -68,7 +68,7 @@ def unpack(content: bytes, where: object) -> tuple[dict[str, Any], dict[str, np.
 
 
 def write(path: str | Path, content: bytes) -> None:
-    """Write a file whole or not at all: a new file takes the old one's place at the end."""
+    """Write a file atomically: a temporary file replaces the old one at the end."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
@@ -83,22 +83,22 @@ def write(path: str | Path, content: bytes) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy number as Python's."""
+    """Return a NumPy number as a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written to a file")
 
 
 def _arrays(content: bytes, shapes: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    arrays, at = {}, 0
+    arrays, offset = {}, 0
     for name, shape in shapes.items():
         if any(not isinstance(size, int) or size < 0 for size in shape):
             raise ValueError(f"array {name} has shape {shape}")
-        stop = at + 8 * math.prod(shape)
+        stop = offset + 8 * math.prod(shape)
         if stop > len(content):
             raise ValueError(f"array {name} of shape {shape} does not fit in the file")
-        arrays[name] = np.frombuffer(content[at:stop], dtype="<f8").reshape(shape).astype(np.float64)
-        at = stop
-    if at != len(content):
-        raise ValueError(f"{len(content) - at} bytes are left over after the arrays")
+        arrays[name] = np.frombuffer(content[offset:stop], dtype="<f8").reshape(shape).astype(np.float64)
+        offset = stop
+    if offset != len(content):
+        raise ValueError(f"{len(content) - offset} bytes are left over after the arrays")
     return arrays

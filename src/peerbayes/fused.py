@@ -1,8 +1,8 @@
-"""R_v(S_v) of every peer in one go, for naive Bayes: what a simulated round spends its time on.
+"""R_v(S_v) of every peer in one pass, for naive Bayes: most of the time of a simulated round.
 
     R_v = (Y_v − P_v)ᵀΦ_v     P_v = softmax(Φ_v θ(S_v)ᵀ)
 
-The rows x are held, not Φ, and peers follow one another, so that one peer's θ, logits and residuals stay in
+The rows x are stored, not Φ, and peers follow one another, so that one peer's θ, logits and residuals stay in
 cache. A peer's rows are taken TILE at a time and their columns COLUMNS at a time, into scratch padded by zeros to
 whole `vectors`. Sums stay in registers, four classes at a time.
 
@@ -34,11 +34,11 @@ from peerbayes.vectors import (
     load_part,
     lower,
     product,
+    round_up,
     scratch,
     spread,
     store,
     total,
-    up,
     where_known,
 )
 
@@ -51,7 +51,7 @@ COLUMNS = 64  # columns at a time: a block of 64 × 64 float64 is two thirds of 
 EXTREME = {np.float64: 2.0**500, np.float32: 2.0**60}
 
 # A peer's θ takes about as long as this many of its rows. A thread, which takes a tenth of a millisecond to begin,
-# is given no less than this many products of rows, classes and features: more than half a millisecond's.
+# gets no fewer than this many products of rows, classes and features: more than half a millisecond's.
 THETA_ROWS = 16
 WORTH_A_THREAD = 2**22
 
@@ -61,7 +61,7 @@ WORTH_A_THREAD = 2**22
 
 @njit(inline="always", error_model="numpy")
 def logarithm(x):
-    """log(x) of a normal x > 0 to the last bit or two: x = 2^k·m, and log m = 2 artanh((m − 1)/(m + 1))."""
+    """Return log(x) of a normal x > 0 to the last bit or two: x = 2^k·m, log m = 2 artanh((m − 1)/(m + 1))."""
     bits = np.float64(x).view(np.int64)
     k = (bits - 0x3FE6A09E667F3BCD) >> 52  # m lies between √½ and √2
     m = np.int64(bits - (k << 52)).view(np.float64)
@@ -83,7 +83,7 @@ def logarithm(x):
 
 @njit(cache=True, nogil=True)
 def largest(stats):
-    """max|S|, or NaN where an entry is infinite or NaN: these, and only these, times 0 are not 0."""
+    """Return max|S|, or NaN where an entry is infinite or NaN: only these times 0 are not 0."""
     zero = filled(stats.dtype.type(0.0))
     trouble, peak = zero, zero
     lanes = lanes_of(stats)
@@ -95,10 +95,10 @@ def largest(stats):
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def class_counts(stats, scale, floor_share, tiny, bias, each, lacking):
-    """log p(c) of the guarded class counts into `bias`, their inverses, and what fills up the counts; the floor."""
+def class_counts(stats, scale, floor_share, tiny, bias, inverse, lacking):
+    """Write log p(c) of the guarded class counts to `bias`, their inverses, and what they lack; return the floor."""
     classes, zero = stats.shape[0], stats.dtype.type(0.0)
-    sum_of_all, held = zero, zero
+    sum_of_all, guarded_sum = zero, zero
     for c in range(classes):
         bias[c] = stats[c, 0] * scale
         sum_of_all += max(bias[c], zero)
@@ -106,18 +106,20 @@ def class_counts(stats, scale, floor_share, tiny, bias, each, lacking):
     for c in range(classes):
         lacking[c] = max(floor - max(bias[c], zero), zero)
         bias[c] = max(bias[c], floor)
-        held += bias[c]
+        guarded_sum += bias[c]
     for c in range(classes):
-        each[c] = stats.dtype.type(1.0) / bias[c]
-        bias[c] = logarithm(bias[c] / held)
+        inverse[c] = stats.dtype.type(1.0) / bias[c]
+        bias[c] = logarithm(bias[c] / guarded_sum)
     return floor
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def gaussians(stats, d, missing, scale, floor, least, limit, each, lacking, linear, square, constant, bias):
-    """Every class's natural weights of x and x², and of o (`missing`), else the sum of what o would weigh into `bias`.
+def gaussians(
+    stats, d, missing, scale, floor, least, limit, inverse_counts, lacking, linear, square, constant, bias
+):
+    """Write each class's natural weights of x, x² and, if `missing`, of o; otherwise add those of o to `bias`.
 
-    Without `missing`, `each` is overwritten by the product of the variances' fractions: one logarithm for a class.
+    Without `missing`, `inverse_counts` becomes the product of the variances' fractions: one logarithm for a class.
     """
     real = stats.dtype.type
     classes, size = stats.shape
@@ -127,7 +129,7 @@ def gaussians(stats, d, missing, scale, floor, least, limit, each, lacking, line
     by, floors, lowest = filled(scale), filled(floor), filled(least)
     for c in range(classes):
         at, to = c * size + (1 + d if missing else 1), c * width
-        inverse_count, lack = spread(each, c), spread(lacking, c)
+        inverse_count, lack = spread(inverse_counts, c), spread(lacking, c)
         logs, fractions = zeros, ones
         for j in range(0, d, lanes):
             if missing:
@@ -149,38 +151,38 @@ def gaussians(stats, d, missing, scale, floor, least, limit, each, lacking, line
                 fractions = fractions * fraction(variance)
         if not missing:
             bias[c] -= half * (real(d * LOG_2PI) + total(logs))
-            each[c] = product(fractions)
+            inverse_counts[c] = product(fractions)
     if not missing:
         for c in range(classes):
-            bias[c] -= half * real(logarithm(each[c]))
+            bias[c] -= half * real(logarithm(inverse_counts[c]))
     else:
         for c in range(classes):
-            line, weight = constant[c], linear[c]
+            row, weight = constant[c], linear[c]
             for j in range(d):
-                line[j] = -half * (real(LOG_2PI + logarithm(line[j])) + weight[j] * weight[j] * line[j])
+                row[j] = -half * (real(LOG_2PI + logarithm(row[j])) + weight[j] * weight[j] * row[j])
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def cell_logs(stats, first, starts, scale, floor, tiny, logs, sums):
-    """log p(x_j = k | c) into `logs` [cells, padded C]."""
+    """Write log p(x_j = k | c) to `logs` [cells, padded C]."""
     real = stats.dtype.type
     classes, width = stats.shape[0], sums.size
     for j in range(starts.size - 1):
         least = max(floor / real(starts[j + 1] - starts[j]), tiny)
         sums[:] = real(0.0)
         for k in range(starts[j], starts[j + 1]):
-            line = logs[k]
-            line[classes:] = real(1.0)
+            row = logs[k]
+            row[classes:] = real(1.0)
             for c in range(classes):
-                line[c] = max(stats[c, first + k] * scale, least)
+                row[c] = max(stats[c, first + k] * scale, least)
             for c in range(width):
-                sums[c] += line[c]
+                sums[c] += row[c]
         for c in range(width):
             sums[c] = real(1.0) / sums[c]
         for k in range(starts[j], starts[j + 1]):
-            line = logs[k]
+            row = logs[k]
             for c in range(width):
-                line[c] = logarithm(line[c] * sums[c])
+                row[c] = logarithm(row[c] * sums[c])
 
 
 # --- blocks of rows -------------------------------------------------------------------------------------
@@ -188,7 +190,7 @@ def cell_logs(stats, first, starts, scale, floor, tiny, logs, sums):
 
 @njit(cache=True, nogil=True)
 def load_rows(values, row, rows, column, columns, missing, block, present):
-    """Rows and columns of values into `block` [TILE, COLUMNS], NaN as 0, and 1 where there is one into `present`."""
+    """Load rows and columns of values into `block` [TILE, COLUMNS], NaN as 0, and 1 where observed into `present`."""
     real = block.dtype.type
     zeros, ones = filled(real(0.0)), filled(real(1.0))
     d, width = values.shape[1], block.shape[1]
@@ -202,23 +204,23 @@ def load_rows(values, row, rows, column, columns, missing, block, present):
 
 
 @njit(cache=True, nogil=True)
-def turn(block, rows, columns, turned):
-    """A block [TILE, COLUMNS] transposed, as far as it is filled."""
+def transpose(block, rows, columns, transposed):
+    """Transpose the filled part of a block [TILE, COLUMNS]."""
     for j in range(np.uintp(columns)):
         for i in range(np.uintp(rows)):
-            turned[j, i] = block[i, j]
+            transposed[j, i] = block[i, j]
 
 
 @njit(cache=True, nogil=True)
 def add_polynomials(x, rows, columns, linear, square, column, logits):
-    """logits_ci += Σ_j x_ij (linear_cj + square_cj x_ij) of transposed rows: two classes, four vectors of rows.
+    """Add Σ_j x_ij (linear_cj + square_cj x_ij) of transposed rows to logits_ci: two classes, four vectors of rows.
 
     Eight sums at a time keep the processor busy. What lies beyond `rows` is not used; a last vector goes alone.
     """
     classes, width = linear.shape
     lanes = lanes_of(x)
     for c in range(0, classes, 2):
-        one, two = c * width + column, (c + 1) * width + column
+        first, second = c * width + column, (c + 1) * width + column
         for i in range(0, rows - lanes, 4 * lanes):
             at = c * TILE + i
             s0, s1 = load(logits, at, x), load(logits, at + lanes, x)
@@ -230,10 +232,10 @@ def add_polynomials(x, rows, columns, linear, square, column, logits):
                 k = j * TILE + i
                 v0, v1 = load(x, k, x), load(x, k + lanes, x)
                 v2, v3 = load(x, k + 2 * lanes, x), load(x, k + 3 * lanes, x)
-                a, b = spread(linear, one + j), spread(square, one + j)
+                a, b = spread(linear, first + j), spread(square, first + j)
                 s0, s1 = s0 + v0 * (a + b * v0), s1 + v1 * (a + b * v1)
                 s2, s3 = s2 + v2 * (a + b * v2), s3 + v3 * (a + b * v3)
-                a, b = spread(linear, two + j), spread(square, two + j)
+                a, b = spread(linear, second + j), spread(square, second + j)
                 t0, t1 = t0 + v0 * (a + b * v0), t1 + v1 * (a + b * v1)
                 t2, t3 = t2 + v2 * (a + b * v2), t3 + v3 * (a + b * v3)
             store(logits, at, s0)
@@ -251,17 +253,17 @@ def add_polynomials(x, rows, columns, linear, square, column, logits):
             s1 = t1 = filled(x.dtype.type(0.0))
             for j in range(0, columns, 2):
                 v0, v1 = load(x, j * TILE + i, x), load(x, (j + 1) * TILE + i, x)
-                s0 = s0 + v0 * (spread(linear, one + j) + spread(square, one + j) * v0)
-                t0 = t0 + v0 * (spread(linear, two + j) + spread(square, two + j) * v0)
-                s1 = s1 + v1 * (spread(linear, one + j + 1) + spread(square, one + j + 1) * v1)
-                t1 = t1 + v1 * (spread(linear, two + j + 1) + spread(square, two + j + 1) * v1)
+                s0 = s0 + v0 * (spread(linear, first + j) + spread(square, first + j) * v0)
+                t0 = t0 + v0 * (spread(linear, second + j) + spread(square, second + j) * v0)
+                s1 = s1 + v1 * (spread(linear, first + j + 1) + spread(square, first + j + 1) * v1)
+                t1 = t1 + v1 * (spread(linear, second + j + 1) + spread(square, second + j + 1) * v1)
             store(logits, at, s0 + s1)
             store(logits, at + TILE, t0 + t1)
 
 
 @njit(cache=True, nogil=True)
 def add_products(x, rows, columns, weights, column, logits):
-    """logits_ci += Σ_j weights_cj x_ij of transposed rows, two classes and two columns at a time."""
+    """Add Σ_j weights_cj x_ij of transposed rows to logits_ci, two classes and two columns at a time."""
     classes, width = weights.shape
     for i in range(0, rows, lanes_of(x)):
         for c in range(0, classes, 2):
@@ -281,7 +283,7 @@ def add_products(x, rows, columns, weights, column, logits):
 
 @njit(cache=True, nogil=True)
 def add_moments(x, rows, columns, change, out, first, second):
-    """Σ_i change_ci x_ij to R from its column `first` on, and with x_ij² from `second` on; classes as above."""
+    """Add Σ_i change_ci x_ij to R from column `first` on, and with x_ij² from `second` on; four classes at a time."""
     classes, size = out.shape
     fours, width = classes // 4 * 4, x.shape[1]
     zero = filled(x.dtype.type(0.0))
@@ -325,7 +327,7 @@ def add_moments(x, rows, columns, change, out, first, second):
 
 @njit(cache=True, nogil=True)
 def add_presences(x, rows, columns, change, out, first):
-    """Σ_i change_ci x_ij to R from its column `first` on, one class at a time."""
+    """Add Σ_i change_ci x_ij to R from column `first` on, one class at a time."""
     classes, size = out.shape
     width = x.shape[1]
     for j in range(0, columns, lanes_of(x)):
@@ -337,40 +339,40 @@ def add_presences(x, rows, columns, change, out, first):
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def add_cells(codes, starts, logs, line, logits):
-    """Add the discrete columns' log p(x_j | c) to the logits [C, TILE]; `line` [padded C] is scratch."""
+def add_cells(codes, starts, logs, sums, logits):
+    """Add the discrete columns' log p(x_j | c) to the logits [C, TILE]; `sums` [padded C] is scratch."""
     for i in range(codes.shape[0]):
-        line[:] = 0.0
+        sums[:] = 0.0
         for j in range(codes.shape[1]):
             if codes[i, j] >= 0:
-                row = logs[starts[j] + codes[i, j]]
-                for c in range(line.size):
-                    line[c] += row[c]
+                cell_logs = logs[starts[j] + codes[i, j]]
+                for c in range(sums.size):
+                    sums[c] += cell_logs[c]
         for c in range(logits.shape[0]):
-            logits[c, i] += line[c]
+            logits[c, i] += sums[c]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def scatter_cells(codes, starts, change, line, cells):
-    """Add the discrete columns' part of R to `cells` [cells, padded C]; `line` is scratch."""
+def scatter_cells(codes, starts, change, changes, cells):
+    """Add the discrete columns' part of R to `cells` [cells, padded C]; `changes` is scratch."""
     for i in range(codes.shape[0]):
         for c in range(change.shape[0]):
-            line[c] = change[c, i]
+            changes[c] = change[c, i]
         for j in range(codes.shape[1]):
             if codes[i, j] >= 0:
                 row = cells[starts[j] + codes[i, j]]
-                for c in range(line.size):
-                    row[c] += line[c]
+                for c in range(changes.size):
+                    row[c] += changes[c]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residuals(logits, rows, labels, weights, top, sums):
-    """(Y − P) times the rows' weights, in place: [C, TILE]; 0 beyond `rows` and where there is no label.
+    """Compute (Y − P) times the rows' weights in place: [C, TILE]; 0 beyond `rows` and where there is no label.
 
     Every step goes over all rows before the next begins, so that no vector waits for its own sums.
     """
     real = logits.dtype.type
-    lanes, padded, count = lanes_of(logits), up(rows, logits), logits.size
+    lanes, padded, count = lanes_of(logits), round_up(rows, logits), logits.size
     for i in range(0, padded, lanes):
         highest_even, highest_odd = load(logits, i, logits), load(logits, i + TILE, logits)
         for at in range(i + 2 * TILE, count, 2 * TILE):
@@ -398,7 +400,7 @@ def residuals(logits, rows, labels, weights, top, sums):
 
 @njit(cache=True, nogil=True)
 def add_masses(change, rows, out):
-    """Σ_i change_ci to R's first column."""
+    """Add Σ_i change_ci to the first column of R."""
     for c in range(out.shape[0]):
         mass = load(change, c * TILE, change)
         for i in range(lanes_of(change), rows, lanes_of(change)):
@@ -411,24 +413,24 @@ def add_masses(change, rows, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def all_residuals(values, codes, labels, row_weights, offsets, starts, missing, guards, stats, out):
-    """R of every peer: [N, C, K] -> [N, C, K]."""
+    """Compute R of every peer: [N, C, K] -> [N, C, K]."""
     nodes, classes, _ = stats.shape
     d, cells = values.shape[1], starts[-1]
     dense = 1 + d * (3 if missing else 2)
     floor_share, least, limit, tiny, extreme = guards
-    even, wide, lanes = (classes + 1) // 2 * 2, up(d, stats), up(classes, stats)
+    even, wide, lanes = (classes + 1) // 2 * 2, round_up(d, stats), round_up(classes, stats)
     broad = min(wide, COLUMNS)
     zero, one = stats.dtype.type(0.0), stats.dtype.type(1.0)
-    bias, each = scratch(1, even, -np.inf, stats)[0], scratch(1, even, one, stats)[0]
+    bias, inverse_counts = scratch(1, even, -np.inf, stats)[0], scratch(1, even, one, stats)[0]
     lacking = scratch(1, even, zero, stats)[0]
     linear, square = scratch(even, wide, zero, stats), scratch(even, wide, zero, stats)
     constant = scratch(even, wide, zero, stats)
     logs, cell_sums = scratch(cells, lanes, one, stats), scratch(cells, lanes, zero, stats)
-    line = scratch(1, lanes, zero, stats)[0]
+    class_sums = scratch(1, lanes, zero, stats)[0]
     top, sums = scratch(1, TILE, zero, stats)[0], scratch(1, TILE, zero, stats)[0]
     logits = scratch(even, TILE, zero, stats)
     block, present = scratch(TILE, broad, zero, stats), scratch(TILE, broad, zero, stats)
-    turned = scratch(broad, TILE, zero, stats)
+    transposed = scratch(broad, TILE, zero, stats)
     for v in range(nodes):
         S, R = stats[v], out[v]
         highest = largest(S)
@@ -439,31 +441,33 @@ def all_residuals(values, codes, labels, row_weights, offsets, starts, missing, 
             S = S * (extreme if highest < one else one / extreme)
             highest = largest(S)
         scale = one / highest if highest > zero else one
-        floor = class_counts(S, scale, floor_share, tiny, bias, each, lacking)
-        gaussians(S, d, missing, scale, floor, least, limit, each, lacking, linear, square, constant, bias)
-        cell_logs(S, dense, starts, scale, floor, tiny, logs, line)
+        floor = class_counts(S, scale, floor_share, tiny, bias, inverse_counts, lacking)
+        gaussians(
+            S, d, missing, scale, floor, least, limit, inverse_counts, lacking, linear, square, constant, bias
+        )
+        cell_logs(S, dense, starts, scale, floor, tiny, logs, class_sums)
         R[:] = zero
         cell_sums[:] = zero
         for first in range(offsets[v], offsets[v + 1], TILE):
             rows = min(TILE, offsets[v + 1] - first)
-            end, padded = first + rows, up(rows, stats)
+            end, padded = first + rows, round_up(rows, stats)
             for c in range(even):
                 for i in range(0, TILE, lanes_of(stats)):
                     store(logits, c * TILE + i, spread(bias, c))
             for column in range(0, d, COLUMNS):
                 columns = min(COLUMNS, d - column)
-                width = up(columns, stats)
+                width = round_up(columns, stats)
                 load_rows(values, first, rows, column, columns, missing, block, present)
-                turn(block, rows, width, turned)
-                add_polynomials(turned, padded, width, linear, square, column, logits)
+                transpose(block, rows, width, transposed)
+                add_polynomials(transposed, padded, width, linear, square, column, logits)
                 if missing:
-                    turn(present, rows, width, turned)
-                    add_products(turned, padded, width, constant, column, logits)
+                    transpose(present, rows, width, transposed)
+                    add_products(transposed, padded, width, constant, column, logits)
             if cells:
-                add_cells(codes[first:end], starts, logs, line, logits[:classes])
+                add_cells(codes[first:end], starts, logs, class_sums, logits[:classes])
             residuals(logits, rows, labels[first:end], row_weights[first:end], top, sums)
             if cells:
-                scatter_cells(codes[first:end], starts, logits[:classes], line, cell_sums)
+                scatter_cells(codes[first:end], starts, logits[:classes], class_sums, cell_sums)
             add_masses(logits, padded, R)
             for column in range(0, d, COLUMNS):
                 columns = min(COLUMNS, d - column)
@@ -477,11 +481,11 @@ def all_residuals(values, codes, labels, row_weights, offsets, starts, missing, 
                 R[c, dense + k] = cell_sums[k, c]
 
 
-# --- what callers use -----------------------------------------------------------------------------------
+# --- interface ------------------------------------------------------------------------------------------
 
 
 def supports(family: Family) -> bool:
-    """Whether R of this family has a fused kernel: naive Bayes itself, not a family derived from it."""
+    """Return whether R of this family has a fused kernel: naive Bayes itself, not a family derived from it."""
     return type(family) is NaiveBayes
 
 
@@ -491,7 +495,7 @@ class FusedPeers:
 
     family: NaiveBayes
     rows: Rows  # [rows, Dc] float64 or float32, NaN is missing; [rows, Dd], negative is missing
-    labels: np.ndarray  # [rows] class index; a negative one leaves the row out
+    labels: np.ndarray  # [rows] class index; a negative one excludes the row
     row_weights: np.ndarray  # [rows]
     offsets: np.ndarray  # [N + 1]
     classes: int
@@ -499,7 +503,7 @@ class FusedPeers:
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads is {self.threads}; expected 1 or more, or None for one each processor")
+            raise ValueError(f"threads is {self.threads}; expected 1 or more, or None for one per processor")
         if not supports(self.family):
             raise ValueError(
                 f"no fused kernel for {type(self.family).__name__}; use core.residual over its features"
@@ -520,7 +524,7 @@ class FusedPeers:
         self._check()
 
     def _check(self) -> None:
-        """The kernel trusts every index."""
+        """Check shapes, offsets, labels and codes: the kernel trusts every index."""
         values, codes = self.rows
         count = self.labels.size
         shapes = (count, self.family.continuous), (count, len(self.family.cardinalities))
@@ -538,7 +542,7 @@ class FusedPeers:
             raise ValueError(f"offsets must rise from 0 or more to at most {count}, the number of rows")
         if count and self.labels.max() >= self.classes:
             raise ValueError(
-                f"label {self.labels.max()} found; expected one below {self.classes}, the number of classes"
+                f"a label is {self.labels.max()}; expected less than {self.classes}, the number of classes"
             )
         if codes.size and np.any(codes.max(axis=0) >= np.asarray(self.family.cardinalities)):
             raise ValueError(
@@ -550,7 +554,7 @@ class FusedPeers:
             )
 
     def residual(self, stats: np.ndarray) -> np.ndarray:
-        """R_v(S_v) of every peer, in the number type of S; NaN for a peer whose S is not finite. [N, C, K]."""
+        """Return R_v(S_v) of every peer in the number type of S, NaN where S_v is not finite: [N, C, K]."""
         expected = (self.offsets.size - 1, self.classes, self.family.size)
         if stats.shape != expected:
             raise ValueError(f"statistics are {stats.shape}; expected {expected}: peers, classes, features")
@@ -561,7 +565,7 @@ class FusedPeers:
         typed = tuple(kind(guard) for guard in (*guards, MEAN_LIMIT, TINY, EXTREME[kind]))
         starts = np.append(self.family.offsets, sum(self.family.cardinalities))
 
-        def part(begin: int, end: int) -> None:
+        def compute(begin: int, end: int) -> None:
             all_residuals(
                 *self.rows, self.labels, self.row_weights, self.offsets[begin : end + 1], starts,
                 self.family.missing, typed, stats[begin:end], out[begin:end],
@@ -569,14 +573,14 @@ class FusedPeers:
 
         edges = self._edges()
         if edges.size == 2:
-            part(*edges)
+            compute(*edges)
         else:
             with ThreadPoolExecutor(edges.size - 1) as pool:
-                list(pool.map(part, edges[:-1], edges[1:]))
+                list(pool.map(compute, edges[:-1], edges[1:]))
         return out
 
     def _edges(self) -> np.ndarray:
-        """Where each thread's peers begin, and the last one's end: [threads + 1]. Peers are cut to about equal work."""
+        """Return where each thread's peers begin and the last one's end: [threads + 1]. Work is about equal."""
         nodes = self.offsets.size - 1
         work = self.offsets - self.offsets[0] + THETA_ROWS * np.arange(nodes + 1)
         pays = int(work[-1]) * self.classes * self.family.size // WORTH_A_THREAD

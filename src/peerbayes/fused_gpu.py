@@ -2,9 +2,9 @@
 
     R_v = (Y_v − P_v)ᵀΦ_v     P_v = softmax(Φ_v θ(S_v)ᵀ)          S̄_v = Σ_u a_vu S_u
 
-As in `fused`, the rows x are held and not Φ, and one program does all of one peer: θ, logits and residuals never leave
-its registers, so S and x are read once and R is written once. Products take three TF32 products each, which gives
-float32's precision; a single one has ten bits.
+As in `fused`, the rows x are stored and not Φ, and one program computes all of one peer: θ, logits and residuals
+never leave its registers, so S and x are read once and R is written once. Products take three TF32 products each,
+which gives float32's precision; a single one has ten bits.
 
 This module imports Triton and PyTorch: import it only where it is needed.
 """
@@ -24,17 +24,17 @@ from peerbayes.core import Array
 from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, TINY, Family, Rows
 from peerbayes.families.naive_bayes import NaiveBayes
 
-SCAN = 1024  # entries of S looked at together
-LEAST = 16  # the least side of a product
-MOST_ROWS = 64  # rows taken together
-MOST_COLUMNS = 32  # columns taken together
+SCAN = 1024  # entries of S scanned together
+LEAST = 16  # the smallest side of a product
+MOST_ROWS = 64  # rows per tile
+MOST_COLUMNS = 32  # columns per tile
 MOST_CLASSES = 128  # logits of a tile stay in registers
 
 
 @triton.jit
-def rows_of(values, i, j, here, CONTINUOUS: tl.constexpr):
-    """A block of x [rows, columns]; 0 outside."""
-    inside = here[:, None] & (j < CONTINUOUS)[None, :]
+def rows_of(values, i, j, valid, CONTINUOUS: tl.constexpr):
+    """Load a block of x [rows, columns]; 0 outside."""
+    inside = valid[:, None] & (j < CONTINUOUS)[None, :]
     return tl.load(values + i[:, None] * CONTINUOUS + j[None, :], mask=inside, other=0.0)
 
 
@@ -43,32 +43,32 @@ def gaussians(
     S, counts, scale, floor, least, limit, log_2pi, c, j,
     CLASSES: tl.constexpr, CONTINUOUS: tl.constexpr, SIZE: tl.constexpr, MISSING: tl.constexpr,
 ):  # fmt: skip
-    """Natural weights of x, x² and o for a block of columns: three [columns, classes]."""
+    """Return the natural weights of x, x² and o for a block of columns: three [columns, classes]."""
     FIRST: tl.constexpr = 1 + CONTINUOUS if MISSING else 1  # where Σx begins
-    there = (j < CONTINUOUS)[:, None] & (c < CLASSES)[None, :]
-    place = S + c[None, :] * SIZE + j[:, None]
-    one = tl.load(place + FIRST, mask=there, other=0.0) * scale
-    two = tl.load(place + FIRST + CONTINUOUS, mask=there, other=0.0) * scale
-    count = tl.load(place + 1, mask=there, other=0.0) * scale if MISSING else counts[None, :]
-    each = 1.0 / tl.maximum(count, floor)
+    inside = (j < CONTINUOUS)[:, None] & (c < CLASSES)[None, :]
+    entry = S + c[None, :] * SIZE + j[:, None]
+    sums = tl.load(entry + FIRST, mask=inside, other=0.0) * scale
+    squares = tl.load(entry + FIRST + CONTINUOUS, mask=inside, other=0.0) * scale
+    count = tl.load(entry + 1, mask=inside, other=0.0) * scale if MISSING else counts[None, :]
+    inverse_count = 1.0 / tl.maximum(count, floor)
     lacking = tl.maximum(floor - tl.maximum(count, 0.0), 0.0)
-    mean = tl.minimum(tl.maximum(one * each, -limit), limit)
-    variance = tl.maximum((two + lacking) * each - mean * mean, least)
+    mean = tl.minimum(tl.maximum(sums * inverse_count, -limit), limit)
+    variance = tl.maximum((squares + lacking) * inverse_count - mean * mean, least)
     inverse = 1.0 / variance
-    linear = tl.where(there, mean * inverse, 0.0)
-    square = tl.where(there, -0.5 * inverse, 0.0)
-    constant = tl.where(there, -0.5 * (log_2pi + tl.log(variance) + mean * mean * inverse), 0.0)
-    constant += (one + two + count) * 0.0  # NaN where S is not finite: maxima pass it over
+    linear = tl.where(inside, mean * inverse, 0.0)
+    square = tl.where(inside, -0.5 * inverse, 0.0)
+    constant = tl.where(inside, -0.5 * (log_2pi + tl.log(variance) + mean * mean * inverse), 0.0)
+    constant += (sums + squares + count) * 0.0  # NaN where S is not finite, which maxima would ignore
     return linear, square, constant
 
 
 @triton.jit
-def add_logits(logits, x, here, linear, square, constant, MISSING: tl.constexpr, PRECISION: tl.constexpr):
-    """logits [rows, classes] with the log densities of a block of columns."""
+def add_logits(logits, x, valid, linear, square, constant, MISSING: tl.constexpr, PRECISION: tl.constexpr):
+    """Return logits [rows, classes] plus the log densities of a block of columns."""
     if MISSING:
-        known = x == x
-        x = tl.where(known, x, 0.0)
-        present = tl.where(known & here[:, None], 1.0, 0.0)
+        observed = x == x
+        x = tl.where(observed, x, 0.0)
+        present = tl.where(observed & valid[:, None], 1.0, 0.0)
         logits += tl.dot(present, constant, input_precision=PRECISION)
     else:
         logits += tl.sum(constant, axis=0)[None, :]
@@ -77,30 +77,30 @@ def add_logits(logits, x, here, linear, square, constant, MISSING: tl.constexpr,
 
 
 @triton.jit
-def put(place, part, inside, later):
-    """Store the first part, add the later ones to it."""
+def put(target, value, inside, later):
+    """Store the value, or add it to the target's where `later`."""
     if later:
-        part += tl.load(place, mask=inside, other=0.0)
-    tl.store(place, part, mask=inside)
+        value += tl.load(target, mask=inside, other=0.0)
+    tl.store(target, value, mask=inside)
 
 
 @triton.jit
 def put_moments(
-    R, x, here, turned, c, j, later,
+    R, x, valid, transposed, c, j, later,
     CLASSES: tl.constexpr, CONTINUOUS: tl.constexpr, SIZE: tl.constexpr, MISSING: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """R's o, x and x² of a block of columns."""
+    """Store or add o, x and x² of a block of columns to R."""
     FIRST: tl.constexpr = 1 + CONTINUOUS if MISSING else 1
     inside = (c < CLASSES)[:, None] & (j < CONTINUOUS)[None, :]
-    place = R + c[:, None] * SIZE + j[None, :]
+    target = R + c[:, None] * SIZE + j[None, :]
     if MISSING:
-        known = x == x
-        x = tl.where(known, x, 0.0)
-        present = tl.where(known & here[:, None], 1.0, 0.0)
-        put(place + 1, tl.dot(turned, present, input_precision=PRECISION), inside, later)
-    put(place + FIRST, tl.dot(turned, x, input_precision=PRECISION), inside, later)
-    put(place + FIRST + CONTINUOUS, tl.dot(turned, x * x, input_precision=PRECISION), inside, later)
+        observed = x == x
+        x = tl.where(observed, x, 0.0)
+        present = tl.where(observed & valid[:, None], 1.0, 0.0)
+        put(target + 1, tl.dot(transposed, present, input_precision=PRECISION), inside, later)
+    put(target + FIRST, tl.dot(transposed, x, input_precision=PRECISION), inside, later)
+    put(target + FIRST + CONTINUOUS, tl.dot(transposed, x * x, input_precision=PRECISION), inside, later)
 
 
 @triton.jit
@@ -110,9 +110,9 @@ def residual_kernel(
     MISSING: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, SCAN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One peer: S [C, K] and its rows -> R [C, K]. Without a second block of columns nothing is loaded twice."""
+    """Compute R of one peer: S [C, K] and its rows -> R [C, K]. With one block of columns nothing is loaded twice."""
     DENSE: tl.constexpr = 1 + (3 if MISSING else 2) * CONTINUOUS
-    CELLS: tl.constexpr = 16  # categories taken together
+    CELLS: tl.constexpr = 16  # categories per tile
     v = tl.program_id(0).to(tl.int64)
     S, R = stats + v * CLASSES * SIZE, out + v * CLASSES * SIZE
     begin, end = tl.load(offsets + v), tl.load(offsets + v + 1)
@@ -121,16 +121,14 @@ def residual_kernel(
     counts = tl.load(S + c * SIZE, mask=real, other=0.0)
     total = tl.sum(tl.maximum(counts, 0.0))
     scale = 1.0
-    if (
-        (total < 1e-15) | (total > 1e30) | (begin == end)
-    ):  # S is out of the ordinary: bring its largest entry to 1
+    if (total < 1e-15) | (total > 1e30) | (begin == end):  # S is extreme: scale its largest entry to 1
         highest = 0.0
         for at in range(0, CLASSES * SIZE, SCAN):
             k = at + tl.arange(0, SCAN)
-            part = tl.load(S + k, mask=k < CLASSES * SIZE, other=0.0)
-            highest = tl.maximum(highest, tl.max(tl.abs(part)))
+            entries = tl.load(S + k, mask=k < CLASSES * SIZE, other=0.0)
+            highest = tl.maximum(highest, tl.max(tl.abs(entries)))
             if begin == end:
-                tl.store(R + k, part * 0.0, mask=k < CLASSES * SIZE)
+                tl.store(R + k, entries * 0.0, mask=k < CLASSES * SIZE)
         scale = 1.0 / tl.where(highest > 1e-37, highest, 1.0)
         counts *= scale
         total *= scale
@@ -141,12 +139,12 @@ def residual_kernel(
 
     for first in range(begin, end, ROWS):
         i = first + tl.arange(0, ROWS)
-        here = i < end
-        label = tl.load(labels + i, mask=here, other=-1)
-        weight = tl.where(label >= 0, tl.load(row_weights + i, mask=here, other=0.0), 0.0)
+        valid = i < end
+        label = tl.load(labels + i, mask=valid, other=-1)
+        weight = tl.where(label >= 0, tl.load(row_weights + i, mask=valid, other=0.0), 0.0)
         logits = tl.zeros((ROWS, LANES), dtype=tl.float32) + bias[None, :]
         if CONTINUOUS > 0:
-            x = rows_of(values, i, first_columns, here, CONTINUOUS)
+            x = rows_of(values, i, first_columns, valid, CONTINUOUS)
             linear, square, constant = gaussians(
                 S,
                 counts,
@@ -162,14 +160,14 @@ def residual_kernel(
                 SIZE,
                 MISSING,
             )
-            logits = add_logits(logits, x, here, linear, square, constant, MISSING, PRECISION)
+            logits = add_logits(logits, x, valid, linear, square, constant, MISSING, PRECISION)
         for column in range(COLUMNS, CONTINUOUS, COLUMNS):
             j = column + first_columns
-            more = rows_of(values, i, j, here, CONTINUOUS)
+            block = rows_of(values, i, j, valid, CONTINUOUS)
             linear, square, constant = gaussians(
                 S, counts, scale, floor, least, limit, log_2pi, c, j, CLASSES, CONTINUOUS, SIZE, MISSING
             )
-            logits = add_logits(logits, more, here, linear, square, constant, MISSING, PRECISION)
+            logits = add_logits(logits, block, valid, linear, square, constant, MISSING, PRECISION)
         for column in range(DISCRETE):
             start, stop = tl.load(starts + column), tl.load(starts + column + 1)
             low = tl.maximum(floor / (stop - start).to(tl.float32), tiny)
@@ -177,13 +175,15 @@ def residual_kernel(
             for cell in range(start, stop, CELLS):
                 k = cell + tl.arange(0, CELLS)
                 inside = (k < stop)[:, None] & real[None, :]
-                part = tl.load(S + c[None, :] * SIZE + (DENSE + k)[:, None], mask=inside, other=0.0)
-                sums += tl.sum(tl.where(inside, tl.maximum(part * scale, low), 0.0) + part * 0.0, axis=0)
-            code = tl.load(codes + i * DISCRETE + column, mask=here, other=-1)
-            known = (code >= 0)[:, None] & real[None, :]
-            cells = tl.load(S + c[None, :] * SIZE + (DENSE + start + code)[:, None], mask=known, other=0.0)
+                entries = tl.load(S + c[None, :] * SIZE + (DENSE + k)[:, None], mask=inside, other=0.0)
+                sums += tl.sum(
+                    tl.where(inside, tl.maximum(entries * scale, low), 0.0) + entries * 0.0, axis=0
+                )
+            code = tl.load(codes + i * DISCRETE + column, mask=valid, other=-1)
+            observed = (code >= 0)[:, None] & real[None, :]
+            cells = tl.load(S + c[None, :] * SIZE + (DENSE + start + code)[:, None], mask=observed, other=0.0)
             share = tl.maximum(cells * scale, low) / tl.where(real, sums, 1.0)[None, :]
-            logits += tl.where(known, tl.log(share), 0.0)
+            logits += tl.where(observed, tl.log(share), 0.0)
 
         logits = tl.where(real[None, :], logits, float("-inf"))
         powers = tl.exp(logits - tl.max(logits, axis=1)[:, None])
@@ -191,31 +191,44 @@ def residual_kernel(
         change = hit - (weight / tl.sum(powers, axis=1))[:, None] * powers  # [rows, classes]
 
         later = first > begin
-        turned = tl.trans(change)
+        transposed = tl.trans(change)
         put(R + c * SIZE, tl.sum(change, axis=0), real, later)
         if CONTINUOUS > 0:
             put_moments(
-                R, x, here, turned, c, first_columns, later, CLASSES, CONTINUOUS, SIZE, MISSING, PRECISION
+                R,
+                x,
+                valid,
+                transposed,
+                c,
+                first_columns,
+                later,
+                CLASSES,
+                CONTINUOUS,
+                SIZE,
+                MISSING,
+                PRECISION,
             )
         for column in range(COLUMNS, CONTINUOUS, COLUMNS):
             j = column + first_columns
-            more = rows_of(values, i, j, here, CONTINUOUS)
-            put_moments(R, more, here, turned, c, j, later, CLASSES, CONTINUOUS, SIZE, MISSING, PRECISION)
+            block = rows_of(values, i, j, valid, CONTINUOUS)
+            put_moments(
+                R, block, valid, transposed, c, j, later, CLASSES, CONTINUOUS, SIZE, MISSING, PRECISION
+            )
         for column in range(DISCRETE):
             start, stop = tl.load(starts + column), tl.load(starts + column + 1)
-            code = tl.load(codes + i * DISCRETE + column, mask=here, other=-1)
+            code = tl.load(codes + i * DISCRETE + column, mask=valid, other=-1)
             for cell in range(start, stop, CELLS):
                 k = cell + tl.arange(0, CELLS)
                 inside = real[:, None] & (k < stop)[None, :]
                 equal = tl.where((start + code)[:, None] == k[None, :], 1.0, 0.0)
                 equal = tl.where((code >= 0)[:, None], equal, 0.0)
-                place = R + c[:, None] * SIZE + (DENSE + k)[None, :]
-                put(place, tl.dot(turned, equal, input_precision=PRECISION), inside, later)
+                target = R + c[:, None] * SIZE + (DENSE + k)[None, :]
+                put(target, tl.dot(transposed, equal, input_precision=PRECISION), inside, later)
 
 
 @triton.jit
 def mix_kernel(indptr, indices, weights, messages, out, SIZE: tl.constexpr, SCAN: tl.constexpr):
-    """One peer's Σ_u a_vu M_u, for one stretch of M."""
+    """Compute one peer's Σ_u a_vu M_u, for one block of M's columns."""
     v = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * SCAN + tl.arange(0, SCAN)
     total = tl.zeros((SCAN,), dtype=tl.float32)
@@ -226,7 +239,7 @@ def mix_kernel(indptr, indices, weights, messages, out, SIZE: tl.constexpr, SCAN
 
 
 def supports(family: Family, classes: int) -> bool:
-    """Whether R of this family has a kernel: naive Bayes itself, with logits that fit into registers."""
+    """Return whether R of this family has a kernel: naive Bayes itself, with logits that fit into registers."""
     return type(family) is NaiveBayes and classes <= MOST_CLASSES
 
 
@@ -236,7 +249,7 @@ class FusedPeers:
 
     family: NaiveBayes
     rows: Rows  # [rows, Dc], NaN is missing; [rows, Dd], negative is missing
-    labels: Any  # [rows] class index; a negative one leaves the row out
+    labels: Any  # [rows] class index; a negative one excludes the row
     row_weights: Any  # [rows]
     offsets: Any  # [N + 1]
     classes: int
@@ -254,22 +267,22 @@ class FusedPeers:
         object.__setattr__(self, "rows", rows)
 
     def residual(self, stats: Array) -> Array:
-        """R_v(S_v) of every peer; NaN for a peer whose S is not finite: [N, C, K] -> [N, C, K]."""
+        """Return R_v(S_v) of every peer; NaN for a peer whose S is not finite: [N, C, K] -> [N, C, K]."""
         family, stats = self.family, stats.contiguous()
         expected = (len(self.offsets) - 1, self.classes, family.size)
         if tuple(stats.shape) != expected or stats.dtype != torch.float32:
             raise ValueError(
                 f"statistics are {tuple(stats.shape)} {stats.dtype}; expected {expected} float32"
             )
-        out, lanes = torch.empty_like(stats), _power(self.classes)
+        out, padded_classes = torch.empty_like(stats), _power(self.classes)
         starts = self._put(np.append(family.offsets, sum(family.cardinalities)), torch.int32)
         residual_kernel[(expected[0],)](
             *self.rows, self.labels, self.row_weights, self.offsets, starts, stats, out,
             family.count_floor / self.classes, max(family.variance_floor, TINY), MEAN_LIMIT, TINY, LOG_2PI,
             CLASSES=self.classes, CONTINUOUS=family.continuous, DISCRETE=len(family.cardinalities),
             SIZE=family.size, MISSING=family.missing, ROWS=MOST_ROWS,
-            COLUMNS=min(MOST_COLUMNS, _power(family.continuous)), LANES=lanes, SCAN=SCAN,
-            PRECISION="tf32x3", num_warps=1 if lanes <= 32 else 4, num_stages=1,
+            COLUMNS=min(MOST_COLUMNS, _power(family.continuous)), LANES=padded_classes, SCAN=SCAN,
+            PRECISION="tf32x3", num_warps=1 if padded_classes <= 32 else 4, num_stages=1,
         )  # fmt: skip
         return out
 
@@ -301,5 +314,5 @@ class Mixing:
 
 
 def _power(count: int) -> int:
-    """The next power of two that a product takes."""
+    """Return the next power of two that a product takes."""
     return max(LEAST, triton.next_power_of_2(count))

@@ -1,7 +1,7 @@
-"""θ of every peer in one go, for networks of continuous columns with one parent or none: `families.lines` as loops.
+"""θ of every peer in one pass, for networks of continuous columns with one parent or none: `families.lines` as loops.
 
-A peer's features lie first and its classes last, in scratch that stays in cache, so that every inner loop runs over
-classes. Sums are not reordered and products not fused: differences of moments are rounded as NumPy rounds them.
+The features are the first axis and the classes the last, in scratch that stays in cache, so that every inner loop
+runs over classes. Sums are not reordered and products not fused: differences of moments are rounded as in NumPy.
 
 This module imports numba: import it only where it is needed.
 """
@@ -27,38 +27,38 @@ def between(x, low, high):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def class_counts(count, share, shrinkage, rows, lacking, kept, bias):
-    """Of counts [C]: what they are held at, what fills them up, what is kept of a link, and log p(c)."""
-    total, held = 0.0, 0.0
+def class_counts(count, share, shrinkage, rows, lacking, link_share, bias):
+    """Write the guarded counts [C], what they lack, the share of a link that is used, and log p(c)."""
+    total, mass = 0.0, 0.0
     for c in range(count.size):
         total += max(count[c], 0.0)
     floor = max(total * share, TINY)
     for c in range(count.size):
         rows[c] = max(count[c], floor)
         lacking[c] = max(floor - max(count[c], 0.0), 0.0)
-        held += rows[c]
+        mass += rows[c]
     for c in range(count.size):
-        kept[c] = rows[c] / (rows[c] + shrinkage * held)
-        bias[c] = logarithm(rows[c] / held)
+        link_share[c] = rows[c] / (rows[c] + shrinkage * mass)
+        bias[c] = logarithm(rows[c] / mass)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def turned_over(stats, by, unit, held):
-    """S / by, transposed: [C, K] -> [K, C]; `unit` [C, K] is scratch."""
+def normalised(stats, by, unit, moments):
+    """Write S / by, transposed: [C, K] -> [K, C]; `unit` [C, K] is scratch."""
     flat, quotients = stats.reshape(-1), unit.reshape(-1)
     for i in range(flat.size):
         quotients[i] = flat[i] / by
     for c in range(unit.shape[0]):
         for k in range(unit.shape[1]):
-            held[k, c] = unit[c, k]
+            moments[k, c] = unit[c, k]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def columns_alone(held, columns, rows, lacking, limit, least, deviation):
-    """Σx and Σx² in `held` become means and variances; `deviation` [D, C] their roots."""
+def column_moments(moments, columns, rows, lacking, limit, least, deviation):
+    """Turn Σx and Σx² in `moments` into means and variances; write `deviation` [D, C], their roots."""
     most = 1.0 / TINY
     for j in range(columns):
-        mean, variance, root = held[1 + j], held[1 + columns + j], deviation[j]
+        mean, variance, root = moments[1 + j], moments[1 + columns + j], deviation[j]
         for c in range(rows.size):
             m = between(mean[c] / rows[c], -limit, limit)
             q = between((variance[c] + lacking[c]) / rows[c] - m * m, least, most)
@@ -66,10 +66,10 @@ def columns_alone(held, columns, rows, lacking, limit, least, deviation):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_root(j, columns, held, said):
-    """Add what a column without a parent says: to the weights of 1, x and x²."""
-    mean, variance = held[1 + j], held[1 + columns + j]
-    bias, linear, square = said[0], said[1 + j], said[1 + columns + j]
+def add_root(j, columns, moments, theta):
+    """Add the log density of a column without a parent: to the weights of 1, x and x²."""
+    mean, variance = moments[1 + j], moments[1 + columns + j]
+    bias, linear, square = theta[0], theta[1 + j], theta[1 + columns + j]
     for c in range(mean.size):
         precision = 1.0 / variance[c]
         slant = mean[c] * precision
@@ -79,21 +79,24 @@ def add_root(j, columns, held, said):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_line(j, p, product, columns, rows, kept, correlation, steepest, least, held, deviation, said):
-    """Add what a column and its parent say: to the weights of 1, of x and x² of both, and of their product."""
-    mean, parent, together = held[1 + j], held[1 + p], held[product]
-    variance, spread, own, other = held[1 + columns + j], held[1 + columns + p], deviation[j], deviation[p]
-    bias, linear, of_parent, of_both = said[0], said[1 + j], said[1 + p], said[product]
-    square, parents_square = said[1 + columns + j], said[1 + columns + p]
+def add_line(
+    j, p, product, columns, rows, link_share, correlation, steepest, least, moments, deviation, theta
+):
+    """Add the log density of a column given its parent: to the weights of 1, x and x² of both, and their product."""
+    mean, parent_mean, together = moments[1 + j], moments[1 + p], moments[product]
+    variance, parent_variance = moments[1 + columns + j], moments[1 + columns + p]
+    child_deviation, parent_deviation = deviation[j], deviation[p]
+    bias, linear, of_parent, of_both = theta[0], theta[1 + j], theta[1 + p], theta[product]
+    square, parents_square = theta[1 + columns + j], theta[1 + columns + p]
     for c in range(rows.size):
-        limit = own[c] * correlation * other[c]
-        covariance = between(together[c] / rows[c] - mean[c] * parent[c], -limit, limit) * kept[c]
-        b = between(covariance / spread[c], -steepest, steepest)
-        rest = variance[c] - b * (2.0 * covariance - spread[c] * b)
-        rest = rest if rest > least else least
-        precision, a = 1.0 / rest, mean[c] - b * parent[c]
+        limit = child_deviation[c] * correlation * parent_deviation[c]
+        covariance = between(together[c] / rows[c] - mean[c] * parent_mean[c], -limit, limit) * link_share[c]
+        b = between(covariance / parent_variance[c], -steepest, steepest)
+        remaining = variance[c] - b * (2.0 * covariance - parent_variance[c] * b)
+        remaining = remaining if remaining > least else least
+        precision, a = 1.0 / remaining, mean[c] - b * parent_mean[c]
         slant, tilt = a * precision, b * precision
-        bias[c] -= 0.5 * (LOG_2PI + logarithm(rest) + a * slant)
+        bias[c] -= 0.5 * (LOG_2PI + logarithm(remaining) + a * slant)
         linear[c] += slant
         of_parent[c] -= b * slant
         square[c] -= 0.5 * precision
@@ -103,12 +106,12 @@ def add_line(j, p, product, columns, rows, kept, correlation, steepest, least, h
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def all_weights(stats, columns, roots, children, parents, products, guards, out):
-    """θ of every peer: [N, C, K] -> [N, C, K]; NaN where S is not finite."""
+    """Compute θ of every peer: [N, C, K] -> [N, C, K]; NaN where S is not finite."""
     nodes, classes, size = stats.shape
     share, shrinkage, correlation, least, limit, steepest = guards
-    held, said = np.empty((size, classes)), np.empty((size, classes))
+    moments, theta = np.empty((size, classes)), np.empty((size, classes))
     deviation = np.empty((columns, classes))
-    rows, lacking, kept = np.empty(classes), np.empty(classes), np.empty(classes)
+    rows, lacking, link_share = np.empty(classes), np.empty(classes), np.empty(classes)
     for v in range(nodes):
         top = largest(stats[v])
         if top != top:
@@ -117,41 +120,41 @@ def all_weights(stats, columns, roots, children, parents, products, guards, out)
         top = top if top > 0.0 else 1.0
         for c in range(classes):
             for k in range(size):
-                held[k, c] = stats[v, c, k] / top
-        said[:] = 0.0
-        class_counts(held[0], share, shrinkage, rows, lacking, kept, said[0])
-        columns_alone(held, columns, rows, lacking, limit, least, deviation)
+                moments[k, c] = stats[v, c, k] / top
+        theta[:] = 0.0
+        class_counts(moments[0], share, shrinkage, rows, lacking, link_share, theta[0])
+        column_moments(moments, columns, rows, lacking, limit, least, deviation)
         for j in roots:
-            add_root(j, columns, held, said)
+            add_root(j, columns, moments, theta)
         for i in range(children.size):
             product = 1 + 2 * columns + products[i]
             add_line(
-                children[i], parents[i], product, columns, rows, kept, correlation, steepest, least, held,
-                deviation, said,
+                children[i], parents[i], product, columns, rows, link_share, correlation, steepest, least, moments,
+                deviation, theta,
             )  # fmt: skip
         for c in range(classes):
             for k in range(size):
-                out[v, c, k] = said[k, c]
+                out[v, c, k] = theta[k, c]
 
 
 def supports(family: Family) -> TypeGuard[BayesNet]:
-    """Whether θ of this family has a fused kernel: a network of lines alone, and no family derived from it."""
+    """Return whether θ of this family has a fused kernel: a network of lines alone, not a family derived from it."""
     if type(family) is not BayesNet or family.cardinalities:
         return False
     return family.lines.roots.size + family.lines.children.size == family.continuous
 
 
 def weights_of(family: BayesNet) -> Callable[[np.ndarray], np.ndarray]:
-    """θ: [N, C, K] -> [N, C, K], in float64."""
-    lines = family.lines
-    places = lines.columns, lines.roots, lines.children, lines.parents, lines.product
+    """Return the function θ: [N, C, K] -> [N, C, K], in float64."""
+    structure = family.lines
+    indices = structure.columns, structure.roots, structure.children, structure.parents, structure.product
     least = max(family.variance_floor, TINY)
 
     def weights(stats: np.ndarray) -> np.ndarray:
         share = family.count_floor / stats.shape[1]
-        guards = share, family.shrinkage, lines.most, least, MEAN_LIMIT, SLOPE_LIMIT
+        guards = share, family.shrinkage, structure.most, least, MEAN_LIMIT, SLOPE_LIMIT
         out = np.empty(stats.shape)
-        all_weights(np.ascontiguousarray(stats, dtype=np.float64), *places, guards, out)
+        all_weights(np.ascontiguousarray(stats, dtype=np.float64), *indices, guards, out)
         return out
 
     return weights

@@ -8,7 +8,7 @@ from peerbayes.topologies import Schedule, metropolis, spectral_gap
 
 
 def agree(network: Schedule, values: np.ndarray, rounds: int) -> np.ndarray:
-    """Every peer's estimate of the mean over peers after so many rounds: [N, M] -> [N, M].
+    """Return every peer's estimate of the mean over peers after so many rounds: [N, M] -> [N, M].
 
     On a fixed network by Chebyshev's recursion, which needs the square root of the rounds of plain averaging:
 
@@ -18,13 +18,13 @@ def agree(network: Schedule, values: np.ndarray, rounds: int) -> np.ndarray:
     change too, by plain averaging.
     """
     if not network.static:
-        for turn in range(1, rounds + 1):
-            values = metropolis(network.at(turn)) @ values
+        for round_index in range(1, rounds + 1):
+            values = metropolis(network.at(round_index)) @ values
         return values
     weights = metropolis(network.at(1))
     bound = 1.0 - spectral_gap(weights) if len(values) > 1 else 0.0
     before, now, omega = values, weights @ values, 1.0
-    for turn in range(2, rounds + 1):
-        omega = 1.0 / (1.0 - bound**2 * (0.5 if turn == 2 else omega / 4.0))
+    for round_index in range(2, rounds + 1):
+        omega = 1.0 / (1.0 - bound**2 * (0.5 if round_index == 2 else omega / 4.0))
         before, now = now, omega * (weights @ now - before) + before
     return now if rounds else values

@@ -1,14 +1,14 @@
-"""Neighbours whose models fail on a peer's own rows: left out for a round, and after three strikes cut off for good.
+"""Screening of neighbours by their models' errors on a peer's own rows: left out for a round, cut after three strikes.
 
-A peer tries the model θ(φ_u) of every message on its own rows. Once models have begun to form, a message is left out
+A peer tests the model θ(φ_u) of every message on its own rows. Once models have begun to form, a message is left out
 of its round's mix (its weight goes to the receiver) where its soft error is more than `NOTICED` above the median of the
-messages heard, the upper of two: so fewer than half are left out, and no two peers are left with each other alone.
-A clipped lie that is repeated in every round adds up. A neighbour may be heard again in the next round, since an honest
-one that was itself misled recovers.
+messages received, the upper of two: so fewer than half are left out, and no two peers are isolated together. Clipping
+alone is not enough, since a clipped lie that is repeated in every round adds up. A neighbour may be mixed again in the
+next round, since an honest one that was itself misled recovers.
 
-A strike is a message whose soft error is above chance (1 − 1/C) and a little, or far above the median. It is left out
-as well, and three of them cut the link, on both sides. Both cost peers whose data differ, so a guard is for owners who
-believe their data alike.
+A strike is a message whose soft error exceeds chance (1 − 1/C) by a small margin, or is far above the median. It is
+left out as well, and three strikes cut the link, on both sides. Both rules harm peers whose data differ, so a guard is
+for owners who expect their data to be alike.
 """
 
 from __future__ import annotations
@@ -31,38 +31,40 @@ FORMING = 3  # rounds in which models differ so much that only chance counts
 NOTICED = 0.02
 
 
-def strikes(errors: np.ndarray, receivers: np.ndarray, nodes: int, classes: int, turn: int) -> np.ndarray:
-    """Which messages are a strike, by their models' soft errors on the receivers' own rows: [E], [E] -> [E]."""
+def strikes(
+    errors: np.ndarray, receivers: np.ndarray, nodes: int, classes: int, round_index: int
+) -> np.ndarray:
+    """Return which messages are a strike, by their models' soft errors on the receivers' own rows: [E], [E] -> [E]."""
     chance = 1.0 - 1.0 / classes
-    found = errors > chance + MARGIN
-    if turn > FORMING:
-        found |= errors > quantiles(receivers, errors, nodes, MEDIAN)[receivers] + SHARE * chance
-    return found
+    struck = errors > chance + MARGIN
+    if round_index > FORMING:
+        struck |= errors > quantiles(receivers, errors, nodes, MEDIAN)[receivers] + SHARE * chance
+    return struck
 
 
-def left_out(errors: np.ndarray, receivers: np.ndarray, nodes: int, turn: int) -> np.ndarray:
-    """Which messages are not mixed in this round, strikes apart, by the same soft errors: [E], [E] -> [E]."""
-    if turn <= FORMING:
+def left_out(errors: np.ndarray, receivers: np.ndarray, nodes: int, round_index: int) -> np.ndarray:
+    """Return which other messages are not mixed in this round, by the same soft errors: [E], [E] -> [E]."""
+    if round_index <= FORMING:
         return np.zeros(errors.shape, dtype=bool)
     upper = -quantiles(receivers, -errors, nodes, MEDIAN)
     return errors > upper[receivers] + NOTICED
 
 
 def cut(counts: np.ndarray, links: csr_array) -> np.ndarray:
-    """Which links are cut, in both directions, by the strikes counted on each: [E] -> [E] booleans."""
+    """Return which links are cut, in both directions, by the strikes counted on each: [E] -> [E] booleans."""
     full = counts >= STRIKES
     return full | full[opposite(links)]
 
 
 def opposite(links: csr_array) -> np.ndarray:
-    """For each stored entry [v, u] of a symmetric matrix, where [u, v] is stored: [E]."""
+    """Return, for each stored entry [v, u] of a symmetric matrix, the index at which [u, v] is stored: [E]."""
     return with_data(links, np.arange(links.nnz)).T.tocsr().data
 
 
-def places(links: csr_array, some: csr_array) -> np.ndarray:
-    """Where each stored entry of `some` is stored in `links`, which has them all: [E']."""
+def positions(links: csr_array, subset: csr_array) -> np.ndarray:
+    """Return the index in `links` of each stored entry of `subset`, all of which it has: [E']."""
     width = links.shape[1]
-    known = rows_of(links) * width + links.indices
-    wanted = rows_of(some) * width + some.indices
-    order = np.argsort(known, kind="stable")
-    return order[np.searchsorted(known[order], wanted)]
+    stored = rows_of(links) * width + links.indices
+    wanted = rows_of(subset) * width + subset.indices
+    order = np.argsort(stored, kind="stable")
+    return order[np.searchsorted(stored[order], wanted)]

@@ -28,9 +28,9 @@ def moments(block, weights, state):
         w = weights[i]
         for j in range(k):
             x = block[i, j]
-            known = x == x
-            gap = x - shift[j] if known else 0.0
-            count[j] += w if known else 0.0
+            present = x == x
+            gap = x - shift[j] if present else 0.0
+            count[j] += w if present else 0.0
             total[j] += w * gap
             square[j] += w * gap * gap
             low[j] = x if x < low[j] else low[j]
@@ -38,25 +38,25 @@ def moments(block, weights, state):
     for j in range(k):
         state[3, j], state[4, j] = low[j], high[j]
         if count[j] > 0:
-            both = state[0, j] + count[j]
+            pooled = state[0, j] + count[j]
             gap = total[j] / count[j]
             square[j] = max(square[j] - gap * total[j], 0.0)
-            state[2, j] += square[j] + gap * gap * (state[0, j] * count[j] / both)
-            state[1, j] += gap * (count[j] / both)
-            state[0, j] = both
+            state[2, j] += square[j] + gap * gap * (state[0, j] * count[j] / pooled)
+            state[1, j] += gap * (count[j] / pooled)
+            state[0, j] = pooled
 
 
 @njit(cache=True, nogil=True)
-def mark(block, columns, low, starts, seen):
+def mark(block, columns, low, starts, present):
     """Set seen[starts[k] + x − low[k]] for every integer x of column k."""
     for i in range(block.shape[0]):
         for k in range(columns.size):
-            seen[starts[k] + block[i, columns[k]] - low[k]] = True
+            present[starts[k] + block[i, columns[k]] - low[k]] = True
 
 
 @njit(inline="always")
 def standard(x, location, inverse, clip):
-    """clip((x − location)·inverse); NaN stays NaN."""
+    """Return clip((x − location)·inverse); NaN stays NaN."""
     z = (x - location) * inverse
     z = clip if z > clip else z
     return -clip if z < -clip else z
@@ -64,21 +64,21 @@ def standard(x, location, inverse, clip):
 
 @njit(cache=True, nogil=True)
 def look_up(block, columns, low, starts, sizes, table, out):
-    """out = the category index of each integer value, −1 where there is none: [b, D] -> [b, Dd]."""
+    """Write the category index of each integer value to `out`, −1 where there is none: [b, D] -> [b, Dd]."""
     for i in range(block.shape[0]):
         for k in range(columns.size):
             x = block[i, columns[k]]
             code = np.int32(-1)
             if x >= low[k] and x < low[k] + sizes[k]:
-                place = np.int64(x) - low[k]
-                if place + low[k] == x:
-                    code = table[starts[k] + place]
+                index = np.int64(x) - low[k]
+                if index + low[k] == x:
+                    code = table[starts[k] + index]
             out[i, k] = code
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def expand_diagonal(values, location, inverse, clip, missing, features):
-    """φ of naive Bayes' continuous columns: [b, d] -> [1 + 2d or 1 + 3d, b]."""
+    """Write φ of naive Bayes' continuous columns: [b, d] -> [1 + 2d or 1 + 3d, b]."""
     rows, d = values.shape
     first = 1 + d if missing else 1
     features[0, :rows] = 1.0
@@ -92,15 +92,15 @@ def expand_diagonal(values, location, inverse, clip, missing, features):
         if missing:
             present = features[1 + j]
             for i in range(rows):
-                known = linear[i] == linear[i]
-                present[i] = 1.0 if known else 0.0
-                linear[i] = linear[i] if known else 0.0
-                square[i] = square[i] if known else 0.0
+                observed = linear[i] == linear[i]
+                present[i] = 1.0 if observed else 0.0
+                linear[i] = linear[i] if observed else 0.0
+                square[i] = square[i] if observed else 0.0
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def expand_quadratic(values, location, inverse, clip, missing, features):
-    """φ of a full Gaussian: [b, d] -> [1 + d + d(d+1)/2, b]. `missing` is not used."""
+    """Write φ of a full Gaussian: [b, d] -> [1 + d + d(d+1)/2, b]. `missing` is not used."""
     rows, d = values.shape
     features[0, :rows] = 1.0
     for j in range(d):
@@ -110,15 +110,15 @@ def expand_quadratic(values, location, inverse, clip, missing, features):
     k = 1 + d
     for j in range(d):
         for other in range(j, d):
-            left, right, product = features[1 + j], features[1 + other], features[k]
+            first, second, product = features[1 + j], features[1 + other], features[k]
             for i in range(rows):
-                product[i] = left[i] * right[i]
+                product[i] = first[i] * second[i]
             k += 1
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def diagonal_statistics(values, location, inverse, clip, missing, labels, weights, stats):
-    """S of naive Bayes' continuous columns: add a block [b, d] to [C, 1 + 2d or 1 + 3d]."""
+    """Add S of naive Bayes' continuous columns in a block [b, d] to `stats` [C, 1 + 2d or 1 + 3d]."""
     rows, d = values.shape
     classes = stats.shape[0]
     first = 1 + d if missing else 1
@@ -130,9 +130,9 @@ def diagonal_statistics(values, location, inverse, clip, missing, labels, weight
         if missing:
             for j in range(d):
                 z = standard(values[i, j], location[j], inverse[j], clip)
-                known = z == z
-                z = z if known else 0.0
-                present[c, j] += w if known else 0.0
+                observed = z == z
+                z = z if observed else 0.0
+                present[c, j] += w if observed else 0.0
                 linear[c, j] += w * z
                 square[c, j] += w * z * z
         else:
@@ -151,9 +151,9 @@ def diagonal_statistics(values, location, inverse, clip, missing, labels, weight
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def quadratic_statistics(values, location, inverse, clip, missing, labels, weights, stats):
-    """S of a full Gaussian: add a block [b, d] to [C, 1 + d + d(d+1)/2]. `missing` is not used.
+    """Add S of a full Gaussian in a block [b, d] to `stats` [C, 1 + d + d(d+1)/2]. `missing` is not used.
 
-    Whole squares zzᵀ are added up, because their rows have one length; the triangle is taken at the end.
+    Full squares zzᵀ are added up, because their rows have equal length; the triangle is extracted at the end.
     """
     rows, d = values.shape
     squares = np.zeros((stats.shape[0], d + 1, d + 1))
@@ -164,9 +164,9 @@ def quadratic_statistics(values, location, inverse, clip, missing, labels, weigh
         square = squares[labels[i]]
         for j in range(d + 1):
             scaled = weights[i] * z[j]
-            line = square[j]
+            row = square[j]
             for other in range(d + 1):
-                line[other] += scaled * z[other]
+                row[other] += scaled * z[other]
     for c in range(stats.shape[0]):
         k = 0
         for j in range(d + 1):
@@ -177,7 +177,7 @@ def quadratic_statistics(values, location, inverse, clip, missing, labels, weigh
 
 @njit(cache=True, nogil=True)
 def cell_statistics(codes, offsets, labels, weights, stats):
-    """S of the discrete columns: add a block of category indices [b, Dd] to [C, cells]."""
+    """Add S of the discrete columns in a block of category indices [b, Dd] to `stats` [C, cells]."""
     for i in range(codes.shape[0]):
         w = weights[i]
         row = stats[labels[i]]
@@ -236,7 +236,7 @@ EXPONENTIAL = {
 
 @intrinsic
 def exponential(typingctx, x):
-    """exp(x) for x ≤ 0 to the last bit or two, of float64 or float32 or a vector of them: 2^k·e^r with |r| ≤ ln 2 / 2.
+    """Return exp(x) for x ≤ 0 to the last bit or two, of floats or vectors of them: 2^k·e^r with |r| ≤ ln 2 / 2.
 
     Unlike the library's, it is inlined and vectorised. Adding 1.5·2^52 rounds to a whole number, and leaves k in the
     lowest bits.
@@ -246,8 +246,8 @@ def exponential(typingctx, x):
         (x,) = arguments
         kind, count = getattr(x.type, "element", x.type), getattr(x.type, "count", 0)
         least, high, low, digits, terms = EXPONENTIAL[str(kind)]
-        whole = ir.IntType(64 if digits == 52 else 32)
-        whole = ir.VectorType(whole, count) if count else whole
+        integer = ir.IntType(64 if digits == 52 else 32)
+        integer = ir.VectorType(integer, count) if count else integer
 
         def number(value, of=x.type):
             return ir.Constant(of, [value] * count if count else value)
@@ -263,8 +263,8 @@ def exponential(typingctx, x):
         for term in terms[1:]:
             p = fused(p, r, number(term))
         p = builder.fadd(fused(builder.fmul(r, r), p, r), number(1.0))
-        exponent = builder.shl(builder.bitcast(shifted, whole), number(digits, whole))
-        p = builder.bitcast(builder.add(builder.bitcast(p, whole), exponent), x.type)
+        exponent = builder.shl(builder.bitcast(shifted, integer), number(digits, integer))
+        p = builder.bitcast(builder.add(builder.bitcast(p, integer), exponent), x.type)
         return builder.select(builder.fcmp_ordered("<", x, number(least)), number(0.0), p)
 
     return x(x), emit
@@ -272,7 +272,7 @@ def exponential(typingctx, x):
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def highest(logits, top, best):
-    """The highest logit `top` [b] and its class `best` [b], of equal ones the first: [C, b]."""
+    """Write the highest logit to `top` [b] and its class to `best` [b], the first of equal ones: [C, b]."""
     top[:] = logits[0]
     best[:] = 0
     for c in range(1, logits.shape[0]):
@@ -285,7 +285,7 @@ def highest(logits, top, best):
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def exponentials(logits, best, total):
-    """exp(logit − highest) in place: [C, b]; `best` [b] is the class of the highest, `total` [b] the sum."""
+    """Compute exp(logit − highest) in place: [C, b]; `best` [b] is the class of the highest, `total` [b] the sum."""
     classes, rows = logits.shape
     top = np.empty_like(logits[0])
     highest(logits, top, best)
@@ -309,7 +309,7 @@ def scale_rows(logits, factors):
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def softmax(logits, best):
-    """P = softmax over classes, in place: [C, b]; `best` [b] is the index of the highest logit."""
+    """Compute P = softmax over classes in place: [C, b]; `best` [b] is the index of the highest logit."""
     total = np.empty(logits.shape[1])
     exponentials(logits, best, total)
     scale_rows(logits, 1.0 / total)
@@ -317,7 +317,7 @@ def softmax(logits, best):
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def residuals(logits, best, labels, weights):
-    """(Y − P) times the rows' weights, in place: [C, b]; and the weight of what is wrong, softly and hard."""
+    """Compute (Y − P) times the rows' weights in place [C, b]; return the weights of soft and of hard errors."""
     rows = logits.shape[1]
     soft, wrong = 0.0, 0.0
     total = np.empty(rows)
@@ -332,9 +332,9 @@ def residuals(logits, best, labels, weights):
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def judge(logits, labels, soft, wrong, lost):
-    """Add what models got wrong: logits [N, C, b] -> counts `wrong` [N], and 1 − p(y|x) in `lost` [N] if `soft`.
+    """Add the errors of models: logits [N, C, b] -> counts `wrong` [N], and 1 − p(y|x) in `lost` [N] if `soft`.
 
-    The logits are used up. Of equal ones the first counts.
+    The logits are overwritten. Of equal ones the first counts.
     """
     models, _, rows = logits.shape
     top, total, best = np.empty(rows), np.empty(rows), np.empty(rows, np.int64)

@@ -11,7 +11,7 @@ ONE_THREAD = dict.fromkeys(
 
 
 def processors() -> int:
-    """How many processors this process may use, or how many threads numba was told to."""
-    if told := os.environ.get("NUMBA_NUM_THREADS", ""):
-        return max(1, int(told))
+    """Return how many processors this process may use, or NUMBA_NUM_THREADS where it is set."""
+    if threads := os.environ.get("NUMBA_NUM_THREADS", ""):
+        return max(1, int(threads))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Passes over the columns of a numeric array: moments, and distinct integers. No schema is known yet."""
+"""Passes over the columns of a numeric array: moments, and distinct integers. No schema is needed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SMALL_RANGE = 1 << 16
 def column_moments(
     values: np.ndarray, weights: np.ndarray | None = None, columns: Sequence[int] | None = None
 ) -> tuple[np.ndarray, ...]:
-    """Count, mean, variance, low and high of the present values of each column: [n, D] -> five [D]."""
-    every = columns is None or list(columns) == list(range(values.shape[1]))
+    """Return count, mean, variance, low and high of the observed values of each column: [n, D] -> five [D]."""
+    all_columns = columns is None or list(columns) == list(range(values.shape[1]))
     width = values.shape[1] if columns is None else len(columns)
     state = np.zeros((5, width))
     state[3:] = np.array([[np.inf], [-np.inf]])
@@ -38,20 +38,20 @@ def column_moments(
         size = LONG_BLOCK_ROWS
     ones = np.ones(min(size, values.shape[0]))
     for start in range(0, values.shape[0], size):
-        part = values[start : start + size]
-        block = np.ascontiguousarray(part if every else part[:, list(columns or ())], dtype=np.float64)
-        of_rows = ones[: block.shape[0]] if weights is None else weights[start : start + size]
+        rows = values[start : start + size]
+        block = np.ascontiguousarray(rows if all_columns else rows[:, list(columns or ())], dtype=np.float64)
+        row_weights = ones[: block.shape[0]] if weights is None else weights[start : start + size]
         with np.errstate(over="ignore", invalid="ignore"):  # infinities are reported by name, by the caller
             new = state[0] == 0
             if new.any():
                 state[1, new] = _first_mean(block if new.all() else block[:, new])
-            add(block, of_rows, state)
+            add(block, row_weights, state)
     count, mean, square, low, high = state
     return count, mean, square / np.where(count > 0, count, 1.0), low, high
 
 
 def _first_mean(block: np.ndarray) -> np.ndarray:
-    """Where to measure deviations from at first."""
+    """Return the point from which deviations are measured at first."""
     mean = block.mean(axis=0)
     if not np.isnan(mean).any():
         return mean
@@ -60,7 +60,7 @@ def _first_mean(block: np.ndarray) -> np.ndarray:
 
 
 def _add_moments(block: np.ndarray, weights: np.ndarray, state: np.ndarray) -> None:
-    """The kernel `moments`, for tables too small to load it."""
+    """Do what the kernel `moments` does, for tables too small to load it."""
     values = np.ascontiguousarray(block.T)  # inner loops run over rows
     low, high = values.min(axis=1), values.max(axis=1)
     gaps = values - state[1][:, None]
@@ -73,47 +73,47 @@ def _add_moments(block: np.ndarray, weights: np.ndarray, state: np.ndarray) -> N
     total = gaps @ weights
     gap = total / np.where(count > 0, count, 1.0)
     square = np.maximum(np.square(gaps, out=gaps) @ weights - gap * total, 0.0)
-    both = np.where(state[0] + count > 0, state[0] + count, 1.0)
-    state[2] += square + gap**2 * (state[0] * count / both)
-    state[1] += gap * (count / both)
+    pooled = np.where(state[0] + count > 0, state[0] + count, 1.0)
+    state[2] += square + gap**2 * (state[0] * count / pooled)
+    state[1] += gap * (count / pooled)
     state[0] += count
     state[3] = np.minimum(state[3], low)
     state[4] = np.maximum(state[4], high)
 
 
 def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """The distinct values of integer columns, in two passes; None where a column's range is too wide."""
+    """Return the distinct values of integer columns, in two passes; None where a column's range is too wide."""
     chosen = np.asarray(columns, dtype=np.int64)
-    lows, highs = ([int(value) for value in ends[chosen]] for ends in _ends(array))
+    lows, highs = ([int(value) for value in ends[chosen]] for ends in _extremes(array))
     spans = [high - low + 1 for low, high in zip(lows, highs, strict=True)]
     if max(spans) > SMALL_RANGE or max(map(abs, lows)) > 2**62:
         return None
     low, sizes = np.array(lows, dtype=np.int64), np.array(spans, dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
-    seen = np.zeros(int(sizes.sum()), dtype=bool)
+    present = np.zeros(int(sizes.sum()), dtype=bool)
     if array.size > LARGE:
         from peerbayes import kernels
 
-        kernels.mark(array, chosen, low, starts, seen)
+        kernels.mark(array, chosen, low, starts, present)
     else:
         rows = max(64, PLAIN_ENTRIES // chosen.size)
         for start in range(0, array.shape[0], rows):
-            seen[array[start : start + rows, chosen].astype(np.int64) + (starts - low)] = True
+            present[array[start : start + rows, chosen].astype(np.int64) + (starts - low)] = True
     return [
-        tuple((np.flatnonzero(seen[start : start + size]) + bottom).tolist())
+        tuple((np.flatnonzero(present[start : start + size]) + bottom).tolist())
         for start, size, bottom in zip(starts, sizes, low, strict=True)
     ]
 
 
-def _ends(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest value of each column: [n, D] -> two [D]. Rows side by side make longer inner loops."""
+def _extremes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest and the highest value of each column: [n, D] -> two [D]. Rows are joined for longer loops."""
     rows, width = array.shape
-    beside = max(1, LONG_LOOP // width)
-    whole = rows - rows % beside if array.flags.c_contiguous else 0
-    if not whole:
+    joined = max(1, LONG_LOOP // width)
+    folded = rows - rows % joined if array.flags.c_contiguous else 0
+    if not folded:
         return array.min(axis=0), array.max(axis=0)
-    long = array[:whole].reshape(-1, beside * width)
+    long = array[:folded].reshape(-1, joined * width)
     low, high = (
-        np.concatenate([end(axis=0).reshape(beside, width), array[whole:]]) for end in (long.min, long.max)
+        np.concatenate([end(axis=0).reshape(joined, width), array[folded:]]) for end in (long.min, long.max)
     )
     return low.min(axis=0), high.max(axis=0)

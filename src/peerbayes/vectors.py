@@ -1,7 +1,7 @@
 """Vectors as values in numba functions: as many numbers as fit a register, with loads, stores and arithmetic.
 
-numba leaves vectors to LLVM, which takes narrower ones than the processor has, and checks before every short loop that
-its arrays are apart. Here they are written out.
+numba leaves vectorisation to LLVM, which uses narrower vectors than the processor has, and checks before every short
+loop that its arrays do not overlap. Here vectors are explicit.
 
 This module imports numba: import it only where it is needed.
 """
@@ -36,7 +36,7 @@ class LanesModel(models.PrimitiveModel):
 
 
 def _operator(symbol, instruction):
-    """`a symbol b` of two vectors."""
+    """Define `a symbol b` of two vectors."""
 
     @infer_global(symbol)
     class Template(AbstractTemplate):
@@ -59,14 +59,14 @@ for _symbol, _instruction in (
     _operator(_symbol, _instruction)
 
 
-def _place(context, builder, kind, array, at, lanes):
-    """Where entry `at` of a contiguous array of any shape begins, as a place for a vector."""
+def _vector_pointer(context, builder, kind, array, at, lanes):
+    """Return a pointer to a vector that begins at flat index `at` of a contiguous array of any shape."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), ir.VectorType(data.type.pointee, lanes).as_pointer())
 
 
 def _cast(builder, x, kind):
-    """A number or a vector as float64 or float32."""
+    """Return a number or a vector as float64 or float32."""
     if x.type == kind:
         return x
     wider = "double" in str(kind)
@@ -75,58 +75,59 @@ def _cast(builder, x, kind):
 
 @intrinsic
 def load(typingctx, array, at, like):
-    """The entries of an array from the flat index `at` on, as many as fit a vector of the kind of the array `like`."""
+    """Load entries of an array from flat index `at` on, as many as fit a vector of the number type of `like`."""
     lanes = Lanes(like.dtype)
 
     def emit(context, builder, sig, args):
-        place = _place(context, builder, array, args[0], args[1], lanes.count)
-        found = builder.load(place, align=array.dtype.bitwidth // 8)
-        return _cast(builder, found, context.get_value_type(lanes))
+        pointer = _vector_pointer(context, builder, array, args[0], args[1], lanes.count)
+        values = builder.load(pointer, align=array.dtype.bitwidth // 8)
+        return _cast(builder, values, context.get_value_type(lanes))
 
     return lanes(array, types.intp, like), emit
 
 
 @intrinsic
 def load_part(typingctx, array, at, count, like):
-    """As `load`, but of `count` entries at most, then zeros."""
+    """Load at most `count` entries as `load` does, followed by zeros."""
     lanes = Lanes(like.dtype)
 
     def emit(context, builder, sig, args):
-        held, at, count, _ = args
+        source, at, count, _ = args
         vector = context.get_value_type(lanes)
-        data = context.make_array(array)(context, builder, held).data
-        found = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * lanes.count))
-        with builder.if_else(builder.icmp_signed("<", count, count.type(lanes.count))) as (some, all_):
-            with some, cgutils.for_range(builder, count) as loop:
+        data = context.make_array(array)(context, builder, source).data
+        result = cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * lanes.count))
+        with builder.if_else(builder.icmp_signed("<", count, count.type(lanes.count))) as (partial, full):
+            with partial, cgutils.for_range(builder, count) as loop:
                 x = builder.load(builder.gep(data, [builder.add(at, loop.index)]))
                 x = _cast(builder, x, vector.element)
-                builder.store(builder.insert_element(builder.load(found), x, loop.index), found)
-            with all_:
-                whole = builder.load(
-                    _place(context, builder, array, held, at, lanes.count), align=array.dtype.bitwidth // 8
+                builder.store(builder.insert_element(builder.load(result), x, loop.index), result)
+            with full:
+                values = builder.load(
+                    _vector_pointer(context, builder, array, source, at, lanes.count),
+                    align=array.dtype.bitwidth // 8,
                 )
-                builder.store(_cast(builder, whole, vector), found)
-        return builder.load(found)
+                builder.store(_cast(builder, values, vector), result)
+        return builder.load(result)
 
     return lanes(array, types.intp, types.intp, like), emit
 
 
 @intrinsic
 def add_part(typingctx, array, at, count, vector):
-    """Add the first `count` entries of a vector at most to those of an array from the flat index `at` on."""
+    """Add at most `count` entries of a vector to those of an array from flat index `at` on."""
 
     def emit(context, builder, sig, args):
-        held, at, count, added = args
-        data = context.make_array(array)(context, builder, held).data
+        target, at, count, added = args
+        data = context.make_array(array)(context, builder, target).data
         align = array.dtype.bitwidth // 8
-        with builder.if_else(builder.icmp_signed("<", count, count.type(vector.count))) as (some, all_):
-            with some, cgutils.for_range(builder, count) as loop:
-                place = builder.gep(data, [builder.add(at, loop.index)])
+        with builder.if_else(builder.icmp_signed("<", count, count.type(vector.count))) as (partial, full):
+            with partial, cgutils.for_range(builder, count) as loop:
+                pointer = builder.gep(data, [builder.add(at, loop.index)])
                 x = builder.extract_element(added, loop.index)
-                builder.store(builder.fadd(builder.load(place), x), place)
-            with all_:
-                place = _place(context, builder, array, held, at, vector.count)
-                builder.store(builder.fadd(builder.load(place, align=align), added), place, align=align)
+                builder.store(builder.fadd(builder.load(pointer), x), pointer)
+            with full:
+                pointer = _vector_pointer(context, builder, array, target, at, vector.count)
+                builder.store(builder.fadd(builder.load(pointer, align=align), added), pointer, align=align)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp, vector), emit
@@ -134,18 +135,18 @@ def add_part(typingctx, array, at, count, vector):
 
 @intrinsic
 def store(typingctx, array, at, vector):
-    """Write a vector into an array from the flat index `at` on."""
+    """Write a vector into an array from flat index `at` on."""
 
     def emit(context, builder, sig, args):
-        place = _place(context, builder, array, args[0], args[1], vector.count)
-        builder.store(args[2], place, align=array.dtype.bitwidth // 8)
+        pointer = _vector_pointer(context, builder, array, args[0], args[1], vector.count)
+        builder.store(args[2], pointer, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, vector), emit
 
 
 def _filled(builder, number, vector):
-    """A vector of an LLVM type whose every entry is one number."""
+    """Return a vector of an LLVM type whose every entry is one number."""
     empty = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(empty, number, ir.Constant(ir.IntType(32), 0))
     mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
@@ -154,7 +155,7 @@ def _filled(builder, number, vector):
 
 @intrinsic
 def filled(typingctx, x):
-    """A vector whose every entry is x."""
+    """Return a vector whose every entry is x."""
     lanes = Lanes(x)
 
     def emit(context, builder, sig, args):
@@ -165,7 +166,7 @@ def filled(typingctx, x):
 
 @intrinsic
 def spread(typingctx, array, at):
-    """A vector whose every entry is that of an array at the flat index `at`."""
+    """Return a vector whose every entry is that of an array at flat index `at`."""
     lanes = Lanes(array.dtype)
 
     def emit(context, builder, sig, args):
@@ -177,7 +178,7 @@ def spread(typingctx, array, at):
 
 @intrinsic
 def higher(typingctx, a, b):
-    """The higher of two entries."""
+    """Return the higher of each two entries."""
 
     def emit(context, builder, sig, args):
         return builder.select(builder.fcmp_ordered(">", *args), *args)
@@ -187,7 +188,7 @@ def higher(typingctx, a, b):
 
 @intrinsic
 def lower(typingctx, a, b):
-    """The lower of two entries."""
+    """Return the lower of each two entries."""
 
     def emit(context, builder, sig, args):
         return builder.select(builder.fcmp_ordered("<", *args), *args)
@@ -197,34 +198,34 @@ def lower(typingctx, a, b):
 
 @intrinsic
 def first_of(typingctx, a, count, b):
-    """The first `count` entries of a, then those of b."""
+    """Return the first `count` entries of a, followed by those of b."""
 
     def emit(context, builder, sig, args):
         a_, count_, b_ = args
-        whole = ir.VectorType(ir.IntType(64), a.count)
-        places = ir.Constant(whole, list(range(a.count)))
-        return builder.select(builder.icmp_signed("<", places, _filled(builder, count_, whole)), a_, b_)
+        integers = ir.VectorType(ir.IntType(64), a.count)
+        positions = ir.Constant(integers, list(range(a.count)))
+        return builder.select(builder.icmp_signed("<", positions, _filled(builder, count_, integers)), a_, b_)
 
     return a(a, types.intp, a), emit
 
 
 @intrinsic
-def where_known(typingctx, x, known, missing):
-    """`known` where x is a number, `missing` where it is NaN."""
+def where_known(typingctx, x, present, missing):
+    """Return `present` where x is a number, `missing` where it is NaN."""
 
     def emit(context, builder, sig, args):
-        x, known, missing = args
-        return builder.select(builder.fcmp_ordered("ord", x, x), known, missing)
+        x, present, missing = args
+        return builder.select(builder.fcmp_ordered("ord", x, x), present, missing)
 
     return x(x, x, x), emit
 
 
 def _halved(combine):
-    """An intrinsic that combines a vector's entries: halves with halves, until one is left."""
+    """Return an intrinsic that combines a vector's entries: halves with halves, until one is left."""
 
     def over(typingctx, vector):
         def emit(context, builder, sig, args):
-            (part,) = args
+            (vector_part,) = args
             count = vector.count
             while count > 1:
                 count //= 2
@@ -232,8 +233,10 @@ def _halved(combine):
                     ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(first, first + count)))
                     for first in (0, count)
                 )
-                part = combine(builder, *(builder.shuffle_vector(part, part, mask) for mask in masks))
-            return builder.extract_element(part, ir.Constant(ir.IntType(32), 0))
+                vector_part = combine(
+                    builder, *(builder.shuffle_vector(vector_part, vector_part, mask) for mask in masks)
+                )
+            return builder.extract_element(vector_part, ir.Constant(ir.IntType(32), 0))
 
         return vector.kind(vector), emit
 
@@ -246,20 +249,21 @@ highest = _halved(lambda builder, a, b: builder.select(builder.fcmp_ordered(">",
 
 
 def _split(builder, x, kind):
-    """x = 2^k·m of positive normal entries with m between √½ and √2: k and m, as vectors of x's type."""
+    """Return k and m of x = 2^k·m, for positive normal x, with m between √½ and √2, as vectors of x's type."""
     digits, least = (52, 0x3FE6A09E667F3BCD) if kind.kind.bitwidth == 64 else (23, 0x3F3504F3)
-    whole = ir.VectorType(ir.IntType(kind.kind.bitwidth), kind.count)
-    bits = builder.bitcast(x, whole)
+    integers = ir.VectorType(ir.IntType(kind.kind.bitwidth), kind.count)
+    bits = builder.bitcast(x, integers)
     k = builder.ashr(
-        builder.sub(bits, ir.Constant(whole, [least] * kind.count)), ir.Constant(whole, [digits] * kind.count)
+        builder.sub(bits, ir.Constant(integers, [least] * kind.count)),
+        ir.Constant(integers, [digits] * kind.count),
     )
-    rest = builder.sub(bits, builder.shl(k, ir.Constant(whole, [digits] * kind.count)))
-    return builder.sitofp(k, x.type), builder.bitcast(rest, x.type)
+    mantissa = builder.sub(bits, builder.shl(k, ir.Constant(integers, [digits] * kind.count)))
+    return builder.sitofp(k, x.type), builder.bitcast(mantissa, x.type)
 
 
 @intrinsic
 def exponent(typingctx, x):
-    """k of x = 2^k·m, for positive normal x, with m between √½ and √2."""
+    """Return k of x = 2^k·m, for positive normal x, with m between √½ and √2."""
 
     def emit(context, builder, sig, args):
         return _split(builder, args[0], x)[0]
@@ -269,7 +273,7 @@ def exponent(typingctx, x):
 
 @intrinsic
 def fraction(typingctx, x):
-    """m of x = 2^k·m, for positive normal x, with m between √½ and √2."""
+    """Return m of x = 2^k·m, for positive normal x, with m between √½ and √2."""
 
     def emit(context, builder, sig, args):
         return _split(builder, args[0], x)[1]
@@ -279,7 +283,7 @@ def fraction(typingctx, x):
 
 @intrinsic
 def lanes_of(typingctx, array):
-    """How many of the array's numbers fit a vector."""
+    """Return how many of the array's numbers fit a vector."""
     count = Lanes(array.dtype).count
 
     def emit(context, builder, sig, args):
@@ -289,16 +293,16 @@ def lanes_of(typingctx, array):
 
 
 @njit(inline="always")
-def up(count, like):
-    """The next multiple of the vectors' length."""
+def round_up(count, like):
+    """Round up to a multiple of the vectors' length."""
     lanes = lanes_of(like)
     return (count + lanes - 1) // lanes * lanes
 
 
 @njit(cache=True, nogil=True)
 def scratch(rows, columns, value, like):
-    """An array [rows, columns] of a value, of the number type of `like`; its vectors do not straddle cache lines."""
+    """Return an array [rows, columns] filled with a value, of the type of `like`; no vector straddles cache lines."""
     count = rows * columns
-    held = np.full(count + 64, value, like.dtype)
-    start = (-held.ctypes.data % 64) // held.itemsize
-    return held[start : start + count].reshape(rows, columns)
+    buffer = np.full(count + 64, value, like.dtype)
+    start = (-buffer.ctypes.data % 64) // buffer.itemsize
+    return buffer[start : start + count].reshape(rows, columns)

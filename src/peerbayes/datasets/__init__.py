@@ -6,7 +6,7 @@
     letter.frame, letter.labels
 
 A dataset is taken from the folder that PEERBAYES_DATA names, else from the user's cache (PEERBAYES_CACHE), else it is
-downloaded from UCI or OpenML and kept in the cache as Parquet. What has no download is imported once, by hand:
+downloaded from UCI or OpenML and kept in the cache as Parquet. Datasets without a download are imported once, manually:
 `peerbayes datasets import NAME FILE`.
 """
 

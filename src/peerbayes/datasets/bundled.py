@@ -1,4 +1,4 @@
-"""The datasets that scikit-learn brings along: no file, no download."""
+"""The datasets that come with scikit-learn: no file, no download."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CELL = names(
 )
 
 
-def _bundled(name: str, expected: Expected, what: str, page: str) -> Entry:
-    """A dataset that is installed with scikit-learn: no file, no download."""
-    return Entry(name, (), expected, what, f"{UCI}/dataset/{page}", CC_BY)
+def _bundled(name: str, expected: Expected, description: str, page: str) -> Entry:
+    """Return the entry of a dataset that is installed with scikit-learn: no file, no download."""
+    return Entry(name, (), expected, description, f"{UCI}/dataset/{page}", CC_BY)
 
 
 BUNDLED = (
@@ -80,7 +80,7 @@ BUNDLED = (
 
 
 def read(entry: Entry) -> pd.DataFrame:
-    """A table of scikit-learn's, with the names of its classes as labels."""
+    """Return a table of scikit-learn's, with the names of its classes as labels."""
     from sklearn import datasets
 
     bunch = getattr(datasets, f"load_{entry.name.replace('-', '_')}")(as_frame=True)

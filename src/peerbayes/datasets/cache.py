@@ -2,8 +2,8 @@
 
 `letter_recognition.parquet` lies beside `letter_recognition.parquet.json`, which holds the sha256 of the file, where
 it came from, and the sha256 of the publisher's table. A file is used only if it matches its record. Where the registry
-knows no digest of the publisher's table, the record of the first download is asked of every later one: trust on first
-use. It finds damage and change, not malice: whoever can write the file can write the record.
+has no digest of the publisher's table, every later download must match the record of the first: trust on first use. It
+finds damage and change, not malice: whoever can write the file can write the record.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from peerbayes.files import write
 
 @dataclass(frozen=True)
 class Places:
-    """Where files of datasets lie: a folder that the user names, and the cache."""
+    """The folders of dataset files: one that the user names, and the cache."""
 
     folder: Path | None
     cache: Path
 
     def file_in_folder(self, name: str) -> Path | None:
-        """The file of the user's folder, if it is there."""
+        """Return the file in the user's folder, if it exists."""
         return self.folder / name if self.folder is not None and (self.folder / name).is_file() else None
 
     def file_in_cache(self, name: str) -> Path | None:
-        """The file of the cache, if it is there."""
+        """Return the file in the cache, if it exists."""
         return self.cache / name if (self.cache / name).is_file() else None
 
 
 def places(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Places:
-    """PEERBAYES_DATA and the cache; a folder that does not exist is a mistake that we do not pass over."""
+    """Return the folder PEERBAYES_DATA and the cache; refuse a PEERBAYES_DATA that does not exist."""
     folder = Path(environment["PEERBAYES_DATA"]) if environment.get("PEERBAYES_DATA") else None
     if folder is not None and not folder.is_dir():
         raise DatasetError(f"PEERBAYES_DATA is {str(folder)!r}; expected a folder. Correct it, or unset it")
@@ -45,7 +45,7 @@ def places(environment: Mapping[str, str] = os.environ, platform: str = sys.plat
 
 
 def cache_folder(environment: Mapping[str, str], platform: str) -> Path:
-    """PEERBAYES_CACHE, or the place that the system sets aside for caches."""
+    """Return PEERBAYES_CACHE, or the system's folder for caches."""
     if environment.get("PEERBAYES_CACHE"):
         return Path(environment["PEERBAYES_CACHE"])
     if platform == "win32" and environment.get("LOCALAPPDATA"):
@@ -58,34 +58,34 @@ def cache_folder(environment: Mapping[str, str], platform: str) -> Path:
 
 
 def record_of(path: Path) -> Path:
-    """The record beside a file of the cache."""
+    """Return the path of the record beside a file of the cache."""
     return path.with_name(f"{path.name}.json")
 
 
 def verified(path: Path) -> bytes:
-    """A file of the cache, once it matches its record."""
+    """Return the content of a file of the cache, after checking it against its record."""
     content, recorded = path.read_bytes(), remembered(path).get("sha256")
     if recorded is None:
         raise DatasetDamaged(f"{path} has no record of its digest ({record_of(path).name})")
-    if (found := hashlib.sha256(content).hexdigest()) != recorded:
-        raise DatasetDamaged(f"{path} was altered: its sha256 is {found}, expected {recorded}")
+    if (digest := hashlib.sha256(content).hexdigest()) != recorded:
+        raise DatasetDamaged(f"{path} was altered: its sha256 is {digest}, expected {recorded}")
     return content
 
 
 def remembered(path: Path) -> dict[str, str]:
-    """The record of a file, empty where there is none; one that cannot be read is damage."""
+    """Return the record of a file, empty where there is none; refuse one that cannot be read as damaged."""
     record = record_of(path)
     if not record.exists():
         return {}
     try:
-        held = json.loads(record.read_text(encoding="utf-8"))
-        return {name: held[name] for name in ("sha256", "source", "origin_sha256") if name in held}
+        entries = json.loads(record.read_text(encoding="utf-8"))
+        return {name: entries[name] for name in ("sha256", "source", "origin_sha256") if name in entries}
     except (OSError, ValueError, TypeError) as error:
-        raise DatasetDamaged(f"{record} cannot be read: {error}. Remove it, and fetch again") from error
+        raise DatasetDamaged(f"{record} cannot be read: {error}. Remove it and fetch again") from error
 
 
-def place(path: Path, content: bytes, source: str, origin_sha256: str | None) -> None:
-    """Write a file and its record, each whole or not at all."""
+def write_recorded(path: Path, content: bytes, source: str, origin_sha256: str | None) -> None:
+    """Write a file and its record, each atomically."""
     record = {"sha256": hashlib.sha256(content).hexdigest(), "source": source}
     if origin_sha256 is not None:
         record["origin_sha256"] = origin_sha256
@@ -95,5 +95,5 @@ def place(path: Path, content: bytes, source: str, origin_sha256: str | None) ->
         write(record_of(path), json.dumps(record, indent=2).encode())
     except OSError as error:
         raise DatasetError(
-            f"{path.parent} cannot be written: {error.strerror}. Set PEERBAYES_CACHE to a folder that can"
+            f"{path.parent} cannot be written: {error.strerror}. Set PEERBAYES_CACHE to a writable folder"
         ) from error

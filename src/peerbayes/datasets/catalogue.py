@@ -10,6 +10,6 @@ PAPER = (
     "secondary", "fashion", "cifar10", "mnist", "letter",
 )  # fmt: skip
 
-_known = {entry.name: entry for entry in (*TABLES, *IMAGES, *BUNDLED)}
+_entries = {entry.name: entry for entry in (*TABLES, *IMAGES, *BUNDLED)}
 
-ENTRIES: dict[str, Entry] = {name: _known[name] for name in dict.fromkeys((*PAPER, *_known))}
+ENTRIES: dict[str, Entry] = {name: _entries[name] for name in dict.fromkeys((*PAPER, *_entries))}

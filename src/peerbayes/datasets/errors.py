@@ -1,11 +1,11 @@
-"""What can go wrong with a dataset, as a branch of the tree in `peerbayes.errors`.
+"""The errors of datasets, a branch of the tree in `peerbayes.errors`.
 
 PeerbayesError
 └── DatasetError
     ├── UnknownDataset       (also a ValueError)  no dataset has that name
-    ├── DatasetUnavailable   in no folder and no cache, and not to be had from here
-    │   └── DownloadFailed   the network, the server or the file it sent
-    ├── DatasetMismatch      a table, but not the one that was asked for
+    ├── DatasetUnavailable   in no folder and no cache, and without a download
+    │   └── DownloadFailed   the network or the server failed, or its file is wrong
+    ├── DatasetMismatch      a table, but not the requested one
     └── DatasetDamaged       bytes that do not match their digest, or cannot be read
 """
 
@@ -21,11 +21,11 @@ class UnknownDataset(DatasetError, ValueError):
 
 
 class DatasetUnavailable(DatasetError):
-    """In no folder and no cache, and not to be had from here."""
+    """In no folder and no cache, and without a download."""
 
 
 class DownloadFailed(DatasetUnavailable):
-    """The network, the server or the file it sent let us down."""
+    """The network or the server failed, or the file it sent is wrong."""
 
 
 class DatasetMismatch(DatasetError):

@@ -1,4 +1,4 @@
-"""What a dataset must look like: rows, columns, classes and their rates."""
+"""The expected shape of a dataset: rows, columns, classes and their rates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN = 6  # names listed in an error before "and N more"
 
 @dataclass(frozen=True)
 class Expected:
-    """The shape of a table and of its labels; what tells the right file from a wrong one."""
+    """The shape of a table and of its labels, by which a wrong file is recognised."""
 
     rows: int
     columns: tuple[str, ...]
@@ -31,33 +31,33 @@ class Expected:
 
 
 def arrange(frame: pd.DataFrame, expected: Expected, ignored: tuple[str, ...], where: object) -> pd.DataFrame:
-    """The expected columns in their order and the label last; columns known to be of no use are left out."""
+    """Return the expected columns in order, the label last, without columns known to be of no use."""
     names = [str(name) for name in frame.columns]
     wanted = (*expected.columns, expected.label)
     lacking = [name for name in wanted if name not in names]
     strange = [name for name in names if name not in wanted and name not in ignored]
     if lacking or strange or len(set(names)) < len(names):
-        told = [
+        problems = [
             *([f"lacks {_listed(lacking)}"] if lacking else []),
-            *([f"has {_listed(strange)} besides"] if strange else []),
-            *(["has two columns of one name"] if len(set(names)) < len(names) else []),
+            *([f"also has {_listed(strange)}"] if strange else []),
+            *(["has two columns with the same name"] if len(set(names)) < len(names) else []),
         ]
         raise DatasetMismatch(
             f"{where} has {len(names)} columns, expected {len(wanted)} ({len(expected.columns)} and the label "
-            f"{expected.label!r}): it {' and '.join(told)}"
+            f"{expected.label!r}): it {' and '.join(problems)}"
         )
     return frame.set_axis(names, axis=1)[list(wanted)].reset_index(drop=True)
 
 
 def check(frame: pd.DataFrame, labels: pd.Series, expected: Expected, where: object) -> None:
-    """Refuse a table that is not the dataset, and say all that is wrong with it."""
+    """Refuse a table that is not the dataset, and list everything that is wrong with it."""
     wrong = [*_sizes(frame, expected), *_values(frame, expected), *_classes(labels, expected)]
     if wrong:
         raise DatasetMismatch(f"{where} is not this dataset: " + "; ".join(wrong))
 
 
 def rates(labels: pd.Series, expected: Expected) -> dict[Any, float] | Literal["balanced"]:
-    """The rate of the positive class, or "balanced"."""
+    """Return the rate of the positive class, or "balanced"."""
     if expected.rates == "balanced":
         return "balanced"
     return {expected.rates[0]: float((labels == expected.rates[0]).mean())}
@@ -82,9 +82,9 @@ def _values(frame: pd.DataFrame, expected: Expected) -> Iterator[str]:
     if not expected.missing and (holes := int(frame.isna().to_numpy().sum())):
         yield f"{holes:,} missing values, expected none"
     if expected.largest is not None and not spoiled:
-        found = float(np.abs(frame[sorted(numbers)].to_numpy()).max(initial=0))
-        if found > expected.largest:
-            yield f"values up to {found:g}, expected at most {expected.largest:g}"
+        largest = float(np.abs(frame[sorted(numbers)].to_numpy()).max(initial=0))
+        if largest > expected.largest:
+            yield f"values up to {largest:g}, expected at most {expected.largest:g}"
 
 
 def _classes(labels: pd.Series, expected: Expected) -> Iterator[str]:
@@ -99,11 +99,11 @@ def _classes(labels: pd.Series, expected: Expected) -> Iterator[str]:
             yield f"a class that is {worst:.1%} of all rows away from its even share, expected balanced classes"
     else:
         positive, rate = expected.rates
-        found = float((labels == positive).mean())
-        if abs(found - rate) > RATE_TOLERANCE:
-            yield f"{found:.2%} of the labels are {positive!r}, expected {rate:.2%}"
+        observed = float((labels == positive).mean())
+        if abs(observed - rate) > RATE_TOLERANCE:
+            yield f"{observed:.2%} of the labels are {positive!r}, expected {rate:.2%}"
 
 
 def _listed(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(map(repr, names[:SHOWN])) + (f" and {more} more" if more > 0 else "")
+    omitted = len(names) - SHOWN
+    return ", ".join(map(repr, names[:SHOWN])) + (f" and {omitted} more" if omitted > 0 else "")

@@ -1,4 +1,4 @@
-"""Tables as bytes: Parquet and .npz in folders and caches, CSV besides for imports."""
+"""Tables as bytes: Parquet and .npz in folders and caches, and CSV for imports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUFFIXES = (".parquet", ".npz", ".csv")
 
 
 def need_parquet() -> None:
-    """Say early that pyarrow is missing, before anything is downloaded."""
+    """Refuse early, before anything is downloaded, where pyarrow is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
         raise DatasetError(
             "files of datasets are Parquet, which needs pyarrow: pip install 'peerbayes[data]'"
@@ -26,17 +26,17 @@ def need_parquet() -> None:
 
 
 def decode(content: bytes, suffix: str, label: str, where: object) -> pd.DataFrame:
-    """The table of a file, by its suffix; the arrays X and y of an .npz become f0, f1, … and the label."""
+    """Return the table of a file, by its suffix; the arrays X and y of an .npz become f0, f1, … and the label."""
     if suffix == ".parquet":
         need_parquet()
     try:
         return {".parquet": _parquet, ".npz": _arrays, ".csv": _csv}[suffix](content, label)
-    except Exception as error:  # foreign bytes: pandas, pyarrow and zipfile fail in a dozen ways
+    except Exception as error:  # untrusted bytes: pandas, pyarrow and zipfile fail in many ways
         raise DatasetDamaged(f"{where} cannot be read as {suffix}: {error}") from error
 
 
 def encode(frame: pd.DataFrame, suffix: str) -> bytes:
-    """The bytes of a table, the label last, for a file of the cache."""
+    """Return the bytes of a table, the label last, for a file of the cache."""
     buffer = io.BytesIO()
     if suffix == ".parquet":
         frame.to_parquet(buffer, index=False)
@@ -69,7 +69,7 @@ def _arrays(content: bytes, label: str) -> pd.DataFrame:
         raise ValueError(
             f"X is {features.dtype} {features.shape} and y {labels.shape}; expected floats [n, D] and [n]"
         )
-    # float16 is for keeping, not for computing: sums of it overflow at 65,504.
+    # float16 is for storage, not for computing: its sums overflow at 65,504.
     wide: Any = features.astype(np.float32) if features.dtype == np.float16 else features
     frame = pd.DataFrame(wide, columns=[f"f{index}" for index in range(features.shape[1])])
     frame[label] = labels.astype(np.int64) if labels.dtype.kind in "iu" else labels
@@ -77,7 +77,7 @@ def _arrays(content: bytes, label: str) -> pd.DataFrame:
 
 
 def _halved(features: np.ndarray) -> np.ndarray:
-    """As float16 where that loses nothing."""
+    """Return the features as float16 where that loses nothing."""
     with np.errstate(over="ignore"):
         half = features.astype(np.float16)
     return half if np.array_equal(half, features) else features

@@ -6,15 +6,17 @@ from peerbayes.datasets.expected import Expected
 from peerbayes.datasets.registry import Entry, names
 
 
-def _image(name: str, aliases: str, file: str, classes: int, what: str, source: str, licence: str) -> Entry:
-    """Features of 24,000 images: EfficientNet-Lite0's, where the paper has ResNet18's and all images."""
+def _image(
+    name: str, aliases: str, file: str, classes: int, subject: str, source: str, licence: str
+) -> Entry:
+    """Return the entry of 24,000 images as features of EfficientNet-Lite0; the paper has ResNet18's of all images."""
     return Entry(
         name=name,
         aliases=names(aliases),
         file=f"{file}.npz",
         expected=Expected(24_000, tuple(f"f{index}" for index in range(512)), "y", classes, "balanced"),
-        description=f"{what}: 24,000 images as 512 features of EfficientNet-Lite0 (the paper: all images, ResNet18). "
-        "Gaps between methods compare with the paper's, errors do not.",
+        description=f"{subject}: 24,000 images as 512 features of EfficientNet-Lite0 (the paper: all images, "
+        "ResNet18). Gaps between methods compare with the paper's, errors do not.",
         source=source,
         licence=licence,
         by_hand="the features are published nowhere: take the images from the page, and keep the average-pooled stages "

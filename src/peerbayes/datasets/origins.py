@@ -1,8 +1,8 @@
-"""The publishers' own files: which tables lie in a download, what their digests are, and how they are read.
+"""The publishers' own files: the tables in a download, their digests, and how to read them.
 
-A digest is that of the table inside an archive, with line ends as \\n: archives are packed anew from time to time, and
-their tables stay. Where none is known, the structure of the table is checked, and the digest of the first download is
-kept and asked of every later one (see `peerbayes.datasets.cache`): trust on first use.
+A digest is that of the table inside an archive, with line ends as \\n: archives are repacked from time to time, and
+their tables do not change. Where none is known, the structure of the table is checked, and every later download must
+match the digest of the first (see `peerbayes.datasets.cache`): trust on first use.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from peerbayes.datasets.errors import DatasetDamaged
 if TYPE_CHECKING:
     import pandas as pd
 
-PART_LIMIT = 64 * 2**20  # bytes of one unpacked table; the largest of ours has five million
+MEMBER_LIMIT = 64 * 2**20  # bytes of one unpacked table; the largest has five million
 
-# Text stays text: "NA", "None" and "?" are values, and only nothing is missing.
+# Text stays text: "NA", "None" and "?" are values; only an empty field is missing.
 AS_WRITTEN: dict[str, Any] = {
     "keep_default_na": False,
     "na_values": [""],
@@ -30,8 +30,8 @@ AS_WRITTEN: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """A table in a download: the names of the archives around it and its own; no name is the file itself."""
+class Member:
+    """A table in a download: the names of the archives around it, then its own; empty: the file itself."""
 
     path: tuple[str, ...] = ()
     sha256: str | None = None
@@ -39,25 +39,25 @@ class Part:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a dataset is published, and how its file becomes a table."""
+    """The URL of a published dataset, and how its file becomes a table."""
 
     url: str
     read: Callable[[list[bytes]], pd.DataFrame]
-    parts: tuple[Part, ...] = (Part(),)
+    members: tuple[Member, ...] = (Member(),)
 
 
 def unpack(origin: Origin, file: IO[bytes], where: object) -> tuple[pd.DataFrame, str]:
-    """The table in a publisher's file and the digest of its parts, each checked where one is known."""
+    """Return the table in a publisher's file and the digest of its members, each checked where one is known."""
     try:
-        contents = [_content(file, part.path) for part in origin.parts]
-    except Exception as error:  # foreign bytes: zipfile and zlib fail in a dozen ways, and all mean the same
+        contents = [_content(file, member.path) for member in origin.members]
+    except Exception as error:  # untrusted bytes: zipfile and zlib fail in many ways
         raise DatasetDamaged(f"{where} cannot be unpacked: {error}") from error
-    for part, content in zip(origin.parts, contents, strict=True):
-        found = hashlib.sha256(content).hexdigest()
-        if part.sha256 not in (None, found):
+    for member, content in zip(origin.members, contents, strict=True):
+        member_digest = hashlib.sha256(content).hexdigest()
+        if member.sha256 not in (None, member_digest):
             raise DatasetDamaged(
-                f"{'/'.join(part.path) or 'the table'} in {where} is not the published one: its sha256 is {found}, "
-                f"expected {part.sha256}"
+                f"{'/'.join(member.path) or 'the table'} in {where} is not the published one: its sha256 is "
+                f"{member_digest}, expected {member.sha256}"
             )
     digest = hashlib.sha256(b"".join(contents)).hexdigest()
     try:
@@ -67,7 +67,7 @@ def unpack(origin: Origin, file: IO[bytes], where: object) -> tuple[pd.DataFrame
 
 
 def delimited(separator: str, names: tuple[str, ...] | None = None) -> Callable[[list[bytes]], pd.DataFrame]:
-    """A reader of delimited text; without names the first line holds them."""
+    """Return a reader of delimited text; without names the first line holds them."""
 
     def read(contents: list[bytes]) -> pd.DataFrame:
         import pandas as pd
@@ -84,7 +84,7 @@ def delimited(separator: str, names: tuple[str, ...] | None = None) -> Callable[
 
 
 def census(names: tuple[str, ...]) -> Callable[[list[bytes]], pd.DataFrame]:
-    """A reader of Adult's two files; the second begins with a remark and ends every label with a full stop."""
+    """Return a reader of Adult's two files; the second begins with a remark and ends every label with a full stop."""
 
     def read(contents: list[bytes]) -> pd.DataFrame:
         import pandas as pd
@@ -100,27 +100,27 @@ def census(names: tuple[str, ...]) -> Callable[[list[bytes]], pd.DataFrame]:
             )
             for content in contents
         ]
-        both = pd.concat(frames, ignore_index=True)
-        return both.assign(**{names[-1]: both[names[-1]].str.rstrip(".")})
+        combined = pd.concat(frames, ignore_index=True)
+        return combined.assign(**{names[-1]: combined[names[-1]].str.rstrip(".")})
 
     return read
 
 
 def openml(names: tuple[str, ...] | None = None) -> Callable[[list[bytes]], pd.DataFrame]:
-    """A reader of OpenML's Parquet files of numbers, in which whole numbers may be floats, and labels text."""
+    """Return a reader of OpenML's Parquet files of numbers, where integers may be floats and labels text."""
 
     def read(contents: list[bytes]) -> pd.DataFrame:
         import pandas as pd
 
         frame = pd.read_parquet(io.BytesIO(contents[0]))
         frame = frame if names is None else frame.set_axis(list(names), axis=1)
-        return frame.apply(lambda column: _whole(pd.to_numeric(column.astype(object))))
+        return frame.apply(lambda column: _as_integers(pd.to_numeric(column.astype(object))))
 
     return read
 
 
 def repaired(contents: list[bytes]) -> pd.DataFrame:
-    """OpenML's run or walk, with the lost decimal points put back.
+    """Read OpenML's run or walk, with the lost decimal points put back.
 
     There every value that was 1 or more away from zero is ten times too large, so none lies between 1 and 10. The
     sensor wrote four decimals.
@@ -130,20 +130,20 @@ def repaired(contents: list[bytes]) -> pd.DataFrame:
     return frame.assign(**measured.where(measured.abs() < 10, (measured / 10).round(4)))
 
 
-def _whole(column: pd.Series) -> pd.Series:
+def _as_integers(column: pd.Series) -> pd.Series:
     return column.astype("int64") if (column % 1 == 0).all() else column
 
 
 def _content(file: IO[bytes], path: tuple[str, ...]) -> bytes:
-    """The bytes of a part; the members of an archive are found by their last name, in whatever folder they lie."""
+    """Return the bytes of a member; archive members are matched by file name, in whatever folder they lie."""
     file.seek(0)
     if not path:
         return _limited(file)
     with zipfile.ZipFile(file) as archive:
-        held = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] == path[0]]
-        if not held:
+        matches = [name for name in archive.namelist() if name.rsplit("/", 1)[-1] == path[0]]
+        if not matches:
             raise ValueError(f"it holds {', '.join(archive.namelist()[:10])}; expected {path[0]}")
-        with archive.open(held[0]) as member:
+        with archive.open(matches[0]) as member:
             content = _limited(member)
     if path[1:]:
         return _content(io.BytesIO(content), path[1:])
@@ -151,7 +151,7 @@ def _content(file: IO[bytes], path: tuple[str, ...]) -> bytes:
 
 
 def _limited(file: IO[bytes]) -> bytes:
-    content = file.read(PART_LIMIT + 1)
-    if len(content) > PART_LIMIT:
-        raise ValueError(f"it is larger than {PART_LIMIT:,} bytes")
+    content = file.read(MEMBER_LIMIT + 1)
+    if len(content) > MEMBER_LIMIT:
+        raise ValueError(f"it is larger than {MEMBER_LIMIT:,} bytes")
     return content

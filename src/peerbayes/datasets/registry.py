@@ -1,4 +1,4 @@
-"""What is known of a dataset, and finding it by any of its names."""
+"""Entries of datasets, and finding them by any of their names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CC_BY = "CC BY 4.0"
 
 @dataclass(frozen=True)
 class Entry:
-    """A dataset as the registry knows it.
+    """The registry's entry of a dataset.
 
     name       as in the first column of the paper's table of datasets
     file       its name in PEERBAYES_DATA and in the cache; empty for what comes with scikit-learn
     source     the page that publishes it
     origin     a download, where there is one
-    by_hand    what to do where there is none
-    ignored    columns of the publisher's file that are no features: numbers of rows, names, dates
+    by_hand    how to get it where there is none
+    ignored    columns of the publisher's file that are not features: row numbers, names, dates
     not_in_paper   columns that the paper leaves out
     """
 
@@ -42,21 +42,21 @@ class Entry:
 
 
 def names(listed: str) -> tuple[str, ...]:
-    """Names written in one string, with commas between them."""
+    """Split names that are written in one string, separated by commas."""
     return tuple(name.strip() for name in listed.split(","))
 
 
 def plain(name: str) -> str:
-    """A name without its case and its punctuation: "Letter_Recognition" is "letter recognition"."""
+    """Return a name without case and punctuation: "Letter_Recognition" is "letter recognition"."""
     return re.sub(r"[^a-z0-9]+", " ", name.casefold()).strip()
 
 
 def find(name: str, entries: dict[str, Entry]) -> Entry:
-    """The dataset of that name or alias; close ones are offered where there is none."""
-    known = {plain(alias): entry for entry in entries.values() for alias in (entry.name, *entry.aliases)}
-    if (entry := known.get(plain(name))) is not None:
+    """Return the dataset of that name or alias; suggest close ones where there is none."""
+    by_alias = {plain(alias): entry for entry in entries.values() for alias in (entry.name, *entry.aliases)}
+    if (entry := by_alias.get(plain(name))) is not None:
         return entry
-    close = difflib.get_close_matches(plain(name), known, n=5, cutoff=0.6)
-    offered = list(dict.fromkeys(known[alias].name for alias in close))
+    close = difflib.get_close_matches(plain(name), by_alias, n=5, cutoff=0.6)
+    offered = list(dict.fromkeys(by_alias[alias].name for alias in close))
     hint = f"did you mean {' or '.join(offered)}? " if offered else ""
     raise UnknownDataset(f"no dataset is called {name!r}; {hint}expected one of {', '.join(entries)}")

@@ -1,6 +1,6 @@
-"""Where a dataset comes from: scikit-learn, the user's folder, the cache, a download, or a file that is imported.
+"""The sources of datasets: scikit-learn, the user's folder, the cache, a download, or an imported file.
 
-In that order. Nothing is used before its digest (where one is known), rows, columns and class rates are right.
+In that order. Nothing is used before its digest (where one is known), rows, columns and class rates are checked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from peerbayes.datasets.bundled import read as read_bundled
-from peerbayes.datasets.cache import Places, place, places, record_of, remembered, verified
+from peerbayes.datasets.cache import Places, places, record_of, remembered, verified, write_recorded
 from peerbayes.datasets.catalogue import ENTRIES
 from peerbayes.datasets.downloads import Progress, download
 from peerbayes.datasets.errors import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Where = Literal["scikit-learn", "folder", "cache", "download", "import"]
 
-INDEX = ("Unnamed: 0",)  # what pandas calls the row numbers that it wrote to a CSV itself
+INDEX = ("Unnamed: 0",)  # pandas' name for the row numbers that it wrote to a CSV
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +52,12 @@ class Dataset:
 def load(
     name: str, *, paper: bool = False, download: bool = True, progress: Progress | None = None
 ) -> Dataset:
-    """The dataset of that name, as it is published or as the paper uses it.
+    """Load the dataset of that name, as it is published or as the paper uses it.
 
     name      as in the paper's table ("letter"), in full ("letter recognition") or by another common name
     paper     leave out the columns that the paper does (oral of smoking, veil-type of secondary); nothing else differs
     download  whether it may be downloaded where neither PEERBAYES_DATA nor the cache holds it
-    progress  called with the bytes so far and the bytes in all during a download
+    progress  called with the bytes so far and the bytes in total during a download
     """
     entry = find(name, ENTRIES)
     frame = table(entry, places(), download, progress)
@@ -76,47 +76,47 @@ def load(
     )
 
 
-def where(entry: Entry, held: Places) -> Where:
-    """Where `load` would take a dataset from; "import" is nowhere, until a file is imported."""
+def where(entry: Entry, folders: Places) -> Where:
+    """Return where `load` would take a dataset from; "import": nowhere until a file is imported."""
     if not entry.file:
         return "scikit-learn"
-    if held.file_in_folder(entry.file) is not None:
+    if folders.file_in_folder(entry.file) is not None:
         return "folder"
-    if held.file_in_cache(entry.file) is not None:
+    if folders.file_in_cache(entry.file) is not None:
         return "cache"
     return "import" if entry.origin is None else "download"
 
 
 def table(
-    entry: Entry, held: Places, may_download: bool = True, progress: Progress | None = None
+    entry: Entry, folders: Places, may_download: bool = True, progress: Progress | None = None
 ) -> pd.DataFrame:
-    """The features and, last, the labels of a dataset, from the first place that has it."""
+    """Return the features and, last, the labels of a dataset, from the first source that has it."""
     if not entry.file:
         return _checked(read_bundled(entry), entry, f"scikit-learn's {entry.name}")
-    if (path := held.file_in_folder(entry.file)) is not None:
+    if (path := folders.file_in_folder(entry.file)) is not None:
         return _checked(_decoded(path.read_bytes(), path, entry.expected), entry, path)
-    if (path := held.file_in_cache(entry.file)) is not None:
+    if (path := folders.file_in_cache(entry.file)) is not None:
         try:
             return _checked(_decoded(verified(path), path, entry.expected), entry, path)
         except (DatasetDamaged, DatasetMismatch) as error:
-            again = "fetch NAME --again" if entry.origin is not None else "import NAME FILE"
-            remedy = again.replace("NAME", entry.name)
+            command = "fetch NAME --again" if entry.origin is not None else "import NAME FILE"
+            remedy = command.replace("NAME", entry.name)
             raise type(error)(f"{error}. Replace it: `peerbayes datasets {remedy}`") from error
     if not may_download:
         raise DatasetUnavailable(
             f"{entry.name} is neither in PEERBAYES_DATA nor in the cache. {advice(entry)}"
         )
-    return fetch(entry, held, progress)
+    return fetch(entry, folders, progress)
 
 
-def fetch(entry: Entry, held: Places, progress: Progress | None = None) -> pd.DataFrame:
-    """Download a dataset into the cache, and read it; what is in the cache already is replaced."""
+def fetch(entry: Entry, folders: Places, progress: Progress | None = None) -> pd.DataFrame:
+    """Download a dataset into the cache, replacing an older file, and read it."""
     if entry.origin is None:
         raise DatasetUnavailable(f"{entry.name} cannot be downloaded. {advice(entry)}")
     need_parquet()
-    path = held.cache / entry.file
+    path = folders.cache / entry.file
     try:
-        with _temporary(held.cache) as file:
+        with _temporary(folders.cache) as file:
             download(entry.origin.url, file, progress)
             frame, digest = unpack(entry.origin, file, entry.origin.url)
     except (DownloadFailed, DatasetDamaged) as error:
@@ -124,20 +124,20 @@ def fetch(entry: Entry, held: Places, progress: Progress | None = None) -> pd.Da
     first = remembered(path).get("origin_sha256", digest)
     if first != digest:
         raise DatasetDamaged(
-            f"{entry.origin.url} is not what it was at the first download: the sha256 of its table is {digest}, "
-            f"expected {first}. If its publisher says so, remove {record_of(path)} and fetch again"
+            f"{entry.origin.url} has changed since the first download: the sha256 of its table is {digest}, "
+            f"expected {first}. If its publisher confirms the change, remove {record_of(path)} and fetch again"
         )
     return _placed(frame, entry, path, entry.origin.url, digest)
 
 
-def take(entry: Entry, held: Places, file: Path, label: str | None = None) -> pd.DataFrame:
+def take(entry: Entry, folders: Places, file: Path, label: str | None = None) -> pd.DataFrame:
     """Import a file into the cache: CSV, Parquet, .npz, or the publisher's own file (.zip, .pq).
 
     label  the name of the label's column, where it is not the registry's
     """
     if not entry.file:
         raise ValueError(f"{entry.name} comes with scikit-learn; there is nothing to import")
-    path, suffix = held.cache / entry.file, file.suffix.lower()
+    path, suffix = folders.cache / entry.file, file.suffix.lower()
     if path.suffix == ".parquet":
         need_parquet()
     if entry.origin is not None and suffix == Path(entry.origin.url).suffix:
@@ -155,20 +155,20 @@ def take(entry: Entry, held: Places, file: Path, label: str | None = None) -> pd
 
 
 def advice(entry: Entry) -> str:
-    """What to do where a dataset is not at hand."""
-    found = entry.by_hand if entry.origin is None else f"get {entry.origin.url} where you can"
+    """Return what to do where a dataset is not available."""
+    instruction = entry.by_hand if entry.origin is None else f"download {entry.origin.url}"
     return (
-        f"By hand: {found}; the page is {entry.source}. Then run `peerbayes datasets import {entry.name} FILE`. Or let "
-        f"PEERBAYES_DATA name a folder that holds {entry.file}"
+        f"Manually: {instruction}; the page is {entry.source}. Then run `peerbayes datasets import {entry.name} FILE`. "
+        f"Or set PEERBAYES_DATA to a folder that holds {entry.file}"
     )
 
 
 def _placed(frame: pd.DataFrame, entry: Entry, path: Path, source: str, digest: str | None) -> pd.DataFrame:
-    """Check a table, write it to the cache and give it back as it will be read from there."""
+    """Check a table, write it to the cache and return it as it will be read from there."""
     arranged = arrange(frame, entry.expected, (*entry.ignored, *INDEX), source)
     _checked(arranged, entry, source)
     content = encode(arranged, path.suffix)
-    place(path, content, source, digest)
+    write_recorded(path, content, source, digest)
     return decode(content, path.suffix, entry.expected.label, path)
 
 
@@ -183,11 +183,11 @@ def _decoded(content: bytes, path: Path, expected: Expected) -> pd.DataFrame:
 
 
 def _temporary(folder: Path) -> IO[bytes]:
-    """A file without a name in the cache: whatever happens, the system takes it away when it is closed."""
+    """Open a file without a name in the cache: the system removes it when it is closed, whatever happens."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryFile(dir=folder)
     except OSError as error:
         raise DatasetError(
-            f"{folder} cannot be written: {error.strerror}. Set PEERBAYES_CACHE to a folder that can"
+            f"{folder} cannot be written: {error.strerror}. Set PEERBAYES_CACHE to a writable folder"
         ) from error

@@ -7,7 +7,7 @@ when they are written out in UCI's format again. For pulsar, and for OpenML's fi
 from __future__ import annotations
 
 from peerbayes.datasets.expected import Expected
-from peerbayes.datasets.origins import Origin, Part, census, delimited, openml, repaired
+from peerbayes.datasets.origins import Member, Origin, census, delimited, openml, repaired
 from peerbayes.datasets.registry import CC_BY, KAGGLE, UCI, Entry, names
 
 LETTER = names(
@@ -61,7 +61,7 @@ TABLES = (
             f"{UCI}/static/public/229/skin+segmentation.zip",
             delimited("\t", ("B", "G", "R", "y")),
             (
-                Part(
+                Member(
                     ("Skin_NonSkin.txt",), "008f1fb6a169498dec54fb5951be6478e5465942cc4f6df3b5dabbe484c9a98f"
                 ),
             ),
@@ -78,7 +78,7 @@ TABLES = (
         origin=Origin(
             f"{UCI}/static/public/372/htru2.zip",
             delimited(",", (*PULSAR, "target_class")),
-            (Part(("HTRU_2.csv",)),),
+            (Member(("HTRU_2.csv",)),),
         ),
     ),
     Entry(
@@ -100,7 +100,7 @@ TABLES = (
             f"{UCI}/static/public/222/bank+marketing.zip",
             delimited(";"),
             (
-                Part(
+                Member(
                     ("bank.zip", "bank-full.csv"),
                     "d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",
                 ),
@@ -161,8 +161,8 @@ TABLES = (
             f"{UCI}/static/public/2/adult.zip",
             census((*ADULT, "income")),
             (
-                Part(("adult.data",), "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
-                Part(("adult.test",), "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
+                Member(("adult.data",), "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
+                Member(("adult.test",), "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
             ),
         ),
     ),
@@ -239,7 +239,7 @@ TABLES = (
             f"{UCI}/static/public/848/secondary+mushroom+dataset.zip",
             delimited(";"),
             (
-                Part(
+                Member(
                     ("MushroomDataset.zip", "secondary_data.csv"),
                     "a0d68cfc46c6900d67d30a49c6e1c3b8c37042dbd6e62ce38a9cf84a40c022e0",
                 ),
@@ -259,7 +259,7 @@ TABLES = (
             f"{UCI}/static/public/59/letter+recognition.zip",
             delimited(",", ("lettr", *LETTER)),
             (
-                Part(
+                Member(
                     ("letter-recognition.data",),
                     "2b89f3602cf768d3c8355267d2f13f2417809e101fc2b5ceee10db19a60de6e2",
                 ),

@@ -1,1 +1,1 @@
-"""The paper's tables, cell by cell: specified in TOML, computed once, kept in a store, set beside what was printed."""
+"""The paper's tables, cell by cell: specified in TOML, computed once, stored, and compared with the printed numbers."""

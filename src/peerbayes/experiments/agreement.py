@@ -1,4 +1,4 @@
-"""What agrees with the paper and what differs, with the evidence for why: part of docs/reproduction.md."""
+"""Agreement with the paper, and the evidence for what differs: a section of docs/reproduction.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peerbayes.experiments.sweep import Sweep
 from peerbayes.experiments.tables import CONVERGED, GAP_TABLES, Record
 
 FAR = 0.05  # cells of crc this far from the paper's are listed
-AGREES = 0.03  # errors of ML and RC within this of the paper's agree
+AGREES = 0.03  # errors of ML and RC that differ from the paper's by no more than this agree
 LISTED = 12  # of a kind, the farthest first
 ERRORS = ("train_rc_error", "test_rc_error", "rc_test_error_m10240")
 
@@ -28,74 +28,75 @@ AS_THE_PAPER = {
 
 
 def evidence(sweep: Sweep) -> Sweep:
-    """The references of those datasets, read as the paper seems to have read them."""
-    asked = tuple(name for dataset, (name, _) in AS_THE_PAPER.items() if dataset in sweep.datasets)
+    """Return a sweep over the references of those datasets, read as the paper seems to have read them."""
+    names = tuple(name for dataset, (name, _) in AS_THE_PAPER.items() if dataset in sweep.datasets)
     chosen = tuple(table for table in sweep.tables if table.number in ("02", "03"))
-    return replace(sweep, tables=chosen, datasets=asked, strategies=("rc",), columns=ERRORS)
+    return replace(sweep, tables=chosen, datasets=names, strategies=("rc",), columns=ERRORS)
 
 
 def section(sweep: Sweep, store: Store, records: Sequence[Record]) -> str:
-    """The whole of it, in Markdown."""
-    lines = ["## What agrees with the paper, and what differs\n"]
-    errors = {(r.table, r.dataset, r.column): r for r in records if r.column in ERRORS and _both(r)}
+    """Return the whole section, in Markdown."""
+    text_lines = ["## Agreement with the paper\n"]
+    errors = {(r.table, r.dataset, r.column): r for r in records if r.column in ERRORS and _comparable(r)}
     images = {entry.name for entry in IMAGES}
     tabular = [r for r in errors.values() if r.dataset not in images]
-    far = [r for r in tabular if abs(_apart(r)) > AGREES]
-    lines.append(
+    far = [r for r in tabular if abs(_difference(r)) > AGREES]
+    text_lines.append(
         f"- RC's errors (tables 2 and 3), tabular datasets: {len(tabular) - len(far)} of {len(tabular)} are within "
         f"{AGREES} of the paper's. The others: {_listed(far) or 'none'}."
     )
-    lines += _readings(sweep, store, errors)
-    lines += _likelihood(sweep, store)
-    crc = [r for r in records if r.strategy == "crc" and r.table in GAP_TABLES and _both(r)]
-    better, worse = ([r for r in crc if sign * _apart(r) > FAR] for sign in (-1, 1))
-    lines.append(
+    text_lines += _readings(sweep, store, errors)
+    text_lines += _likelihood(sweep, store)
+    crc = [r for r in records if r.strategy == "crc" and r.table in GAP_TABLES and _comparable(r)]
+    better, worse = ([r for r in crc if sign * _difference(r) > FAR] for sign in (-1, 1))
+    text_lines.append(
         f"- `crc` in the gap tables: {len(crc) - len(better) - len(worse)} of {len(crc)} cells are within {FAR} of "
         f"the paper's. In {len(better)} the gap here is smaller: {_listed(better) or 'none'}. In {len(worse)} it is "
         f"larger: {_listed(worse) or 'none'}."
     )
-    lines += _tabular(crc, images)
-    lines.append(
+    text_lines += _tabular(crc, images)
+    text_lines.append(
         "- Where the paper's CRC stays at chance (letter, and peers of a single class) this one learns. Its printed "
         "start has moments (m⁰/C, m⁰/C, 0), whose variance is negative; here they are (m⁰/C, 0, m⁰/C), and every "
         "parameter has a guard, so that a peer that lacks a class keeps a proper distribution for it."
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join(text_lines) + "\n"
 
 
 def _tabular(crc: Sequence[Record], images: set[str]) -> list[str]:
-    """How many cells converge where the data are the paper's own: features of images are not."""
-    told = []
+    """Count the cells that converge where the data are the paper's own: image features are not."""
+    counts = []
     for number in GAP_TABLES:
         cells = [r for r in crc if r.table == number and r.dataset not in images]
         if cells:
-            ours, theirs = (
+            ours, papers = (
                 sum(round(value or 0.0, 2) <= CONVERGED for value in values)
                 for values in ([r.gap for r in cells], [r.paper for r in cells])
             )
-            told.append(f"table {number.lstrip('0')}: {ours} ({theirs})")
-    if not told:
+            counts.append(f"table {number.lstrip('0')}: {ours} ({papers})")
+    if not counts:
         return []
     return [
         "- Image features are not the paper's. On the tabular datasets alone, cells of `crc` that would be printed as "
-        f"0.01 or less, and in brackets those that the paper prints so: {', '.join(told)}. In table 7 `soft` makes the "
-        "difference: RC's error here is lower than the paper's, so that the same error of the peers is a larger gap."
+        f"0.01 or less, and in brackets those that the paper prints so: {', '.join(counts)}. In table 7 `soft` "
+        "makes the difference: RC's error here is lower than the paper's, so that the same error of the peers is a "
+        "larger gap."
     ]
 
 
 def _readings(sweep: Sweep, store: Store, errors: dict[tuple[str, str, str], Record]) -> list[str]:
-    """RC's errors of the datasets that differ, by how their columns are read."""
-    other = {(r.table, r.dataset, r.column): r for r in evidence(sweep).records(store) if r.gap is not None}
+    """Tabulate RC's errors of the datasets that differ, by how their columns are read."""
+    reread = {(r.table, r.dataset, r.column): r for r in evidence(sweep).records(store) if r.gap is not None}
     columns = [("03", "train_rc_error"), ("03", "test_rc_error"), ("02", "rc_test_error_m10240")]
     rows = []
     for dataset, (name, how) in AS_THE_PAPER.items():
-        asked = [(table, dataset, column) for table, column in columns]
-        again = [(table, name, column) for table, column in columns]
-        if not (all(key in errors for key in asked) and all(key in other for key in again)):
+        keys = [(table, dataset, column) for table, column in columns]
+        reread_keys = [(table, name, column) for table, column in columns]
+        if not (all(key in errors for key in keys) and all(key in reread for key in reread_keys)):
             continue
-        rows.append([dataset, "the paper's", *(f"{errors[key].paper:.2f}" for key in asked)])
-        rows.append(["", "as its text says", *(f"{errors[key].gap:.3f}" for key in asked)])
-        rows.append(["", f"`{name}`: {how}", *(f"{other[key].gap:.3f}" for key in again)])
+        rows.append([dataset, "the paper's", *(f"{errors[key].paper:.2f}" for key in keys)])
+        rows.append(["", "as its text says", *(f"{errors[key].gap:.3f}" for key in keys)])
+        rows.append(["", f"`{name}`: {how}", *(f"{reread[key].gap:.3f}" for key in reread_keys)])
     if not rows:
         return []
     header = ["dataset", "read", "train, 2,500 rows", "test, 2,500 rows", "test, 10,240 rows"]
@@ -107,25 +108,29 @@ def _readings(sweep: Sweep, store: Store, errors: dict[tuple[str, str, str], Rec
 
 
 def _likelihood(sweep: Sweep, store: Store) -> list[str]:
-    """In how many datasets ML's test error is the paper's, by the number of rows that ML is given."""
+    """Count the datasets whose ML test error equals the paper's, by the number of rows that ML is given."""
     sizes = [table for table in sweep.tables if table.kind == "size"]
-    told = printed("03")
-    datasets = [name for name in sweep.datasets if (name, "test_ml_gap") in told]
+    paper_errors = printed("03")
+    datasets = [name for name in sweep.datasets if (name, "test_ml_gap") in paper_errors]
     if not (sizes and datasets):
         return []
     results = store.results(cell.key for cell in replace(sweep, tables=tuple(sizes)).cells())
     rows = []
     for column in sizes[0].columns:
-        apart = []
+        differences = []
         for name in datasets:
             cells = [sizes[0].cells(name, column, "rc", seed)[0] for seed in sweep.seeds]
             if any(cell.key not in results for cell in cells):
                 break
             error = float(np.mean([results[cell.key]["test_ml"] for cell in cells]))
-            apart.append(abs(error - told[name, "test_ml_gap"] - told[name, "test_rc_error"]))
+            differences.append(
+                abs(error - paper_errors[name, "test_ml_gap"] - paper_errors[name, "test_rc_error"])
+            )
         else:
-            within = sum(value <= AGREES for value in apart)
-            rows.append([str(cells[0].rows), str(within), f"{np.mean(apart):.3f}", f"{max(apart):.3f}"])
+            within = sum(value <= AGREES for value in differences)
+            rows.append(
+                [str(cells[0].rows), str(within), f"{np.mean(differences):.3f}", f"{max(differences):.3f}"]
+            )
     if not rows:
         return []
     header = ["rows given to ML", f"datasets within {AGREES}", "mean difference", "largest"]
@@ -139,18 +144,18 @@ def _likelihood(sweep: Sweep, store: Store) -> list[str]:
     ]
 
 
-def _both(record: Record) -> bool:
+def _comparable(record: Record) -> bool:
     return record.gap is not None and record.paper is not None
 
 
-def _apart(record: Record) -> float:
+def _difference(record: Record) -> float:
     return float((record.gap or 0.0) - (record.paper or 0.0))
 
 
 def _listed(records: Sequence[Record]) -> str:
-    ordered = sorted(records, key=lambda record: -abs(_apart(record)))
-    told = [
+    ordered = sorted(records, key=lambda record: -abs(_difference(record)))
+    entries = [
         f"{r.dataset} {r.table.lstrip('0')}/{r.column} {r.gap:.3f} ({r.paper:.2f})" for r in ordered[:LISTED]
     ]
-    more = f", and {len(ordered) - LISTED} more" if len(ordered) > LISTED else ""
-    return ", ".join(told) + more
+    suffix = f", and {len(ordered) - LISTED} more" if len(ordered) > LISTED else ""
+    return ", ".join(entries) + suffix

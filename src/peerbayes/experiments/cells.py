@@ -1,4 +1,4 @@
-"""One cell of a table for one seed: what it is, its key in the store, and computing it."""
+"""One cell of a table for one seed: its specification, its key in the store, and its computation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 from peerbayes.experiments.prepared import TooFewRows, file_digest, prepared
 from peerbayes.families import BayesNet, Family
 
-# Raised when the same specification gives other numbers than before: results of the old one are then not used again.
+# Increased when the same specification gives other numbers than before: older results are then not used again.
 REVISION = 1
 
-# Training rows that peers are judged on, at most; with errors of every round, nobody asks for those of training rows.
+# Most training rows that peers are evaluated on; trajectories need no errors on training rows.
 TRAINING_JUDGED, ALL = 2_500, 1_000_000
 
 
@@ -49,18 +49,18 @@ class Cell:
 
     @property
     def reference(self) -> Cell:
-        """What this cell is compared with: the paper's RC, from the uniform start. It knows no network."""
+        """The cell it is compared with: the paper's RC, from the uniform start, without a network."""
         return self.reference_from("uniform")
 
     def reference_from(self, start: str) -> Cell:
-        """RC and ML on the same rows, from a start."""
+        """Return the cell of RC and ML on the same rows, from a start."""
         return Cell(
             self.dataset, self.seed, "rc", nodes=1, rows_per_node=self.rows, topology="complete",
             rounds=self.rounds, lr=self.lr, start=start, family=self.family,
         )  # fmt: skip
 
     def specification(self) -> dict[str, Any]:
-        """Everything that decides the numbers."""
+        """Return everything that determines the numbers."""
         return {**vars(self), "revision": REVISION, "digest": file_digest(self.dataset)}
 
     @property
@@ -69,8 +69,8 @@ class Cell:
 
     @classmethod
     def of(cls, specification: dict[str, Any]) -> Cell:
-        known = {name: value for name, value in specification.items() if name not in ("revision", "digest")}
-        return cls(**known)
+        fields = {name: value for name, value in specification.items() if name not in ("revision", "digest")}
+        return cls(**fields)
 
 
 def key_of(specification: dict[str, Any]) -> str:
@@ -78,17 +78,17 @@ def key_of(specification: dict[str, Any]) -> str:
 
 
 def compute(specification: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of a cell. A function of plain values, so that any process on any machine may call it.
+    """Compute the numbers of a cell: a function of plain values, so that any process on any machine may call it.
 
-    Where the dataset is too small for the cell there is only `refused`, which says so.
+    Where the dataset is too small for the cell, the result holds only `refused`, the reason.
     """
     began = time.perf_counter()
     cell = Cell.of(specification)
     try:
-        found = _reference(cell) if cell.strategy == "rc" else _run(cell)
+        figures = _reference(cell) if cell.strategy == "rc" else _run(cell)
     except TooFewRows as error:
         return {"refused": str(error)}
-    return {**found, "seconds": time.perf_counter() - began}
+    return {**figures, "seconds": time.perf_counter() - began}
 
 
 def _reference(cell: Cell) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _reference(cell: Cell) -> dict[str, Any]:
     data = prepared(cell.dataset)
     train, test = data.split(cell.rows, cell.seed)
     schema = data.schema.measured_on(train[0])
-    told: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, calibrate in (("rc", True), ("ml", False)):
         steps: dict[str, Any] = {"em_iter": AGREED_STEPS, "em_tol": 0.0} if calibrate else {}  # as peers take
         model = {**ESTIMATOR_OF, **LEARNED}[cell.family](
@@ -113,16 +113,16 @@ def _reference(cell: Cell) -> dict[str, Any]:
             **steps,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not be perfect
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not converge
             model.fit(*train)
-        told[f"train_{name}"] = 1.0 - model.score(*train)
-        told[f"test_{name}"] = 1.0 - model.score(*test)
-    return told | _structure(model.statistics_.family)
+        figures[f"train_{name}"] = 1.0 - model.score(*train)
+        figures[f"test_{name}"] = 1.0 - model.score(*test)
+    return figures | _structure(model.statistics_.family)
 
 
 def _structure(layout: Family) -> dict[str, Any]:
-    """Who the parents of each column are, where a structure is learned."""
-    return {"parents": [list(own) for own in layout.parents]} if isinstance(layout, BayesNet) else {}
+    """Return the parents of each column, where a structure is learned."""
+    return {"parents": [list(parents) for parents in layout.parents]} if isinstance(layout, BayesNet) else {}
 
 
 def _run(cell: Cell) -> dict[str, Any]:
@@ -151,19 +151,19 @@ def _run(cell: Cell) -> dict[str, Any]:
         dtype=cell.dtype,
         references=False,
     )
-    told = run.summary()
-    kept = ("train_error", "train_std", "test_error", "test_std", "disagreement", "bytes_per_peer", "floored")
-    found: dict[str, Any] = {name: told[name] for name in kept}
-    found["chosen"] = run.configuration["strategy"]
-    found |= _structure(run.layout)
+    summary = run.summary()
+    keys = ("train_error", "train_std", "test_error", "test_std", "disagreement", "bytes_per_peer", "floored")
+    figures: dict[str, Any] = {name: summary[name] for name in keys}
+    figures["chosen"] = run.configuration["strategy"]
+    figures |= _structure(run.layout)
     if cell.trajectory:
         by_round = run.history.groupby("round")["test_error"].mean()
-        found["trajectory"] = [float(error) for error in by_round]
-    return found
+        figures["trajectory"] = [float(error) for error in by_round]
+    return figures
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:
-    """The mean, and its standard error (NaN of a single value)."""
+    """Return the mean and its standard error (NaN for a single value)."""
     array = np.asarray(values)
     error = float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else float("nan")
     return float(array.mean()), error

@@ -1,4 +1,4 @@
-"""docs/reproduction.md and docs/strategies.md, written from the store: no number in them was typed."""
+"""docs/reproduction.md and docs/strategies.md, written from the store: no number in them is typed by hand."""
 
 from __future__ import annotations
 
@@ -37,46 +37,46 @@ up to 0.0005, those of float32 cells by up to 0.001. Most do not differ at all.
 
 
 def uncommitted(codes: Iterable[str]) -> list[str]:
-    """Return the versions among these that had changes which no commit holds: nobody else can compute their results."""
+    """Return the versions among these with uncommitted changes: nobody else can compute their results."""
     return sorted(code for code in codes if code.endswith(CHANGED))
 
 
 def reproduction(sweep: Sweep, store: Store, words: str) -> str:
-    """The page with all tables."""
+    """Return the page with all tables."""
     records = sweep.records(store)
     codes = ", ".join(sorted(store.codes(cell.key for cell in sweep.cells())))
-    parts = [
+    sections = [
         HEAD.format(words=words, codes=codes, first=sweep.seeds[0], last=sweep.seeds[-1]),
-        "## How many cells converge\n",
+        "## Cells that converge\n",
         formats.counts_markdown(records, sweep.strategies),
         agreement.section(sweep, store, records),
-        "## What it costs\n",
+        "## Computing time\n",
         _costs(sweep, store),
         "## The tables\n",
         *(formats.as_markdown(table, records, sweep.strategies) for table in sweep.tables),
         _distances(),
     ]
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
 def _costs(sweep: Sweep, store: Store) -> str:
     seconds = sweep.seconds(store)
-    every = store.results(cell.key for cell in sweep.cells())
-    total = sum(result["seconds"] for result in every.values())
+    results = store.results(cell.key for cell in sweep.cells())
+    total = sum(result["seconds"] for result in results.values())
     rows = [[number.lstrip("0"), f"{spent / 60:.1f}"] for number, spent in seconds.items()]
     rows.append(["all, shared cells once", f"{total / 60:.1f}"])
-    lines = formats.pipes(["table", "minutes of one processor"], rows)
-    return "\n".join([*lines, ""])
+    text_lines = formats.pipes(["table", "minutes of one processor"], rows)
+    return "\n".join([*text_lines, ""])
 
 
 def _distances() -> str:
-    found = tables.distances()
+    figure = tables.distances()
     rows = [
-        [str(size), *(f"{share:.3f}" for share in line)]
-        for size, line in zip(found.nodes, found.shares, strict=True)
+        [str(size), *(f"{share:.3f}" for share in row_shares)]
+        for size, row_shares in zip(figure.nodes, figure.shares, strict=True)
     ]
-    lines = formats.pipes(["peers", *(f"≤ {distance}" for distance in found.distances)], rows)
-    return "\n".join([f"### Figure. {found.title}\n", *lines, ""])
+    text_lines = formats.pipes(["peers", *(f"≤ {distance}" for distance in figure.distances)], rows)
+    return "\n".join([f"### Figure. {figure.title}\n", *text_lines, ""])
 
 
 STRATEGIES_HEAD = """# Which strategy when
@@ -97,17 +97,17 @@ SETTINGS = (
 
 
 def strategies(sweep: Sweep, store: Store, names: Sequence[str]) -> str | None:
-    """The page that sets strategies side by side; None where the store does not hold them."""
-    every = replace(
+    """Return the page that compares strategies; None where the store does not hold their results."""
+    full_sweep = replace(
         sweep,
         tables=tuple(tables.table(number) for number in dict.fromkeys(number for _, number, _ in SETTINGS)),
         strategies=tuple(names),
         columns=tuple(dict.fromkeys(column for *_, column in SETTINGS)),
     )
-    records = [record for record in every.records(store) if record.seeds == len(sweep.seeds)]
+    records = [record for record in full_sweep.records(store) if record.seeds == len(sweep.seeds)]
     rows = []
-    for what, number, column in SETTINGS:
-        row = [what]
+    for label, number, column in SETTINGS:
+        row = [label]
         for name in names:
             gaps = [
                 r.gap

@@ -1,4 +1,4 @@
-"""Where cells are computed: in this process, in a pool of processes, or (extra `cluster`) by Ray on several machines.
+"""Engines that compute cells: in this process, in a pool of processes, or (extra `cluster`) by Ray on several machines.
 
 An engine's `run(compute, specifications)` yields (index, result) as results come in, in any order. The numbers are the
 same on all of them: a cell is a function of its specification alone.
@@ -24,12 +24,12 @@ from peerbayes.machine import ONE_THREAD, processors
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 
 ENGINES = ("local", "ray")
-AHEAD = 2  # cells handed to each worker before it asks
-DEATHS = 3  # of workers, while the same cells were in flight, before the sweep is given up
+AHEAD = 2  # cells queued for each worker
+DEATHS = 3  # of workers with the same cells in flight, before the sweep is aborted
 
 
 class Engine(Protocol):
-    """What computes cells."""
+    """Computes cells."""
 
     def run(
         self, compute: Compute, specifications: Sequence[dict[str, Any]]
@@ -38,7 +38,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """A pool of processes, each on one thread. One that dies costs nothing but time: its cells are computed again."""
+    """A pool of processes, each on one thread. If one dies, its cells are computed again."""
 
     workers: int | None = None
     name = "local"
@@ -62,7 +62,7 @@ class LocalEngine:
                 lost = sorted(in_flight.values())
                 if deaths >= DEATHS:
                     raise ConfigurationError(
-                        f"a worker died {deaths} times while it computed one of {[specifications[i] for i in lost]}; "
+                        f"a worker died {deaths} times while computing one of {[specifications[i] for i in lost]}; "
                         "is there enough memory? Try fewer workers"
                     ) from error
                 waiting.extendleft(reversed(lost))
@@ -76,11 +76,11 @@ def _computed(
     waiting: deque[int],
     in_flight: dict[Future[dict[str, Any]], int],
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Results as they come in; `in_flight` are those that were handed out and have not come back."""
+    """Yield results as they come in; `in_flight` are the cells handed out and not yet finished."""
     while waiting or in_flight:
         while waiting and len(in_flight) < most:
             in_flight[pool.submit(compute, specifications[waiting[0]])] = waiting[0]
-            waiting.popleft()  # only now: a pool that a worker's death has broken takes nothing, and says so
+            waiting.popleft()  # only now: `submit` raises where a worker's death has broken the pool
         done, _ = wait(in_flight, return_when=FIRST_COMPLETED)
         for future in done:
             result = future.result()
@@ -88,7 +88,7 @@ def _computed(
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    """Processes that start anew (no thread is forked), use one thread each, and end when this process does."""
+    """Return a pool of spawned processes that use one thread each and end when this process does."""
     context = multiprocessing.get_context("spawn")
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)  # read by a worker when it starts
@@ -106,7 +106,7 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _watch(parent: int) -> None:
-    """End this worker when the process that started it is gone, and leave interrupts to that one."""
+    """End this worker when its parent process ends, and leave interrupts to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def ended() -> None:
@@ -118,7 +118,7 @@ def _watch(parent: int) -> None:
 
 
 def engine_of(name: str, workers: int | None, address: str | None = None) -> Engine:
-    """The engine of that name; `address`: of a Ray cluster to join."""
+    """Return the engine of that name; `address`: of a Ray cluster to join."""
     if address is not None and name != "ray":
         raise ConfigurationError(f"the address {address} is for the engine ray; the engine is {name!r}")
     if workers is not None and workers < 1:

@@ -12,7 +12,7 @@ from typing import Any
 from peerbayes.experiments.tables import CONVERGED, GAP_TABLES, Record, Table
 
 FORMATS = ("table", "markdown", "latex", "csv", "json")
-CLOSE = 0.05  # the paper's second mark
+CLOSE = 0.05  # gaps below this have the paper's second mark
 
 
 def as_json(records: Sequence[Record]) -> str:
@@ -30,12 +30,12 @@ def as_csv(records: Sequence[Record]) -> str:
 def grid(
     table: Table, records: Iterable[Record], strategies: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table: a line per dataset, and for each column the paper's number and each strategy's.
+    """Return header and rows of a table: a row per dataset, and per column the paper's number and each strategy's.
 
-    In brackets is the gap to RC from the start that the peers have, where that is not the uniform one.
+    In brackets is the gap to RC from the peers' start, where that is not the uniform one.
     """
     of_table = [record for record in records if record.table == table.number]
-    found = {(record.dataset, record.column, record.strategy): record for record in of_table}
+    by_cell = {(record.dataset, record.column, record.strategy): record for record in of_table}
     columns = [column for column in table.columns if any(record.column == column for record in of_table)]
     shown = ["rc"] if table.kind == "size" else list(strategies)
     header = ["dataset", *(f"{column} {who}" for column in columns for who in ("paper", *shown))]
@@ -43,7 +43,7 @@ def grid(
     for dataset in dict.fromkeys(record.dataset for record in of_table):
         row = [dataset]
         for column in columns:
-            of_cell = [found.get((dataset, column, strategy)) for strategy in shown]
+            of_cell = [by_cell.get((dataset, column, strategy)) for strategy in shown]
             row.append(_number(next((record.paper for record in of_cell if record is not None), None), 2))
             row += [_cell(record, table) for record in of_cell]
         rows.append(row)
@@ -51,7 +51,7 @@ def grid(
 
 
 def marked(table: Table, column: str, value: float | None) -> str:
-    """How the paper marks a gap: "**" below 0.01, "*" below 0.05."""
+    """Return how the paper marks a gap: "**" below 0.01, "*" below 0.05."""
     if value is None or (
         table.number not in GAP_TABLES and not column.endswith("gap") and not column.startswith("gap")
     ):
@@ -61,13 +61,13 @@ def marked(table: Table, column: str, value: float | None) -> str:
 
 def as_markdown(table: Table, records: Iterable[Record], strategies: Sequence[str]) -> str:
     header, rows = grid(table, records, strategies)
-    lines = [f"### Table {table.number.lstrip('0')}. {table.title}", "", *pipes(header, rows), ""]
-    return "\n".join(lines)
+    text_lines = [f"### Table {table.number.lstrip('0')}. {table.title}", "", *pipes(header, rows), ""]
+    return "\n".join(text_lines)
 
 
 def as_latex(table: Table, records: Iterable[Record], strategies: Sequence[str]) -> str:
     header, rows = grid(table, records, strategies)
-    lines = [
+    text_lines = [
         r"\begin{table}",
         rf"\caption{{{_escaped(table.title)}}}",
         rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
@@ -79,20 +79,21 @@ def as_latex(table: Table, records: Iterable[Record], strategies: Sequence[str])
         r"\end{tabular}",
         r"\end{table}",
     ]
-    return "\n".join(lines)
+    return "\n".join(text_lines)
 
 
 def counts(records: Iterable[Record], strategies: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Cells below 0.01 of each gap table: as the paper printed them (at or below 0.01), and by each strategy.
+    """Count the cells below 0.01 of each gap table: as the paper printed them (at or below 0.01), and by strategy.
 
     The paper prints two digits; `crc` is also counted as it would have been printed.
     """
     header = ["table", "cells", "paper ≤ 0.01", *(["crc, printed ≤ 0.01"] if "crc" in strategies else [])]
     header += [f"{who} < 0.01" for who in strategies]
     header += [f"{who}, largest" for who in strategies]
-    rows, every = [], [record for record in records if record.table in GAP_TABLES and record.gap is not None]
+    rows = []
+    gap_records = [record for record in records if record.table in GAP_TABLES and record.gap is not None]
     for number in (*GAP_TABLES, "all"):
-        of_table = [record for record in every if number in (record.table, "all")]
+        of_table = [record for record in gap_records if number in (record.table, "all")]
         if not of_table:
             continue
         first = [record for record in of_table if record.strategy == strategies[0]]
@@ -102,10 +103,12 @@ def counts(records: Iterable[Record], strategies: Sequence[str]) -> tuple[list[s
             str(len(first)),
             str(sum(value <= CONVERGED for value in printed)) if printed else "–",
         ]
-        of = {who: [r.gap for r in of_table if r.strategy == who and r.gap is not None] for who in strategies}
-        row += [str(sum(round(gap, 2) <= CONVERGED for gap in of["crc"]))] if "crc" in of else []
-        row += [str(sum(gap < CONVERGED for gap in of[who])) for who in strategies]
-        row += [_number(max(of[who], default=None), 3) for who in strategies]
+        gaps = {
+            who: [r.gap for r in of_table if r.strategy == who and r.gap is not None] for who in strategies
+        }
+        row += [str(sum(round(gap, 2) <= CONVERGED for gap in gaps["crc"]))] if "crc" in gaps else []
+        row += [str(sum(gap < CONVERGED for gap in gaps[who])) for who in strategies]
+        row += [_number(max(gaps[who], default=None), 3) for who in strategies]
         rows.append(row)
     return header, rows
 
@@ -132,8 +135,8 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+    table_rows = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(cells) + " |" for cells in table_rows]
 
 
 def _latex(cell: str) -> str:
@@ -149,7 +152,7 @@ def _escaped(text: str) -> str:
 
 
 def plain(cell: Any) -> str:
-    """A marked cell for a terminal: the paper's marks as rich styles."""
+    """Return a marked cell for a terminal: the paper's marks as rich styles."""
     text = str(cell)
     if text.startswith("**"):
         return f"[bold]{text.strip('*')}[/bold]"

@@ -16,8 +16,8 @@ from peerbayes.shards.engines import RETRIES, cluster
 
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 
-AHEAD = 2  # cells in flight for each worker: an interrupted sweep loses little
-DEATHS = RETRIES + 1  # of workers that computed the same cell, before the sweep is given up
+AHEAD = 2  # cells in flight per worker: an interrupted sweep loses little
+DEATHS = RETRIES + 1  # of workers that computed the same cell, before the sweep is aborted
 
 
 class CellFailed(PeerbayesError):
@@ -30,7 +30,7 @@ class CellFailed(PeerbayesError):
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Tasks of a Ray cluster, each on one thread. A worker that dies costs nothing but time.
+    """Tasks of a Ray cluster, each on one thread. The cells of a worker that dies are computed again.
 
     workers  tasks at a time; None: as many as there are processors
     address  of a cluster to join ("auto": the one this machine is in); None starts Ray on this machine, and ends it
@@ -43,7 +43,7 @@ class RayEngine:
     def run(
         self, compute: Compute, specifications: Sequence[dict[str, Any]]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(index, result) as results come in, in any order."""
+        """Yield (index, result) as results come in, in any order."""
         with cluster(self.workers, self.address) as ray:
             task = ray.remote(
                 num_cpus=1,
@@ -63,8 +63,8 @@ class RayEngine:
                     index = in_flight.pop(done[0])
                     yield index, _result(ray, done[0], specifications[index])
             finally:
-                for left in in_flight:
-                    ray.cancel(left, force=True)
+                for pending in in_flight:
+                    ray.cancel(pending, force=True)
 
 
 def _result(ray: Any, reference: Any, specification: dict[str, Any]) -> dict[str, Any]:
@@ -74,5 +74,5 @@ def _result(ray: Any, reference: Any, specification: dict[str, Any]) -> dict[str
         raise CellFailed(f"{specification} failed: {error.cause!r}", specification) from error.cause
     except ray.exceptions.RayError as error:
         raise ConfigurationError(
-            f"{DEATHS} workers died while they computed {specification}; is there enough memory? Try fewer workers"
+            f"{DEATHS} workers died while computing {specification}; is there enough memory? Try fewer workers"
         ) from error

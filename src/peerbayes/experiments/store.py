@@ -32,7 +32,7 @@ LISTS = {
     "trajectory": "by_round",
     "parents": "structure",
 }  # results that are lists, and their columns of text
-KNOWN_AT_ONCE = 500  # keys asked for in one query
+KEYS_PER_QUERY = 500  # SQLite limits the parameters of a query
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Store:
     def add(
         self, key: str, specification: dict[str, Any], result: dict[str, Any], code: str, engine: str
     ) -> None:
-        """Keep a result, on the disk when this returns; one that is there already stays as it is."""
+        """Store a result durably; one that is there already stays as it is."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._add([(key, json.dumps(specification, sort_keys=True), json.dumps(result), code, engine, now)])
 
@@ -73,25 +73,25 @@ class Store:
             database.executemany("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def results(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """What is known of these keys."""
+        """Return the stored results of these keys."""
         return {key: json.loads(result) for key, result, _ in self._rows(keys)}
 
     def codes(self, keys: Iterable[str]) -> set[str]:
-        """The versions and commits that computed these."""
+        """Return the versions and commits that computed these."""
         return {code for _, _, code in self._rows(keys)}
 
     def _rows(self, keys: Iterable[str]) -> list[tuple[str, str, str]]:
-        asked, found = list(dict.fromkeys(keys)), []
+        wanted, rows = list(dict.fromkeys(keys)), []
         with self._open() as database:
-            for first in range(0, len(asked), KNOWN_AT_ONCE):
-                some = asked[first : first + KNOWN_AT_ONCE]
-                marks = ",".join("?" * len(some))
+            for first in range(0, len(wanted), KEYS_PER_QUERY):
+                batch = wanted[first : first + KEYS_PER_QUERY]
+                marks = ",".join("?" * len(batch))
                 query = f"SELECT key, result, code FROM results WHERE key IN ({marks})"
-                found += database.execute(query, some).fetchall()
-        return found
+                rows += database.execute(query, batch).fetchall()
+        return rows
 
     def frame(self) -> Any:
-        """All results as a DataFrame: one row per cell, specification and result in columns."""
+        """Return all results as a DataFrame: one row per cell, specification and result in columns."""
         import pandas as pd
 
         with self._open() as database:
@@ -100,14 +100,14 @@ class Store:
             ).fetchall()
         records = []
         for key, specification, result, code, engine, computed in rows:
-            found = json.loads(result)
+            fields = json.loads(result)
             for name, written in LISTS.items():
-                found[written] = json.dumps(found.pop(name)) if name in found else None
+                fields[written] = json.dumps(fields.pop(name)) if name in fields else None
             records.append(
                 {
                     "key": key,
                     **json.loads(specification),
-                    **found,
+                    **fields,
                     "code": code,
                     "engine": engine,
                     "computed": computed,
@@ -116,33 +116,33 @@ class Store:
         return pd.DataFrame(records)
 
     def restore(self, path: Path) -> int:
-        """Add results that `export` wrote to a .parquet file, all or none; how many there were. Keys are checked."""
+        """Add results that `export` wrote to a .parquet file, all or none, after checking keys; return their number."""
         import pandas as pd
 
         frame = pd.read_parquet(path)
         rows: list[tuple[str, ...]] = []
         for row in frame.to_dict("records"):
-            known = {str(name): _plain(value) for name, value in row.items()}
-            known["lr"] = float(known["lr"])
+            fields = {str(name): _plain(value) for name, value in row.items()}
+            fields["lr"] = float(fields["lr"])
             specification = {
-                name: known.pop(name) for name in (*Cell.__dataclass_fields__, "revision", "digest")
+                name: fields.pop(name) for name in (*Cell.__dataclass_fields__, "revision", "digest")
             }
-            key, code, engine, computed = (known.pop(name) for name in ("key", "code", "engine", "computed"))
+            key, code, engine, computed = (fields.pop(name) for name in ("key", "code", "engine", "computed"))
             if key_of(specification) != key:
                 raise ConfigurationError(
                     f"{path}: {specification} has the key {key_of(specification)}, not {key}"
                 )
-            result = {name: value for name, value in known.items() if value is not None}
+            result = {name: value for name, value in fields.items() if value is not None}
             for name, written in LISTS.items():
                 if written in result:
                     result[name] = json.loads(result.pop(written))
-            told = json.dumps(specification, sort_keys=True), json.dumps(result)
-            rows.append((key, *told, code, engine, computed))
+            texts = json.dumps(specification, sort_keys=True), json.dumps(result)
+            rows.append((key, *texts, code, engine, computed))
         self._add(rows)
         return len(rows)
 
     def export(self, path: Path) -> int:
-        """Write all results to a .csv or a .parquet file; how many there are."""
+        """Write all results to a .csv or a .parquet file; return their number."""
         frame = self.frame()
         if path.suffix == ".csv":
             frame.to_csv(path, index=False)
@@ -154,7 +154,7 @@ class Store:
 
 
 def _plain(value: Any) -> Any:
-    """A number or a text of a table as Python has it; None where there is none."""
+    """Return a number or text of a table as a plain Python value; None where it is missing."""
     if value is None or value != value:
         return None
     plain = value.item() if hasattr(value, "item") else value

@@ -1,4 +1,4 @@
-"""A sweep over tables: which cells are missing in the store, computing them, and the records that come of it."""
+"""A sweep over tables: finds the cells that the store lacks, computes them, and makes records of the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peerbayes.experiments.store import Store
 from peerbayes.experiments.tables import Record, Table
 from peerbayes.versions import code_version
 
-Told = Callable[[int, int], object]  # called with the cells done and the cells in all
+Progress = Callable[[int, int], object]  # called with the cells done and the cells in total
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class Sweep:
     start: str = "uniform"
 
     def cells(self) -> list[Cell]:
-        """Every cell once; those of a dataset together, so that a worker loads few."""
-        found = [
+        """Return every cell once; those of a dataset together, so that a worker loads few datasets."""
+        cells = [
             cell
             for dataset in self.datasets
             for seed in self.seeds
             for table, column, strategy in self._columns()
             for cell in table.cells(dataset, column, strategy, seed, self.start)
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(cells))
 
     def missing(self, store: Store) -> list[Cell]:
-        """What the store does not know."""
+        """Return the cells that the store does not hold."""
         cells = {cell.key: cell for cell in self.cells()}
-        known = store.results(cells)
-        return [cell for key, cell in cells.items() if key not in known]
+        stored = store.results(cells)
+        return [cell for key, cell in cells.items() if key not in stored]
 
-    def compute(self, store: Store, engine: Engine, told: Told | None = None) -> set[str]:
-        """Compute what is missing; each result is in the store as soon as it is there. Why some could not be."""
+    def compute(self, store: Store, engine: Engine, progress: Progress | None = None) -> set[str]:
+        """Compute what is missing and store each result at once; return the reasons why cells were refused."""
         cells = self.missing(store)
         specifications = [cell.specification() for cell in cells]
         code, name = code_version(), getattr(engine, "name", type(engine).__name__)
@@ -55,12 +55,12 @@ class Sweep:
                 refused.add(result["refused"])
             else:
                 store.add(cells[index].key, specifications[index], result, code, name)
-            if told is not None:
-                told(done, len(cells))
+            if progress is not None:
+                progress(done, len(cells))
         return refused
 
     def records(self, store: Store) -> list[Record]:
-        """What the tables say, the paper's numbers beside it."""
+        """Return the cells of the tables, with the paper's numbers."""
         results = store.results(cell.key for cell in self.cells())
         beside = {table.number: printed(table.number) for table in self.tables}
         return [
@@ -73,12 +73,12 @@ class Sweep:
         ]
 
     def seconds(self, store: Store) -> dict[str, float]:
-        """What the cells of each table cost to compute; shared ones count in each."""
-        told = {}
+        """Return the computing time of each table's cells; shared ones count in each."""
+        totals = {}
         for table in self.tables:
             keys = [cell.key for cell in replace(self, tables=(table,)).cells()]
-            told[table.number] = sum(result["seconds"] for result in store.results(keys).values())
-        return told
+            totals[table.number] = sum(result["seconds"] for result in store.results(keys).values())
+        return totals
 
     def _columns(self) -> Iterator[tuple[Table, str, str]]:
         for table in self.tables:

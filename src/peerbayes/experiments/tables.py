@@ -1,4 +1,4 @@
-"""The paper's tables: which cells each has, read from the TOML files in `paper/`, and what they say once computed."""
+"""The paper's tables: their cells, read from the TOML files in `paper/`, and the values of computed cells."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Record:
     dataset: str
     column: str
     strategy: str
-    gap: float | None  # what the column holds: mostly a gap
+    gap: float | None  # the value of the column: mostly a gap
     stderr: float | None
     seeds: int
     paper: float | None = None
     same_start: float | None = None
-    """The gap to RC from the start that the peers have, where that is not the uniform one."""
+    """The gap to RC from the peers' start, where that is not the uniform one."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Table:
     def cells(
         self, dataset: str, column: str, strategy: str, seed: int, start: str = "uniform"
     ) -> list[Cell]:
-        """The simulations and references behind a cell for a seed."""
+        """Return the simulations and references behind a cell for a seed."""
         cell = self._cell(dataset, column, strategy, seed, start)
         if self.kind == "size":
             largest = self._cell(dataset, list(self.columns)[-1], strategy, seed, start)
@@ -71,20 +71,20 @@ class Table:
         results: Results,
         start: str = "uniform",
     ) -> Record:
-        """What the cell says over the seeds that are there."""
-        found, same = [], []
+        """Return the cell's value over the seeds whose results are available."""
+        seed_values, same_start = [], []
         for seed in seeds:
             cells = self.cells(dataset, column, strategy, seed, start)
-            known = [results[cell.key] for cell in cells if cell.key in results]
-            if len(known) == len(cells):
-                found.append(KINDS[self.kind](column, known))
-                if len(known) == 3 and self.kind == "gap":
-                    same.append(known[0]["test_error"] - known[2]["test_rc"])
-        values = [value for value in found if value is not None]
+            cell_results = [results[cell.key] for cell in cells if cell.key in results]
+            if len(cell_results) == len(cells):
+                seed_values.append(KINDS[self.kind](column, cell_results))
+                if len(cell_results) == 3 and self.kind == "gap":
+                    same_start.append(cell_results[0]["test_error"] - cell_results[2]["test_rc"])
+        values = [value for value in seed_values if value is not None]
         mean, error = mean_and_error(values) if values else (None, None)
         return Record(
             self.number, dataset, column, strategy, mean, None if error is None or np.isnan(error) else error,
-            len(found), same_start=float(np.mean(same)) if same else None,
+            len(seed_values), same_start=float(np.mean(same_start)) if same_start else None,
         )  # fmt: skip
 
     def _cell(self, dataset: str, column: str, strategy: str, seed: int, start: str) -> Cell:
@@ -93,29 +93,29 @@ class Table:
         return replace(Cell(dataset, seed, strategy, start=start, dtype=dtype), **settings)
 
 
-def _gap(column: str, known: list[dict[str, Any]]) -> float:
-    return float(known[0]["test_error"] - known[1]["test_rc"])
+def _gap(column: str, cell_results: list[dict[str, Any]]) -> float:
+    return float(cell_results[0]["test_error"] - cell_results[1]["test_rc"])
 
 
-def _size(column: str, known: list[dict[str, Any]]) -> float:
-    fewer, most = (float(found["test_rc"]) for found in known)
+def _size(column: str, cell_results: list[dict[str, Any]]) -> float:
+    fewer, most = (float(result["test_rc"]) for result in cell_results)
     return fewer - most if column.startswith("gap") else most
 
 
-def _convergence(column: str, known: list[dict[str, Any]]) -> float:
-    part, of, what = column.split("_")
-    if of == "rc":
-        return float(known[0][f"{part}_rc"])
-    if of == "ml":
-        return float(known[0][f"{part}_ml"] - known[0][f"{part}_rc"])
-    if what == "std":
-        return float(known[0][f"{part}_std"])
-    return float(known[0][f"{part}_error"] - known[1][f"{part}_rc"])
+def _convergence(column: str, cell_results: list[dict[str, Any]]) -> float:
+    split, method, quantity = column.split("_")
+    if method == "rc":
+        return float(cell_results[0][f"{split}_rc"])
+    if method == "ml":
+        return float(cell_results[0][f"{split}_ml"] - cell_results[0][f"{split}_rc"])
+    if quantity == "std":
+        return float(cell_results[0][f"{split}_std"])
+    return float(cell_results[0][f"{split}_error"] - cell_results[1][f"{split}_rc"])
 
 
-def _iterations(column: str, known: list[dict[str, Any]]) -> float | None:
-    """The gap where it first is below 0.01, or at the end; and that round, if there is one."""
-    gaps = np.asarray(known[0]["trajectory"]) - known[1]["test_rc"]
+def _iterations(column: str, cell_results: list[dict[str, Any]]) -> float | None:
+    """Return the gap where it first is below 0.01, or at the end; or that round, if there is one."""
+    gaps = np.asarray(cell_results[0]["trajectory"]) - cell_results[1]["test_rc"]
     below = np.flatnonzero(gaps < CONVERGED)
     if column.endswith("round"):
         return float(below[0] + 1) if below.size else None
@@ -141,8 +141,8 @@ class Distances:
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """[sizes, distances], the mean over trees."""
-        found = []
+        """The mean over trees: [sizes, distances]."""
+        rows = []
         for size in self.nodes:
             drawn = [
                 topologies.within_distance(
@@ -151,20 +151,20 @@ class Distances:
                 )
                 for seed in range(self.trees)
             ]
-            found.append(np.mean(drawn, axis=0)[list(self.distances)])
-        return np.array(found)
+            rows.append(np.mean(drawn, axis=0)[list(self.distances)])
+        return np.array(rows)
 
     def records(self) -> list[Record]:
-        """The same as records: `dataset` is the number of peers."""
+        """Return the shares as records: `dataset` is the number of peers."""
         return [
             Record("distance", str(size), f"within_{distance}", "tree", float(share), None, self.trees)
-            for size, line in zip(self.nodes, self.shares, strict=True)
-            for distance, share in zip(self.distances, line, strict=True)
+            for size, row in zip(self.nodes, self.shares, strict=True)
+            for distance, share in zip(self.distances, row, strict=True)
         ]
 
 
 def numbers() -> tuple[str, ...]:
-    """The tables there are, in order; the figure last."""
+    """Return the numbers of the tables in order; the figure comes last."""
     names = sorted(
         path.name.removesuffix(".toml") for path in files(PACKAGE).iterdir() if path.name.endswith(".toml")
     )
@@ -172,7 +172,7 @@ def numbers() -> tuple[str, ...]:
 
 
 def table(number: str) -> Table:
-    """A table by its number."""
+    """Return a table by its number."""
     content = _content(number)
     return Table(
         number.zfill(2), content["title"], content["kind"], content["columns"], content.get("cell", {})
@@ -190,6 +190,6 @@ PACKAGE = "peerbayes.experiments.paper"
 def _content(number: str) -> dict[str, Any]:
     name = number if number == "distance" else number.zfill(2)
     if name not in numbers():
-        known = ", ".join(number.lstrip("0") for number in numbers())
-        raise ConfigurationError(f"there is no table {number!r}; expected one of {known}, or all")
+        listed = ", ".join(number.lstrip("0") for number in numbers())
+        raise ConfigurationError(f"there is no table {number!r}; expected one of {listed}, or all")
     return toml.table((files(PACKAGE) / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")

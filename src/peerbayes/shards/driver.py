@@ -1,4 +1,4 @@
-"""Shards through their rounds: what `simulate` does, in pieces."""
+"""The driver of a simulation in shards: what `simulate` does, shard by shard."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from peerbayes.partitions import enough, sizes_asked
 from peerbayes.places import Place
 from peerbayes.runs import history_of, record
 from peerbayes.schema import Schema
-from peerbayes.shards.cut import Plan, crossing, cut, places, plans
-from peerbayes.shards.engines import Engine, Here, OverRay, cluster
+from peerbayes.shards.cut import Plan, crossing, cut, plans, positions
+from peerbayes.shards.engines import Engine, InProcess, RayActors, cluster
 from peerbayes.shards.shard import RowsOf
 from peerbayes.simulation import drawn
 from peerbayes.simulation.checks import as_json, both, check_sizes, checked
@@ -38,7 +38,7 @@ SUPPORTED = (
 
 @dataclass(frozen=True)
 class ShardedRun:
-    """A finished simulation in shards: figures of all peers, and statistics of those asked for."""
+    """A finished simulation in shards: figures of all peers, and statistics of those requested."""
 
     configuration: dict[str, Any]
     schema: Schema
@@ -48,15 +48,15 @@ class ShardedRun:
     sizes: np.ndarray = field(repr=False)
     """[N] rows of each peer."""
     peers: np.ndarray = field(repr=False)
-    """[k] the peers whose statistics were asked for."""
+    """[k] the peers whose statistics were requested."""
     stats: np.ndarray = field(repr=False)
-    """[k, C, K] theirs."""
+    """[k, C, K] the statistics of these peers."""
     parts: list[np.ndarray] = field(repr=False)
     """The peers of each shard."""
     crossing: int
     """Links between shards."""
     halo_bytes: int
-    """What all shards together send each other in a round."""
+    """Bytes that all shards together exchange in a round."""
     of_weights: bool = False
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
 
@@ -66,13 +66,15 @@ class ShardedRun:
         return history_of(self.records)
 
     def classifier(self, node: int) -> Any:
-        """The estimator of a peer whose statistics were asked for."""
+        """Return the estimator of a peer whose statistics were requested."""
         if self.of_weights:
-            raise ValueError(f"{self.configuration['strategy']} learns weights: there is no classifier of it")
-        at = np.flatnonzero(self.peers == node)
-        if not at.size:
-            raise ValueError(f"the statistics of peer {node} were not kept; name it in stats_of")
-        statistics = Statistics.of_model(self.stats[at[0]], self.schema, self.layout, float(self.sizes.sum()))
+            raise ValueError(f"{self.configuration['strategy']} learns weights and has no classifier")
+        index = np.flatnonzero(self.peers == node)
+        if not index.size:
+            raise ValueError(f"the statistics of peer {node} were not kept; include it in stats_of")
+        statistics = Statistics.of_model(
+            self.stats[index[0]], self.schema, self.layout, float(self.sizes.sum())
+        )
         return ESTIMATOR_OF[self.layout.name].from_statistics(statistics)
 
 
@@ -107,16 +109,16 @@ def simulate_shards(
     progress: Progress | None = None,
     **others: Any,
 ) -> ShardedRun:
-    """What `simulate` does, with the same arguments and, to rounding, the same numbers, in shards; without references.
+    """Do what `simulate` does, with the same arguments and, to rounding, the same numbers; without references.
 
-    rows_of         instead of X and y: called by each shard with the peers it holds [n], gives their (X, y), one peer's
+    rows_of         instead of X and y: called by each shard with its peers [n], returns their (X, y), one peer's
                     rows after the other's, rows_per_node (a number, or [N]) of each. With it, `schema` says what
                     columns, classes and units are, and without `test` nothing is tested
     evaluate_every  rounds between evaluations; 0 evaluates at the end only
     shards          how many, or a list with the peers of each
     engine          "local": in this process; "ray": an actor each, a processor each. Trusted clusters only
     address         of a Ray cluster to join ("auto": the one this machine is in); None starts Ray on this machine
-    stats_of        the peers whose statistics are wanted, or "all"
+    stats_of        the peers whose statistics are returned, or "all"
     """
     arguments = checked(locals())
     configuration = {
@@ -129,56 +131,65 @@ def simulate_shards(
     if rows_of is None:
         check_sizes(rows_per_node, nodes, partition)
         X = table_of(X)
-        enough(nodes, X.rows)  # before links are drawn between so many
+        enough(nodes, X.rows)  # before links between so many are drawn
     network = drawn.network(topology, nodes, seed)
     if not network.static:
         raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
     links = network.at(1)
-    parts = _checked(shards, nodes) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
+    shard_peers = (
+        _checked(shards, nodes) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
+    )
     if rows_of is not None:
         assert schema is not None
-        agreed, sizes, away = schema, _sizes(rows_per_node, nodes), test
-        sources: Iterator[Any] = iter([rows_of] * len(parts))
+        agreed, sizes, test_data = schema, _sizes(rows_per_node, nodes), test
+        sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
         dealt = Dealt.of(X, y, schema, kinds, arguments["clip"], partition, nodes, rows_per_node, seed)
         with about("X" if schema is None else "X and schema"):
             agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
-        away = test if test is not None else dealt.rest()
-        sources = _pieces(dealt, parts)
-        if away is None:
+        test_data = test if test is not None else dealt.rest()
+        sources = _pieces(dealt, shard_peers)
+        if test_data is None:
             warn_untested()
     settings = _Settings(
         family, agreed, sizes, strategy, arguments["rounds"], arguments["lr"], arguments["local_steps"], objective,
         nodes, seed, both(arguments["evaluate_rows"]),
     )  # fmt: skip
     configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
-    place = Place(None, arguments["dtype"])
-    driver = _Driver(settings, plans(_mixing(strategy, links, place), parts, sizes), links, place)
+    device = Place(None, arguments["dtype"])
+    driver = _Driver(settings, plans(_mixing(strategy, links, device), shard_peers, sizes), links, device)
     if engine == "local":
-        figures = driver.run(Here(), sources, away, arguments["evaluate_every"], stats_of, progress)
+        figures = driver.run(InProcess(), sources, test_data, arguments["evaluate_every"], stats_of, progress)
     else:
-        with cluster(len(parts), address) as ray:
-            over = OverRay(ray)
+        with cluster(len(shard_peers), address) as ray:
+            actors = RayActors(ray)
             try:
-                figures = driver.run(over, sources, away, arguments["evaluate_every"], stats_of, progress)
+                figures = driver.run(
+                    actors, sources, test_data, arguments["evaluate_every"], stats_of, progress
+                )
             finally:
-                over.stop()
+                actors.stop()
     return ShardedRun(
-        configuration, agreed, parts=parts, crossing=crossing(links, parts), sizes=sizes, **figures
+        configuration,
+        agreed,
+        parts=shard_peers,
+        crossing=crossing(links, shard_peers),
+        sizes=sizes,
+        **figures,
     )
 
 
-def _mixing(strategy: str | Strategy, links: csr_array, place: Place) -> csr_array | None:
-    """The weights that messages are mixed with, as precise as these; None where nothing is sent."""
+def _mixing(strategy: str | Strategy, links: csr_array, device: Place) -> csr_array | None:
+    """Return the mixing weights in the device's precision; None where nothing is sent."""
     value = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
-    return None if value.mixing == "none" else place.put_matrix(getattr(topologies, value.mixing)(links))
+    return None if value.mixing == "none" else device.put_matrix(getattr(topologies, value.mixing)(links))
 
 
-def _pieces(dealt: Dealt, parts: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
-    """The rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
+def _pieces(dealt: Dealt, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield the rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
     labels = np.array(dealt.schema.classes)[dealt.codes]
-    for part in parts:
-        rows = np.concatenate([dealt.parts[peer] for peer in part])
+    for peers in shard_peers:
+        rows = np.concatenate([dealt.parts[peer] for peer in peers])
         yield plain(rows_at(dealt.table, rows)), labels[rows]
 
 
@@ -193,7 +204,7 @@ def _refuse(
     y: Any,
     others: dict[str, Any],
 ) -> None:
-    """What `simulate` can do and shards cannot."""
+    """Refuse what `simulate` can do and shards cannot."""
     if others:
         raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
     if strategy in ("relay", "auto"):
@@ -213,13 +224,13 @@ def _refuse(
 
 
 def _checked(shards: Any, nodes: int) -> list[np.ndarray]:
-    """A user's own cut."""
-    parts = [np.sort(np.asarray(part, dtype=np.int64)) for part in shards]
-    if not parts or not np.array_equal(np.sort(np.concatenate(parts)), np.arange(nodes)):
-        raise ValueError(f"shards lists peers; expected each of 0 to {nodes - 1} once")
-    if any(part.size == 0 for part in parts):
+    """Return the user's own shards, after checking that they hold each peer once."""
+    shard_peers = [np.sort(np.asarray(peers, dtype=np.int64)) for peers in shards]
+    if not shard_peers or not np.array_equal(np.sort(np.concatenate(shard_peers)), np.arange(nodes)):
+        raise ValueError(f"shards must list every peer from 0 to {nodes - 1} exactly once")
+    if any(peers.size == 0 for peers in shard_peers):
         raise ValueError("a shard has no peers; leave it out")
-    return parts
+    return shard_peers
 
 
 def _sizes(rows_per_node: Any, nodes: int) -> np.ndarray:
@@ -230,7 +241,7 @@ def _sizes(rows_per_node: Any, nodes: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a run was asked for."""
+    """The settings of a run."""
 
     family: str
     schema: Schema
@@ -242,145 +253,153 @@ class _Settings:
     objective: str
     nodes: int
     seed: int
-    judged_rows: tuple[int | None, int | None]
-    """Of training and of test."""
+    evaluated_rows: tuple[int | None, int | None]
+    """Rows of training and of test that peers are evaluated on."""
 
 
 @dataclass(frozen=True)
 class _Driver:
-    """Shards through their rounds, on any engine."""
+    """Runs shards through their rounds, on any engine."""
 
     settings: _Settings
     plans: list[Plan]
     links: csr_array
-    place: Place
+    device: Place
 
     def run(
         self,
         engine: Engine,
         sources: Iterator[Any],
-        away: Any,
-        every: int,
+        test_data: Any,
+        evaluate_every: int,
         stats_of: Any,
         progress: Progress | None,
     ) -> dict[str, Any]:
-        given, clock = self.settings, Clock()
+        settings, clock = self.settings, Clock()
         loading = []
         for number, (plan, source) in enumerate(zip(self.plans, sources, strict=True)):
-            engine.start(plan, given.schema, self.place)
+            engine.start(plan, settings.schema, self.device)
             loading.append(engine.call(number, "load", source))
-        there = None
-        if away is not None:
-            there = encoded_labelled(given.schema, away, "test")
-        unseen = there is not None and bool(np.isnan(there[0].values).any())
-        family, strategy, start = self._settled(engine, any(engine.get(loading)) or unseen)
+        encoded_test = None
+        if test_data is not None:
+            encoded_test = encoded_labelled(settings.schema, test_data, "test")
+        unseen = encoded_test is not None and bool(np.isnan(encoded_test[0].values).any())
+        family, strategy, start = self._start(engine, any(engine.get(loading)) or unseen)
         tested = None
-        if there is not None:
-            sample = metrics.sample(family, *there, self.place, given.judged_rows[1], given.nodes, given.seed)
+        if encoded_test is not None:
+            sample = metrics.sample(
+                family, *encoded_test, self.device, settings.evaluated_rows[1], settings.nodes, settings.seed
+            )
             tested = sample.rows, sample.labels
-        self._everywhere(engine, "judge_on", self._training(engine), tested)
-        rows = int(given.sizes.sum())
-        # Each shard takes the kernel that the whole network would take: its rounds count for as many rows.
-        work = [-(-given.rounds * rows // int(plan.sizes.sum())) for plan in self.plans]
+        self._everywhere(engine, "set_evaluation_rows", self._training(engine), tested)
+        rows = int(settings.sizes.sum())
+        # Each shard uses the kernel that the whole network would use: its rounds are scaled up to all rows.
+        work = [-(-settings.rounds * rows // int(plan.sizes.sum())) for plan in self.plans]
         out = [
-            engine.parts(number, "begin", 1 + len(plan.sends), strategy, start, work[number], given.steps)
+            engine.call_many(
+                number, "begin", 1 + len(plan.sends), strategy, start, work[number], settings.steps
+            )
             for number, plan in enumerate(self.plans)
         ]
         bytes_each = engine.get([sent[0] for sent in out])[0]
         clock.add("start")
         per_round = np.diff(self.links.indptr) * float(bytes_each if strategy.mixing != "none" else 0)
         records = []
-        for turn in range(1, given.rounds + 1):
+        for round_index in range(1, settings.rounds + 1):
             out = self._round(engine, out)
             engine.get([sent[0] for sent in out])
             clock.add("rounds")
-            if turn == given.rounds or (every and turn % every == 0):
-                records.append(self._record(engine, turn, turn * per_round))
+            if round_index == settings.rounds or (evaluate_every and round_index % evaluate_every == 0):
+                records.append(self._record(engine, round_index, round_index * per_round))
                 clock.add("evaluation")
             if progress is not None:
-                progress(turn, given.rounds)
-        peers, stats = self._asked(engine, stats_of)
-        layout = FAMILIES[given.family](**{**family.layout(), "cardinalities": family.cardinalities})
-        halo = bytes_each * sum(some.size for plan in self.plans for some in plan.sends.values())
+                progress(round_index, settings.rounds)
+        peers, stats = self._requested_stats(engine, stats_of)
+        layout = FAMILIES[settings.family](**{**family.layout(), "cardinalities": family.cardinalities})
+        halo = bytes_each * sum(sent_peers.size for plan in self.plans for sent_peers in plan.sends.values())
         return {
             "layout": layout, "records": np.concatenate(records), "peers": peers, "stats": stats, "halo_bytes": halo,
             "of_weights": strategy.of_weights, "seconds": clock.seconds,
         }  # fmt: skip
 
-    def _everywhere(self, engine: Engine, verb: str, *given: Any) -> list[Any]:
-        return engine.get([engine.call(number, verb, *given) for number in range(len(self.plans))])
+    def _everywhere(self, engine: Engine, verb: str, *arguments: Any) -> list[Any]:
+        return engine.get([engine.call(number, verb, *arguments) for number in range(len(self.plans))])
 
     def _round(self, engine: Engine, out: list[list[Any]]) -> list[list[Any]]:
-        """Every shard gets its halos, which the driver does not look at."""
-        spots = [{to: 1 + spot for spot, to in enumerate(plan.sends)} for plan in self.plans]
+        """Advance every shard by one round: each gets its halos, which the driver does not look at."""
+        positions_of = [{to: 1 + position for position, to in enumerate(plan.sends)} for plan in self.plans]
         return [
-            engine.parts(
-                number, "advance", 1 + len(plan.sends), *(out[other][spots[other][number]] for other in plan.hears)
+            engine.call_many(
+                number, "advance", 1 + len(plan.sends),
+                *(out[sender][positions_of[sender][number]] for sender in plan.hears),
             )
             for number, plan in enumerate(self.plans)
         ]  # fmt: skip
 
-    def _settled(self, engine: Engine, missing: bool) -> tuple[Family, Strategy, np.ndarray | None]:
-        """The family, the strategy and S⁰ that all peers begin with (None: their own statistics)."""
-        given = self.settings
-        if missing and not FAMILIES[given.family].marks_missing:
+    def _start(self, engine: Engine, missing: bool) -> tuple[Family, Strategy, np.ndarray | None]:
+        """Return the family, the strategy and S⁰ that all peers begin with (None: their own statistics)."""
+        settings = self.settings
+        if missing and not FAMILIES[settings.family].marks_missing:
             raise ValueError(
-                f"values are missing, and {given.family} completes them; shards take such rows for naive-bayes only. "
-                "Use simulate, family='naive-bayes', or fill them in first"
+                f"values are missing, and {settings.family} completes them; shards take such rows for naive-bayes "
+                "only. Use simulate, family='naive-bayes', or fill them in first"
             )
-        rows = float(given.sizes.sum())
-        family = layouts.calibrated(given.family, given.schema, missing, rows)
-        each = row_weights(given.objective, given.sizes)
-        softmax = given.strategy == "dsgd"
+        rows = float(settings.sizes.sum())
+        family = layouts.calibrated(settings.family, settings.schema, missing, rows)
+        row_weight = row_weights(settings.objective, settings.sizes)
+        softmax = settings.strategy == "dsgd"
         squares = engine.get(
-            [engine.call(k, "settle", family, each[plan.peers], softmax) for k, plan in enumerate(self.plans)]
+            [
+                engine.call(k, "configure", family, row_weight[plan.peers], softmax)
+                for k, plan in enumerate(self.plans)
+            ]
         )
-        if isinstance(given.strategy, str):
-            weight = float((each * given.sizes).sum())
+        if isinstance(settings.strategy, str):
+            weight = float((row_weight * settings.sizes).sum())
             strategy: Strategy = (
-                DSGD(rate=given.nodes / weight / (0.5 * sum(squares) / weight)) if softmax
-                else Exact(rounds=given.rounds) if given.strategy == "exact"
-                else STRATEGIES[given.strategy]()
+                DSGD(rate=settings.nodes / weight / (0.5 * sum(squares) / weight)) if softmax
+                else Exact(rounds=settings.rounds) if settings.strategy == "exact"
+                else STRATEGIES[settings.strategy]()
             )  # fmt: skip
         else:
-            strategy = given.strategy
+            strategy = settings.strategy
         if strategy.name == "consensus-ml":
             return family, strategy, None
-        mass = rows / (given.lr * given.nodes)
-        return family, strategy, start_statistics("uniform", family, len(given.schema.classes), mass)
+        mass = rows / (settings.lr * settings.nodes)
+        return family, strategy, start_statistics("uniform", family, len(settings.schema.classes), mass)
 
     def _training(self, engine: Engine) -> tuple[Rows, np.ndarray]:
-        """The training rows that every peer is judged on: those that `simulate` draws."""
-        given = self.settings
-        total = int(given.sizes.sum())
-        judged = metrics.drawn(total, given.judged_rows[0], given.nodes, given.seed)
-        offsets = np.concatenate([[0], np.cumsum(given.sizes)])
-        peer = np.searchsorted(offsets, judged, side="right") - 1
-        owner, place = places([plan.peers for plan in self.plans])
-        mine = [np.flatnonzero(owner[peer] == number) for number in range(len(self.plans))]
+        """Return the training rows that every peer is evaluated on: those that `simulate` draws."""
+        settings = self.settings
+        total = int(settings.sizes.sum())
+        drawn_rows = metrics.drawn(total, settings.evaluated_rows[0], settings.nodes, settings.seed)
+        offsets = np.concatenate([[0], np.cumsum(settings.sizes)])
+        peer = np.searchsorted(offsets, drawn_rows, side="right") - 1
+        owner, position = positions([plan.peers for plan in self.plans])
+        rows_of_shard = [np.flatnonzero(owner[peer] == number) for number in range(len(self.plans))]
         calls = []
         for number, plan in enumerate(self.plans):
             begins = np.concatenate([[0], np.cumsum(plan.sizes)])
-            some = mine[number]
-            at = begins[place[peer[some]]] + judged[some] - offsets[peer[some]]
-            calls.append(engine.call(number, "drawn", at))
-        order = np.argsort(np.concatenate(mine))
+            chosen = rows_of_shard[number]
+            row_index = begins[position[peer[chosen]]] + drawn_rows[chosen] - offsets[peer[chosen]]
+            calls.append(engine.call(number, "rows_at", row_index))
+        order = np.argsort(np.concatenate(rows_of_shard))
         values, codes, labels = (
             np.concatenate(pieces)[order] for pieces in zip(*engine.get(calls), strict=True)
         )
         return Rows(values, codes), labels
 
-    def _record(self, engine: Engine, turn: int, sent: np.ndarray) -> np.ndarray:
-        """A row for each peer, in the order of `runs.COLUMNS`: [N, 8]."""
+    def _record(self, engine: Engine, round_index: int, sent: np.ndarray) -> np.ndarray:
+        """Return a row for each peer, in the order of `runs.COLUMNS`: [N, 8]."""
         nodes = self.settings.nodes
         mean = sum(self._everywhere(engine, "total")) / nodes
         figures = np.empty((5, nodes))
-        for plan, part in zip(self.plans, self._everywhere(engine, "judged", mean), strict=True):
-            figures[:, plan.peers] = part
-        return record(turn, figures, sent)
+        for plan, shard_figures in zip(self.plans, self._everywhere(engine, "judged", mean), strict=True):
+            figures[:, plan.peers] = shard_figures
+        return record(round_index, figures, sent)
 
-    def _asked(self, engine: Engine, stats_of: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The peers asked for and their statistics."""
+    def _requested_stats(self, engine: Engine, stats_of: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the requested peers and their statistics."""
         nodes = self.settings.nodes
         peers = (
             np.arange(nodes) if isinstance(stats_of, str) and stats_of == "all" else np.asarray(stats_of, int)
@@ -389,7 +408,9 @@ class _Driver:
             raise ValueError(
                 f"stats_of names peers {peers.min()} to {peers.max()}; expected 0 to {nodes - 1}"
             )
-        owner, place = places([plan.peers for plan in self.plans])
-        mine = [np.flatnonzero(owner[peers] == number) for number in range(len(self.plans))]
-        parts = engine.get([engine.call(k, "stats", place[peers[some]]) for k, some in enumerate(mine)])
-        return peers, np.concatenate(parts)[np.argsort(np.concatenate(mine))]
+        owner, position = positions([plan.peers for plan in self.plans])
+        order_by_shard = [np.flatnonzero(owner[peers] == number) for number in range(len(self.plans))]
+        shard_stats = engine.get(
+            [engine.call(k, "stats", position[peers[chosen]]) for k, chosen in enumerate(order_by_shard)]
+        )
+        return peers, np.concatenate(shard_stats)[np.argsort(np.concatenate(order_by_shard))]

@@ -1,4 +1,4 @@
-"""Where shards are: plain objects of this process, or Ray actors on any machine of a cluster (extra `cluster`).
+"""Engines that run shards: as plain objects of this process, or as Ray actors on a cluster (extra `cluster`).
 
 Ray is for trusted clusters only: whoever reaches its ports can run code. Never between data owners.
 """
@@ -17,7 +17,7 @@ from peerbayes.machine import ONE_THREAD
 from peerbayes.shards.shard import Shard
 
 RETRIES = 2  # of a task whose worker died
-PATIENCE = 30.0  # seconds that a shard is given to say it is alive, once something went wrong
+ALIVE_TIMEOUT = 30.0  # seconds for a shard to answer that it is alive, after an error
 
 
 class ShardLost(PeerbayesError):
@@ -25,54 +25,54 @@ class ShardLost(PeerbayesError):
 
 
 class Engine(Protocol):
-    """Shards somewhere. What a call gives may still be under way; `get` waits for it."""
+    """Runs shards. The result of a call may be pending; `get` waits for it."""
 
-    def start(self, *given: Any) -> None:
-        """One more shard."""
+    def start(self, *arguments: Any) -> None:
+        """Add a shard."""
 
-    def call(self, number: int, verb: str, *given: Any) -> Any: ...
-    def parts(self, number: int, verb: str, count: int, *given: Any) -> list[Any]:
-        """A call that gives so many things, each of which can be passed on to another shard without being fetched."""
+    def call(self, number: int, verb: str, *arguments: Any) -> Any: ...
+    def call_many(self, number: int, verb: str, count: int, *arguments: Any) -> list[Any]:
+        """Make a call with `count` results, each of which can go to another shard without being fetched."""
 
     def get(self, results: list[Any]) -> list[Any]: ...
 
 
-class Here:
-    """Shards as plain objects of this process: the twin for tests, and for finding mistakes in `rows_of`."""
+class InProcess:
+    """Shards as plain objects of this process: for tests, and for debugging `rows_of`."""
 
     def __init__(self) -> None:
         self._shards: list[Shard] = []
 
-    def start(self, *given: Any) -> None:
-        self._shards.append(Shard(*given))
+    def start(self, *arguments: Any) -> None:
+        self._shards.append(Shard(*arguments))
 
-    def call(self, number: int, verb: str, *given: Any) -> Any:
-        return getattr(self._shards[number], verb)(*given)
+    def call(self, number: int, verb: str, *arguments: Any) -> Any:
+        return getattr(self._shards[number], verb)(*arguments)
 
-    def parts(self, number: int, verb: str, count: int, *given: Any) -> list[Any]:
-        return self.call(number, verb, *given)
+    def call_many(self, number: int, verb: str, count: int, *arguments: Any) -> list[Any]:
+        return self.call(number, verb, *arguments)
 
     def get(self, results: list[Any]) -> list[Any]:
         return results
 
 
-class OverRay:
-    """Shards as Ray actors, a processor each. One that dies ends the run: its peers' state is gone."""
+class RayActors:
+    """Shards as Ray actors, a processor each. One that dies ends the run: its peers' state is lost."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._shards: list[Any] = []
         self._actor = ray.remote(num_cpus=1, max_restarts=0, runtime_env={"env_vars": ONE_THREAD})(Shard)
 
-    def start(self, *given: Any) -> None:
-        self._shards.append(self._actor.remote(*given))
+    def start(self, *arguments: Any) -> None:
+        self._shards.append(self._actor.remote(*arguments))
 
-    def call(self, number: int, verb: str, *given: Any) -> Any:
-        return getattr(self._shards[number], verb).remote(*given)
+    def call(self, number: int, verb: str, *arguments: Any) -> Any:
+        return getattr(self._shards[number], verb).remote(*arguments)
 
-    def parts(self, number: int, verb: str, count: int, *given: Any) -> list[Any]:
-        given_back = getattr(self._shards[number], verb).options(num_returns=count).remote(*given)
-        return [given_back] if count == 1 else given_back
+    def call_many(self, number: int, verb: str, count: int, *arguments: Any) -> list[Any]:
+        references = getattr(self._shards[number], verb).options(num_returns=count).remote(*arguments)
+        return [references] if count == 1 else references
 
     def get(self, results: list[Any]) -> list[Any]:
         try:
@@ -83,18 +83,18 @@ class OverRay:
                 raise
             raise ShardLost(
                 f"the process of shard {', '.join(map(str, dead))} of {len(self._shards)} (counted from 0) died, and "
-                "what its peers had learnt is gone; start the run again: the same call gives the same numbers. If it "
+                "what its peers had learnt is lost; start the run again: the same call gives the same numbers. If it "
                 "was killed for memory, use more shards on more machines"
             ) from error
 
     def stop(self) -> None:
-        """End the actors, so that a cluster that goes on has its memory back."""
+        """End the actors, to free their memory on a cluster that keeps running."""
         for shard in self._shards:
             self._ray.kill(shard)
 
     def _alive(self, number: int) -> bool:
         try:
-            self._ray.get(self._shards[number].ready.remote(), timeout=PATIENCE)
+            self._ray.get(self._shards[number].ready.remote(), timeout=ALIVE_TIMEOUT)
         except self._ray.exceptions.GetTimeoutError:
             return True  # busy
         except self._ray.exceptions.RayActorError:
@@ -104,10 +104,10 @@ class OverRay:
 
 @contextmanager
 def cluster(workers: int | None = None, address: str | None = None) -> Iterator[Any]:
-    """The module `ray`, connected: started here on `workers` processors and ended again, or joined at `address`.
+    """Connect to Ray and yield the module: started here on `workers` processors, or joined at `address`.
 
-    Where this process is connected already, that is used and left as it is. Started here, Ray opens no dashboard and
-    sends no usage statistics. Trusted clusters only.
+    An existing connection of this process is used, and left open. Ray that was started here is ended again, opens no
+    dashboard and sends no usage statistics. Trusted clusters only.
     """
     try:
         import ray
@@ -116,27 +116,27 @@ def cluster(workers: int | None = None, address: str | None = None) -> Iterator[
     if ray.is_initialized():
         yield ray
         return
-    own: dict[str, Any] = {}
-    if not address:  # Ray would start a task that was killed for memory again and again
-        own = {
+    options: dict[str, Any] = {}
+    if not address:  # else Ray would restart a task that was killed for memory again and again
+        options = {
             "num_cpus": workers,
             "include_dashboard": False,
             "_system_config": {"task_oom_retries": RETRIES},
         }
-    before = os.environ.get("RAY_USAGE_STATS_ENABLED")
+    previous = os.environ.get("RAY_USAGE_STATS_ENABLED")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read by the processes that Ray starts
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray's advice about its coming versions
             ray.init(
                 address=address or "local", log_to_driver=False, logging_level=logging.ERROR,
-                runtime_env={"env_vars": ONE_THREAD}, **own,
+                runtime_env={"env_vars": ONE_THREAD}, **options,
             )  # fmt: skip
     finally:
-        if before is None:
+        if previous is None:
             del os.environ["RAY_USAGE_STATS_ENABLED"]
         else:
-            os.environ["RAY_USAGE_STATS_ENABLED"] = before
+            os.environ["RAY_USAGE_STATS_ENABLED"] = previous
     try:
         yield ray
     finally:

@@ -1,4 +1,4 @@
-"""Where rows come from, for simulations and peers alike: a CSV file, a Parquet file, or a query of a database.
+"""Sources of rows, for simulations and peers alike: a CSV file, a Parquet file, or a query of a database.
 
 The same rows read the same from all three; see `values` for what they may hold.
 """
@@ -26,11 +26,11 @@ __all__ = ["SourceError", "labelled", "read"]
 def read(
     data: str, query: str | None = None, columns: Sequence[str] = (), texts: Collection[str] = ()
 ) -> pd.DataFrame:
-    """All rows of a .csv or .tsv (also .gz), a .parquet, or a query of a database given by its SQLAlchemy URL.
+    """Read all rows of a .csv or .tsv (also .gz), a .parquet, or a query of a database given by its SQLAlchemy URL.
 
-    With `columns`, only these and in this order: the others may then hold anything. `texts` are columns that are known
-    to hold text: a CSV file's are then read as written, where else a row could make numbers, or "missing", of others'
-    text.
+    With `columns`, only these and in this order: the others may then hold anything. `texts` are columns known to
+    hold text: those of a CSV file are then read as written, where otherwise their values could be taken for numbers or
+    missing values.
     """
     if "://" in data:
         if query is None:
@@ -56,7 +56,7 @@ def read(
 def labelled(
     frame: pd.DataFrame, label: str, features: Collection[str] = ()
 ) -> tuple[pd.DataFrame, np.ndarray]:
-    """The features named, in that order (all columns but the label where none is), and the labels [n]."""
+    """Return the features named, in that order (all columns but the label if none is named), and the labels [n]."""
     if label in features:
         raise SourceError(f"{label!r} is the label and also a feature; leave it out of the features")
     names = list(features) or [name for name in frame.columns if name != label]
@@ -74,18 +74,16 @@ def labelled(
 
 
 def _checked(path: Path) -> Path:
-    """A file that is there, not empty, and of a kind that we read."""
+    """Return the path of a file that exists, is not empty and has a known suffix."""
     if not path.name.lower().endswith((*SUFFIXES, ".parquet")):
         raise SourceError(
-            f"the rows are to come from {path}; expected a .csv or a .parquet (also .tsv, .csv.gz), or the URL of a "
+            f"cannot read rows from {path}; expected a .csv or a .parquet (also .tsv, .csv.gz), or the URL of a "
             "database, like sqlite:///rows.db"
         )
     if path.is_dir():
-        raise SourceError(f"the rows are to come from {path}, which is a folder; name a file in it")
+        raise SourceError(f"cannot read rows from {path}, which is a folder; name a file in it")
     if not path.exists():
-        raise SourceError(
-            f"the rows are to come from {path}, which does not exist; check its name and folder"
-        )
+        raise SourceError(f"cannot read rows from {path}, which does not exist; check its name and folder")
     if not path.stat().st_size:
         raise SourceError(f"{path} is empty; expected a header and rows. Export it again")
     return path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from sqlalchemy import URL, Connection
 
-# Databases that take this as the first statement; the others' changes are rolled back.
+# Databases that accept this as the first statement; on others, changes are rolled back.
 READ_ONLY = "SET TRANSACTION READ ONLY"
 TAKE_READ_ONLY = ("postgresql", "mysql", "mariadb", "oracle")
 
@@ -21,7 +21,7 @@ TAKE_READ_ONLY = ("postgresql", "mysql", "mariadb", "oracle")
 COMMENT = r"--[^\n]*|/\*.*?\*/"
 QUOTED = r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]"
 
-# By these a row of the result depends on other records than its own.
+# Words by which a row of the result may depend on several records.
 MIXING = re.compile(
     r"\b(limit|fetch\s+first|top|offset|over|group\s+by|having|distinct|tablesample|random|rand|join|intersect|except)\b",
     flags=re.IGNORECASE,
@@ -29,7 +29,7 @@ MIXING = re.compile(
 
 
 def read_query(data: str, query: str) -> tuple[pd.DataFrame, str]:
-    """The result of one SELECT, and what to call the database."""
+    """Return the result of one SELECT, and the name of the database for errors."""
     check_query(query)
     url = _url(data)
     where = shown(url)
@@ -51,17 +51,17 @@ def check_query(query: str) -> None:
 
 def mixes_rows(query: str) -> str | None:
     """Return the first word of a query by which one record may change several rows of its result, if any."""
-    found = MIXING.search(_bare(query))
-    return None if found is None else " ".join(found.group().upper().split())
+    match = MIXING.search(_bare(query))
+    return None if match is None else " ".join(match.group().upper().split())
 
 
 def _bare(query: str) -> str:
-    """Return the query without comments, and with nothing in its quotes."""
+    """Return the query without comments and with empty quotes."""
     return re.sub(QUOTED, "''", re.sub(COMMENT, " ", query, flags=re.DOTALL), flags=re.DOTALL)
 
 
 def shown(url: URL) -> str:
-    """A database as errors name it: without password and options."""
+    """Return a database as errors name it: without password and options."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
@@ -83,7 +83,7 @@ def _url(data: str) -> URL:
 
 
 def _read_only_file(url: URL, where: str) -> URL:
-    """The same SQLite file, opened read-only: a typo then never makes an empty database."""
+    """Return the URL that opens the same SQLite file read-only: a typo then never creates an empty database."""
     database = url.database or ""
     if database.startswith("file:"):  # SQLite's own way of writing a file name
         database = database.removeprefix("file:").removeprefix("//")
@@ -93,10 +93,10 @@ def _read_only_file(url: URL, where: str) -> URL:
         raise SourceError(f"{where} names no file; expected one like sqlite:///rows.db")
     path = Path(database)
     if path.is_dir():
-        raise SourceError(f"the rows are to come from {path}, which is a folder; name a database in it")
+        raise SourceError(f"cannot read rows from {path}, which is a folder; name a database in it")
     if not path.exists():
         raise SourceError(
-            f"the rows are to come from {path}, which does not exist; a path from the root takes four slashes: "
+            f"cannot read rows from {path}, which does not exist; an absolute path takes four slashes: "
             "sqlite:////data/rows.db"
         )
     options = {**url.query, "mode": "ro", "uri": "true"}
@@ -117,7 +117,7 @@ def _connected(url: URL, where: str) -> Connection:
         ) from error
     except ModuleNotFoundError as error:
         raise SourceError(f"{where} needs the package {error.name}: pip install {error.name}") from error
-    except Exception as error:  # drivers fail in a dozen ways, not all of them SQLAlchemy's
+    except Exception as error:  # drivers raise many errors, not all of them SQLAlchemy's
         raise SourceError(f"{where} cannot be opened: {_reason(error, url)}") from None
 
 
@@ -142,9 +142,9 @@ def _result(connection: Connection, query: str, where: str, url: URL) -> pd.Data
 
 
 def _reason(error: Exception, url: URL) -> str:
-    """What the driver says, on one line and without the password."""
-    said = one_line(getattr(error, "orig", None) or error)
+    """Return the driver's message, on one line and without the password."""
+    message = one_line(getattr(error, "orig", None) or error)
     password = str(url.password or "")
     for secret in {password, quote(password), quote(password, safe="")} - {""}:
-        said = said.replace(secret, "***")
-    return said
+        message = message.replace(secret, "***")
+    return message

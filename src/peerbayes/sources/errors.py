@@ -1,4 +1,4 @@
-"""What can go wrong with a source of rows, as a branch of the tree in `peerbayes.errors`.
+"""The errors of sources of rows, a branch of the tree in `peerbayes.errors`.
 
 PeerbayesError
 └── SourceError   (also a ValueError)  rows that cannot be read, or cannot be used as they are
@@ -17,7 +17,7 @@ class SourceError(PeerbayesError, ValueError):
 
 
 def check_names(names: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    """Refuse a table that names a column twice or not at all, or lacks one; what nobody wants may have any name."""
+    """Refuse a table with a repeated, unnamed or missing column; columns not in `wanted` may have any name."""
     repeated = sorted({name for name in names if names.count(name) > 1 and (name in wanted or not wanted)})
     if repeated and repeated != [""]:
         raise SourceError(
@@ -31,23 +31,23 @@ def check_names(names: Sequence[str], wanted: Sequence[str], where: str) -> None
         )
     missing = [name for name in wanted if name not in names]
     if missing:
-        raise lacking(missing, names, where)
+        raise missing_columns(missing, names, where)
 
 
-def lacking(missing: Sequence[str], names: Sequence[str], where: str) -> SourceError:
-    """The error for columns that are not there, with the names that come near."""
+def missing_columns(missing: Sequence[str], names: Sequence[str], where: str) -> SourceError:
+    """Return the error for columns that do not exist, with suggestions of similar names."""
     folded = {str(name).strip().casefold(): name for name in names}
-    told = []
+    listed = []
     for name in missing[:5]:
         close = difflib.get_close_matches(name.strip().casefold(), list(folded), n=1)
-        told.append(f"{name!r} (did you mean {folded[close[0]]!r}?)" if close else repr(name))
-    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    rest = ", …" if len(names) > 20 else ""
+        listed.append(f"{name!r} (did you mean {folded[close[0]]!r}?)" if close else repr(name))
+    suffix = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    ellipsis = ", …" if len(names) > 20 else ""
     return SourceError(
-        f"{where} has no column {', '.join(told)}{more}; it has {', '.join(map(str, names[:20]))}{rest}"
+        f"{where} has no column {', '.join(listed)}{suffix}; it has {', '.join(map(str, names[:20]))}{ellipsis}"
     )
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of another library says, without its line breaks."""
+    """Return the message of another library's error, without its line breaks."""
     return " ".join(str(error).split())[:300] or type(error).__name__

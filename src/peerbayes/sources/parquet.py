@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """The columns named, or all; only these are read from the file."""
+    """Read the columns named, or all; the others are not loaded from the file."""
     need_pyarrow(path)
     arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     try:

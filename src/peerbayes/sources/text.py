@@ -1,6 +1,6 @@
 """CSV files: UTF-8, a header, and commas, semicolons or tabs, whichever the header has most of.
 
-Read as written: text like "NA" is a value. Only in a column of numbers is it what people write for "missing".
+Read as written: text like "NA" is a value. Only in a column of numbers does it mark a missing value.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
-# What people write for "missing" among numbers. Among text they may be values: NA is also Namibia.
+# Markers of missing values among numbers. Among text they may be values: NA is also Namibia.
 MARKERS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "#N/A", "<NA>", "?", ".", "-")
 
 WITH_COMMA = re.compile(r"[-+]?\d+(,\d+)*")
 
 
 def read_text(path: Path, texts: Collection[str] = ()) -> pd.DataFrame:
-    """All columns of a CSV file; a column without a name is called "". Those in `texts` are read as written."""
+    """Read all columns of a CSV file; a column without a name is called "". Those in `texts` are read as written."""
     try:
         separator, names = _header(path)
         frame = _parsed(path, separator, names, texts)
@@ -64,7 +64,7 @@ def _parsed(path: Path, separator: str, names: list[str], texts: Collection[str]
         options["float_precision"] = "round_trip"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # it says that fields were thrown away
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # raised where fields are discarded
             frame = pd.read_csv(path, sep=separator, encoding="utf-8-sig", index_col=False, **options)
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         _check_lengths(path, separator, names)
@@ -78,13 +78,13 @@ def _parsed(path: Path, separator: str, names: list[str], texts: Collection[str]
 
 
 def _header(path: Path) -> tuple[str, list[str]]:
-    """The separator, and the names of the columns."""
+    """Return the separator and the names of the columns."""
     with _opened(path) as file:
-        first = next((line for line in file if line.strip("\r\n")), "")
+        first = next((text_line for text_line in file if text_line.strip("\r\n")), "")
     if not first.strip():
         raise SourceError(f"{path} is empty; expected a header and rows. Export it again")
     if "\0" in first:
-        raise SourceError(f"{path} is no text; expected CSV. Export it again")
+        raise SourceError(f"{path} is not text; expected CSV. Export it again")
     separator = "\t" if ".tsv" in path.name.lower() else max(",;\t", key=first.count)
     with _opened(path) as file:
         names = next(row for row in csv.reader(file, delimiter=separator) if row)
@@ -113,18 +113,18 @@ def _check_lengths(path: Path, separator: str, names: list[str]) -> None:
 
 
 def _undecodable(path: Path) -> int:
-    """The first line that is not UTF-8."""
+    """Return the number of the first line that is not UTF-8."""
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, raw_line in enumerate(file, start=1):
             try:
-                line.decode()
+                raw_line.decode()
             except UnicodeDecodeError:
                 return number
     return 1
 
 
 def _check_header(frame: pd.DataFrame, names: list[str], path: Path) -> None:
-    """Refuse a first line that is a row like the others: its numbers and its text are values, not names."""
+    """Refuse a first line that is a row and not a header: its numbers and text are values, not names."""
     numbers = [name for name in names if _is_number(name)]
     positions = numbers == [str(number) for number in range(len(numbers))]
     if not numbers or positions:
@@ -138,7 +138,7 @@ def _check_header(frame: pd.DataFrame, names: list[str], path: Path) -> None:
 
 
 def _numbers(series: pd.Series, where: str) -> pd.Series:
-    """A column as numbers where all its text is a number or says "missing"; else as it is."""
+    """Return a column as numbers where all its text is a number or a marker of missing values; else unchanged."""
     import pandas as pd
 
     if series.dtype.kind in "iufb":
@@ -151,7 +151,9 @@ def _numbers(series: pd.Series, where: str) -> pd.Series:
     if written and not all(map(_is_number, written)):
         if all(map(WITH_COMMA.fullmatch, written)):
             comma = next(text for text in written if "," in text)
-            raise SourceError(f"{where} holds {comma!r}: write numbers with a point and no other mark")
+            raise SourceError(
+                f"{where} holds {comma!r}: write numbers with a decimal point and no separators"
+            )
         return series
     numbers = {text: float(text) for text in written}
     return pd.Series([numbers.get(value, float("nan")) for value in series], index=series.index)

@@ -1,6 +1,6 @@
-"""The values of a column: text, numbers or booleans, whatever they came from.
+"""The values of a column: text, numbers or booleans, whatever their source.
 
-missing    NULL, None, NaN, and empty text, since CSV cannot tell the two apart
+missing    NULL, None, NaN, and empty text, since CSV cannot distinguish them
 Decimal    a float
 dates      refused by name, also where they are written as text: they are neither numbers nor categories
 others     (bytes, lists, …) refused by name
@@ -24,7 +24,7 @@ ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
 
 
 def plain(series: pd.Series, where: str) -> pd.Series:
-    """A column whose values every part of the project reads; `where` names it in errors."""
+    """Return a column as plain text, numbers or booleans; `where` names it in errors."""
     dtype: Any = series.dtype
     name, kind = str(dtype), getattr(dtype, "kind", "O")
     if name == "category":
@@ -35,7 +35,7 @@ def plain(series: pd.Series, where: str) -> pd.Series:
     if kind == "c":
         raise SourceError(f"{where} holds complex numbers; expected text, numbers or booleans")
     if isinstance(dtype, np.dtype) and kind in "iufb":
-        # float16 is for keeping, not for computing: sums of it overflow at 65,504.
+        # float16 is for storage, not for computing: its sums overflow at 65,504.
         return series.astype(np.float32) if name == "float16" else series
     if kind in "iuf":  # pandas' nullable numbers
         return series.astype(np.float64 if kind == "f" or series.isna().any() else dtype.numpy_dtype)
@@ -78,7 +78,7 @@ def _kind(kind: type, where: str) -> str:
 
 
 def _numbers(values: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """Numbers of any type as int64 where all are such, else as float64 with NaN where missing."""
+    """Return numbers of any type as int64 if all are integers, else as float64 with NaN where missing."""
     if present.all() and all(isinstance(value, int | np.integer) for value in values):
         try:
             return values.astype(np.int64)
@@ -94,8 +94,8 @@ def _refuse_written_dates(texts: np.ndarray, where: str) -> None:
         raise _date(where, f"like {texts[0]!r}")
 
 
-def _date(where: str, what: str) -> SourceError:
+def _date(where: str, example: str) -> SourceError:
     return SourceError(
-        f"{where} holds dates or times ({what}); leave it out, or turn it into a number (days since a date, an age) "
+        f"{where} holds dates or times ({example}); leave it out, or turn it into a number (days since a date, an age) "
         "or a category (the month, the weekday)"
     )
