@@ -131,7 +131,7 @@ def test_statistics_come_back_for_the_peers_asked_for():
     posteriors = [run.classifier(2).predict_proba(X) for run in (sharded, whole)]
     np.testing.assert_allclose(*posteriors, rtol=0, atol=1e-10)
     assert list(sharded.history.columns) == list(whole.history.columns)
-    with pytest.raises(ValueError, match="name it in stats_of"):
+    with pytest.raises(ValueError, match="include it in stats_of"):
         sharded.classifier(3)
     assert simulate_shards(X, Y, **QUICK).stats.shape[0] == 0
 
@@ -170,7 +170,7 @@ def test_plans_hold_the_mixing_matrix_once():
         ({"topology": topologies.Changing("tree", 30)}, "changes from round to round"),
         ({"engine": "threads"}, "expected one of local, ray"),
         ({"shards": 31}, "expected 1 to 30"),
-        ({"shards": [range(15), range(14, 30)]}, "each of 0 to 29 once"),
+        ({"shards": [range(15), range(14, 30)]}, "every peer from 0 to 29 exactly once"),
         ({"rows_of": lambda peers: (X, Y)}, "either X and y, or rows_of"),
         ({"stats_of": [30]}, "expected 0 to 29"),
     ],

@@ -100,7 +100,7 @@ def test_a_file_that_says_nothing_is_refused(tmp_path, text):
         ("[simulation]\nlr = nan\n", "lr is nan; expected a positive number"),
         ("[simulation]\nlr = 1e30\n", "lr is 1e+30; expected a positive number up to 2"),
         (f'[simulation]\ntopology = "{"x" * 9999}"\n', "topology is 'xxx"),
-        (f"[simulation]\n{'x' * 300} = 1\n", "is no setting"),
+        (f"[simulation]\n{'x' * 300} = 1\n", "is not a setting"),
         ("[simulation]\nprivacy = { colour = 1 }\n", "a term is 'colour'; expected one of epsilon"),
         ("[simulation]\nprivacy = { epsilon = -1 }\n", "epsilon is -1; expected a positive number"),
         ('[simulation]\nattack = { kind = ["flip"] }\n', "the attack is ['flip']; expected one of flip"),

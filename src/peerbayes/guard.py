@@ -6,9 +6,9 @@ messages received, the upper of two: so fewer than half are left out, and no two
 alone is not enough, since a clipped lie that is repeated in every round adds up. A neighbour may be mixed again in the
 next round, since an honest one that was itself misled recovers.
 
-A strike is a message whose soft error exceeds chance (1 − 1/C) by a small margin, or is far above the median. It is
-left out as well, and three strikes cut the link, on both sides. Both rules harm peers whose data differ, so a guard is
-for owners who expect their data to be alike.
+A strike is a message whose soft error exceeds chance (1 − 1/C) by more than a small margin, or is far above the median.
+It is left out as well, and three strikes cut the link, on both sides. Both rules harm peers whose data differ, so a
+guard is for owners who expect their data to be alike.
 """
 
 from __future__ import annotations

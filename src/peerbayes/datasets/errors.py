@@ -3,7 +3,7 @@
 PeerbayesError
 └── DatasetError
     ├── UnknownDataset       (also a ValueError)  no dataset has that name
-    ├── DatasetUnavailable   in no folder and no cache, and without a download
+    ├── DatasetUnavailable   in no folder and no cache, and cannot be downloaded
     │   └── DownloadFailed   the network or the server failed, or its file is wrong
     ├── DatasetMismatch      a table, but not the requested one
     └── DatasetDamaged       bytes that do not match their digest, or cannot be read
@@ -21,7 +21,7 @@ class UnknownDataset(DatasetError, ValueError):
 
 
 class DatasetUnavailable(DatasetError):
-    """In no folder and no cache, and without a download."""
+    """In no folder and no cache, and cannot be downloaded."""
 
 
 class DownloadFailed(DatasetUnavailable):

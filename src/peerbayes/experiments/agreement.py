@@ -108,7 +108,7 @@ def _readings(sweep: Sweep, store: Store, errors: dict[tuple[str, str, str], Rec
 
 
 def _likelihood(sweep: Sweep, store: Store) -> list[str]:
-    """Count the datasets whose ML test error equals the paper's, by the number of rows that ML is given."""
+    """Count the datasets whose ML test error agrees with the paper's, by the number of rows that ML is given."""
     sizes = [table for table in sweep.tables if table.kind == "size"]
     paper_errors = printed("03")
     datasets = [name for name in sweep.datasets if (name, "test_ml_gap") in paper_errors]

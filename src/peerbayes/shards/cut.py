@@ -63,7 +63,7 @@ class Plan:
 
 
 def plans(mixing: csr_array | None, shard_peers: Sequence[np.ndarray], sizes: np.ndarray) -> list[Plan]:
-    """Return a plan for each shard; rows keep the order of their entries, so sums keep their bits."""
+    """Return a plan for each shard, without messages if `mixing` is None. Entries keep their order, sums their bits."""
     if mixing is None:
         return [Plan(peers, sizes[peers]) for peers in shard_peers]
     owner, position = positions(shard_peers)
