@@ -240,7 +240,7 @@ UNFIT = {
         "too many links": ("tree+999", "room for 10"),
         "large degree": ("regular-1000", "D < nodes"),
         "above 1": ("erdos-2", "0 to 1"),
-        "thin": ("erdos-1e-300", "fell apart"),
+        "thin": ("erdos-1e-300", "was not connected in 100 draws"),
         "six are no cube": ("hypercube", "4 or 8"),
         "no file": ("nowhere.txt", "cannot be read"),
         "a path with NUL": ("a\0.txt", "cannot be read"),
@@ -475,7 +475,7 @@ ALL_ROWS = {"nodes": 6, "rows_per_node": None, "rounds": 2}
 
 @pytest.mark.parametrize("function", [pb.simulate, simulate_shards])
 def test_a_run_without_test_rows_says_so(function):
-    with pytest.warns(UserWarning, match=r"no test error; give test=\(X, y\).*rows_per_node") as caught:
+    with pytest.warns(UserWarning, match=r"no test error; pass test=\(X, y\).*rows_per_node") as caught:
         run = function(X, Y, **ALL_ROWS)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert run.history["test_error"].isna().all()

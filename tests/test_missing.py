@@ -387,7 +387,7 @@ def test_completion_is_refused_where_it_is_not_done():
     settings = {"family": "qda", "nodes": 4, "rows_per_node": 20, "rounds": 2}
     with pytest.raises(ValueError, match="completed in NumPy and float64 only"):
         pb.simulate(X, y, dtype="float32", **settings)
-    with pytest.raises(ValueError, match="dsgd learns the weights of no model"):
+    with pytest.raises(ValueError, match="dsgd learns no generative model"):
         pb.simulate(X, y, strategy="dsgd", **settings)
 
 

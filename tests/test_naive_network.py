@@ -375,11 +375,11 @@ def relay_together(driver, state, network, fates, rounds):
         totals = np.stack([peer.totals[-1] for peer in network.peers])
         assert_close(driver.read(state), network.models())
         assert_close(state.total, totals)
-        assert_close(state.own, np.stack([peer.cumulated for peer in network.peers]))
+        assert_close(state.accumulated, np.stack([peer.cumulated for peer in network.peers]))
         assert_close(state.share, np.array([peer.share for peer in network.peers]))
         assert_close(state.recent[0], np.stack([peer.excesses[-1] for peer in network.peers]), of=totals)
         assert_close(state.motion, np.array([peer.motion for peer in network.peers]), of=totals)
-        assert_close(state.least, np.array([peer.lowest for peer in network.peers]), of=totals)
+        assert_close(state.lowest, np.array([peer.lowest for peer in network.peers]), of=totals)
         assert_close(state.highest, np.array([peer.highest for peer in network.peers]), of=totals)
         assert (sent == np.subtract(network.sent, sent_before)).all()
         states.append(state)
@@ -557,7 +557,7 @@ def test_the_tree_is_the_breadth_first_one_of_peer_zero():
 def test_a_network_whose_distances_do_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(relay, "LARGEST_NETWORK", 7)
     assert spanning_tree(topologies.links.csr_array(HALVES)).nodes == 7
-    with pytest.raises(ValueError, match="takes up to 7 of them; here are 8"):
+    with pytest.raises(ValueError, match="takes at most 7 of them; the network has 8"):
         spanning_tree(topologies.adjacency("chain", 8, np.random.default_rng(0)))
 
 

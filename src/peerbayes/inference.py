@@ -1,4 +1,4 @@
-"""From a table to its columns: kinds, categories, location and scale; from labels to classes."""
+"""Infer a table's columns (kinds, categories, location and scale) and the classes of its labels."""
 
 from __future__ import annotations
 
@@ -26,57 +26,57 @@ def infer_columns(
     kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
     weights: np.ndarray | None = None,
 ) -> tuple[Column, ...]:
-    """One column each, from all rows; `weights` [n] count a row that many times."""
-    wanted = _wanted(table, kinds)
+    """Return the description of each column, from all rows; `weights` [n] count a row that many times."""
+    rules = _rules(table, kinds)
     if weights is not None and not (weights > 0).all():
         table, weights = table.take(weights > 0), weights[weights > 0]
     if table.rows == 0:
-        raise SchemaError("the table has no row; expected at least one")
+        raise SchemaError("the table has no rows; expected at least one")
     array = table.numeric
     if array is None:
-        return tuple(_column(table, j, wanted[j], weights) for j in range(len(table.names)))
-    plain = _plain_columns(table, array, wanted, weights)
-    return tuple(plain.get(j) or _column(table, j, wanted[j], weights) for j in range(len(table.names)))
+        return tuple(_column(table, j, rules[j], weights) for j in range(len(table.names)))
+    plain = _plain_columns(table, array, rules, weights)
+    return tuple(plain.get(j) or _column(table, j, rules[j], weights) for j in range(len(table.names)))
 
 
 def check_kinds(kinds: Any) -> None:
-    """Refuse what can say nothing about the columns of any table."""
+    """Refuse a value of `kinds` that cannot describe the columns of any table."""
     if not isinstance(kinds, str | Mapping | Sequence) or isinstance(kinds, bytes | bytearray):
         raise refusal("kinds", kinds, f"one of {', '.join(KINDS)}, a list or a mapping", SchemaError)
     if isinstance(kinds, str):
         one_of("kinds", kinds, KINDS, ", a list or a mapping", SchemaError)
 
 
-def _wanted(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
-    """The rule for each column, from any of the forms `kinds` may take."""
+def _rules(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
+    """Return the rule for each column, from any of the forms that `kinds` may take."""
     names = table.names
     check_kinds(kinds)
     if isinstance(kinds, str):
-        wanted = [kinds] * len(names)
+        rules = [kinds] * len(names)
     elif isinstance(kinds, Mapping):
-        places = {key: _place(key, table) for key in kinds}
-        unknown = [key for key, place in places.items() if place is None]
+        positions = {key: _position(key, table) for key in kinds}
+        unknown = [key for key, position in positions.items() if position is None]
         if unknown:
             raise SchemaError(f"kinds names {shown(unknown[0])}; expected one of {', '.join(names[:20])}")
-        wanted = ["auto"] * len(names)
-        for key, place in places.items():
-            wanted[place or 0] = kinds[key]
+        rules = ["auto"] * len(names)
+        for key, position in positions.items():
+            rules[position or 0] = kinds[key]
     else:
-        wanted = list(kinds)
-        if len(wanted) != len(names):
+        rules = list(kinds)
+        if len(rules) != len(names):
             raise SchemaError(
-                f"kinds holds {len(wanted)} entries; expected one for each column: the table has {len(names)} columns"
+                f"kinds holds {len(rules)} entries; expected one for each column: the table has {len(names)} columns"
             )
-    for name, rule in zip(names, wanted, strict=True):
+    for name, rule in zip(names, rules, strict=True):
         one_of(f"kinds: the kind of {name!r}", rule, KINDS, error=SchemaError)
-    return wanted
+    return rules
 
 
-def _place(key: Any, table: Table) -> int | None:
-    """Where the column that `key` names is: by its label, else by its name, else by its position."""
-    for known in (table.labels, table.names):
-        if key in known:
-            return known.index(key)
+def _position(key: Any, table: Table) -> int | None:
+    """Return the index of the column that `key` names: by its label, else by its name, else by its position."""
+    for column_names in (table.labels, table.names):
+        if key in column_names:
+            return column_names.index(key)
     positional = (
         table.labels == table.names and isinstance(key, int | np.integer) and not isinstance(key, bool)
     )
@@ -84,7 +84,7 @@ def _place(key: Any, table: Table) -> int | None:
 
 
 def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Column:
-    """The column as `rule` says."""
+    """Return the description of column j under a rule of `KINDS`."""
     name = table.names[j]
     values = table.column(j)
     present = ~missing_of(values)
@@ -102,6 +102,7 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Colu
 
 
 def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> Kind:
+    """Return whether a column is discrete or continuous under a rule; `declared`: it is a pandas categorical."""
     if rule in ("continuous", "discrete"):
         return rule  # type: ignore[return-value]
     if rule == "paper":
@@ -120,6 +121,7 @@ def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declare
 
 
 def _type(kind: type, name: str) -> str:
+    """Return what values of a Python type are to a column: booleans, text or numbers."""
     if issubclass(kind, bool | np.bool_):
         return "booleans"
     if issubclass(kind, str):
@@ -132,8 +134,8 @@ def _type(kind: type, name: str) -> str:
 
 
 def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
-    """The distinct values, in order."""
-    counted = _counted(values) if values.dtype.kind in "iu" and values.size else None
+    """Return the distinct values, in order."""
+    counted = _value_counts(values) if values.dtype.kind in "iu" and values.size else None
     if counted is not None:
         low, counts = counted
         return tuple((np.flatnonzero(counts) + low).tolist())
@@ -142,8 +144,8 @@ def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
     return ordered({scalar(value, f"column {name!r}") for value in pd.unique(values)})
 
 
-def _counted(values: np.ndarray) -> tuple[int, np.ndarray] | None:
-    """The lowest of some integers, and how many there are of each from it on; None where they are too far apart."""
+def _value_counts(values: np.ndarray) -> tuple[int, np.ndarray] | None:
+    """Return the smallest integer and the counts of it and its successors; None where their range is too wide."""
     low, high = int(values.min()), int(values.max())
     if high - low >= SMALL_RANGE or abs(low) >= 2**62:
         return None
@@ -154,29 +156,29 @@ def _counted(values: np.ndarray) -> tuple[int, np.ndarray] | None:
 
 
 def measured(column: Column, values: np.ndarray, weights: np.ndarray | None = None) -> Column:
-    """Location and scale of one column's present values [n]."""
+    """Return the column with the location and scale of its present values [n]."""
     moments = column_moments(values[:, None], weights)
     return _with_moments(column, *(float(moment[0]) for moment in moments))
 
 
 def _plain_columns(
-    table: Table, array: np.ndarray, wanted: list[str], weights: np.ndarray | None
+    table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None
 ) -> dict[int, Column]:
-    """The columns of a numeric array that can be described together: continuous ones, and small integers."""
+    """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers."""
     names = table.names
     plain: dict[int, Column] = {}
-    continuous = [j for j, rule in enumerate(wanted) if rule in ("auto", "continuous")]
+    continuous = [j for j, rule in enumerate(rules) if rule in ("auto", "continuous")]
     if continuous:
         moments = column_moments(array, weights, continuous)
         for k, j in enumerate(continuous):
             numbers = (float(moment[k]) for moment in moments)
             plain[j] = _with_moments(Column(names[j], "continuous", count=0.0), *numbers)
-    discrete = [j for j, rule in enumerate(wanted) if rule == "discrete" and array.dtype.kind in "iu"]
+    discrete = [j for j, rule in enumerate(rules) if rule == "discrete" and array.dtype.kind in "iu"]
     categories = distinct_integers(array, discrete) if discrete else None
     if categories is not None:
         count = float(table.rows) if weights is None else float(weights.sum())
-        for j, known in zip(discrete, categories, strict=True):
-            plain[j] = Column(names[j], "discrete", known, count=count)
+        for j, column_categories in zip(discrete, categories, strict=True):
+            plain[j] = Column(names[j], "discrete", column_categories, count=count)
     return plain
 
 
@@ -209,11 +211,11 @@ def _with_moments(
 
 
 def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
-    """The distinct labels in order, and each row's index among them: [n] -> classes, [n]."""
+    """Return the distinct labels in order, and each row's index among them: [n] -> classes, [n]."""
     try:
         labels = np.asarray(y)
-    except (TypeError, ValueError) as problem:  # lists of different lengths
-        raise refusal("y", y, "one label per row") from problem
+    except (TypeError, ValueError) as error:  # lists of different lengths
+        raise refusal("y", y, "one label per row") from error
     if labels.ndim == 0:
         raise refusal("y", y, "one label per row")
     if labels.ndim != 1:
@@ -221,12 +223,12 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
     if labels.size == 0:
         raise ValueError("y has no label; expected one per row")
     if labels.dtype.kind in "iu":
-        counted = _counted(labels)
+        counted = _value_counts(labels)
         if counted is not None:
             low, counts = counted
-            place = (np.cumsum(counts > 0) - 1).astype(np.int32)
+            class_index = (np.cumsum(counts > 0) - 1).astype(np.int32)
             shifted = labels if low == 0 else labels.astype(np.int64) - low
-            return tuple((np.flatnonzero(counts) + low).tolist()), place[shifted]
+            return tuple((np.flatnonzero(counts) + low).tolist()), class_index[shifted]
     import pandas as pd
 
     if missing_of(labels).any():
@@ -235,11 +237,11 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
         )
     try:
         codes, uniques = pd.factorize(labels)
-    except TypeError as problem:  # lists, sets, tables
-        raise TypeError(f"y holds {shown(labels[0])}; expected text, numbers or booleans") from problem
+    except TypeError as error:  # lists, sets, tables
+        raise TypeError(f"y holds {shown(labels[0])}; expected text, numbers or booleans") from error
     values = [scalar(value, "y") for value in uniques]
     if len({isinstance(value, str) for value in values}) > 1:
         raise ValueError(f"y mixes text and numbers: {values[:5]}; expected labels of one type")
     classes = ordered(values)
-    place = np.array([classes.index(value) for value in values], dtype=np.int32)
-    return classes, place[codes]
+    class_index = np.array([classes.index(value) for value in values], dtype=np.int32)
+    return classes, class_index[codes]

@@ -1,4 +1,4 @@
-"""What a simulation is given: a table, its classes, and the rows that no peer holds."""
+"""The input of a simulation: a table, its classes, and the rows that no peer holds."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from peerbayes.schema import Schema
 from peerbayes.tables import Table
 
 
-def refuse_gaps(family: Family, *parts: Rows) -> None:
-    """For strategies that learn weights, which complete nothing."""
-    if any(family.incomplete(rows).any() for rows in parts):
+def refuse_gaps(family: Family, *blocks: Rows) -> None:
+    """Refuse missing values for strategies that learn weights: they have no model to complete rows with."""
+    if any(family.incomplete(rows).any() for rows in blocks):
         raise ValueError(
-            "values are missing, and dsgd learns the weights of no model that could complete them; use another "
-            "strategy, family='naive-bayes', or fill them in first"
+            "values are missing, and dsgd learns no generative model that could complete them; use another strategy "
+            "or family='naive-bayes', or fill them in first"
         )
 
 
 def row_weights(objective: str, sizes: np.ndarray) -> np.ndarray:
-    """What a row of each peer weighs: 1, or so much that all peers weigh the same. Rows of each [N] -> [N]."""
+    """Return the weight of each peer's rows: 1, or m/(N·m_v) so that peers count the same: sizes [N] -> [N]."""
     return np.ones(sizes.size) if objective == "rows" else sizes.sum() / (sizes.size * sizes)
 
 
 def table_of(X: Any) -> Table:
-    """The user's rows; columns are read later, one by one."""
+    """Return the user's rows as a table; columns are read later, one by one."""
     with about("X"):
         table = Table.of(X)
     if not table.rows or not table.names:
@@ -43,7 +43,7 @@ def table_of(X: Any) -> Table:
 
 
 def classes_of(y: Any, schema: Schema | None, rows: int) -> tuple[tuple[Any, ...], np.ndarray]:
-    """The classes, and the place of each row's label among them."""
+    """Return the classes, and the index of each row's label among them."""
     if schema is None or not schema.classes:
         with about("y"):
             classes, codes = infer_classes(y)
@@ -57,12 +57,12 @@ def classes_of(y: Any, schema: Schema | None, rows: int) -> tuple[tuple[Any, ...
     if len(codes) != rows:
         raise ValueError(f"y holds {len(codes)} labels; expected {rows}, one for each row of X")
     if len(classes) < 2:
-        raise ValueError(f"y holds one class ({classes[0]!r}); expected at least two to tell apart")
+        raise ValueError(f"y holds one class ({classes[0]!r}); expected at least two")
     return classes, codes
 
 
-def described(table: Table, schema: Schema | None, kinds: Any, clip: float | None) -> Schema:
-    """What the columns of a table are: as declared, if they fit it, or as its rows show."""
+def schema_of(table: Table, schema: Schema | None, kinds: Any, clip: float | None) -> Schema:
+    """Return the schema of a table: the declared one, if it fits, or one inferred from the rows."""
     if schema is None:
         with about("X", "kinds"):
             return Schema.infer(table, kinds=kinds, clip=clip)
@@ -74,47 +74,49 @@ def described(table: Table, schema: Schema | None, kinds: Any, clip: float | Non
 
 
 def encoded(schema: Schema, rows: Any, name: str) -> Rows:
-    """Rows as numbers; `name` says by which argument they came."""
+    """Return the encoded rows; errors name the argument `name`."""
     with about(name):
         return schema.encode(rows)
 
 
 def encoded_labelled(schema: Schema, labelled: tuple[Any, Any], name: str) -> tuple[Rows, np.ndarray]:
-    """Rows as numbers, and the classes of their labels; `name` says by which argument both came."""
+    """Return the encoded rows and the class indices of their labels; errors name the argument `name`."""
     with about(name):
         return schema.encode(labelled[0]), schema.encode_labels(labelled[1])
 
 
 def warn_untested() -> None:
-    """Say that a run will have no test errors; to the caller of whoever calls this."""
+    """Warn that a run will have no test errors, at the line that called the caller."""
     warnings.warn(
-        "peers hold all rows, so there is none to test on and no test error; give test=(X, y), or let peers hold fewer "
-        "rows: rows_per_node, partition",
+        "peers hold all rows, so none are left to test on and there is no test error; pass test=(X, y), or let peers "
+        "hold fewer rows by rows_per_node or partition",
         UserWarning,
         stacklevel=3,
     )
 
 
 def rows_at(table: Table, rows: np.ndarray) -> Table:
+    """Return the rows at the given positions as a table."""
     if table.array is not None:
         return replace(table, rows=rows.size, array=table.array[rows])
     return replace(table, rows=rows.size, frame=table.frame.iloc[rows])
 
 
 def plain(table: Table) -> Any:
+    """Return the array or DataFrame of a table."""
     return table.array if table.array is not None else table.frame
 
 
-def rest(
-    table: Table, codes: np.ndarray, held: np.ndarray, classes: tuple[Any, ...]
+def unassigned_rows(
+    table: Table, codes: np.ndarray, assigned: np.ndarray, classes: tuple[Any, ...]
 ) -> tuple[Any, Any] | None:
-    """The rows that no peer holds, if there are any."""
-    free = np.setdiff1d(np.arange(table.rows), held)
+    """Return the rows that no peer holds and their labels, if there are any."""
+    free = np.setdiff1d(np.arange(table.rows), assigned)
     return (plain(rows_at(table, free)), np.array(classes)[codes[free]]) if free.size else None
 
 
 def ordering(schema: Schema, table: Table) -> np.ndarray:
-    """Numbers to order rows by: standardised values, 0 where missing, and one-hots. [n, K]."""
+    """Return numbers to order rows by: standardised values, 0 where missing, and one-hot categories: [n, K]."""
     rows = encoded(schema, table, "X")
     values = np.nan_to_num(rows.values)
     cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities)]

@@ -48,9 +48,9 @@ def partition(
     rows_per_node: Any,
     rng: Generator,
 ) -> list[np.ndarray]:
-    """The rows of each node: N int64 arrays of positions in the table, in no promised order, disjoint, none empty.
+    """Return the rows of each node: N disjoint, non-empty int64 arrays of positions in the table, in any order.
 
-    spec: one of NAMES, A a positive number ("dirichlet-0.3"), or a list of N index arrays, used as given.
+    spec: one of NAMES, A a positive number ("dirichlet-0.3"), or a list of N index arrays, used as they are.
     labels: [n] class indices. features: [n, K] numbers without gaps, or a function that returns them; only drift-x
     and drift-xy look at them. rows_per_node: one number, one per node [N], or None for all rows, as evenly as
     possible; dirichlet and quantity use only its sum, a given list ignores it.
@@ -59,7 +59,7 @@ def partition(
     rows = len(labels)
     nodes = enough(nodes, rows)
     if isinstance(spec, list | tuple):
-        return _given(spec, nodes, rows)
+        return _checked_assignment(spec, nodes, rows)
     name, concentration = parsed(spec)
     sizes = _sizes(rows_per_node, nodes, rows)
     if name in ("drift-x", "drift-xy"):
@@ -74,8 +74,8 @@ def partition(
             )
         if rows_per_node is None:
             return _pure_pieces(groups, nodes, rng)
-        wanted = np.array([np.isin(group, sample).sum() for group in groups])
-        return _pure_nodes(groups, wanted, labels, sizes, rng)
+        targets = np.array([np.isin(group, sample).sum() for group in groups])
+        return _pure_nodes(groups, targets, labels, sizes, rng)
     if name == "dirichlet":
         return _label_skew(sample, labels, concentration, nodes, rng)
     if name == "quantity":
@@ -84,12 +84,12 @@ def partition(
 
 
 def shuffled(parts: Sequence[np.ndarray], rng: Generator) -> list[np.ndarray]:
-    """The same parts at other nodes, at random."""
+    """Return the same parts in random order."""
     return [parts[k] for k in rng.permutation(len(parts))]
 
 
 def split(n: int, test: float, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test rows of n, at random and never none; `test` is a fraction, or, an integer, a number of rows."""
+    """Return random training and test rows of n, neither empty; `test` is a fraction or an integer number of rows."""
     if not _is_integer(n) or n < 2:
         raise refusal("n", n, "at least 2 rows, one to train on and one to test on", PartitionError)
     if _is_integer(test) and 1 <= test < n:
@@ -103,30 +103,32 @@ def split(n: int, test: float, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def heterogeneity(parts: Sequence[Any], labels: Any, classes: int) -> float:
-    """The mean over nodes of ½ Σ_c |p_v(c) − p(c)|: total variation between a node's classes and the pooled ones.
+    """Return the mean over nodes of ½ Σ_c |p_v(c) − p(c)|, the total variation between local and pooled classes.
 
     0 where all nodes have the same proportions, 1 − Σ_c p(c)² where each holds one class, in equal sizes.
     """
     labels = wholes("labels", labels, 0, classes - 1, PartitionError)
-    parts = _given(parts, len(parts), len(labels))
-    owners = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    cells = np.bincount(owners * classes + labels[np.concatenate(parts)], minlength=len(parts) * classes)
-    counts = cells.reshape(len(parts), classes)
-    here, pooled = counts / counts.sum(axis=1, keepdims=True), counts.sum(axis=0) / counts.sum()
-    return float(np.abs(here - pooled).sum(axis=1).mean() / 2)
+    row_lists = _checked_assignment(parts, len(parts), len(labels))
+    owners = np.repeat(np.arange(len(row_lists)), [len(rows) for rows in row_lists])
+    cells = np.bincount(
+        owners * classes + labels[np.concatenate(row_lists)], minlength=len(row_lists) * classes
+    )
+    counts = cells.reshape(len(row_lists), classes)
+    local, pooled = counts / counts.sum(axis=1, keepdims=True), counts.sum(axis=0) / counts.sum()
+    return float(np.abs(local - pooled).sum(axis=1).mean() / 2)
 
 
 # --- orders ----------------------------------------------------------------------------------------
 
 
 def by_class(rows: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
-    """The rows of each class that occurs, by class, otherwise in the order given: [m], [n] -> C arrays."""
+    """Return the rows of each class that occurs, by class, in stable order: [m], [n] -> C arrays."""
     order = np.argsort(labels[rows], kind="stable")
     return np.split(rows[order], np.flatnonzero(np.diff(labels[rows[order]])) + 1)
 
 
 def by_first_component(features: np.ndarray) -> np.ndarray:
-    """The order of rows along their first principal component, ties in the order given: [n, K] -> [n].
+    """Return the stable order of rows along their first principal component: [n, K] -> [n].
 
     The direction is the top eigenvector of XᵀX [K, K] or, where that is smaller, follows from that of XXᵀ [n, n], with
     X the centred rows. Its first loading of the largest magnitude is positive.
@@ -144,7 +146,7 @@ def by_first_component(features: np.ndarray) -> np.ndarray:
 
 
 def _ordered(name: str, sample: np.ndarray, labels: np.ndarray, features: Any, rng: Generator) -> np.ndarray:
-    """The sample, which comes in random order, as the drift wants it: [m] -> [m]; classes follow at random."""
+    """Return the randomly ordered sample in the order of the drift, classes in random order: [m] -> [m]."""
     if name == "drift-x":
         return sample[by_first_component(features[sample])]
     if name in ("drift-y", "drift-xy"):
@@ -159,19 +161,19 @@ def _ordered(name: str, sample: np.ndarray, labels: np.ndarray, features: Any, r
 
 
 def _dealt(rows: np.ndarray, sizes: np.ndarray, rng: Generator) -> list[np.ndarray]:
-    """Consecutive pieces of `rows`, node after node in random order, sizes[v] rows for node v: [m], [N] -> N arrays."""
-    turns = rng.permutation(len(sizes))
-    pieces = np.split(rows, np.cumsum(sizes[turns])[:-1])
-    return [pieces[k] for k in np.argsort(turns)]
+    """Return consecutive pieces of `rows`, dealt to nodes in random order, sizes[v] to node v: [m], [N] -> N arrays."""
+    order = rng.permutation(len(sizes))
+    pieces = np.split(rows, np.cumsum(sizes[order])[:-1])
+    return [pieces[k] for k in np.argsort(order)]
 
 
 def _proportional(total: int, concentration: float, nodes: int, rng: Generator) -> np.ndarray:
-    """`total` rows in proportions ~ Dirichlet(A): -> [N] counts, some of them perhaps 0."""
+    """Return counts [N] of `total` rows in proportions ~ Dirichlet(A); counts may be 0."""
     shares = rng.dirichlet(np.full(nodes, min(concentration, EVEN)))
     bounds = np.rint(total * np.cumsum(shares)).astype(np.int64)
     bounds[-1] = total
     counts = np.empty(nodes, dtype=np.int64)
-    # Few rows over many nodes: rounding serves every so-manyth node, which must not be the same for all classes.
+    # Few rows over many nodes: rounding favours evenly spaced nodes, which must not be the same for all classes.
     counts[rng.permutation(nodes)] = np.diff(bounds, prepend=0)
     return counts
 
@@ -179,70 +181,72 @@ def _proportional(total: int, concentration: float, nodes: int, rng: Generator) 
 def _label_skew(
     sample: np.ndarray, labels: np.ndarray, concentration: float, nodes: int, rng: Generator
 ) -> list[np.ndarray]:
-    """Each class over the nodes in its own proportions; then each empty node gets a row of the largest."""
+    """Return each class spread over the nodes in its own proportions; empty nodes get a row of the largest one."""
     owners = np.empty(len(sample), dtype=np.int64)
     for group in by_class(np.arange(len(sample)), labels[sample]):
         owners[group] = np.repeat(np.arange(nodes), _proportional(len(group), concentration, nodes, rng))
     sizes = np.bincount(owners, minlength=nodes)
-    parts = np.split(sample[np.argsort(owners, kind="stable")], np.cumsum(sizes)[:-1])
+    assigned = np.split(sample[np.argsort(owners, kind="stable")], np.cumsum(sizes)[:-1])
     largest = [(-int(size), node) for node, size in enumerate(sizes)]
     heapq.heapify(largest)
     for node in np.flatnonzero(sizes == 0):
         negative, donor = largest[0]
         heapq.heapreplace(largest, (negative + 1, donor))
-        # Within a part rows keep the sample's order, which is random: so is the class of the row that moves.
-        parts[donor], parts[node] = parts[donor][:-1], parts[donor][-1:]
-    return parts
+        # Within a node rows keep the sample's order, which is random: so is the class of the row that moves.
+        assigned[donor], assigned[node] = assigned[donor][:-1], assigned[donor][-1:]
+    return assigned
 
 
 def _pure_pieces(groups: list[np.ndarray], nodes: int, rng: Generator) -> list[np.ndarray]:
-    """All rows, one class per node: the class with the largest pieces is cut once more, until there are N."""
+    """Return all rows, one class per node: the class with the largest pieces is cut again until there are N."""
     available = np.array([len(group) for group in groups])
     pieces = np.ones_like(available)
     for _ in range(nodes - len(groups)):
         pieces[np.argmax(available / pieces)] += 1
-    cut = [part for group, count in zip(groups, pieces, strict=True) for part in np.array_split(group, count)]
+    cut = [
+        piece for group, count in zip(groups, pieces, strict=True) for piece in np.array_split(group, count)
+    ]
     return shuffled(cut, rng)
 
 
 def _pure_nodes(
-    groups: list[np.ndarray], wanted: np.ndarray, labels: np.ndarray, sizes: np.ndarray, rng: Generator
+    groups: list[np.ndarray], targets: np.ndarray, labels: np.ndarray, sizes: np.ndarray, rng: Generator
 ) -> list[np.ndarray]:
-    """One class per node, sizes[v] rows for node v, taken from the front of a class's group.
+    """Return one class per node, sizes[v] rows for node v, taken from the front of a class's group.
 
-    Large nodes choose first, each the class furthest below `wanted` [C], its rows in the sample; the last nodes are
-    kept for classes that have none yet. With equal sizes this finds a way wherever there is one.
+    Large nodes choose first, each the class furthest below its target [C], its rows in the sample; the last nodes are
+    reserved for classes that have none yet. With equal sizes this finds an assignment wherever there is one.
     """
-    available, taken = np.array([len(group) for group in groups]), np.zeros_like(wanted)
-    turns = rng.permutation(len(sizes))
-    parts: dict[int, np.ndarray] = {}
-    for node in turns[np.argsort(-sizes[turns], kind="stable")]:
-        size, left, absent = sizes[node], available - taken, taken == 0
-        open_to = absent if len(sizes) - len(parts) <= absent.sum() else np.ones_like(absent)
-        if not (open_to & (left >= size)).any():
-            most = int(np.argmax(np.where(open_to, left, -1)))
+    available, taken = np.array([len(group) for group in groups]), np.zeros_like(targets)
+    order = rng.permutation(len(sizes))
+    assigned: dict[int, np.ndarray] = {}
+    for node in order[np.argsort(-sizes[order], kind="stable")]:
+        size, remaining, unused = sizes[node], available - taken, taken == 0
+        eligible = unused if len(sizes) - len(assigned) <= unused.sum() else np.ones_like(unused)
+        if not (eligible & (remaining >= size)).any():
+            fullest = int(np.argmax(np.where(eligible, remaining, -1)))
             raise PartitionError(
-                f"class {labels[groups[most][0]]} has {left[most]} of its {available[most]} rows left, and the next "
-                f"node of one class needs {size}; lower rows_per_node or nodes, or use drift-y"
+                f"class {labels[groups[fullest][0]]} has {remaining[fullest]} of its {available[fullest]} rows left, "
+                f"and the next node of one class needs {size}; lower rows_per_node or nodes, or use drift-y"
             )
-        group = int(np.argmax(np.where(open_to & (left >= size), wanted - taken, -LARGEST)))
-        parts[node] = groups[group][taken[group] : taken[group] + size]
+        group = int(np.argmax(np.where(eligible & (remaining >= size), targets - taken, -LARGEST)))
+        assigned[node] = groups[group][taken[group] : taken[group] + size]
         taken[group] += size
-    return [parts[node] for node in range(len(sizes))]
+    return [assigned[node] for node in range(len(sizes))]
 
 
 # --- checks ----------------------------------------------------------------------------------------
 
 
 def enough(nodes: Any, rows: int) -> int:
-    """The number of nodes, if a table of so many rows has one for each."""
+    """Return the number of nodes, if a table of `rows` rows has at least one for each."""
     if not _is_integer(nodes) or not 1 <= nodes <= rows:
         raise refusal("nodes", nodes, f"1 to {rows}: each needs a row of the table, X", PartitionError)
     return int(nodes)
 
 
 def parsed(spec: Any) -> tuple[str, float]:
-    """The name of a partition, and its A (0 where it has none)."""
+    """Return the name of a partition, and its A (0 where it has none)."""
     text = spec if isinstance(spec, str) else ""
     name, _, number = text.partition("-")
     if text in NAMES and number != "A":
@@ -260,7 +264,7 @@ def parsed(spec: Any) -> tuple[str, float]:
 
 
 def sizes_asked(rows_per_node: Any, nodes: int, most: int = LARGEST) -> np.ndarray:
-    """The rows of each node that were asked for: one number, or one for each of them, up to `most` -> [N]."""
+    """Return the requested rows of each node [N], from one number or one for each node, up to `most`."""
     try:
         scalar = np.ndim(rows_per_node) == 0
     except ValueError:  # lists of different lengths
@@ -274,7 +278,7 @@ def sizes_asked(rows_per_node: Any, nodes: int, most: int = LARGEST) -> np.ndarr
 
 
 def _sizes(rows_per_node: Any, nodes: int, rows: int) -> np.ndarray:
-    """The rows of each node: [N], at most n in all."""
+    """Return the number of rows of each node: [N], at most n in all."""
     if rows_per_node is None:
         return rows // nodes + (np.arange(nodes) < rows % nodes).astype(np.int64)
     sizes = sizes_asked(rows_per_node, nodes, rows)
@@ -286,20 +290,20 @@ def _sizes(rows_per_node: Any, nodes: int, rows: int) -> np.ndarray:
     return sizes
 
 
-def _given(parts: Sequence[Any], nodes: int, rows: int) -> list[np.ndarray]:
-    """A list with the rows of each node, checked."""
-    if len(parts) != nodes or nodes == 0:
+def _checked_assignment(row_lists: Sequence[Any], nodes: int, rows: int) -> list[np.ndarray]:
+    """Return the user's rows of each node as arrays, after checking them."""
+    if len(row_lists) != nodes or nodes == 0:
         raise PartitionError(
-            f"the partition lists the rows of {len(parts)} nodes; expected {nodes or 'at least one'}"
+            f"the partition lists the rows of {len(row_lists)} nodes; expected {nodes or 'at least one'}"
         )
     checked = [
-        wholes(f"the partition's list of rows of node {node}", part, 0, rows - 1, PartitionError)
-        for node, part in enumerate(parts)
+        wholes(f"the partition's list of rows of node {node}", rows_listed, 0, rows - 1, PartitionError)
+        for node, rows_listed in enumerate(row_lists)
     ]
     listed = np.bincount(np.concatenate(checked), minlength=rows)
     if listed.max() > 1:
         row = int(np.argmax(listed > 1))
-        holders = [node for node, part in enumerate(checked) if row in part]
+        holders = [node for node, rows_listed in enumerate(checked) if row in rows_listed]
         raise PartitionError(
             f"the partition: row {row} is listed {listed[row]} times, by nodes {holders}; list it once"
         )
@@ -307,7 +311,7 @@ def _given(parts: Sequence[Any], nodes: int, rows: int) -> list[np.ndarray]:
 
 
 def _numbers(features: Any, rows: int) -> np.ndarray:
-    """Features that rows can be ordered by: [n, K], finite."""
+    """Return features that rows can be ordered by, after checking them: [n, K], finite."""
     values = np.asarray(features)
     if values.ndim != 2 or len(values) != rows or values.shape[1] == 0 or values.dtype.kind not in "biuf":
         raise PartitionError(

@@ -1,4 +1,4 @@
-"""Where a simulation's arrays are and how precise they are: NumPy in memory, or PyTorch on a device."""
+"""The device and precision of a simulation's arrays: NumPy in memory, or PyTorch on a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRECISIONS = ("float64", "float32")
 
 @dataclass(frozen=True)
 class Place:
-    """`device` None is NumPy; anything else is PyTorch's name of a device ("cpu", "cuda", "cuda:1")."""
+    """A device and a precision: `device` None is NumPy, otherwise PyTorch's name ("cpu", "cuda", "cuda:1")."""
 
     device: str | None = None
     precision: str = "float64"
@@ -38,23 +38,23 @@ class Place:
                 f"device is {shown(self.device)}, and PyTorch is not installed; expected None for NumPy, or "
                 "pip install 'peerbayes[torch]'"
             ) from error
-        try:  # there and back: some devices hold shapes and no numbers
+        try:  # a round trip: some devices store shapes but no numbers
             torch.zeros(1, device=self.device).cpu()
         except (RuntimeError, AssertionError) as error:
             why = str(error).partition("\n")[0][:200]
             raise ValueError(
-                f"device is {shown(self.device)}, which PyTorch cannot use here: {why}; expected one that it can, or "
-                "None for NumPy"
+                f"device is {shown(self.device)}, which PyTorch cannot use on this machine: {why}; expected one that "
+                "it can, or None for NumPy"
             ) from error
 
     @property
     def fuses(self) -> bool:
-        """Whether the fused kernels for GPUs run there: CUDA, float32, and Triton, which comes with PyTorch."""
+        """Whether the fused GPU kernels can run: CUDA, float32, and Triton, which comes with PyTorch."""
         on_gpu = self.device is not None and self.device.startswith("cuda")
         return on_gpu and self.precision == "float32" and find_spec("triton") is not None
 
     def put(self, array: np.ndarray) -> Array:
-        """An array of numbers, brought there."""
+        """Return the array on this device, in this precision."""
         if self.device is None:
             return np.asarray(array, dtype=self.precision)
         import torch
@@ -62,7 +62,7 @@ class Place:
         return torch.as_tensor(array, dtype=getattr(torch, self.precision), device=self.device)
 
     def put_matrix(self, matrix: csr_array) -> Any:
-        """A sparse matrix, brought there; `@` multiplies it with arrays that are there."""
+        """Return the sparse matrix on this device; `@` multiplies it with arrays on the device."""
         if self.device is None:
             return matrix.astype(self.precision)
         if self.fuses:
@@ -74,7 +74,7 @@ class Place:
         # Compressed rows are still beta in PyTorch and say so; coordinates are not.
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         indices = torch.as_tensor(np.stack([rows, matrix.indices]), dtype=torch.int64, device=self.device)
-        with warnings.catch_warnings():  # some releases warn that nothing is checked, whatever is asked for
+        with warnings.catch_warnings():  # some releases warn that nothing is checked even when checks are on
             warnings.simplefilter("ignore", UserWarning)
             return torch.sparse_coo_tensor(
                 indices, self.put(matrix.data), matrix.shape, is_coalesced=True, check_invariants=True
@@ -85,5 +85,5 @@ HERE = Place()
 
 
 def fetch(array: Array) -> np.ndarray:
-    """An array of any library as NumPy's."""
+    """Return an array of any library as a NumPy array."""
     return array if isinstance(array, np.ndarray) else array.cpu().numpy()

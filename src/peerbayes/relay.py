@@ -1,7 +1,7 @@
 """The strategy `relay`: exact, delayed sums over a spanning tree, one matrix per neighbour per round.
 
-    A_v += R                                own residuals so far, R = b·R_v(S_v + κ_v P_v)
-    M_{v→u} = A_v + Σ_{w≠u} M_{w→v}          to each tree neighbour u: all that lies behind v, seen from u
+    A_v += R                                local residuals so far, R = b·R_v(S_v + κ_v P_v)
+    M_{v→u} = A_v + Σ_{w≠u} M_{w→v}          to each tree neighbour u: the sum over v's side of the tree
     G_v = A_v + Σ_w M_{w→v}                  = Σ_u A_u(t − distance): exact weights, only delay
     S_v = S⁰ + G_v / n
 
@@ -10,13 +10,13 @@ time is paid. Delay in a feedback loop can oscillate; two things damp it. The re
 
     P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago),   q_v(j) the share of peers more than j hops away,
 
-stands for what the others must be doing meanwhile, judged by v's own rows less its lasting difference r̄_v from the
+estimates the others' residuals that have not arrived yet, from v's own rows less its lasting difference r̄_v from the
 network. And the guard raises κ_v where the network's residual grows again, and back to half of its highest: late in a
 run, when little is left to learn, growth is noise, and the reflex would only lead away.
 
-    R̂_v = (G_v − G_v of the last round) / n     the network's residual, as v hears of it
+    R̂_v = (G_v − G_v of the last round) / n     the network's residual, as v receives it
     r̄_v += 0.2·(R − R̂_v − r̄_v)                  from the second round on
-    e_v = 0.6·e_v + 0.4·‖R̂_v‖                   how much moves
+    e_v = 0.6·e_v + 0.4·‖R̂_v‖                   running average of the residual's norm
     κ_v = min(0.6, κ_v + 0.1)                   at first 0.1; from round 4 + D/2 on, D the largest distance on the tree,
                                                 where e_v > 1.25·(its lowest since then) and e_v > 0.5·(its highest)
     b   = min(1.2, T/max(1, T − d))             d the mean distance, of a peer to itself too
@@ -55,7 +55,7 @@ DIFFERENT = 1.5
 # Entries of S that a loop over rounds takes at a time.
 IN_CACHE = 1 << 15
 
-# Distances between all pairs are held: 0.8 GB of float64.
+# Distances between all pairs are stored: 0.8 GB of float64.
 LARGEST_NETWORK = 10_000
 
 
@@ -70,27 +70,27 @@ class Tree(NamedTuple):
     nodes: int
 
     def seen_from(self, peer: int) -> tuple[Tree, np.ndarray]:
-        """What one peer sees of it, as a tree that `Relay` works on with a leading axis of one; and its neighbours.
+        """Return one peer's view of the tree, for a `Relay` with a leading axis of one, and the peer's neighbours.
 
         Its links are numbered in the neighbours' order: message k is to neighbour k, and so is inbox k from it.
         """
         neighbours = np.sort(self.sender[self.receiver == peer])
-        none, links = np.zeros(neighbours.size, dtype=np.intp), np.arange(neighbours.size)
+        zeros, links = np.zeros(neighbours.size, dtype=np.intp), np.arange(neighbours.size)
         return Tree(
-            none, none, links, self.beyond[peer : peer + 1], self.mean_distance, self.nodes
+            zeros, zeros, links, self.beyond[peer : peer + 1], self.mean_distance, self.nodes
         ), neighbours
 
 
 def spanning_tree(adjacency: csr_array) -> Tree:
-    """The breadth-first tree from node 0: [N, N] -> 2(N − 1) directed links.
+    """Return the breadth-first tree from node 0: [N, N] -> 2(N − 1) directed links.
 
     First those from parents to children, in the order of their numbers, then those the other way round.
     """
     nodes = adjacency.shape[0]
     if nodes > LARGEST_NETWORK:
         raise ValueError(
-            f"relay knows the distances between all peers, and so takes up to {LARGEST_NETWORK:,} of them; here are "
-            f"{nodes:,}. Use strategy='exact'"
+            f"relay computes the distances between all peers, so it takes at most {LARGEST_NETWORK:,} of them; the "
+            f"network has {nodes:,}. Use strategy='exact'"
         )
     branches = csgraph.breadth_first_tree(adjacency, 0, directed=False).tocoo()
     # Children of one parent come in an order that depends on the processor.
@@ -107,19 +107,19 @@ def spanning_tree(adjacency: csr_array) -> Tree:
 
 
 class RelayState(NamedTuple):
-    """What `Relay` remembers, for all peers."""
+    """The state of `Relay`, for all peers."""
 
     start: Array  # [N, C, K] S⁰
-    own: Array  # [N, C, K] A
+    accumulated: Array  # [N, C, K] A
     inbox: Array  # [E, C, K] the last matrix on each link
     total: Array  # [N, C, K] G
     lasting: Array  # [N, C, K] r̄
     recent: tuple[Array, ...]  # D × [N, C, K] R − r̄ of the last rounds, the newest first
     share: Array  # [N] κ
     motion: Array  # [N] running average of ‖R̂‖
-    least: Array  # [N] its minimum so far, once the first wave is past
+    lowest: Array  # [N] its minimum so far, once the first wave is past
     highest: Array  # [N] its maximum so far
-    turn: Array  # [] rounds done
+    rounds_done: Array  # []
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,90 +135,102 @@ class Relay:
 
     @property
     def boost(self) -> float:
-        """b: all peers the same."""
+        """b, the same for all peers."""
         return min(LARGEST_BOOST, self.rounds / max(1.0, self.rounds - self.tree.mean_distance))
 
     def begin(self, start: Array) -> RelayState:
+        """Return the state before the first round, from S⁰ [N, C, K]."""
         xp = array_namespace(start)
         links, depth = len(self.tree.sender), self.tree.beyond.shape[1]
         peers = xp.zeros_like(start[:, 0, 0])
         return RelayState(
             start=start,
-            own=xp.zeros_like(start),
+            accumulated=xp.zeros_like(start),
             inbox=self.place.put(np.zeros((links, *start.shape[1:]))),
             total=xp.zeros_like(start),
             lasting=xp.zeros_like(start),
             recent=(xp.zeros_like(start),) * depth,
             share=peers + FIRST_SHARE,
             motion=peers,
-            least=peers + np.inf,
+            lowest=peers + np.inf,
             highest=peers,
-            turn=self.place.put(np.zeros(())),
+            rounds_done=self.place.put(np.zeros(())),
         )
 
     def adapt(self, state: RelayState, residual: Residual) -> RelayState:
-        """A += b·R(S + κP): what a peer does before it sends."""
+        """Return the state after A += b·R(S + κP), the local step before sending."""
         reflex = self._reflex(state.recent)
         change = self.boost * residual(self.read(state) + state.share[:, None, None] * reflex)
         return state._replace(
-            own=state.own + change, recent=(change, *state.recent[:-1])
+            accumulated=state.accumulated + change, recent=(change, *state.recent[:-1])
         )  # less r̄, once it is known
 
     def messages(self, state: RelayState) -> Array:
-        """M_{v→u} on every link: [E, C, K]."""
-        behind = state.own + self._gathered(state.inbox)
+        """Return M_{v→u} on every link: [E, C, K]."""
+        behind = state.accumulated + self._gathered(state.inbox)
         return behind[self.tree.sender, ...] - state.inbox[self.tree.reverse, ...]
 
     def hear(self, state: RelayState, inbox: Array) -> RelayState:
-        """Take in what arrived; a link that stayed silent keeps its last matrix."""
+        """Return the state after receiving messages [E, C, K]; a silent link keeps its last matrix."""
         xp, tree = array_namespace(inbox), self.tree
-        turn = xp.asarray(state.turn + 1.0)
-        total = state.own + self._gathered(inbox)
+        round_index = xp.asarray(state.rounds_done + 1.0)
+        total = state.accumulated + self._gathered(inbox)
         network = (total - state.total) / tree.nodes
         change, lasting = state.recent[0], state.lasting
-        if turn > 1:
+        if round_index > 1:
             lasting = lasting + FOLLOW * ((change - network) - lasting)
         motion = FORGET * state.motion + (1 - FORGET) * xp.sqrt(xp.sum(network**2, axis=(1, 2)))
-        least, share, highest = state.least, state.share, xp.maximum(state.highest, motion)
-        if turn >= 4 + tree.beyond.shape[1] / 2:
-            grows = (motion > GROWTH * least) & (motion > OF_HIGHEST * highest)
+        lowest, share, highest = state.lowest, state.share, xp.maximum(state.highest, motion)
+        if round_index >= 4 + tree.beyond.shape[1] / 2:
+            grows = (motion > GROWTH * lowest) & (motion > OF_HIGHEST * highest)
             share = xp.where(grows, xp.clip(share + SHARE_STEP, None, LARGEST_SHARE), share)
-            least = xp.minimum(least, motion)
+            lowest = xp.minimum(lowest, motion)
         recent = (change - lasting, *state.recent[1:])
         return RelayState(
-            state.start, state.own, inbox, total, lasting, recent, share, motion, least, highest, turn
+            state.start,
+            state.accumulated,
+            inbox,
+            total,
+            lasting,
+            recent,
+            share,
+            motion,
+            lowest,
+            highest,
+            round_index,
         )
 
     def read(self, state: RelayState) -> Array:
+        """Return S = S⁰ + G/n: [N, C, K]."""
         return state.start + state.total / self.tree.nodes
 
     def _reflex(self, recent: tuple[Array, ...]) -> Array:
-        """P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago), a few peers at a time, which stay in cache: [N, C, K]."""
+        """Return P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago): [N, C, K]; blocks of peers stay in cache."""
         xp, beyond = array_namespace(recent[0]), self._beyond[:, :, None, None]
         nodes, classes, size = recent[0].shape
-        together = max(1, IN_CACHE // (classes * size)) if self.place.device is None else nodes
-        parts = []
-        for first in range(0, nodes, together):
-            some = slice(first, first + together)
-            total = recent[0][some, ...] * beyond[some, 0, ...]
+        batch = max(1, IN_CACHE // (classes * size)) if self.place.device is None else nodes
+        blocks = []
+        for first in range(0, nodes, batch):
+            block = slice(first, first + batch)
+            total = recent[0][block, ...] * beyond[block, 0, ...]
             for age, change in enumerate(recent[1:], start=1):
-                total += change[some, ...] * beyond[some, age, ...]
-            parts.append(total)
-        return xp.concat(parts)
+                total += change[block, ...] * beyond[block, age, ...]
+            blocks.append(total)
+        return xp.concat(blocks)
 
     def _gathered(self, inbox: Array) -> Array:
-        """Σ over a peer's links of what came in: [E, C, K] -> [N, C, K]."""
+        """Return the sum of each peer's incoming messages: [E, C, K] -> [N, C, K]."""
         links, classes, size = inbox.shape
-        return (self._gathering @ inbox.reshape(links, classes * size)).reshape(-1, classes, size)
+        return (self._incidence @ inbox.reshape(links, classes * size)).reshape(-1, classes, size)
 
     @cached_property
-    def _gathering(self) -> Any:
-        """[N, E]: 1 where a link ends."""
+    def _incidence(self) -> Any:
+        """The incidence matrix [N, E]: 1 where a link ends."""
         links = np.arange(len(self.tree.receiver))
-        ones = csr_array(
+        indicator = csr_array(
             (np.ones(links.size), (self.tree.receiver, links)), shape=(len(self.tree.beyond), links.size)
         )
-        return self.place.put_matrix(ones)
+        return self.place.put_matrix(indicator)
 
     @cached_property
     def _beyond(self) -> Array:
@@ -228,7 +240,7 @@ class Relay:
 def first_residual(
     features: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """R_v at the common start, and w_v, its unbiased variance within the peer's rows: [..., C, K], [...].
+    """Return R_v at the common start, and w_v, its unbiased variance over the peer's rows: [..., C, K], [...].
 
     Φ [..., n, K], Y [..., n, C], W [..., C, K].
     """
@@ -242,12 +254,12 @@ def first_residual(
 
 
 def difference_ratio(change: np.ndarray, within: np.ndarray, links: csr_array) -> float:
-    """F = Σ_links ‖R_v − R_u‖² / Σ_links (w_v + w_u), of the first residuals [N, C, K] and their variances [N].
+    """Return F = Σ_links ‖R_v − R_u‖² / Σ_links (w_v + w_u), from the first residuals [N, C, K] and variances [N].
 
-    About 1 where peers' rows are drawn alike, well above where their data differ.
+    About 1 where all peers' rows come from one distribution, well above 1 where their data differ.
     """
     receiver, sender = links.nonzero()
-    apart = sum(
+    between = sum(
         float(((change[v] - change[u]) ** 2).sum()) for v, u in zip(receiver, sender, strict=True) if v < u
     )
-    return 2 * apart / max(float((within[receiver] + within[sender]).sum()), float(np.finfo(float).tiny))
+    return 2 * between / max(float((within[receiver] + within[sender]).sum()), float(np.finfo(float).tiny))

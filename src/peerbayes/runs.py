@@ -1,4 +1,4 @@
-"""What a simulation gives: every peer's model, its errors by round, and the references beside them."""
+"""The result of a simulation: every peer's model, its errors by round, and reference errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("round", "node", "train_error", "test_error", "soft_error", "disagree
 REFERENCES = tuple(f"{kind}_{who}" for who in ("rc", "ml", "local") for kind in ("train", "test"))
 SPENT = ("sigma", "rounds", "epsilon", "delta", "rho")
 RUN_FILE = "run.peerbayes"
-LIVE_FILE = "live.sqlite"  # what a simulation writes while it goes on
+LIVE_FILE = "live.sqlite"  # written while a simulation runs
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Run:
     """A finished simulation."""
 
     configuration: dict[str, Any]
-    """The settings it was made with."""
+    """The settings of the simulation."""
     schema: Schema
-    """What columns and classes are, in the units of the peers' rows."""
+    """Columns and classes, in the units of the peers' rows."""
     layout: Family
-    """The family, as it lies in `stats`."""
+    """The family, with the layout of `stats`."""
     stats: np.ndarray
-    """[N, C, K] what each peer would predict with: statistics, or natural weights for strategies that learn those."""
+    """[N, C, K] each peer's model: statistics, or natural weights for strategies that learn those."""
     records: np.ndarray = field(repr=False)
     """[rows, 8] the history, in the order of `COLUMNS`."""
     references: dict[str, float]
@@ -43,21 +43,21 @@ class Run:
     sizes: np.ndarray = field(repr=False)
     """[N] rows of each peer."""
     of_weights: bool = False
-    """Whether the strategy learned natural weights, and no statistics."""
+    """Whether the strategy learned natural weights instead of statistics."""
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
-    """What the time was spent on: rounds, evaluation, references."""
+    """Time by activity: rounds, evaluation, references."""
     links: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
-    """[E, 2] who was linked with whom in the last round, each pair once; absent peers are there, too."""
+    """[E, 2] the links of the last round, each pair once, absent peers included."""
     outcomes: dict[str, Outcome] = field(default_factory=dict, repr=False)
-    """What predictions at the end look like: of "peers" and, with references, of "rc" and "ml"."""
+    """Confusion matrix and reliability at the end: of "peers" and, with references, of "rc" and "ml"."""
     made: dict[str, str] = field(default_factory=dict, repr=False)
-    """When, and by which versions."""
+    """When the run was made, and with which versions."""
     spent: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)), repr=False)
-    """[N, 5] what each peer spent of its privacy, in the order of `SPENT`; no rows without privacy."""
+    """[N, 5] each peer's privacy spending, in the order of `SPENT`; no rows without privacy."""
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
-    """Peers that lied; what is told of peers is told of the others."""
+    """Peers that lied; figures of peers are those of the others."""
     rejected: dict[str, int] = field(default_factory=dict, repr=False)
-    """Messages that receivers refused, by what they broke; empty where nothing was checked (no robust, no attack)."""
+    """Rejected messages by reason; empty where nothing was checked (no robust, no attack)."""
 
     @property
     def history(self) -> Any:
@@ -81,34 +81,37 @@ class Run:
         return frame.rename_axis("node")
 
     def summary(self) -> dict[str, float]:
-        """Errors at the end: mean and standard deviation over honest peers, RC and ML beside them, and the gaps.
+        """Return errors at the end: mean and standard deviation over honest peers, those of RC and ML, and gaps.
 
-        What was not computed is NaN: test errors without test rows, references without `references`.
+        Values that were not computed are NaN: test errors without test rows, references without `references`.
         With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
         rows, `attackers` says how many lied, and `rejected` how many messages were refused.
         """
         records = self._honest
         last = records[records[:, 0] == records[:, 0].max()]
-        column = {name: last[:, place] for place, name in enumerate(COLUMNS)}
-        told = {"rounds": float(last[0, 0]), "peers": float(len(last))}
+        column = {name: last[:, index] for index, name in enumerate(COLUMNS)}
+        summary = {"rounds": float(last[0, 0]), "peers": float(len(last))}
         for kind in ("train", "test"):
             errors = column[f"{kind}_error"]
-            told[f"{kind}_error"], told[f"{kind}_std"] = float(errors.mean()), float(errors.std())
+            summary[f"{kind}_error"], summary[f"{kind}_std"] = float(errors.mean()), float(errors.std())
             for reference in ("rc", "ml", "local"):
-                told[f"{kind}_{reference}"] = self.references.get(f"{kind}_{reference}", math.nan)
-                told[f"{kind}_gap_{reference}"] = told[f"{kind}_error"] - told[f"{kind}_{reference}"]
-        told["disagreement"] = float(column["disagreement"].mean())
-        told["bytes_per_peer"] = float(column["bytes"].mean())
-        told["floored"] = float(column["floored"].mean())
+                summary[f"{kind}_{reference}"] = self.references.get(f"{kind}_{reference}", math.nan)
+                summary[f"{kind}_gap_{reference}"] = summary[f"{kind}_error"] - summary[f"{kind}_{reference}"]
+        summary["disagreement"] = float(column["disagreement"].mean())
+        summary["bytes_per_peer"] = float(column["bytes"].mean())
+        summary["floored"] = float(column["floored"].mean())
         if len(self.spent):
-            told["epsilon"] = float(self.spent[:, SPENT.index("epsilon")].max())
+            summary["epsilon"] = float(self.spent[:, SPENT.index("epsilon")].max())
         if self.rejected:
-            told |= {"attackers": float(self.attackers.size), "rejected": float(sum(self.rejected.values()))}
-        told |= {f"seconds_{what}": seconds for what, seconds in self.seconds.items()}
-        return told
+            summary |= {
+                "attackers": float(self.attackers.size),
+                "rejected": float(sum(self.rejected.values())),
+            }
+        summary |= {f"seconds_{activity}": seconds for activity, seconds in self.seconds.items()}
+        return summary
 
     def classifier(self, node: int) -> Any:
-        """The estimator of the peer `node`, counted from 0."""
+        """Return the estimator of the peer `node`, counted from 0."""
         if self.of_weights:
             raise ValueError(
                 f"{self.configuration['strategy']} learns weights, not statistics: there is no generative classifier. "
@@ -121,17 +124,17 @@ class Run:
         return ESTIMATOR_OF[self.layout.name].from_statistics(self.statistics(node))
 
     def statistics(self, node: int) -> Statistics:
-        """What the peer `node` would predict with, and what its numbers mean."""
+        """Return the statistics of the peer `node`, with their schema and family."""
         return Statistics.of_model(self.stats[node], self.schema, self.layout, float(self.sizes.sum()))
 
     def report(self, path: str | Path) -> Path:
-        """Write one HTML page to `path` that shows everything, and opens without a network; the extra `report`."""
+        """Write one self-contained HTML report of the run to `path`; needs the extra `report`."""
         from importlib import import_module
 
         return Path(import_module("peerbayes.report").write(path, [self]))  # a call upwards
 
     def save(self, folder: str | Path) -> None:
-        """Write the run to a folder, where it takes the place of what was written live; `Run.load` reads it."""
+        """Write the run to a `folder`, where it replaces the live file; `Run.load` reads it."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         header = {
@@ -192,24 +195,24 @@ class Run:
 
 
 def as_json(summary: dict[str, float]) -> dict[str, float | None]:
-    """A summary as JSON can hold it: what was not computed is null."""
+    """Return a summary as JSON can hold it: null for values that were not computed."""
     return {name: value if math.isfinite(value) else None for name, value in summary.items()}
 
 
 def forget_live(folder: Path) -> None:
-    """Remove what a simulation wrote while it went on."""
+    """Remove the live file of a simulation."""
     for end in ("", "-wal", "-shm"):
         (folder / f"{LIVE_FILE}{end}").unlink(missing_ok=True)
 
 
-def record(turn: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarray:
-    """A row for each peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
+def record(round_index: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarray:
+    """Return a row per peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
     nodes = sent.size
-    return np.stack([np.full(nodes, float(turn)), np.arange(nodes), *figures[:4], sent, figures[4]], 1)
+    return np.stack([np.full(nodes, float(round_index)), np.arange(nodes), *figures[:4], sent, figures[4]], 1)
 
 
 def history_of(records: np.ndarray) -> Any:
-    """Records [rounds × peers, figures] as a DataFrame."""
+    """Return records [rounds × peers, 8] as a DataFrame."""
     import pandas as pd
 
     frame = pd.DataFrame(records, columns=list(COLUMNS))

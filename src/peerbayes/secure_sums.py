@@ -1,9 +1,9 @@
-"""Sums of messages in fixed point, as secure sums make them: what real peers and the simulator have in common.
+"""Sums of messages in fixed point, as secure sums need them, for real peers and the simulator alike.
 
     fix(x) = round(2³² x)  as int64          Σ_u fix(a_vu φ_u) / 2³²  is  Σ_u a_vu φ_u  to |A|·2⁻³³ an entry
 
-Integers modulo 2⁶⁴ can be masked perfectly, floats cannot; `peers.masks` does that. Here is what it does to numbers. A
-receiver needs every message of its group A: with one missing it keeps its own.
+Integers modulo 2⁶⁴ can be masked perfectly, floats cannot; `peers.masks` masks them, this module does the arithmetic. A
+receiver needs every message of its group A: if one is missing, it keeps its own.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ LARGEST = (
     2.0**30
 )  # of a group's sum: 2⁶² in fixed point, far enough from 2⁶³ to see a sum that wrapped around
 
-# Fewest neighbours of a receiver. The sum of one is that one; of two, each of them can take off its own.
+# Fewest neighbours of a receiver. A sum of one message is that message; of two, each sender can subtract its own.
 MIN_GROUP = 3
 
 # Strategies whose messages keep their sums over classes, where no completed value moves them.
 CONSERVING = ("crc", "exact", "tracking", "dsgd")
 SUMMING = (*CONSERVING, "consensus-ml", "local")
-"""Strategies that use nothing but Σ_u a_vu φ_u of what they hear."""
+"""Strategies that need only Σ_u a_vu φ_u of the messages that they receive."""
 
 
 def fixed(values: np.ndarray, members: int) -> np.ndarray:
-    """round(2³² x) as int64, of numbers that `members` of a group may add up: ValueError above 2³⁰/members."""
+    """Return round(2³² x) as int64, for a sum over `members` of a group; ValueError from 2³⁰/members on."""
     largest = float(np.abs(values).max(initial=0.0))
     if not largest < LARGEST / members:  # also where it is NaN
         raise ValueError(
@@ -43,42 +43,42 @@ def fixed(values: np.ndarray, members: int) -> np.ndarray:
 
 
 def unfixed(total: np.ndarray) -> np.ndarray:
-    """A sum in fixed point as float64; unsigned words are taken modulo 2⁶⁴."""
+    """Return a sum in fixed point as float64; unsigned words are taken modulo 2⁶⁴."""
     return total.astype(np.int64).astype(np.float64) * 2.0**-BITS
 
 
 def rounding(members: int, terms: int) -> float:
-    """How far a sum of `terms` entries of a group's sum can be from what it stands for: each is off by 2⁻³³."""
+    """Return the largest rounding error of a sum of `terms` entries of a group's sum: each message is off by 2⁻³³."""
     return members * terms * 2.0 ** -(BITS + 1)
 
 
 def projected(
-    total: np.ndarray, own: np.ndarray, share: float, conserved: bool, cells: Iterable[slice]
+    total: np.ndarray, message: np.ndarray, share: float, conserved: bool, cells: Iterable[slice]
 ) -> np.ndarray:
-    """The sum [..., C, K], with what rounding to fixed point did to its invariants taken off.
+    """Return the sum [..., C, K] projected onto its invariants, which rounding to fixed point violates slightly.
 
-        Σ_c total = share·Σ_c own          Σ_k∈cells total[c, k] = total[c, 0]
+        Σ_c total = share·Σ_c message          Σ_k∈cells total[c, k] = total[c, 0]
 
-    own         the receiver's own message, which has the same class sums as every other
-    share       Σ_u a_vu of those summed
-    conserved   whether class sums are conserved at all
+    message     the receiver's own message, which has the same class sums as every other
+    share       Σ_u a_vu over the summed messages
+    conserved   whether class sums are conserved
     cells       columns of φ of each discrete feature that is never missing
 
-    `exact` integrates what it is given twice; over many rounds the rounding would show in its invariants. The nearest
-    matrix is taken in both steps, and the second leaves class sums alone.
+    `exact` integrates its input twice; over many rounds the rounding would show in its invariants. Both steps take the
+    nearest matrix, and the second does not change class sums.
     """
     if conserved:
-        off = total.sum(axis=-2, keepdims=True) - share * own.sum(axis=-2, keepdims=True)
+        off = total.sum(axis=-2, keepdims=True) - share * message.sum(axis=-2, keepdims=True)
         total = total - off / total.shape[-2]
-    for place in cells:
-        off = total[..., place].sum(axis=-1, keepdims=True) - total[..., :1]
-        total[..., place] -= off / (place.stop - place.start)
+    for columns in cells:
+        off = total[..., columns].sum(axis=-1, keepdims=True) - total[..., :1]
+        total[..., columns] -= off / (columns.stop - columns.start)
     return total
 
 
 @dataclass(frozen=True, eq=False)
 class SecureSums:
-    """What every simulated receiver makes of a round, given the network that all agreed on."""
+    """Secure sums at every simulated receiver, given the network that all agreed on."""
 
     links: csr_array  # [N, N]
     mixing: str  # the name of the weights a
@@ -92,27 +92,27 @@ class SecureSums:
             raise ValueError(
                 f"peer {small[0]} has {degrees[small[0]]} neighbours"
                 + (f", and {small.size - 1} more peers have too few" if small.size > 1 else "")
-                + f"; secure sums need {MIN_GROUP} or more at every peer: take a network with more links, such as "
+                + f"; secure sums need {MIN_GROUP} or more at every peer: use a network with more links, such as "
                 "'regular-4', or leave out secure_sum"
             )
 
     @cached_property
     def weights(self) -> csr_array:
-        """a [N, N]."""
+        """The mixing weights a: [N, N]."""
         return getattr(topologies, self.mixing)(self.links)
 
-    def mixed(self, present: csr_array, kept: np.ndarray | None, message: np.ndarray) -> np.ndarray:
-        """a_vv φ_v + Σ_u a_vu φ_u in fixed point, or φ_v where a message is missing: [N, …, C, K] -> [N, …, C, K].
+    def mixed(self, present: csr_array, delivered: np.ndarray | None, message: np.ndarray) -> np.ndarray:
+        """Return a_vv φ_v + Σ_u a_vu φ_u in fixed point, or φ_v if a message is missing: [N, …, C, K] -> [N, …, C, K].
 
-        present   the links of this round [N, N]: whoever is away has none
-        kept      which stored entries of `weights` bring a message in time [E]; None: all
+        present     the links of this round [N, N]: absent peers have none
+        delivered   which stored entries of `weights` deliver a message in time [E]; None: all
         """
         weights, mixed = self.weights, message.copy()
-        all_here = np.diff(present.indptr) == np.diff(self.links.indptr)
-        for peer in np.flatnonzero(all_here):
+        all_present = np.diff(present.indptr) == np.diff(self.links.indptr)
+        for peer in np.flatnonzero(all_present):
             entries = np.arange(weights.indptr[peer], weights.indptr[peer + 1])
             entries = entries[weights.indices[entries] != peer]
-            if kept is not None and not kept[entries].all():
+            if delivered is not None and not delivered[entries].all():
                 continue
             total = np.zeros(message.shape[1:], dtype=np.int64)
             for entry in entries:

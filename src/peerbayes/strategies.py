@@ -1,15 +1,15 @@
-"""How peers learn together: a strategy is a value with four pure functions, the same for a simulation and a real peer.
+"""Strategies of learning together: values with four pure functions, the same in a simulation and a real peer.
 
     state   = strategy.begin(start, residual)        before the first round
-    message = strategy.message(state)                what goes to every neighbour
+    message = strategy.message(state)                sent to every neighbour
     mixed   = Σ_u a_vu message_u                     the driver combines what arrived; `mixing` names the weights a
     state   = strategy.step(state, mixed, residual)
     stats   = strategy.read(state)                   the statistics of the peer's model
 
 `residual(S)` is R_v(S), from the peer's own rows: [..., C, K] -> [..., C, K], a new array that the strategy may use up;
 a leading axis is all peers at once.
-Weight of a neighbour that was not heard goes to the peer itself. Class sums of S are conserved by all of them, unless
-values are missing that the family completes.
+The weight of a neighbour whose message is missing goes to the peer itself. All strategies conserve the class sums of S,
+unless values are missing that the family completes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peerbayes.core import Array
 
 Residual = Callable[[Array], Array]
 
-# ρ of `exact` where messages get lost or late, or peers are away; and where messages may be false.
+# ρ of `exact` where messages get lost or late, or peers are absent; and where messages may be false.
 LOSSY_MEMORY, ROBUST_MEMORY = 0.97, 0.9
 
 # The share of the rounds that the read-out of `exact` averages where there is noise.
@@ -32,7 +32,7 @@ NOISY_WINDOW = 0.5
 
 
 class Strategy(Protocol):
-    """What a driver asks of a strategy."""
+    """The interface that a driver needs."""
 
     @property
     def name(self) -> str: ...
@@ -46,7 +46,7 @@ class Strategy(Protocol):
 
     @property
     def takes_old(self) -> bool:
-        """Whether a neighbour's message of the round before is better than none: not where messages are differences."""
+        """Whether a neighbour's message of the previous round is better than none: not if messages are differences."""
 
     def begin(self, start: Array, residual: Residual) -> Any: ...
     def message(self, state: Any) -> Array: ...
@@ -92,7 +92,7 @@ class CRC(_Simple):
 
 @dataclass(frozen=True)
 class Local(_Simple):
-    """No collaboration: each peer calibrates alone."""
+    """No collaboration: each peer calibrates on its own rows."""
 
     name: ClassVar[str] = "local"
     mixing: ClassVar[str] = "none"
@@ -121,7 +121,7 @@ class DSGD(_Simple):
     of_weights: ClassVar[bool] = True
 
     rate: float = 1.0
-    """What R is multiplied by: 1 / (rows of a peer · half the mean of ‖φ‖²) is always stable."""
+    """The step size, a factor of R: 1 / (rows of a peer · half the mean of ‖φ‖²) is always stable."""
 
     def begin(self, start: Array, residual: Residual) -> Array:
         return array_namespace(start).zeros_like(start)
@@ -131,12 +131,12 @@ class DSGD(_Simple):
 
 
 class ExactState(NamedTuple):
-    """What `Exact` remembers."""
+    """The state of `Exact`."""
 
     adapted: Array  # [..., C, K] ψ of the last round
     sent: Array  # [..., C, K] φ, the message of the coming round
     recent: tuple[Array, ...]  # window × [..., C, K] S of the last rounds, the newest first
-    heard: Array  # [...] rounds taken so far, at most `window`
+    heard: Array  # [...] rounds so far, at most `window`
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Exact:
 
     The model is θ of the mean of S over the last `window` rounds; b = T/(T − (window − 1)/2) makes up for its lag.
     A mode with eigenvalue λ of the mixing matrix obeys r² − 2λr + λ = 0, so it is stable for λ > −1/3: the weights
-    `stable` see to that for any network. ρ below 1 damps what lost messages leave behind.
+    `stable` see to that for any network. ρ below 1 damps the errors that lost messages leave behind.
     """
 
     name: ClassVar[str] = "exact"
@@ -157,8 +157,8 @@ class Exact:
 
     rounds: int = 64
     memory: float = 1.0
-    """ρ: 1 on reliable links, 0.97 where messages get lost, 0.9 where some may be false: S − ψ integrates what a false
-    message did to the mean, and goes on doing it once its sender is cut off; ρ forgets it in 1/(1 − ρ) rounds."""
+    """ρ: 1 on reliable links, 0.97 where messages get lost, 0.9 where some may be false: S − ψ integrates the error of
+    a false message, also after its sender is cut off; ρ forgets it in 1/(1 − ρ) rounds."""
     averaged: int | None = None
     """Rounds that the read-out averages; None: an eighth of them, at most six. Half of them where there is noise."""
 
@@ -173,7 +173,7 @@ class Exact:
 
     @property
     def boost(self) -> float:
-        """b."""
+        """b, which makes up for the lag of the read-out."""
         return self.rounds / (self.rounds - (self.window - 1) / 2)
 
     def begin(self, start: Array, residual: Residual) -> ExactState:
@@ -202,7 +202,7 @@ class Exact:
 
 
 class TrackingState(NamedTuple):
-    """What `Tracking` remembers."""
+    """The state of `Tracking`."""
 
     stats: Array  # [..., C, K] S
     track: Array  # [..., C, K] the peer's estimate of the network's mean residual
@@ -236,7 +236,7 @@ class Tracking:
 
 
 def _added(change: Array, stats: Array, factor: float = 1.0) -> Array:
-    """S + factor·change, in the memory of `change`, which nobody else holds: large networks have none to spare."""
+    """Return S + factor·change, in the memory of `change`, which the caller owns: it saves a copy per peer."""
     if factor != 1.0:
         change *= factor
     change += stats

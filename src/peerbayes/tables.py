@@ -1,6 +1,6 @@
 """A user's X, read column by column: a pandas DataFrame or a two-dimensional array.
 
-A column is read as one of two things, never copied wholesale:
+A column is read as one of two types, without copying the table:
 
     numbers   a float, integer or boolean array; NaN is missing
     objects   an object array of text, numbers or booleans; None and NaN are missing
@@ -20,16 +20,16 @@ from peerbayes.errors import SchemaError
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns over a DataFrame (`frame`) or an array (`array`); the other one is None."""
+    """Named columns of a DataFrame (`frame`) or an array (`array`); the other one is None."""
 
     names: tuple[str, ...]
     rows: int
     frame: Any = None
     array: np.ndarray | None = None
     labels: tuple[Any, ...] = ()
-    """What the DataFrame itself calls its columns; names are these as text."""
+    """The DataFrame's own column labels; `names` are these as text."""
     numbers: np.ndarray | None = None
-    """Which rows of the user's table these are, where some were left out."""
+    """The row numbers in the user's table, where some rows were left out."""
 
     @classmethod
     def of(cls, X: Any) -> Table:
@@ -84,7 +84,7 @@ class Table:
         return all(isinstance(dtype, np.dtype) and dtype.kind in "fiub" for dtype in self.frame.dtypes)
 
     def part(self, start: int, stop: int) -> Table:
-        """Rows start to stop, as a view."""
+        """Return rows start to stop, as a view."""
         stop = max(start, min(stop, self.rows))
         numbers = np.arange(start, stop) if self.numbers is None else self.numbers[start:stop]
         if self.array is not None:
@@ -92,30 +92,30 @@ class Table:
         return replace(self, rows=stop - start, frame=self.frame.iloc[start:stop], numbers=numbers)
 
     def take(self, rows: np.ndarray) -> Table:
-        """The rows where `rows` is true, copied."""
+        """Return a copy of the rows where `rows` is true."""
         numbers = np.flatnonzero(rows)
         if self.array is not None:
             return replace(self, rows=numbers.size, array=self.array[rows], numbers=numbers)
         return replace(self, rows=numbers.size, frame=self.frame.loc[rows], numbers=numbers)
 
     def number(self, row: int) -> int:
-        """What the user counts this row as."""
+        """Return the number of a row in the user's table."""
         return row if self.numbers is None else int(self.numbers[row])
 
     @cached_property
     def _dtypes(self) -> list[Any]:
-        """Of the DataFrame's columns: pandas makes them anew each time."""
+        """Types of the DataFrame's columns, cached: pandas computes them at each access."""
         return list(self.frame.dtypes)
 
     def declared(self, column: int) -> list[Any] | None:
-        """The categories that a pandas categorical column declares, seen or not; None for any other column."""
+        """Return the categories that a pandas categorical column declares, present or not; None for other columns."""
         if self.frame is None:
             return None
         dtype = self._dtypes[column]
         return list(dtype.categories) if getattr(dtype, "name", "") == "category" else None
 
     def column(self, column: int) -> np.ndarray:
-        """One column: an array of numbers, or an object array whose missing values are None or NaN."""
+        """Return one column: an array of numbers, or an object array whose missing values are None or NaN."""
         if self.array is not None:
             values = self.array[:, column]
             return values.astype(object) if values.dtype.kind == "U" else values
@@ -138,14 +138,14 @@ class Table:
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """Numbers of a type and byte order that every part of the project reads."""
+    """Return the array in native byte order, floats as float32 or float64."""
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
         return array.astype(np.float64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def missing_of(values: np.ndarray) -> np.ndarray:
-    """Where a column's value is missing: [n] -> [n] booleans."""
+    """Return where a column's values are missing: [n] -> [n] booleans."""
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind != "O":
@@ -156,7 +156,7 @@ def missing_of(values: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(values: np.ndarray, name: str) -> np.ndarray:
-    """A continuous column as float64, NaN where missing; text that is no number is refused by name."""
+    """Return a continuous column as float64, NaN where missing; text that is not a number is refused."""
     if values.dtype.kind != "O":
         return np.asarray(values, dtype=np.float64)
     missing = missing_of(values)
@@ -172,7 +172,7 @@ def numbers_of(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _first_text(values: np.ndarray) -> Any:
-    """The first value that is no number."""
+    """Return the first value that is not a number."""
     for value in values:
         try:
             float(value)

@@ -1,4 +1,4 @@
-"""TOML: files read whole, or refused in a sentence with the line of a mistake; texts and keys written."""
+"""Read TOML files, with errors that name the line of a mistake, and write TOML strings and keys."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from peerbayes.errors import ConfigurationError, PeerbayesError
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 
-# Bytes of a file that people write. Python's parser takes seconds for this many, and more are some other file.
+# The most bytes of a TOML file. Python's parser takes seconds for this many; a larger file is not a settings file.
 LARGEST_FILE = 16 << 20
 
 
 def text_of(path: Path, error: type[PeerbayesError] = ConfigurationError) -> str:
-    """A text file, or `error` that says why it cannot be read."""
+    """Return the content of a text file; raise `error` with the reason if it cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -29,12 +29,12 @@ def text_of(path: Path, error: type[PeerbayesError] = ConfigurationError) -> str
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as problem:
         raise error(
-            f"{path} is no text: byte {problem.start} is not UTF-8. Expected a TOML file"
+            f"{path} is not a text file: byte {problem.start} is not UTF-8. Expected a TOML file"
         ) from problem
 
 
 def table(text: str, where: str, error: type[PeerbayesError] = ConfigurationError) -> dict[str, Any]:
-    """A TOML text, or `error` with the place where it stops making sense."""
+    """Return the table of a TOML text; raise `error` with the position of the first mistake."""
     try:
         return tomllib.loads(text)
     except RecursionError as problem:
@@ -44,14 +44,14 @@ def table(text: str, where: str, error: type[PeerbayesError] = ConfigurationErro
 
 
 def line(text: str, *path: str) -> str:
-    """ ", line N" of the first line that sets the key at `path`, however it is quoted; else nothing."""
+    """Return ", line N" for the first line that sets the key at `path`, however it is quoted; otherwise ""."""
     header: tuple[str, ...] = ()
-    for number, written in enumerate(text.split("\n"), start=1):
+    for number, text_line in enumerate(text.split("\n"), start=1):
         try:
-            content = tomllib.loads(written)
+            content = tomllib.loads(text_line)
         except (ValueError, RecursionError):
             continue
-        if written.lstrip().startswith("["):
+        if text_line.lstrip().startswith("["):
             header = _only_path(content)
         else:
             for name in reversed(header):
@@ -62,23 +62,24 @@ def line(text: str, *path: str) -> str:
 
 
 def string(value: str) -> str:
-    """A text as TOML's basic string."""
+    """Return a text as a TOML basic string."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")  # JSON may hold DEL, TOML may not
 
 
 def key(name: str) -> str:
-    """A name as a TOML key, quoted where it must be."""
+    """Return a name as a TOML key, quoted if necessary."""
     return name if BARE.fullmatch(name) else string(name)
 
 
 def _only_path(content: dict[str, Any]) -> tuple[str, ...]:
-    """The keys of a table's header: {"a": {"b": {}}} gives a, b."""
+    """Return the keys of a table's header: {"a": {"b": {}}} gives a, b."""
     for name, inside in content.items():
         return (name, *(_only_path(inside) if isinstance(inside, dict) else ()))
     return ()
 
 
 def _holds(content: Any, path: tuple[str, ...]) -> bool:
+    """Return whether nested tables have a key at `path`."""
     for name in path:
         if not isinstance(content, dict) or name not in content:
             return False

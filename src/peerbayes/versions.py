@@ -1,4 +1,4 @@
-"""What a result was made with: the version and commit of this package, and those of what it stands on."""
+"""The provenance of a result: the version and commit of this package, and the versions of its dependencies."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-CHANGED = " changed"  # ends the version of code with changes that no commit holds
+CHANGED = " changed"  # ends the version of code with uncommitted changes
 STANDS_ON = ("numpy", "scipy", "scikit-learn", "pandas")
 
 
 @cache
 def code_version() -> str:
-    """The version of this package, and the commit where it lies in a repository."""
+    """Return the version of this package and, in a repository, the commit."""
     from peerbayes import __version__
 
     root = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def code_version() -> str:
 
 
 def made() -> dict[str, str]:
-    """When a run was made, and by which versions."""
+    """Return the time and the versions that a run is made with."""
     return {
         "began": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "peerbayes": code_version(),
@@ -37,6 +37,6 @@ def made() -> dict[str, str]:
     }
 
 
-def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+def _git(root: Path, *arguments: str) -> str:
+    process = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    return process.stdout.strip()

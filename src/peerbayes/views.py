@@ -1,4 +1,4 @@
-"""What there is to see of a run, finished or not: the peers' curves, how peers spread, the network, the model."""
+"""The data that is shown of a run, finished or not: the peers' curves, their spread, the network, the model."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from peerbayes.runs import COLUMNS, Run
 from peerbayes.schema import Schema
 from peerbayes.statistics import Statistics
 
-# What is shown of every peer and round.
+# Figures shown of every peer and round.
 CURVES = ("test_error", "train_error", "soft_error", "disagreement", "bytes")
 
-# What is told of all peers together: columns of `View.spread`.
+# Figures over all peers: columns of `View.spread`.
 LEVELS = ("mean", "least", "5 %", "25 %", "median", "75 %", "95 %", "most")
 
-# Peers times rounds whose curves are held.
+# The most peers times rounds whose curves are kept.
 HELD = 1 << 20
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Who depends on whom in a Bayesian network, beside the class."""
+    """The dependencies between the columns of a Bayesian network, besides the class."""
 
     names: tuple[str, ...]
-    """[D] of the columns, continuous ones first."""
+    """[D] names of the columns, continuous ones first."""
     continuous: int
-    """How many of them are continuous."""
+    """Number of continuous columns."""
     parents: Parents
-    """[D] the columns that each depends on, by number."""
+    """[D] the parents of each column, by number."""
     label: str
-    """What the class is called."""
+    """The name of the class."""
 
     @classmethod
     def of(cls, schema: Schema, family: Family) -> Structure | None:
-        """Of a family with the columns of a schema; None where it is no Bayesian network."""
+        """Return the structure of a family with the columns of a schema; None if it is not a Bayesian network."""
         if not isinstance(family, BayesNet):
             return None
         return cls(tuple(columns_of(schema)), family.continuous, family.parents, schema.label)
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Structure:
-        """What `dataclasses.asdict` told, after JSON."""
-        parents = tuple(tuple(map(int, own)) for own in told["parents"])
-        return cls(tuple(told["names"]), int(told["continuous"]), parents, str(told["label"]))
+    def from_json(cls, fields: dict[str, Any]) -> Structure:
+        """Return the structure from its fields, as JSON has them."""
+        parents = tuple(tuple(map(int, column_parents)) for column_parents in fields["parents"])
+        return cls(tuple(fields["names"]), int(fields["continuous"]), parents, str(fields["label"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +60,9 @@ class View:
     title: str
     configuration: dict[str, Any]
     made: dict[str, str]
-    """When, and by which versions."""
+    """When the run was made, and with which versions."""
     total: int
-    """Rounds in all."""
+    """Total number of rounds."""
     turn: int
     """Rounds done."""
     rounds: np.ndarray
@@ -70,7 +70,7 @@ class View:
     peers: np.ndarray
     """[P] numbers of the peers that have curves: all, or a sample."""
     curves: dict[str, np.ndarray]
-    """[T, P] by name, see `CURVES`."""
+    """[T, P] by name: see `CURVES`."""
     spread: dict[str, np.ndarray]
     """[T, 8] over all N peers by name, see `LEVELS`."""
     last: dict[str, np.ndarray]
@@ -78,19 +78,19 @@ class View:
     sizes: np.ndarray
     """[N] rows of each peer."""
     links: np.ndarray
-    """[E, 2] who is linked with whom, each pair once."""
+    """[E, 2] the links, each pair once."""
     names: tuple[str, ...] | None = None
-    """[N] what peers are called; None: by their numbers."""
+    """[N] names of the peers; None: their numbers."""
     references: dict[str, float] = field(default_factory=dict)
-    """Errors beside the peers': train and test, of rc, ml and local."""
+    """Reference errors: train and test, of rc, ml and local."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """What predictions look like: of "peers", "rc" and "ml"."""
+    """Confusion matrix and reliability of "peers", "rc" and "ml"."""
     statistics: Statistics | None = None
-    """Of the model to show; None: there is none yet, or it is not generative."""
+    """The model to show; None: there is none yet, or it is not generative."""
     classes: tuple[Any, ...] = ()
-    """What classes are called; empty while a run goes on."""
+    """Names of the classes; empty while a run goes on."""
     structure: Structure | None = None
-    """Of a Bayesian network; None: the family is none, or nothing is known yet."""
+    """The structure of a Bayesian network; None: the family is not one, or it is not known yet."""
     finished: bool = True
 
     @property
@@ -99,13 +99,13 @@ class View:
 
     @property
     def error(self) -> str:
-        """The curve that errors are read from: test, or training where there are no test rows."""
+        """The name of the error curve: test, or training if there are no test rows."""
         tested = self.spread["test_error"]
         return "test_error" if len(tested) == 0 or np.isfinite(tested).any() else "train_error"
 
     @classmethod
     def of(cls, run: Run, title: str | None = None) -> View:
-        """A finished run; its model is that of the peer with the median error."""
+        """Return the view of a finished run; its model is that of the peer with the median error."""
         rounds = np.unique(run.records[:, 0]).astype(np.int64)
         nodes = len(run.sizes)
         table = run.records.reshape(len(rounds), nodes, len(COLUMNS))
@@ -134,18 +134,18 @@ class View:
         )
 
 
-def sampled(nodes: int, rounds: int, held: int = HELD) -> np.ndarray:
-    """The peers whose curves are held: all, or every 2nd, 4th, 8th…, so that those held later were held before."""
-    most, step = max(1, held // max(rounds, 1)), 1
-    while -(-nodes // step) > most:
+def sampled(nodes: int, rounds: int, limit: int = HELD) -> np.ndarray:
+    """Return the peers whose curves are kept: all, or every 2nd, 4th, 8th…, so that later samples are subsets."""
+    peer_limit, step = max(1, limit // max(rounds, 1)), 1
+    while -(-nodes // step) > peer_limit:
         step *= 2
     return np.arange(0, nodes, step)
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """Mean, least, quantiles and most over peers: [T, N] -> [T, 8], see `LEVELS`.
+    """Return the mean, minimum, quantiles and maximum over peers: [T, N] -> [T, 8], see `LEVELS`.
 
-    Peers that lied have no figures, and do not count.
+    Peers that lied have no figures and do not count.
     """
     honest = ~np.isnan(values).all(axis=0)
     if honest.any():
@@ -155,7 +155,7 @@ def spread(values: np.ndarray) -> np.ndarray:
 
 
 def median_peer(run: Run) -> int:
-    """The peer whose error at the end is the median: the one a model is shown of."""
+    """Return the peer with the median error at the end, whose model is shown."""
     last = run.records[-len(run.sizes) :]
     errors = last[:, COLUMNS.index("test_error")]
     if not np.isfinite(errors).any():
@@ -164,7 +164,7 @@ def median_peer(run: Run) -> int:
 
 
 def titles(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """What to call several runs: by what differs between them, else by the names of their folders."""
+    """Return titles of several runs: a setting that differs between them, else the names of their folders."""
     differing = [
         key for key in runs[0].configuration
         if len({repr(run.configuration.get(key)) for run in runs}) == len(runs)

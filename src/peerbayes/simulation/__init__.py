@@ -1,12 +1,12 @@
 """The parts of `simulate`, in the order it needs them.
 
-asked       what a simulation is asked for
-drawn       what its seed decides: who holds which rows, who hears whom
-population  all peers: their rows, their links, who of them lies
-starts      the statistics that they begin with
+asked       the settings, checked
+drawn       random choices from the seed: the rows of each peer, the network
+population  all peers: their rows, their links, which of them lie
+starts      the initial statistics
 drivers     the strategy over the network, with secure sums or a defence
-judging     the rows that all are judged on
-course      the rounds
-references  what peers alone and a central learner make of the same rows
-clock       what the time was spent on
+judging     evaluation of all peers on the same rows
+course      the loop over rounds
+references  errors of peers on their own and of central learners on the same rows
+clock       time by activity
 """

@@ -1,4 +1,4 @@
-"""What a simulation is asked for: its settings, and which of them do not go together."""
+"""The settings of a simulation, and which of them do not go together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peerbayes.strategies import Strategy
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """The settings that a run tells of, in the order of `simulate`, which says what they mean."""
+    """The settings that a run records, in the order of `simulate`, which explains them."""
 
     family: str
     kinds: Any
@@ -50,13 +50,13 @@ class Asked:
     dtype: str
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Asked:
-        """The settings among the arguments of `simulate`, all of which are checked."""
-        plain = checked(given)
+    def of(cls, arguments: Mapping[str, Any]) -> Asked:
+        """Return the settings among the arguments of `simulate`, after checking all arguments."""
+        plain = checked(arguments)
         return cls(**{setting.name: plain[setting.name] for setting in fields(cls)})
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together before any work starts."""
+        """Refuse settings that do not go together before any work starts."""
         check_sizes(self.rows_per_node, self.nodes, self.partition)
         if (
             self.message_delay
@@ -66,7 +66,7 @@ class Asked:
             raise refusal(
                 "strategy",
                 self.strategy,
-                "one that says by takes_old what it does with late messages, or no message_delay",
+                "one with an attribute takes_old, which says whether it uses late messages, or no message_delay",
             )
         if self.privacy is not None:
             private.refuse(
@@ -76,24 +76,24 @@ class Asked:
         self._check_robust()
         if self.secure_sum and self.checks_messages:
             raise ValueError(
-                "secure_sum hides single messages, which robust and attack judge and forge; choose one"
+                "secure_sum hides single messages, which robust checks and attack forges; choose one of them"
             )
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All settings as JSON can hold them; privacy and attack are told in full."""
-        told: dict[str, Any] = {}
+        """All settings as JSON can hold them; privacy and attack with all fields."""
+        configuration: dict[str, Any] = {}
         for setting in fields(self):
-            told[setting.name] = as_json(getattr(self, setting.name))
+            configuration[setting.name] = as_json(getattr(self, setting.name))
         if self.privacy is not None:
-            told["privacy"] = asdict(self.privacy)
+            configuration["privacy"] = asdict(self.privacy)
         if self.attack is not None:
-            told["attack"] = str(self.attack)
-        return told
+            configuration["attack"] = str(self.attack)
+        return configuration
 
     @cached_property
     def place(self) -> Place:
-        """Where arrays are, and how precise."""
+        """Device and precision of arrays."""
         return Place(self.device, self.dtype)
 
     @property
@@ -103,18 +103,18 @@ class Asked:
 
     @property
     def checks_reports(self) -> bool:
-        """Whether reports before the first round may be false, or are held to what members may report."""
+        """Whether reports before the first round may be false, or are checked against the bounds of members."""
         false = self.attack is not None and self.attack.report is not None
         return self.privacy is None and (self.robust is not None or false)
 
     @property
     def lossy(self) -> bool:
-        """Whether messages or peers are missing at times."""
+        """Whether messages or peers may be missing."""
         return bool(self.message_loss or self.message_delay or self.peers_down)
 
     @property
     def judged_rows(self) -> tuple[int | None, int | None]:
-        """How many training rows and test rows peers are judged on; None: see `metrics.drawn`."""
+        """The number of training rows and test rows that peers are evaluated on; None: see `metrics.drawn`."""
         return both(self.evaluate_rows)
 
     def _check_robust(self) -> None:
@@ -128,10 +128,10 @@ class Asked:
             )
         if self.privacy is not None and self.attack is not None and self.attack.report is not None:
             raise ValueError(
-                f"privacy and an attack with report={self.attack.report!r}; private peers report nothing but what is "
-                "bought with noise: leave the report out"
+                f"privacy and an attack with report={self.attack.report!r}; private peers report only noisy values: "
+                "leave the report out"
             )
         if self.message_delay and name == "crc":
             raise ValueError(
-                "message_delay is above 0; with robust or attack crc takes no messages of the round before"
+                "message_delay is above 0; with robust or attack crc takes no messages of the previous round"
             )

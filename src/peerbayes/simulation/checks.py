@@ -1,6 +1,6 @@
-"""The arguments of `simulate`, each by itself: taken as a plain value, or refused by its name before any work starts.
+"""Checks of each argument of `simulate`: converted to a plain value, or refused by its name before any work starts.
 
-What the rows and the network are is seen when they are read: `drawn`. Which settings do not go together: `asked`.
+Rows and the network are checked when they are read: see `drawn`. Combinations of settings are checked by `asked`.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from peerbayes.strategies import STRATEGIES
 from peerbayes.tables import Table
 from peerbayes.topologies.networks import MOST_NODES
 
-# Where rows say nothing of the class, a step of RC takes its count from S_c to (1 − lr)·S_c + m_c/n. For lr above 2
-# that swings further with every step, whatever the rows are. A step below the rounding of float64 is lost in S.
+# Where rows carry no information, a step of RC takes a class count from S_c to (1 − lr)·S_c + m_c/n. For lr above 2
+# that diverges, whatever the rows are. A step below the rounding of float64 is lost in S.
 SMALLEST_LR, LARGEST_LR = 2.0**-52, 2.0
 
-# As in an agreement of real peers: more than anybody waits for.
+# As in an agreement of real peers: more than anyone would wait for.
 MOST_ROUNDS = 2**31 - 1
 
-# What a driver asks of every strategy; `takes_old` only where messages are late.
+# Attributes that a driver needs of every strategy; `takes_old` only where messages are late.
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
 
-# What a strategy's messages are combined with; "none": it sends nothing.
+# Mixing weights that a strategy may name; "none": it sends nothing.
 MIXINGS = ("neighbour_mean", "closed_mean", "metropolis", "stable", "none")
 
 Check = Callable[[Any], Any]
 
 
 def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `simulate` as plain values; others stay as they are."""
+    """Return the arguments of `simulate` as plain values; those without a check stay as they are."""
     return {name: CHECKS[name](value) if name in CHECKS else value for name, value in arguments.items()}
 
 
 def as_json(value: Any) -> Any:
-    """A setting as JSON can hold it: of anything but plain values, and tuples of them, the name of its type."""
+    """Return a setting as JSON can hold it: plain values and tuples of them, for others the name of the type."""
     plain = all(
-        isinstance(each, str | int | float | None)
-        for each in (value if isinstance(value, tuple) else (value,))
+        isinstance(item, str | int | float | None)
+        for item in (value if isinstance(value, tuple) else (value,))
     )
     return value if plain else type(value).__name__
 
 
-# --- what is counted ---------------------------------------------------------------------------------------
+# --- numbers -----------------------------------------------------------------------------------------------
 
 
 def _rounds(name: str, least: int) -> Check:
@@ -65,20 +65,20 @@ def _rounds(name: str, least: int) -> Check:
 
 
 def _rows_per_node(value: Any) -> Any:
-    """A number; of a list, the network says how long it must be."""
+    """Return a checked number; the length of a list is checked with the number of nodes."""
     if value is None or isinstance(value, list | tuple) or np.ndim(value):
         return value
     return whole("rows_per_node", value, 1, advice=", one for each node, or None", error=PartitionError)
 
 
 def check_sizes(rows_per_node: Any, nodes: int, partition: Any) -> None:
-    """Refuse what are not as many rows of each node; where a partition lists them, nobody asks."""
+    """Refuse numbers of rows that do not fit the nodes; a partition that lists rows does not use them."""
     if rows_per_node is not None and not isinstance(partition, list | tuple):
         partitions.sizes_asked(rows_per_node, nodes)
 
 
 def _evaluate_rows(value: Any) -> Any:
-    """A number, or one of training rows and one of test rows; None is all of them."""
+    """Return one number, or a pair for training and test rows; None: all rows."""
     if isinstance(value, list | tuple):
         if len(value) != 2:
             raise refusal("evaluate_rows", value, "one number, or two: of training rows and of test rows")
@@ -87,7 +87,7 @@ def _evaluate_rows(value: Any) -> Any:
 
 
 def both(evaluate_rows: int | tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
-    """How many training rows and test rows models are judged on."""
+    """Return the numbers of training rows and test rows that models are evaluated on."""
     return evaluate_rows if isinstance(evaluate_rows, tuple) else (evaluate_rows, evaluate_rows)
 
 
@@ -99,13 +99,13 @@ def _seed(value: Any) -> int:
 
 def _lr(value: Any) -> float:
     expected = (
-        "a positive number up to 2 (the paper's is 0.05): larger steps swing further each time, "
-        "and those below 2⁻⁵² are lost in rounding"
+        "a positive number up to 2 (the paper's is 0.05): larger steps diverge, and those below 2⁻⁵² are lost in "
+        "rounding"
     )
     return number("lr", value, expected, least=SMALLEST_LR, most=LARGEST_LR)
 
 
-# --- what is named -----------------------------------------------------------------------------------------
+# --- names -------------------------------------------------------------------------------------------------
 
 
 def _strategy(value: Any) -> Any:
@@ -125,7 +125,7 @@ def _kinds(value: Any) -> Any:
 
 
 def _partition(value: Any) -> Any:
-    """Lists are looked at beside the rows."""
+    """Return a checked name; lists are checked with the rows."""
     if not isinstance(value, list | tuple):
         partitions.parsed(value)
     return value
@@ -138,7 +138,7 @@ def _robust(value: Any) -> str | None:
 
 
 def _dtype(value: Any) -> str:
-    """Also as NumPy writes it."""
+    """Return the name of a precision, also of a NumPy type."""
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.floating)):
         value = np.dtype(value).name
     return one_of("dtype", value, PRECISIONS)
@@ -179,14 +179,14 @@ def _progress(value: Any) -> Any:
             inspect.signature(value).bind(1, 2)
         except TypeError:
             fits = False
-        except ValueError:  # what is written in C does not always tell; of classes there, none counts rounds
+        except ValueError:  # functions written in C may have no signature; no class written in C takes rounds
             fits = not isinstance(value, type)
     if not fits:
         raise refusal("progress", value, "a function of the rounds done and the rounds in all", TypeError)
     return value
 
 
-# --- where something is written ----------------------------------------------------------------------------
+# --- paths -------------------------------------------------------------------------------------------------
 
 
 def _checkpoint(value: Any) -> Path | None:
@@ -259,4 +259,4 @@ CHECKS: dict[str, Check] = {
     "device": lambda value: Place(value).device,
     "dtype": _dtype,
 }
-"""How each argument is checked; X, y and topology are when they are read."""
+"""The check of each argument; X, y and topology are checked when they are read."""

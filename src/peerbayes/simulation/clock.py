@@ -1,22 +1,22 @@
-"""What a simulation tells of its progress and its time."""
+"""Progress and time of a simulation."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-Progress = Callable[[int, int], object]  # called with the rounds done and the rounds in all
+Progress = Callable[[int, int], object]  # called with the rounds done and the total
 
 
 class Clock:
-    """Seconds by what they were spent on."""
+    """Seconds by activity."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def add(self, what: str) -> None:
-        """What the time since the last call was spent on."""
+    def add(self, activity: str) -> None:
+        """Add the time since the last call to an activity."""
         now = time.perf_counter()
-        self.seconds[what] = self.seconds.get(what, 0.0) + now - self._last
+        self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self._last
         self._last = now

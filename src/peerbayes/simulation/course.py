@@ -1,4 +1,4 @@
-"""The rounds of a simulation, and what is kept of them."""
+"""The loop over the rounds of a simulation, and its history."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from peerbayes.simulation.judging import Judging
 
 @dataclass
 class Course:
-    """All peers on their way: where they are, and what was seen of them so far."""
+    """The state of all peers during the rounds, and the history so far."""
 
     driver: Driver
     judging: Judging
     clock: Clock
     state: Any
-    """The driver's, of all peers."""
+    """The driver's state of all peers."""
     sent: np.ndarray
-    """[N] bytes."""
+    """[N] bytes sent so far."""
     done: int = 0
-    """Rounds."""
+    """Rounds done."""
     records: list[np.ndarray] = field(default_factory=list)
     """The history, an [N, 8] for each evaluated round."""
 
     def resume(self, saved: Checkpoint, hidden: PrivateRows | None) -> None:
-        """Go on where a killed run was, if one left something."""
+        """Resume from a checkpoint, if a killed run left one."""
         self.done, self.state, self.sent, self.records = saved.resume(self.state, self.sent)
         if hidden is not None:
             hidden.calls += self.done
@@ -45,48 +45,48 @@ class Course:
         rounds: int,
         evaluate_every: int,
         saved: Checkpoint | None = None,
-        watched: LiveFile | None = None,
+        live_file: LiveFile | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Through all rounds that are left."""
-        if watched is not None and self.records:
-            watched.add(np.concatenate(self.records))
-        for turn in range(self.done + 1, rounds + 1):
-            self._advance(turn)
-            if turn == rounds or (evaluate_every and turn % evaluate_every == 0):
+        """Run all remaining rounds."""
+        if live_file is not None and self.records:
+            live_file.add(np.concatenate(self.records))
+        for round_index in range(self.done + 1, rounds + 1):
+            self._advance(round_index)
+            if round_index == rounds or (evaluate_every and round_index % evaluate_every == 0):
                 self._evaluate()
-                if watched is not None:
-                    watched.add(self.records[-1])
-            if watched is not None:
-                watched.turn(turn)
+                if live_file is not None:
+                    live_file.add(self.records[-1])
+            if live_file is not None:
+                live_file.note_round(round_index)
             if saved is not None:
-                saved.keep(turn, self.state, self.sent, self.records)
+                saved.keep(round_index, self.state, self.sent, self.records)
                 self.clock.add("checkpoints")
             if progress is not None:
-                progress(turn, rounds)
+                progress(round_index, rounds)
         if saved is not None:
             saved.remove()
 
     def stats(self) -> np.ndarray:
-        """What each peer would predict with: [N, C, K]."""
-        found = np.asarray(fetch(self.driver.read(self.state)), dtype=np.float64)
+        """Return each peer's model: [N, C, K]."""
+        stats = np.asarray(fetch(self.driver.read(self.state)), dtype=np.float64)
         self.clock.add("rounds")
-        return found
+        return stats
 
     @property
     def rejected(self) -> dict[str, int]:
-        """Messages that receivers refused, by what they broke; empty where nothing was checked."""
+        """Rejected messages by reason; empty where nothing was checked."""
         if not isinstance(self.state, Watched):
             return {}
         return dict(zip(REASONS, self.state.rejected.astype(int).tolist(), strict=True))
 
-    def _advance(self, turn: int) -> None:
-        self.state, more = self.driver.advance(self.state, turn)
-        self.sent = self.sent + more
-        self.done = turn
+    def _advance(self, round_index: int) -> None:
+        self.state, sent = self.driver.advance(self.state, round_index)
+        self.sent = self.sent + sent
+        self.done = round_index
         self.clock.add("rounds")
 
     def _evaluate(self) -> None:
-        now = self.driver.read(self.state)
-        self.records.append(self.judging.record(self.done, now, self.driver.strategy.of_weights, self.sent))
+        stats = self.driver.read(self.state)
+        self.records.append(self.judging.record(self.done, stats, self.driver.strategy.of_weights, self.sent))
         self.clock.add("evaluation")

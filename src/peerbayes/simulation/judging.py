@@ -1,4 +1,4 @@
-"""How simulated peers are judged: all on the same rows, and only honest ones count."""
+"""Evaluation of simulated peers: all on the same rows, and only honest ones count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peerbayes.simulation.population import Population
 
 @dataclass(frozen=True, eq=False)
 class Judging:
-    """The rows that models are judged on, and whose models count."""
+    """The rows that models are evaluated on, and the honest peers."""
 
     family: Family
     train: metrics.Sample
@@ -28,13 +28,17 @@ class Judging:
     honest: np.ndarray
 
     @classmethod
-    def of(cls, asked: Asked, peers: Population) -> Judging:
+    def of(cls, settings: Asked, peers: Population) -> Judging:
+        """Return the evaluation of these peers; training rows are those of honest peers."""
+
         def sample(rows: Rows, labels: np.ndarray, most: int | None) -> metrics.Sample:
-            return metrics.sample(peers.family, rows, labels, peers.held.place, most, peers.nodes, asked.seed)
+            return metrics.sample(
+                peers.family, rows, labels, peers.held.place, most, peers.nodes, settings.seed
+            )
 
         rows, fair = peers.held.rows, peers.fair
         judged_on = rows if fair.all() else Rows(rows.values[fair], rows.codes[fair])
-        training, testing = asked.judged_rows
+        training, testing = settings.judged_rows
         unseen = peers.unseen
         return cls(
             peers.family,
@@ -46,23 +50,25 @@ class Judging:
 
     @property
     def test_rows(self) -> tuple[Any, ...]:
-        """Rows and labels that are tested on, if there are any."""
+        """Test rows and their labels, if there are any."""
         return () if self.tested is None else (self.tested.rows, self.tested.labels)
 
-    def record(self, turn: int, stats: Array, of_weights: bool, sent: np.ndarray) -> np.ndarray:
-        """A row for each peer after a round: [N, C, K], bytes sent [N] -> [N, 8]. Attackers have no figures."""
+    def record(self, round_index: int, stats: Array, of_weights: bool, sent: np.ndarray) -> np.ndarray:
+        """Return a row for each peer after a round: [N, C, K], bytes sent [N] -> [N, 8]; NaN for attackers."""
         mean = array_namespace(stats).mean(stats[self.honest, ...], axis=0)
         figures = metrics.judged(stats, mean, of_weights, self.family, self.train, self.tested)
         figures[:, self.attackers] = np.nan
-        return record(turn, figures, sent)
+        return record(round_index, figures, sent)
 
     def errors(self, stats: Array) -> np.ndarray:
-        """Mean training and test error over honest peers: [N, C, K] -> [2]."""
-        now = stats[self.honest, ...]
-        mean = array_namespace(now).mean(now, axis=0)
-        return metrics.judged(now, mean, False, self.family, self.train, self.tested)[:2].mean(axis=1)
+        """Return the mean training and test error over honest peers: [N, C, K] -> [2]."""
+        honest_stats = stats[self.honest, ...]
+        mean = array_namespace(honest_stats).mean(honest_stats, axis=0)
+        return metrics.judged(honest_stats, mean, False, self.family, self.train, self.tested)[:2].mean(
+            axis=1
+        )
 
     def outcome(self, stats: np.ndarray, of_weights: bool) -> metrics.Outcome:
-        """What predictions of honest peers look like, on test rows where there are any."""
+        """Return the outcome of honest peers' predictions, on test rows where there are any."""
         sample = self.train if self.tested is None else self.tested
         return sample.outcome(stats[self.honest], of_weights)

@@ -1,4 +1,4 @@
-"""All peers of a simulation before they learn: their rows, their links, and who of them lies."""
+"""All peers of a simulation before the first round: their rows, their links, and the attackers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from peerbayes.tables import Table
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """Rows to test on and their labels, and the same encoded."""
+    """Test rows and their labels, raw and encoded."""
 
     X: Any
     y: Any
@@ -37,61 +37,70 @@ class Unseen:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The peers, and all that they know before the first round."""
+    """The peers and their data before the first round."""
 
     table: Table
     own: np.ndarray
-    """[m] which rows of the table are theirs, one peer's after the other's."""
+    """[m] the peers' rows in the table, peer by peer."""
     schema: Schema
-    """What columns and classes are, in the units of their rows."""
+    """Columns and classes, in the units of the peers' rows."""
     held: Holdings
-    """Their rows, encoded."""
+    """The peers' rows, encoded."""
     unseen: Unseen | None
     network: topologies.Schedule
     links: np.ndarray
-    """[E, 2] who is linked with whom in the last round, if nobody is away."""
+    """[E, 2] the links of the last round, without absences."""
     attackers: np.ndarray
     """Peers that lie."""
     hidden: private.PrivateRows | None
-    """R with noise, where rows are private."""
+    """Residuals with noise, where rows are private."""
     sent: np.ndarray
-    """[N] bytes that each sent to agree on a structure."""
+    """[N] bytes that each peer sent to agree on a structure."""
     reports: Reported | None = None
-    """What each reported before the first round, where that may be false or is bounded."""
+    """The peers' reports before the first round, where they may be false or are bounded."""
 
     @classmethod
     def of(
-        cls, asked: Asked, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
+        cls, settings: Asked, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
     ) -> Population:
-        place, nodes, seed = asked.place, asked.nodes, asked.seed
+        """Return the peers of these settings, with the rows X and labels y divided among them."""
+        device, nodes, seed = settings.place, settings.nodes, settings.seed
         table = table_of(X)
-        enough(nodes, table.rows)  # before links are drawn between so many
-        network = drawn.network(asked.topology, nodes, seed, asked.change_every)
+        enough(nodes, table.rows)  # before the network is drawn
+        network = drawn.network(settings.topology, nodes, seed, settings.change_every)
         dealt = Dealt.of(
-            table, y, schema, asked.kinds, asked.clip, asked.partition, nodes, asked.rows_per_node, seed
+            table,
+            y,
+            schema,
+            settings.kinds,
+            settings.clip,
+            settings.partition,
+            nodes,
+            settings.rows_per_node,
+            seed,
         )
-        links = topologies.pairs(network.at(asked.rounds))
-        if asked.peers_down:
-            network = drawn.with_absences(network, asked.peers_down, seed)
+        links = topologies.pairs(network.at(settings.rounds))
+        if settings.peers_down:
+            network = drawn.with_absences(network, settings.peers_down, seed)
         origin = "X" if schema is None else "X and schema"
         attackers = (
-            np.zeros(0, dtype=np.int64) if asked.attack is None else asked.attack.attackers(nodes, seed)
+            np.zeros(0, dtype=np.int64) if settings.attack is None else settings.attack.attackers(nodes, seed)
         )
-        with about(origin, "peer"):  # a peer that is refused is no fault of the table
-            agreed, reports = _agreed_schema(dealt, asked, attackers, network, declared=schema is not None)
+        with about(origin, "peer"):  # errors about a refused peer are not about the table
+            agreed, reports = _agreed_schema(dealt, settings, attackers, network, declared=schema is not None)
         rows, labels, sizes = encoded(agreed, dealt.rows(), origin), dealt.codes[dealt.own], dealt.sizes
-        weights = np.repeat(row_weights(asked.objective, sizes), sizes)
+        weights = np.repeat(row_weights(settings.objective, sizes), sizes)
         if reports is not None:
             weights *= np.repeat(reports.weights, sizes)
         unseen = _unseen(agreed, test, dealt)
-        family, sent = _family(asked.family, agreed, rows, labels, sizes, unseen, network, reports)
-        if getattr(asked.strategy, "name", asked.strategy) == "dsgd":
+        family, sent = _family(settings.family, agreed, rows, labels, sizes, unseen, network, reports)
+        if getattr(settings.strategy, "name", settings.strategy) == "dsgd":
             refuse_gaps(family, rows, *(() if unseen is None else (unseen.rows,)))
-        rows, labels = _taught(family, rows, labels, asked.attack, attackers, sizes, len(agreed.classes))
-        held = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), place)
-        hidden = _hidden(asked, held, network)
+        rows, labels = _taught(family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes))
+        local = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), device)
+        hidden = _hidden(settings, local, network)
         return cls(
-            dealt.table, dealt.own, agreed, held, unseen, network, links, attackers, hidden, sent, reports
+            dealt.table, dealt.own, agreed, local, unseen, network, links, attackers, hidden, sent, reports
         )
 
     @property
@@ -100,12 +109,12 @@ class Population:
 
     @property
     def family(self) -> Family:
-        """What a class looks like, with its guards."""
+        """The family, with its guards."""
         return self.held.family
 
     @property
     def reported_rows(self) -> float:
-        """The rows of all peers, as they reported them."""
+        """The number of rows of all peers, as they reported them."""
         return float((self.held.sizes if self.reports is None else self.reports.rows).sum())
 
     @cached_property
@@ -115,36 +124,37 @@ class Population:
 
     @cached_property
     def fair(self) -> np.ndarray:
-        """[m] which rows honest peers hold."""
+        """[m] which rows are held by honest peers."""
         return _of_others(self.attackers, self.held.sizes)
 
 
 def _agreed_schema(
-    dealt: Dealt, asked: Asked, attackers: np.ndarray, network: topologies.Schedule, declared: bool
+    dealt: Dealt, settings: Asked, attackers: np.ndarray, network: topologies.Schedule, declared: bool
 ) -> tuple[Schema, Reported | None]:
-    """In the units of the peers' rows; declared ones stay where rows are private, which units would tell of."""
-    if asked.checks_reports:
+    """Return the schema in the units of the peers' rows, and the reports; private rows keep declared units."""
+    if settings.checks_reports:
         base = network.base if isinstance(network, topologies.Churn) else network
-        reports = reported(dealt.schema, dealt.rows(), dealt.sizes, _liars(asked, attackers, base))
+        reports = reported(dealt.schema, dealt.rows(), dealt.sizes, _liars(settings, attackers, base))
         return reports.schema, reports
-    if asked.privacy is None:
+    if settings.privacy is None:
         return dealt.schema.measured_on(dealt.rows()), None
-    bounded = replace(dealt.schema, clip=min(asked.privacy.bound, dealt.schema.limit))
+    bounded = replace(dealt.schema, clip=min(settings.privacy.bound, dealt.schema.limit))
     return bounded if declared else bounded.measured_on(dealt.rows()), None
 
 
-def _liars(asked: Asked, attackers: np.ndarray, network: topologies.Schedule) -> Liars:
-    """Who lies before the first round, and whether the others are prepared for it."""
-    enforced = asked.robust is not None
-    if asked.attack is None or asked.attack.report is None:
+def _liars(settings: Asked, attackers: np.ndarray, network: topologies.Schedule) -> Liars:
+    """Return the peers that lie before the first round, and whether the others check their reports."""
+    enforced = settings.robust is not None
+    if settings.attack is None or settings.attack.report is None:
         return Liars(attackers[:0], enforced=enforced)
     links = links_of(attackers, network.at(1))
-    return Liars(attackers, asked.attack.report, asked.attack.allowed, enforced, links)
+    return Liars(attackers, settings.attack.report, settings.attack.allowed, enforced, links)
 
 
 def _unseen(schema: Schema, test: tuple[Any, Any] | None, dealt: Dealt) -> Unseen | None:
-    away, name = (dealt.rest(), "X") if test is None else (test, "test")
-    return None if away is None else Unseen(*away, *encoded_labelled(schema, away, name))
+    """Return the test rows: the user's, or those that no peer holds, if there are any."""
+    test_data, name = (dealt.rest(), "X") if test is None else (test, "test")
+    return None if test_data is None else Unseen(*test_data, *encoded_labelled(schema, test_data, name))
 
 
 def _family(
@@ -157,9 +167,9 @@ def _family(
     network: topologies.Schedule,
     reports: Reported | None,
 ) -> tuple[Family, np.ndarray]:
-    """The family that peers calibrate, and the bytes that each sent to agree on its structure: [N]."""
-    every = (rows,) if unseen is None else (rows, unseen.rows)
-    missing = any(np.isnan(part.values).any() for part in every)
+    """Return the family that peers calibrate, and the bytes that each sent to agree on its structure: [N]."""
+    blocks = (rows,) if unseen is None else (rows, unseen.rows)
+    missing = any(np.isnan(rows_of_block.values).any() for rows_of_block in blocks)
     parents, sent = None, np.zeros(sizes.size)
     if learned := layouts.STRUCTURES.get(name):
         weights = None if reports is None else reports.weights
@@ -170,7 +180,7 @@ def _family(
 
 
 def _of_others(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Which rows are not the attackers': [m]."""
+    """Return which rows are not held by attackers: [m]."""
     return np.repeat(~np.isin(np.arange(sizes.size), attackers), sizes)
 
 
@@ -183,25 +193,26 @@ def _taught(
     sizes: np.ndarray,
     classes: int,
 ) -> tuple[Rows, np.ndarray]:
-    """The rows and labels that peers learn from: attackers on altered rows reverse labels, and some repeat rows."""
+    """Return the rows and labels that peers learn from: poisoning attackers reverse labels and may repeat rows."""
     if attack is None or attack.kind not in ON_OWN_ROWS:
         return rows, labels
     if attack.kind == "poison":
         ends = np.cumsum(sizes)
         order = np.arange(labels.size)
         for peer in attackers:
-            mine = order[ends[peer] - sizes[peer] : ends[peer]]
-            features = np.asarray(family.features(Rows(rows.values[mine], rows.codes[mine])))
-            order[mine] = mine[poisoned(np.linalg.norm(np.nan_to_num(features), axis=1))]
+            own_rows = order[ends[peer] - sizes[peer] : ends[peer]]
+            features = np.asarray(family.features(Rows(rows.values[own_rows], rows.codes[own_rows])))
+            order[own_rows] = own_rows[poisoned(np.linalg.norm(np.nan_to_num(features), axis=1))]
         rows, labels = Rows(rows.values[order], rows.codes[order]), labels[order]
     return rows, np.where(_of_others(attackers, sizes), labels, classes - 1 - labels)
 
 
-def _hidden(asked: Asked, held: Holdings, network: topologies.Schedule) -> private.PrivateRows | None:
-    if asked.privacy is None:
+def _hidden(settings: Asked, local: Holdings, network: topologies.Schedule) -> private.PrivateRows | None:
+    """Return the residuals with noise, where rows are private."""
+    if settings.privacy is None:
         return None
     with about("privacy"):
         scheme = private.agreed(
-            asked.privacy, held, asked.rounds, asked.lr, network, asked.start, asked.lossy
+            settings.privacy, local, settings.rounds, settings.lr, network, settings.start, settings.lossy
         )
-    return private.PrivateRows(scheme, held, network.at(1), asked.seed)
+    return private.PrivateRows(scheme, local, network.at(1), settings.seed)

@@ -1,4 +1,4 @@
-"""What peers are compared with: themselves without a network, and learners that have all rows."""
+"""Reference errors: of peers without a network, and of central learners that have all rows."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from peerbayes.simulation.population import Population
 from peerbayes.tables import Table
 
 
-def alone(run: Run, asked: Asked, peers: Population, judging: Judging) -> dict[str, float]:
-    """Mean errors of honest peers that learned without a network; a run of "local" has them already."""
+def local_errors(run: Run, settings: Asked, peers: Population, judging: Judging) -> dict[str, float]:
+    """Return the mean errors of honest peers that learn without a network; a run of "local" has them already."""
     if run.configuration["strategy"] == "local":
         train, test = run.records[-peers.nodes :, 2:4][peers.honest].mean(axis=0)
     else:
-        train, test = judging.errors(_learned_alone(asked, peers))
+        train, test = judging.errors(_local_stats(settings, peers))
     return {"train_local": float(train), "test_local": float(test)}
 
 
-def _learned_alone(asked: Asked, peers: Population) -> Array:
-    """Every peer's statistics after all rounds of "local": [N, C, K]."""
-    driver = drivers.alone(asked, peers)
-    state = driver.begin(peers.held.place.put(starts.alone(asked, peers)))
-    for turn in range(1, asked.rounds + 1):
-        state, _ = driver.advance(state, turn)
+def _local_stats(settings: Asked, peers: Population) -> Array:
+    """Return every peer's statistics after all rounds of "local": [N, C, K]."""
+    driver = drivers.local_driver(settings, peers)
+    state = driver.begin(peers.held.place.put(starts.alone(settings, peers)))
+    for round_index in range(1, settings.rounds + 1):
+        state, _ = driver.advance(state, round_index)
     return driver.read(state)
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """The rows of all honest peers in one hand. They are copied once somebody learns from them."""
+    """The pooled rows of all honest peers, copied only when a model learns from them."""
 
     family: Family
     schema: Schema
     table: Table
     y: Any
-    own: np.ndarray
-    """[m] which rows of the table."""
+    rows: np.ndarray
+    """[m] their positions in the table."""
     weights: np.ndarray
-    """[m] of each of them."""
-    away: tuple[Any, Any] | None
-    """Rows and labels to test on."""
+    """[m] their weights."""
+    test: tuple[Any, Any] | None
+    """Test rows and labels."""
 
     @classmethod
     def of(cls, peers: Population, y: Any) -> Pooled:
@@ -73,28 +73,28 @@ class Pooled:
     def learned(
         self, start: str, lr: float, rounds: int
     ) -> tuple[dict[str, float], dict[str, metrics.Outcome]]:
-        """Errors of RC (the last iterate, as many iterations as rounds) and ML, and their predictions."""
-        X, labels = plain(rows_at(self.table, self.own)), np.asarray(self.y)[self.own]
-        told, outcomes = {}, {}
+        """Return the errors of RC (the last iterate, as many iterations as rounds) and ML, and their outcomes."""
+        X, labels = plain(rows_at(self.table, self.rows)), np.asarray(self.y)[self.rows]
+        errors, outcomes = {}, {}
         for name, model in self._models(start, lr, rounds).items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not be perfect
                 model.fit(X, labels, sample_weight=self.weights)
-            told[f"train_{name}"] = float(1.0 - model.score(X, labels))
-            told[f"test_{name}"] = float(np.nan if self.away is None else 1.0 - model.score(*self.away))
-            rows, truth = (X, labels) if self.away is None else self.away
+            errors[f"train_{name}"] = float(1.0 - model.score(X, labels))
+            errors[f"test_{name}"] = float(np.nan if self.test is None else 1.0 - model.score(*self.test))
+            rows, truth = (X, labels) if self.test is None else self.test
             outcomes[name] = metrics.Outcome.of(model.predict_proba(rows), self.schema.encode_labels(truth))
-        return told, outcomes
+        return errors, outcomes
 
     def _models(self, start: str, lr: float, rounds: int) -> dict[str, Any]:
-        """RC and ML, with the structure of the peers' network if they have one."""
-        given: dict[str, Any] = {
+        """Return the estimators of RC and ML, with the peers' structure if they have one."""
+        parameters: dict[str, Any] = {
             "schema": self.schema, "start": start, "lr": lr, "max_iter": rounds, "keep": "last"
         }  # fmt: skip
         if isinstance(self.family, BayesNet):
-            given["structure"] = layouts.named_parents(self.family, self.schema)
+            parameters["structure"] = layouts.named_parents(self.family, self.schema)
         kind = ESTIMATOR_OF[self.family.name]
         return {
-            "rc": kind(calibrate=True, em_iter=AGREED_STEPS, em_tol=0.0, **given),
-            "ml": kind(calibrate=False, **given),
+            "rc": kind(calibrate=True, em_iter=AGREED_STEPS, em_tol=0.0, **parameters),
+            "ml": kind(calibrate=False, **parameters),
         }

@@ -1,8 +1,8 @@
-"""Who hears whom: networks, how they change from round to round, and the weights their messages are mixed with.
+"""Networks, schedules of networks over rounds, and the mixing weights of messages.
 
     A          [N,N]   adjacency: 1 where two nodes are linked, else 0; symmetric, nothing on the diagonal
     A_t        [N,N]   a schedule's network of round t = 1, 2, …
-    a = f(A)   [N,N]   mixing: row v holds the weights with which node v averages what it hears; rows sum to 1
+    a = f(A)   [N,N]   mixing: row v holds the weights with which node v averages messages; rows sum to 1
 
 Every matrix is a SciPy CSR array with sorted indices; entry [v,u] is the message from u to v. Nodes count from 0.
 """

@@ -1,4 +1,4 @@
-"""The weights that messages are mixed with: row v holds those of node v, and sums to 1."""
+"""Mixing weights of messages: row v holds those of node v, and sums to 1."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ LARGEST_LINK_SUM = 1.303
 
 
 def neighbour_mean(adjacency: csr_array) -> csr_array:
-    """D⁻¹A [N,N], the paper's: the mean of the neighbours, without oneself. Without neighbours: 1 to oneself."""
+    """Return D⁻¹A [N,N], the paper's: the mean of the neighbours without the node; itself if it has none."""
     degree = np.diff(adjacency.indptr)
     mean = with_data(adjacency, 1.0 / degree[rows_of(adjacency)])
     return plus_diagonal(mean, degree == 0)
 
 
 def closed_mean(adjacency: csr_array) -> csr_array:
-    """(D+I)⁻¹(A+I) [N,N]: the mean of the neighbours and oneself."""
+    """Return (D+I)⁻¹(A+I) [N,N]: the mean of the neighbours and the node itself."""
     share = 1.0 / (1.0 + np.diff(adjacency.indptr))
     return plus_diagonal(with_data(adjacency, share[rows_of(adjacency)]), share)
 
 
 def metropolis(adjacency: csr_array) -> csr_array:
-    """w_vu = 1/(1 + max(deg_v, deg_u)) [N,N], the rest to oneself: symmetric, so columns sum to 1 too."""
+    """Return w_vu = 1/(1 + max(deg_v, deg_u)) [N,N], w_vv the rest: symmetric, so columns sum to 1 too."""
     links = _metropolis_links(adjacency)
     return plus_diagonal(links, 1.0 - row_sums(links))
 
 
 def stable(adjacency: csr_array) -> csr_array:
-    """Metropolis w [N,N], made smaller where needed so that every eigenvalue is at least −0.303; the rest to oneself.
+    """Return Metropolis weights [N,N], reduced where needed so that every eigenvalue is at least −0.303.
 
         d_v = Σ_u w_vu,   m_v = max_u (d_v + d_u),   w_vu ← w_vu·min(1, 1.303/max(m_v, m_u))
 
     Then d_v ≤ 1.303·d_v(before)/m_v, so d_v + d_u ≤ 1.303 for linked v, u. That sum bounds the largest eigenvalue of
     the weighted Laplacian L (Anderson and Morley), and the mixing matrix is I − L. A node needs two numbers of its
-    neighbours. Symmetric.
+    neighbours. The diagonal is the rest to 1. Symmetric.
     """
     links = _metropolis_links(adjacency)
     rows, sums = rows_of(links), row_sums(links)
     linked = np.diff(links.indptr) > 0
-    most = np.zeros(len(sums))
+    largest = np.zeros(len(sums))
     if links.nnz:  # reduceat takes no empty rows
-        most[linked] = np.maximum.reduceat(sums[rows] + sums[links.indices], links.indptr[:-1][linked])
-    needed = np.maximum(most[rows], most[links.indices])
+        largest[linked] = np.maximum.reduceat(sums[rows] + sums[links.indices], links.indptr[:-1][linked])
+    needed = np.maximum(largest[rows], largest[links.indices])
     links = with_data(links, links.data * np.minimum(1.0, LARGEST_LINK_SUM / needed))
     return plus_diagonal(links, 1.0 - row_sums(links))
 
 
 def lose(mixing: csr_array, kept: np.ndarray) -> csr_array:
-    """The mixing matrix [N,N] when messages get lost: the weight of a lost one goes to the receiver's own diagonal.
+    """Return the mixing matrix [N,N] with lost messages: the weight of a lost one goes to the receiver's diagonal.
 
-    kept: [E] booleans, one for each stored entry in CSR order, so rng.random(mixing.nnz) >= loss. What it says of
-    diagonal entries does not count: nothing is sent to oneself.
+    kept: [E] booleans, one for each stored entry in CSR order, so rng.random(mixing.nnz) >= loss. Its values
+    for diagonal entries are ignored: no node sends messages to itself.
     """
     return delay(mixing, kept, np.zeros(mixing.nnz, dtype=bool))[0]
 
 
 def delay(mixing: csr_array, in_time: np.ndarray, late: np.ndarray) -> tuple[csr_array, csr_array]:
-    """Two matrices [N,N], for the messages of this round and, where links lag, for those of the round before.
+    """Return two matrices [N,N], for the messages of this round and, where links lag, for those of the previous round.
 
     in_time, late: [E] booleans, one for each stored entry in CSR order. The weight of a message that is neither goes to
-    the receiver's own diagonal of the first matrix; nothing is sent to oneself.
+    the receiver's diagonal of the first matrix; no node sends messages to itself.
     """
-    for name, given in (("in_time", in_time), ("late", late)):
-        if np.shape(given) != (mixing.nnz,) or np.asarray(given).dtype != bool:
+    for name, mask in (("in_time", in_time), ("late", late)):
+        if np.shape(mask) != (mixing.nnz,) or np.asarray(mask).dtype != bool:
             raise TopologyError(
-                f"{name} has shape {np.shape(given)} and type {np.asarray(given).dtype}; expected {mixing.nnz} "
+                f"{name} has shape {np.shape(mask)} and type {np.asarray(mask).dtype}; expected {mixing.nnz} "
                 "booleans, one for each stored entry: rng.random(mixing.nnz) >= loss"
             )
     rows = rows_of(mixing)
     sent = rows != mixing.indices
-    gone = sent & ~in_time & ~late
-    moved = np.bincount(rows[gone], weights=mixing.data[gone], minlength=mixing.shape[0])
+    lost = sent & ~in_time & ~late
+    moved = np.bincount(rows[lost], weights=mixing.data[lost], minlength=mixing.shape[0])
     return plus_diagonal(only(mixing, ~sent | in_time), moved), only(mixing, sent & late & ~in_time)
 
 

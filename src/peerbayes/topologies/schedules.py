@@ -1,4 +1,4 @@
-"""How a network changes from round to round."""
+"""Schedules: networks that change from round to round."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scipy.sparse import csr_array
 
 from peerbayes.arguments import LARGEST, LARGEST_SEED, about, number, shown
 from peerbayes.errors import TopologyError
-from peerbayes.topologies.links import checked, only, refuse_parts, rows_of, whole_number
+from peerbayes.topologies.links import check_connected, checked, only, rows_of, whole_number
 from peerbayes.topologies.networks import MOST_NODES, adjacency, random_network
 
-CHURN_STREAM = 1  # sets Churn's random numbers apart from those of a Changing with the same seed
+CHURN_STREAM = 1  # separates Churn's random numbers from those of a Changing with the same seed
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Which network each round has."""
+    """The network of each round."""
 
     @property
     def nodes(self) -> int: ...
@@ -30,7 +30,7 @@ class Schedule(Protocol):
         """Whether every round has the same network."""
 
     def at(self, round: int) -> csr_array:
-        """A_t [N,N] of round t = 1, 2, …: the same matrix whenever it is asked, in any order."""
+        """Return A_t [N,N] of round t = 1, 2, …: the same matrix at every call, in any order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ class Changing:
     def __post_init__(self) -> None:
         if not isinstance(self.topology, str) or random_network(self.topology) is None:
             raise TopologyError(
-                f"the topology {shown(self.topology)} cannot change: it is not random. Expected tree, tree+K, "
-                "regular-D, erdos-P or small-world-D-P; for a list of networks, a Sequence"
+                f"the topology {shown(self.topology)} cannot change, because it is not random. Expected tree, tree+K, "
+                "regular-D, erdos-P or small-world-D-P; for a list of networks, use a Sequence"
             )
         for name, least, most in (("nodes", 1, MOST_NODES), ("every", 1, LARGEST), ("seed", 0, LARGEST_SEED)):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), least, most))
@@ -79,13 +79,13 @@ class Changing:
 
 @lru_cache(maxsize=2)
 def _drawn(topology: str, nodes: int, seed: int, epoch: int) -> csr_array:
-    """The network of an epoch, drawn once while it lasts."""
+    """Return the network of an epoch, drawn once while it lasts."""
     return adjacency(topology, nodes, np.random.default_rng([seed, epoch]))
 
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """Given networks in turn, each for `every` rounds, then again from the first; connected when taken together."""
+    """Cycle through networks, each for `every` rounds; their union must be connected."""
 
     matrices: tuple[csr_array, ...]
     every: int = 1
@@ -95,7 +95,7 @@ class Sequence:
         sizes = sorted({matrix.shape[0] for matrix in matrices})
         if len(sizes) != 1:
             raise TopologyError(f"a Sequence of networks of {sizes or 'no'} nodes; expected one size for all")
-        refuse_parts(reduce(operator.add, matrices))
+        check_connected(reduce(operator.add, matrices))
         object.__setattr__(self, "matrices", matrices)
         object.__setattr__(self, "every", whole_number("every", self.every))
 
@@ -113,9 +113,9 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Churn:
-    """Each round, each node of another schedule is away with probability `down`, and its links with it.
+    """Each round, each node of another schedule is absent with probability `down`, and its links with it.
 
-    What is left may fall apart, and a node may have no neighbour.
+    The remaining network may be disconnected, and a node may have no neighbour.
     """
 
     base: Schedule
@@ -136,24 +136,24 @@ class Churn:
 
     def at(self, round: int) -> csr_array:
         matrix = self.base.at(round)
-        here = np.random.default_rng([self.seed, round, CHURN_STREAM]).random(self.nodes) >= self.down
-        return only(matrix, here[rows_of(matrix)] & here[matrix.indices])
+        present = np.random.default_rng([self.seed, round, CHURN_STREAM]).random(self.nodes) >= self.down
+        return only(matrix, present[rows_of(matrix)] & present[matrix.indices])
 
 
 def schedule(
     topology: Any, nodes: int, rng: np.random.Generator, change_every: int | None = None
 ) -> Schedule:
-    """A topology (see `adjacency`) as a schedule: fixed, or new every `change_every` rounds. A schedule as it is."""
-    a_class: bool = isinstance(topology, type)  # which has the functions of its values
+    """Return a topology (see `adjacency`) as a schedule, fixed or redrawn every `change_every` rounds."""
+    a_class: bool = isinstance(topology, type)  # a class also has the methods of its instances
     if a_class or not isinstance(topology, Schedule):
         if change_every is None:
             return Static(adjacency(topology, nodes, rng))
-        every = whole_number("change_every", change_every)
+        period = whole_number("change_every", change_every)
         with about("change_every", "nodes"):
-            return Changing(topology, nodes, every, seed=int(rng.integers(2**63)))
+            return Changing(topology, nodes, period, seed=int(rng.integers(2**63)))
     if change_every is not None:
         raise TopologyError(
-            f"change_every is {change_every}, but the topology is a schedule, which says itself when it changes; "
+            f"change_every is {change_every}, but the topology is a schedule, which decides itself when it changes; "
             "leave change_every out"
         )
     if topology.nodes != nodes:
