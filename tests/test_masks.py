@@ -256,7 +256,7 @@ def test_the_simulator_refuses_small_groups_and_what_is_no_sum():
         pb.simulate(X, y, topology="ring", **given)
     for strategy in ("relay", "auto"):
         with pytest.raises(
-            ValueError, match=r"secure_sum is True and the strategy (relay|auto), which needs"
+            ValueError, match=r"secure_sum is True and the strategy is (relay|auto), which needs"
         ):
             pb.simulate(X, y, topology="complete", strategy=strategy, **given)
     with pytest.raises(ValueError, match="the network changes"):

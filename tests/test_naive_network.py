@@ -603,14 +603,14 @@ def test_differences_between_neighbours_are_held_against_those_within():
 
 def chosen_strategy(monkeypatch, **settings):
     """The strategy that a simulation learns with."""
-    drivers_chosen, chosen = [], drivers.chosen
+    drivers_chosen, chosen = [], drivers.build_driver
 
     def watching(*arguments):
         drivers_chosen.append(chosen(*arguments))
         return drivers_chosen[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(drivers, "chosen", watching)
+        patch.setattr(drivers, "build_driver", watching)
         rng = np.random.default_rng(0)
         labels = np.arange(70) % 2
         pb.simulate(

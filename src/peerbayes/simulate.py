@@ -21,8 +21,8 @@ from peerbayes.simulation import drivers, starts
 from peerbayes.simulation import references as reference_models
 from peerbayes.simulation.asked import Asked
 from peerbayes.simulation.clock import Clock, Progress
-from peerbayes.simulation.course import Course
-from peerbayes.simulation.judging import Judging
+from peerbayes.simulation.course import Loop
+from peerbayes.simulation.judging import Evaluation
 from peerbayes.simulation.population import Population
 from peerbayes.strategies import Strategy
 from peerbayes.views import Structure
@@ -122,26 +122,26 @@ def simulate(
     """
     settings, provenance = Asked.of(locals()), versions.made()
     peers = Population.of(settings, X, y, schema, test)
-    if peers.unseen is None:
+    if peers.test_rows is None:
         warn_untested()
     begin, start_bytes = starts.agreed(settings, peers)
-    driver = drivers.chosen(settings, peers, begin)
+    driver = drivers.build_driver(settings, peers, begin)
     configuration = settings.configuration | {"strategy": driver.strategy.name}
-    judging = Judging.of(settings, peers)
-    saved = None if checkpoint is None else _checkpoint(checkpoint, configuration, peers, judging)
+    evaluation = Evaluation.of(settings, peers)
+    saved = None if checkpoint is None else _checkpoint(checkpoint, configuration, peers, evaluation)
     clock = Clock()
-    course = Course(driver, judging, clock, driver.begin(settings.place.put(begin)), peers.sent + start_bytes)
+    loop = Loop(driver, evaluation, clock, driver.begin(settings.place.put(begin)), peers.sent + start_bytes)
     del begin  # statistics take most of a large network's memory
     if saved is not None:
         with about("checkpoint"):
-            course.resume(saved, peers.hidden)
+            loop.resume(saved, peers.hidden)
     live_file = None if live is None else _live(live, configuration, provenance, peers)
-    course.go(settings.rounds, settings.evaluate_every, saved, live_file, progress)
+    loop.go(settings.rounds, settings.evaluate_every, saved, live_file, progress)
 
-    stats, records, rejected = course.stats(), np.concatenate(course.records), course.rejected
+    stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
     of_weights = driver.strategy.of_weights
-    del course, driver  # all peers' states
-    outcomes = {"peers": judging.outcome(stats, of_weights)}
+    del loop, driver  # all peers' states
+    outcomes = {"peers": evaluation.outcome(stats, of_weights)}
     clock.add("evaluation")
     run = Run(
         configuration,
@@ -161,9 +161,9 @@ def simulate(
         rejected,
     )
     if references:
-        errors = reference_models.local_errors(run, settings, peers, judging)
+        errors = reference_models.local_errors(run, settings, peers, evaluation)
         pooled = reference_models.Pooled.of(peers, y)
-        del peers, judging  # frees memory for the pooled learners
+        del peers, evaluation  # frees memory for the pooled learners
         pooled_errors, predicted = pooled.learned(settings.start, settings.lr, settings.rounds)
         run = replace(run, references=run.references | errors | pooled_errors, outcomes=outcomes | predicted)
         clock.add("references")
@@ -173,12 +173,12 @@ def simulate(
 
 
 def _checkpoint(
-    path: str | Path, configuration: dict[str, Any], peers: Population, judging: Judging
+    path: str | Path, configuration: dict[str, Any], peers: Population, evaluation: Evaluation
 ) -> Checkpoint:
     """Return the checkpoint of these settings and all rows."""
     local = peers.held
     return Checkpoint.of(
-        path, configuration, local.rows, local.labels, local.row_weights, local.sizes, judging.test_rows
+        path, configuration, local.rows, local.labels, local.row_weights, local.sizes, evaluation.test_rows
     )
 
 

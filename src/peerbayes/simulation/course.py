@@ -15,15 +15,15 @@ from peerbayes.places import fetch
 from peerbayes.privacy.simulated import PrivateRows
 from peerbayes.simulation.clock import Clock, Progress
 from peerbayes.simulation.drivers import Driver
-from peerbayes.simulation.judging import Judging
+from peerbayes.simulation.judging import Evaluation
 
 
 @dataclass
-class Course:
+class Loop:
     """The state of all peers during the rounds, and the history so far."""
 
     driver: Driver
-    judging: Judging
+    evaluation: Evaluation
     clock: Clock
     state: Any
     """The driver's state of all peers."""
@@ -88,5 +88,7 @@ class Course:
 
     def _evaluate(self) -> None:
         stats = self.driver.read(self.state)
-        self.records.append(self.judging.record(self.done, stats, self.driver.strategy.of_weights, self.sent))
+        self.records.append(
+            self.evaluation.record(self.done, stats, self.driver.strategy.of_weights, self.sent)
+        )
         self.clock.add("evaluation")

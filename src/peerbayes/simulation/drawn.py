@@ -56,7 +56,7 @@ class Dealt:
         return cls(table, table_schema, codes, rows_of_peers)
 
     @cached_property
-    def own(self) -> np.ndarray:
+    def row_indices(self) -> np.ndarray:
         """[m] the rows of all peers, peer by peer."""
         return np.concatenate(self.parts)
 
@@ -67,11 +67,11 @@ class Dealt:
 
     def rows(self) -> Table:
         """Return the peers' rows as a table, peer by peer."""
-        return rows_at(self.table, self.own)
+        return rows_at(self.table, self.row_indices)
 
     def rest(self) -> tuple[Any, Any] | None:
         """Return the rows that no peer holds and their labels, if there are any."""
-        return unassigned_rows(self.table, self.codes, self.own, self.schema.classes)
+        return unassigned_rows(self.table, self.codes, self.row_indices, self.schema.classes)
 
 
 def network(topology: Any, nodes: int, seed: int, change_every: int | None = None) -> topologies.Schedule:

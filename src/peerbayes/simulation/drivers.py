@@ -21,11 +21,11 @@ from peerbayes.strategies import DSGD, LOSSY_MEMORY, NOISY_WINDOW, ROBUST_MEMORY
 Driver = Broadcast | OverTree
 
 
-def chosen(settings: Asked, peers: Population, start: np.ndarray) -> Driver:
+def build_driver(settings: Asked, peers: Population, start: np.ndarray) -> Driver:
     """Return the driver of these settings over the peers' network, from a start [N, C, K]."""
-    driver = _plain(settings, peers, start)
+    driver = _basic_driver(settings, peers, start)
     if settings.secure_sum:
-        driver = _secured(settings.strategy, driver, peers)
+        driver = _with_secure_sums(settings.strategy, driver, peers)
     if isinstance(driver, Broadcast) and settings.checks_messages:
         driver = replace(driver, defence=_defence(settings, peers, driver.strategy, start))
     return driver
@@ -38,7 +38,7 @@ def local_driver(settings: Asked, peers: Population) -> Broadcast:
     return Broadcast(STRATEGIES["local"](), peers.network, residual, faults, local.place)
 
 
-def _plain(settings: Asked, peers: Population, start: np.ndarray) -> Driver:
+def _basic_driver(settings: Asked, peers: Population, start: np.ndarray) -> Driver:
     """Return the driver without secure sums and defence; "auto" chooses relay or exact by what peers can measure."""
     local, network, name = peers.held, peers.network, settings.strategy
     faults = Faults(settings.message_loss, settings.seed, settings.message_delay)
@@ -81,7 +81,7 @@ def _strategy(name: str | Strategy, settings: Asked, peers: Population) -> Strat
     return STRATEGIES[name]()
 
 
-def _secured(strategy: str | Strategy, driver: Driver, peers: Population) -> Broadcast:
+def _with_secure_sums(strategy: str | Strategy, driver: Driver, peers: Population) -> Broadcast:
     """Return the driver with sums in fixed point over the network that all agreed on, absent peers included."""
     if not isinstance(driver, Broadcast) or strategy == "auto":
         raise ValueError(

@@ -26,7 +26,7 @@ from peerbayes.tables import Table
 
 
 @dataclass(frozen=True, eq=False)
-class Unseen:
+class HeldOutRows:
     """Test rows and their labels, raw and encoded."""
 
     X: Any
@@ -40,13 +40,13 @@ class Population:
     """The peers and their data before the first round."""
 
     table: Table
-    own: np.ndarray
+    row_indices: np.ndarray
     """[m] the peers' rows in the table, peer by peer."""
     schema: Schema
     """Columns and classes, in the units of the peers' rows."""
     held: Holdings
     """The peers' rows, encoded."""
-    unseen: Unseen | None
+    test_rows: HeldOutRows | None
     network: topologies.Schedule
     links: np.ndarray
     """[E, 2] the links of the last round, without absences."""
@@ -88,19 +88,35 @@ class Population:
         )
         with about(origin, "peer"):  # errors about a refused peer are not about the table
             agreed, reports = _agreed_schema(dealt, settings, attackers, network, declared=schema is not None)
-        rows, labels, sizes = encoded(agreed, dealt.rows(), origin), dealt.codes[dealt.own], dealt.sizes
+        rows, labels, sizes = (
+            encoded(agreed, dealt.rows(), origin),
+            dealt.codes[dealt.row_indices],
+            dealt.sizes,
+        )
         weights = np.repeat(row_weights(settings.objective, sizes), sizes)
         if reports is not None:
             weights *= np.repeat(reports.weights, sizes)
-        unseen = _unseen(agreed, test, dealt)
-        family, sent = _family(settings.family, agreed, rows, labels, sizes, unseen, network, reports)
+        test_rows = _test_rows(agreed, test, dealt)
+        family, sent = _family(settings.family, agreed, rows, labels, sizes, test_rows, network, reports)
         if getattr(settings.strategy, "name", settings.strategy) == "dsgd":
-            refuse_gaps(family, rows, *(() if unseen is None else (unseen.rows,)))
-        rows, labels = _taught(family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes))
+            refuse_gaps(family, rows, *(() if test_rows is None else (test_rows.rows,)))
+        rows, labels = _training_rows(
+            family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes)
+        )
         local = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), device)
-        hidden = _hidden(settings, local, network)
+        hidden = _private_rows(settings, local, network)
         return cls(
-            dealt.table, dealt.own, agreed, local, unseen, network, links, attackers, hidden, sent, reports
+            dealt.table,
+            dealt.row_indices,
+            agreed,
+            local,
+            test_rows,
+            network,
+            links,
+            attackers,
+            hidden,
+            sent,
+            reports,
         )
 
     @property
@@ -123,9 +139,9 @@ class Population:
         return np.delete(np.arange(self.nodes), self.attackers)
 
     @cached_property
-    def fair(self) -> np.ndarray:
+    def from_honest(self) -> np.ndarray:
         """[m] which rows are held by honest peers."""
-        return _of_others(self.attackers, self.held.sizes)
+        return _from_honest(self.attackers, self.held.sizes)
 
 
 def _agreed_schema(
@@ -151,10 +167,10 @@ def _liars(settings: Asked, attackers: np.ndarray, network: topologies.Schedule)
     return Liars(attackers, settings.attack.report, settings.attack.allowed, enforced, links)
 
 
-def _unseen(schema: Schema, test: tuple[Any, Any] | None, dealt: Dealt) -> Unseen | None:
+def _test_rows(schema: Schema, test: tuple[Any, Any] | None, dealt: Dealt) -> HeldOutRows | None:
     """Return the test rows: the user's, or those that no peer holds, if there are any."""
     test_data, name = (dealt.rest(), "X") if test is None else (test, "test")
-    return None if test_data is None else Unseen(*test_data, *encoded_labelled(schema, test_data, name))
+    return None if test_data is None else HeldOutRows(*test_data, *encoded_labelled(schema, test_data, name))
 
 
 def _family(
@@ -163,12 +179,12 @@ def _family(
     rows: Rows,
     labels: np.ndarray,
     sizes: np.ndarray,
-    unseen: Unseen | None,
+    test_rows: HeldOutRows | None,
     network: topologies.Schedule,
     reports: Reported | None,
 ) -> tuple[Family, np.ndarray]:
     """Return the family that peers calibrate, and the bytes that each sent to agree on its structure: [N]."""
-    blocks = (rows,) if unseen is None else (rows, unseen.rows)
+    blocks = (rows,) if test_rows is None else (rows, test_rows.rows)
     missing = any(np.isnan(rows_of_block.values).any() for rows_of_block in blocks)
     parents, sent = None, np.zeros(sizes.size)
     if learned := layouts.STRUCTURES.get(name):
@@ -179,12 +195,12 @@ def _family(
     return layouts.calibrated(name, schema, missing, total, parents), sent
 
 
-def _of_others(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def _from_honest(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return which rows are not held by attackers: [m]."""
     return np.repeat(~np.isin(np.arange(sizes.size), attackers), sizes)
 
 
-def _taught(
+def _training_rows(
     family: Family,
     rows: Rows,
     labels: np.ndarray,
@@ -204,10 +220,12 @@ def _taught(
             features = np.asarray(family.features(Rows(rows.values[own_rows], rows.codes[own_rows])))
             order[own_rows] = own_rows[poisoned(np.linalg.norm(np.nan_to_num(features), axis=1))]
         rows, labels = Rows(rows.values[order], rows.codes[order]), labels[order]
-    return rows, np.where(_of_others(attackers, sizes), labels, classes - 1 - labels)
+    return rows, np.where(_from_honest(attackers, sizes), labels, classes - 1 - labels)
 
 
-def _hidden(settings: Asked, local: Holdings, network: topologies.Schedule) -> private.PrivateRows | None:
+def _private_rows(
+    settings: Asked, local: Holdings, network: topologies.Schedule
+) -> private.PrivateRows | None:
     """Return the residuals with noise, where rows are private."""
     if settings.privacy is None:
         return None

@@ -19,17 +19,17 @@ from peerbayes.runs import Run
 from peerbayes.schema import Schema
 from peerbayes.simulation import drivers, starts
 from peerbayes.simulation.asked import Asked
-from peerbayes.simulation.judging import Judging
+from peerbayes.simulation.judging import Evaluation
 from peerbayes.simulation.population import Population
 from peerbayes.tables import Table
 
 
-def local_errors(run: Run, settings: Asked, peers: Population, judging: Judging) -> dict[str, float]:
+def local_errors(run: Run, settings: Asked, peers: Population, evaluation: Evaluation) -> dict[str, float]:
     """Return the mean errors of honest peers that learn without a network; a run of "local" has them already."""
     if run.configuration["strategy"] == "local":
         train, test = run.records[-peers.nodes :, 2:4][peers.honest].mean(axis=0)
     else:
-        train, test = judging.errors(_local_stats(settings, peers))
+        train, test = evaluation.errors(_local_stats(settings, peers))
     return {"train_local": float(train), "test_local": float(test)}
 
 
@@ -59,15 +59,15 @@ class Pooled:
 
     @classmethod
     def of(cls, peers: Population, y: Any) -> Pooled:
-        fair, unseen = peers.fair, peers.unseen
+        from_honest, test_rows = peers.from_honest, peers.test_rows
         return cls(
             peers.family,
             peers.schema,
             peers.table,
             y,
-            peers.own[fair],
-            peers.held.row_weights[fair],
-            None if unseen is None else (unseen.X, unseen.y),
+            peers.row_indices[from_honest],
+            peers.held.row_weights[from_honest],
+            None if test_rows is None else (test_rows.X, test_rows.y),
         )
 
     def learned(
@@ -82,8 +82,8 @@ class Pooled:
                 model.fit(X, labels, sample_weight=self.weights)
             errors[f"train_{name}"] = float(1.0 - model.score(X, labels))
             errors[f"test_{name}"] = float(np.nan if self.test is None else 1.0 - model.score(*self.test))
-            rows, truth = (X, labels) if self.test is None else self.test
-            outcomes[name] = metrics.Outcome.of(model.predict_proba(rows), self.schema.encode_labels(truth))
+            inputs, truth = (X, labels) if self.test is None else self.test
+            outcomes[name] = metrics.Outcome.of(model.predict_proba(inputs), self.schema.encode_labels(truth))
         return errors, outcomes
 
     def _models(self, start: str, lr: float, rounds: int) -> dict[str, Any]:
