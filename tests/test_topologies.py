@@ -339,7 +339,7 @@ def matrix_with(*entries):
         ("regular-8", 8, ["regular-8 with 8 nodes", "D < nodes"]),
         ("regular-1", 4, ["regular-1 with 4 nodes", "2 ≤ D"]),
         ("erdos-1.5", 5, ["probability is 1.5", "0 to 1"]),
-        ("erdos-0.01", 50, ["erdos-0.01 with 50 nodes", "100 times", "ln N = 3.9", "tree+K"]),
+        ("erdos-0.01", 50, ["erdos-0.01 with 50 nodes", "100 draws", "ln N = 3.9", "tree+K"]),
         ("small-world-3-0.1", 9, ["small-world-3-0.1", "even D"]),
         ("small-world-4-0.1", 4, ["small-world-4-0.1 with 4 nodes"]),
         ("small-world-4-2", 9, ["probability is 2"]),

@@ -239,7 +239,7 @@ class Schema:
         return replace(self, columns=tuple(columns))
 
     def merge(self, other: Schema) -> Schema:
-        """Return the schema of both tables: union of categories and classes, pooled location and scale.
+        """Return the schema of this and the `other` table: union of categories and classes, pooled location and scale.
 
         Symmetric. Where the order of the columns differs, they are sorted by name.
         """
