@@ -175,7 +175,7 @@ def test_a_running_peer_is_followed_and_a_neighbour_that_dies_is_shown(browser, 
     wait(grown, "rounds, curves and lines of the audit log")
     cells = page.locator("#audit-rows tr").first.inner_text().split("\t")
     assert cells[1] in ("peer-2", "peer-3") and cells[2].startswith("round ") and len(cells) == 5
-    assert "every line fits to the one before" in page.inner_text("#audit-told")
+    assert "the hash chain is intact" in page.inner_text("#audit-told")
     assert re.search(r"Error on held-out rows\s+0\.\d{4}", page.inner_text("#facts"))
     marks = "peerbayes.figure('network').data.map(trace => trace.meta.role)"
     assert page.evaluate(marks) == ["links", "up", "me"]
@@ -198,7 +198,7 @@ def test_a_running_peer_is_followed_and_a_neighbour_that_dies_is_shown(browser, 
 
 @pytest.fixture
 def stopped(tmp_path):
-    """A simulation that was last heard of two minutes ago, and its dashboard."""
+    """A simulation whose last message is two minutes old, and its dashboard."""
     made = Simulated(tmp_path / "stopped")
     for _ in range(5):
         made.round()
@@ -213,7 +213,7 @@ def test_a_simulation_that_stopped_and_one_that_takes_its_folder(browser, stoppe
     made, _, url = stopped
     page = open_page(url)
     wait(lambda: page.inner_text("#state") == "seems to have stopped", "that it stopped")
-    assert "last heard of 2 min ago" in page.inner_text("#heard")
+    assert "last message 2 min ago" in page.inner_text("#heard")
     made.round()
     wait(lambda: page.inner_text("#state") == "running" and round_of(page) == 6, "that it goes on")
     other = Simulated(made.file.path.parent, "crc", nodes=9)

@@ -97,7 +97,7 @@ def test_import_takes_a_file(entry, held, tmp_path):
         (("fetch", "iris", "leter"), "no dataset is called 'leter'; did you mean letter"),
         (("import", "tiny"), "Missing argument"),
         (("import", "leter", "x.csv"), "did you mean letter"),
-        (("import", "tiny", "nowhere.csv"), "nowhere.csv is no file"),
+        (("import", "tiny", "nowhere.csv"), "nowhere.csv is not a file"),
         (("import", "iris", __file__), "iris comes with scikit-learn"),
         (("import", "tiny", __file__), "ends in '.py'; expected .parquet, .npz, .csv"),
     ],

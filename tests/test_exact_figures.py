@@ -77,14 +77,14 @@ def test_metrics_have_them_only_where_they_may_leave(terms, show, leave, tmp_pat
 
 
 @CASES
-@pytest.mark.parametrize("beyond", [False, True])
-def test_a_dashboard_has_them_on_this_machine_or_where_they_may_leave(terms, show, leave, beyond, tmp_path):
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_dashboard_has_them_on_this_machine_or_where_they_may_leave(terms, show, leave, remote, tmp_path):
     pytest.importorskip("starlette")
     from peerbayes.web import messages
     from peerbayes.web.folder import Folder
 
-    seen = Folder(home_of(tmp_path, terms, show).folder, beyond).look()
-    exact = leave or not beyond
+    seen = Folder(home_of(tmp_path, terms, show).folder, remote).look()
+    exact = leave or not remote
     judged = seen.facts["judged"]
     assert {name: judged[name] for name in FIGURES} == (EXACT if exact else dict.fromkeys(EXACT))
     assert seen.facts["verdict"] == (VERDICT if exact else None)
@@ -104,10 +104,10 @@ def test_others_than_this_machine_are_those_with_a_token_or_at_another_address(t
 
     token = tmp_path / "token"
     token.write_text("t" * 32)
-    assert not Access.granted(Address.parse("127.0.0.1:8765")).beyond
-    assert Access.granted(Address.parse("127.0.0.1:8765"), token).beyond
-    assert Access.granted(Address.parse("0.0.0.0:8765"), plain_http=True).beyond
-    assert Access.granted(Address.parse("0.0.0.0:8765"), token, plain_http=True).beyond
+    assert not Access.granted(Address.parse("127.0.0.1:8765")).remote
+    assert Access.granted(Address.parse("127.0.0.1:8765"), token).remote
+    assert Access.granted(Address.parse("0.0.0.0:8765"), plain_http=True).remote
+    assert Access.granted(Address.parse("0.0.0.0:8765"), token, plain_http=True).remote
 
 
 def test_the_dashboard_is_told_who_may_look(tmp_path, monkeypatch):
@@ -118,7 +118,7 @@ def test_the_dashboard_is_told_who_may_look(tmp_path, monkeypatch):
     from peerbayes.web.address import Address
 
     asked = []
-    monkeypatch.setattr(serve, "Folder", lambda path, beyond: asked.append(beyond))
+    monkeypatch.setattr(serve, "Folder", lambda path, remote: asked.append(remote))
     monkeypatch.setattr(serve, "Feed", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
     monkeypatch.setattr(serve.os, "nice", lambda by: None)
     (port,) = free_ports(1)

@@ -269,7 +269,7 @@ def test_an_interrupt_keeps_what_was_computed(tmp_path):
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=HANG)
-    assert running.returncode == 130 and "the same command goes on from here" in told
+    assert running.returncode == 130 and "run the same command to continue" in told
     assert len(Store(store).frame())
 
 
@@ -279,7 +279,7 @@ def test_cells_that_a_dataset_is_too_small_for_are_left_out(file, tmp_path):
         "reproduce", "8", "--datasets", file, "--columns", "rows20,rows320", "--seeds", 1, "--strategies", "crc",
         "--format", "json", cwd=tmp_path, code=0,
     )  # fmt: skip
-    assert "left out: " in done.stderr and "16,000 training rows are requested" in done.stderr
+    assert "skipped: " in done.stderr and "16,000 training rows are requested" in done.stderr
     few, many = json.loads(done.stdout)
     assert few["gap"] is not None and few["seeds"] == 1
     assert many["gap"] is None and many["seeds"] == 0
@@ -322,7 +322,7 @@ def test_reproduce_survives_a_kill(tmp_path):
     total = len(Store(cut).frame())
     assert 5 <= before < total
     assert json.loads(again.stdout) == json.loads(whole.stdout)
-    assert f"{total - before:,} of {total:,} cells are to be computed" in again.stderr
+    assert f"{total - before:,} of {total:,} cells to compute" in again.stderr
 
 
 # --- tables ---------------------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ def test_programs_read_json_and_csv():
     ("words", "message"),
     [
         (["13"], "there is no table '13'"),
-        (["4", "--strategies", "magic"], "'magic' is no strategy; expected one of crc"),
-        (["4", "--columns", "web"], "'web' is no column; expected one of tree, chain"),
+        (["4", "--strategies", "magic"], "'magic' is not a strategy; expected one of crc"),
+        (["4", "--columns", "web"], "'web' is not a column; expected one of tree, chain"),
         (["4", "--datasets", "beer"], "no dataset is called 'beer'"),
         (["4", "--seeds", "0"], "--seeds is 0"),
         (["4", "--format", "pdf"], "--format is 'pdf'"),

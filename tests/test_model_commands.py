@@ -103,7 +103,7 @@ def test_nothing_is_written_where_something_fails(home, tmp_path):
     (tmp_path / "rows.csv").write_text("age,noise\n1,2\n")
     refused("has no column '[city]'", "predict", home, tmp_path / "rows.csv", "--out", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
-    refused("is no folder", "predict", home, home / "rows.csv", "--out", tmp_path / "none" / "out.csv")
+    refused("is not a folder", "predict", home, home / "rows.csv", "--out", tmp_path / "none" / "out.csv")
     refused(
         "expected a name in .csv, .parquet or .json", "predict", home, home / "rows.csv", "--out", "x.xls"
     )

@@ -67,7 +67,7 @@ def test_three_peers_from_nothing_to_members(tmp_path, monkeypatch):
         assert Home(tmp_path / name).load().roster.version == place + 1 + (place == 2)
     assert founder.roster().closed and founder.roster().links == (("a", "b"), ("a", "c"), ("b", "c"))
     assert (
-        "holds roster 4 of hospitals: 3 members, closed"
+        "has roster version 4 of hospitals: 3 members, closed"
         in run("join", "a", "net/roster.json", on=node).stdout
     )
     assert Home(tmp_path / "a").load().roster == Home(tmp_path / "c").load().roster
@@ -83,9 +83,9 @@ def test_closing_by_hand_and_revoking(folder):
     for place, name in enumerate(("a", "b", "c")):
         request(name, 7001 + place)
         assert "then `close`" in invite(name, 7001 + place, *(("--links", "a") if place == 2 else ())).stdout
-    assert "closed with 3 members; roster 4" in run("close", "--network", folder).stdout
+    assert "closed with 3 members; roster version 4" in run("close", "--network", folder).stdout
     shown = run("revoke", "a", "--network", folder).stdout
-    assert "falls into 2 parts" in shown and "b; c" in shown and "roster.json" in shown
+    assert "splits into 2 components" in shown and "b; c" in shown and "roster.json" in shown
     roster = Founder(folder).roster()
     assert roster.revoked == ("a",) and len(roster.members) == 3 and roster.version == 5
     assert "already revoked" in run("revoke", "a", "--network", folder, code=2).stderr
@@ -115,7 +115,7 @@ def test_a_member_moves_and_gets_a_new_certificate(folder):
     invite("a", 8001, "--again")
     after = Founder(folder).roster()
     assert after.run == before.run and after.member("a").address == "127.0.0.1:8001" and after.closed
-    assert "look for it at 127.0.0.1:8001" in run("join", "a", "a.invitation", on=node).stdout
+    assert "connect to 127.0.0.1:8001" in run("join", "a", "a.invitation", on=node).stdout
     assert Home(folder.parent / "a").load().roster == after
 
 
@@ -157,7 +157,7 @@ def test_new_takes_an_agreement_or_options(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text('network = "n"\nlabel = "y"  # mine\n')
     run("new", "net", "--terms", "mine.toml")
     assert (tmp_path / "net" / "agreement.toml").read_text() == (tmp_path / "mine.toml").read_text()
-    assert "one of the two" in run("new", "x", "--terms", "mine.toml", "--rounds", 3, code=2).stderr
+    assert "only one of them" in run("new", "x", "--terms", "mine.toml", "--rounds", 3, code=2).stderr
     assert "already exists" in run("new", "net", "--terms", "mine.toml", code=2).stderr
     assert "--label is missing" in run("new", "x", "--name", "n", code=2).stderr
     twice = ("--feature", "a", "--feature", "a=auto")
@@ -211,7 +211,7 @@ def test_inspect_compares(folder):
     request("a", 7001)
     invite("a", 7001)
     run("join", "a", "a.invitation", on=node)
-    assert "say the same" in run("inspect", folder, "a").stdout
+    assert "are the same" in run("inspect", folder, "a").stdout
     assert json.loads(run("inspect", folder, "a.invitation", "--format", "json").stdout) == {
         "differences": []
     }

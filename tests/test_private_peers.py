@@ -937,7 +937,7 @@ def test_a_private_network_is_founded_by_options(tmp_path):
         "stage": Facts(categories=(1, 2, 3)),
     }  # fmt: skip
     told = peerbayes("network", "inspect", tmp_path / "net", code=0).stdout
-    assert "epsilon 2 with delta 1e-05; 200 or more rows a peer" in told
+    assert "epsilon 2 with delta 1e-05; 200 or more rows per peer" in told
     told = peerbayes(
         "network",
         "new",

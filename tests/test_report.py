@@ -28,9 +28,9 @@ from peerbayes.commands.report import runs_in
 from peerbayes.metrics import Outcome
 from peerbayes.report import figures, page, papers, plotlyjs, theme
 from peerbayes.report.arrays import gapped, packed, unpacked
-from peerbayes.report.curves import DRAWN, POINTS, drawn
+from peerbayes.report.curves import MOST_CURVES, MOST_POINTS, drawn_peers
 from peerbayes.report.errors import DrawingFailed, PlotlyMissing
-from peerbayes.report.labels import label, shown, size, unlike
+from peerbayes.report.labels import distinct, label, shown, size
 from peerbayes.report.layout import positions
 from peerbayes.report.model import Model
 from peerbayes.runs import Run
@@ -283,12 +283,12 @@ def test_a_patch_is_small():
 @pytest.mark.parametrize(("nodes", "rounds"), [(1, 1), (320, 64), (5000, 64), (1000, 5000), (20000, 10)])
 def test_few_curves_are_drawn_and_always_the_same(nodes, rounds):
     view = replace(synthetic(nodes, 2), total=rounds)
-    some = view.peers[drawn(view)]
-    assert 1 <= len(some) <= DRAWN and len(some) * rounds <= POINTS
+    some = view.peers[drawn_peers(view)]
+    assert 1 <= len(some) <= MOST_CURVES and len(some) * rounds <= MOST_POINTS
     assert len(np.unique(np.diff(some))) <= 1
     held = replace(view, peers=view.peers[::2], curves={name: v[:, ::2] for name, v in view.curves.items()})
-    if nodes > 2 * DRAWN:
-        assert (held.peers[drawn(held)] == some).all()
+    if nodes > 2 * MOST_CURVES:
+        assert (held.peers[drawn_peers(held)] == some).all()
 
 
 def test_the_curves_are_the_history(run):
@@ -390,7 +390,7 @@ def test_labels_hold_no_markup(text):
 
 
 def test_equal_labels_are_told_apart():
-    assert unlike(["a", "b", "a", "a"]) == ["a", "b", "a (2)", "a (3)"]
+    assert distinct(["a", "b", "a", "a"]) == ["a", "b", "a (2)", "a (3)"]
 
 
 def test_sizes_are_said_in_units():
@@ -688,7 +688,7 @@ def test_a_folder_of_runs_is_its_runs(run, tmp_path):
 
 
 def test_what_is_no_run_is_said(tmp_path):
-    for folder, told in (("nowhere", "is not a folder"), (".", "holds no run")):
+    for folder, told in (("nowhere", "is not a folder"), (".", "contains no run")):
         done = peerbayes("report", folder, cwd=tmp_path)
         assert done.returncode == 2 and told in done.stderr
     done = peerbayes("report", ".", "--form", "gif", cwd=tmp_path)
@@ -698,7 +698,7 @@ def test_what_is_no_run_is_said(tmp_path):
         runs_in(tmp_path)
     (tmp_path / "live.sqlite").unlink()
     (tmp_path / "peer.toml").touch()
-    with pytest.raises(ValueError, match="a peer's home; a report is of simulated runs"):
+    with pytest.raises(ValueError, match="a peer's home; reports are of simulated runs"):
         runs_in(tmp_path)
     (tmp_path / "run.peerbayes").write_bytes(b"nothing")
     done = peerbayes("report", ".", cwd=tmp_path)

@@ -15,7 +15,7 @@ from peerbayes import KDB, TAN, BayesNetClassifier
 from peerbayes.report import figures
 from peerbayes.report import structure as drawing
 from peerbayes.report.errors import PlotlyMissing
-from peerbayes.report.lanes import children, lanes, lines
+from peerbayes.report.lanes import children, lanes, vertical_order
 from peerbayes.report.structure import DRAWN, NAMED, structure
 from peerbayes.views import Structure, View
 
@@ -35,7 +35,7 @@ def networks(draw, most=1, columns=60):
 @given(networks(most=3, columns=30))
 def test_arrows_cross_neither_columns_nor_their_names(parents):
     """In its line a column has nothing right of it: no other column, and no lane that goes on."""
-    from_top = lines(parents)
+    from_top = vertical_order(parents)
     lane = lanes(parents, from_top)
     line = {column: place for place, column in enumerate(from_top)}
     assert sorted(from_top) == list(range(len(parents)))
@@ -49,7 +49,7 @@ def test_arrows_cross_neither_columns_nor_their_names(parents):
 
 @given(networks(columns=40))
 def test_the_lanes_of_a_tree_are_its_levels_and_arrows_do_not_cross(parents):
-    from_top = lines(parents)
+    from_top = vertical_order(parents)
     lane = lanes(parents, from_top)
     assert all(lane[j] == (lane[own[0]] + 1 if own else 0) for j, own in enumerate(parents))
     held = []  # depth first: a column's parent is among those that the last one stands under

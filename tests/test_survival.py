@@ -148,7 +148,7 @@ def test_five_folders_that_share_nothing_but_the_network(tmp_path, digits):
                   cwd=founder, code=0)  # fmt: skip
         shutil.copy(founder / f"{name}.invitation", folder)
         assert (
-            f"{name} holds roster"
+            f"{name} has roster version"
             in peerbayes("node", "join", "peer", f"{name}.invitation", cwd=folder, code=0).stdout
         )
     for name, folder in folders.items():
@@ -283,7 +283,7 @@ def test_sigterm_ends_well_and_a_start_goes_on(loopback, digits):
         network.processes[name].terminate()
         assert network.processes[name].wait(HANG) == 0
         stopped = re.findall(
-            r"stopped after round (\d+); `run` goes on from there", home.log_path.read_text()
+            r"stopped after round (\d+); `run` continues from there", home.log_path.read_text()
         )
         turn = readable(home.folder)
         assert (

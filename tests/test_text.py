@@ -130,7 +130,7 @@ def test_tables_of_members_that_do_not_fit_are_told_without_their_tricks(tmp_pat
     pytest.importorskip("grpc")
     from test_peers import Peers
 
-    from peerbayes.commands.shared import explained
+    from peerbayes.commands.shared import exit_on_error
     from peerbayes.peers.terms import Terms
 
     rows = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0]})
@@ -140,7 +140,7 @@ def test_tables_of_members_that_do_not_fit_are_told_without_their_tricks(tmp_pat
     errors = asyncio.run(peers.all())
     for error in errors:
         assert isinstance(error, Exception) and "red" in str(error)
-        with pytest.raises(SystemExit), explained():
+        with pytest.raises(SystemExit), exit_on_error():
             raise error
     told = capsys.readouterr().err
     assert seen(told) == "" and "red" in told

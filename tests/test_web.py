@@ -182,7 +182,7 @@ def test_errors_tell_nothing_and_carry_the_policy(caplog):
         for path in ("/figures", "/model", "/peers/0"):
             failed = asked.get(path)
             assert failed.status_code == 500 and "1234" not in failed.text
-            assert failed.text == "This could not be shown; the dashboard's own output says why.\n"
+            assert failed.text == "This request failed; see the output of the dashboard's process.\n"
             assert failed.headers["cache-control"] == "no-store"
             assert "default-src 'none'" in failed.headers["content-security-policy"]
 
@@ -775,7 +775,12 @@ def test_a_peers_folder_is_followed_round_by_round(home):
 
     folder = Folder(home.folder)
     seen = folder.look()
-    assert seen.kind == "peer" and seen.facts["round"] == 0 and not seen.facts["agreed"] and seen.lines == ()
+    assert (
+        seen.kind == "peer"
+        and seen.facts["round"] == 0
+        and not seen.facts["agreed"]
+        and seen.log_entries == ()
+    )
     messages.figures(seen, 1, 0.0)  # there is nothing to draw yet, and that can be drawn
     with contextlib.closing(Peer(home)) as peer, service.lock(home):
         for _ in range(3):
@@ -831,9 +836,13 @@ def test_the_structure_of_a_running_simulation_is_shown(tmp_path):
     made.close()
     folder._run.close()
     assert "structure" in told["figures"] and "error" in told["figures"]
-    assert [heading for heading, _ in told["sections"]] == ["How the peers did", "What was learned"]
+    assert [heading for heading, _ in told["sections"]] == ["Training", "Learned model"]
     [[name, title, caption, place]] = told["sections"][1][1]
-    assert (name, title, place) == ("structure", "Who depends on whom", "span-6") and "class" in caption
+    assert (name, title, place) == (
+        "structure",
+        "Bayesian network structure",
+        "span-6",
+    ) and "class" in caption
 
 
 def test_a_peer_shows_the_structure_of_its_model(home):
@@ -957,4 +966,4 @@ def test_a_look_that_fails_does_not_end_the_dashboard(monkeypatch, caplog):
             await asyncio.wait_for(task, HANG)
 
     asyncio.run(watch())
-    assert "looking failed" in caplog.text
+    assert "reading the folder failed" in caplog.text

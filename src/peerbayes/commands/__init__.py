@@ -1,1 +1,1 @@
-"""The groups of commands behind `peerbayes`: each parses, calls and prints."""
+"""The commands of `peerbayes`: each parses its arguments, calls the library and prints."""

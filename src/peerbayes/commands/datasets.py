@@ -1,4 +1,4 @@
-"""`peerbayes datasets`: what there is, downloads and imports. Exit codes: 0 done, 1 failed, 2 makes no sense."""
+"""`peerbayes datasets`: list, download and import. Exit codes: 0 success, 1 failure, 2 invalid request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from peerbayes.commands.shared import console, explained, known_format
+from peerbayes.commands.shared import check_format, console, exit_on_error
 from peerbayes.datasets.cache import Places, places
 from peerbayes.datasets.catalogue import ENTRIES
 from peerbayes.datasets.errors import DatasetError
@@ -21,17 +21,17 @@ from peerbayes.datasets.sources import fetch as fetch_entry
 from peerbayes.datasets.sources import take, where
 
 app = typer.Typer(
-    help="The datasets of the paper: list, download, import.", no_args_is_help=True, add_completion=False
+    help="List, download and import the datasets of the paper.", no_args_is_help=True, add_completion=False
 )
 
 
 @app.command("list")
 def list_entries(form: Annotated[str, typer.Option("--format", help="table or json.")] = "table") -> None:
-    """Every dataset, and where it would come from."""
-    with explained():
-        known_format(form)
-        held = places()
-        rows = [_described(entry, held) for entry in ENTRIES.values()]
+    """List all datasets and where each would be loaded from."""
+    with exit_on_error():
+        check_format(form)
+        folders = places()
+        rows = [_described(entry, folders) for entry in ENTRIES.values()]
     if form == "json":
         print(json.dumps(rows, indent=2))
         return
@@ -43,17 +43,19 @@ def list_entries(form: Annotated[str, typer.Option("--format", help="table or js
 
 @app.command()
 def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets, as `list` names them.")],
-    again: Annotated[bool, typer.Option(help="Download what is there already, too.")] = False,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Names of datasets, as shown by `list`.")
+    ],
+    again: Annotated[bool, typer.Option(help="Download again what is already in the cache.")] = False,
 ) -> None:
-    """Download datasets into the cache."""
+    """Download datasets to the cache."""
     failed = False
-    with explained():
-        held = places()
+    with exit_on_error():
+        folders = places()
         entries = [find(name, ENTRIES) for name in names]
     for entry in entries:
         try:
-            print(f"{entry.name}: {_fetched(entry, held, again)}")
+            print(f"{entry.name}: {_fetched(entry, folders, again)}")
         except (DatasetError, OSError) as error:
             failed = True
             print(f"peerbayes: {error}", file=sys.stderr)
@@ -63,39 +65,43 @@ def fetch(
 
 @app.command("import")
 def import_file(
-    name: Annotated[str, typer.Argument(help="A dataset, as `list` names it.")],
-    file: Annotated[Path, typer.Argument(help="A .csv, a .parquet, an .npz, or the publisher's own file.")],
+    name: Annotated[str, typer.Argument(help="Name of a dataset, as shown by `list`.")],
+    file: Annotated[
+        Path, typer.Argument(help="A .csv, .parquet or .npz file, or the publisher's original file.")
+    ],
     label: Annotated[
-        str | None, typer.Option(help="The label's column, where its name is not the dataset's.")
+        str | None, typer.Option(help="The label column, if its name differs from the dataset's.")
     ] = None,
 ) -> None:
-    """Check a file of yours against a dataset, and keep it in the cache."""
-    with explained():
-        entry, held = find(name, ENTRIES), places()
+    """Check your own copy of a dataset, and store it in the cache."""
+    with exit_on_error():
+        entry, folders = find(name, ENTRIES), places()
         if not file.is_file():
-            raise ValueError(f"{file} is no file")
-        frame = take(entry, held, file, label)
-        print(f"{entry.name}: {len(frame):,} rows and {len(frame.columns) - 1} columns are in {held.cache}")
+            raise ValueError(f"{file} is not a file")
+        frame = take(entry, folders, file, label)
+        print(
+            f"{entry.name}: {len(frame):,} rows and {len(frame.columns) - 1} columns are in {folders.cache}"
+        )
 
 
-def _described(entry: Entry, held: Places) -> dict[str, Any]:
+def _described(entry: Entry, folders: Places) -> dict[str, Any]:
     return {
         "name": entry.name,
         "rows": entry.expected.rows,
         "columns": len(entry.expected.columns),
         "classes": entry.expected.classes,
         "licence": entry.licence,
-        "from": {"import": "import only"}.get(place := where(entry, held), place),
+        "from": {"import": "import only"}.get(source := where(entry, folders), source),
     }
 
 
-def _fetched(entry: Entry, held: Places, again: bool) -> str:
-    """Download where there is need to, with a bar on a terminal, and say what was done."""
-    place = where(entry, held)
-    if place == "scikit-learn":
+def _fetched(entry: Entry, folders: Places, again: bool) -> str:
+    """Download the dataset if needed, with a progress bar on a terminal; return what was done."""
+    source = where(entry, folders)
+    if source == "scikit-learn":
         return "comes with scikit-learn"
-    if place in ("folder", "cache") and not (again and entry.origin is not None):
-        return f"is in {held.folder if place == 'folder' else held.cache}"
+    if source in ("folder", "cache") and not (again and entry.origin is not None):
+        return f"is in {folders.folder if source == 'folder' else folders.cache}"
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -106,5 +112,5 @@ def _fetched(entry: Entry, held: Places, again: bool) -> str:
     )
     with bar:
         task = bar.add_task(entry.name, total=None)
-        frame = fetch_entry(entry, held, lambda done, total: bar.update(task, completed=done, total=total))
-    return f"{len(frame):,} rows are in {held.cache}"
+        frame = fetch_entry(entry, folders, lambda done, total: bar.update(task, completed=done, total=total))
+    return f"{len(frame):,} rows are in {folders.cache}"

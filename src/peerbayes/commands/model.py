@@ -1,4 +1,4 @@
-"""`peerbayes predict`, `peerbayes explain` and `peerbayes sample`: what a model file is for."""
+"""`peerbayes predict`, `peerbayes explain` and `peerbayes sample`: uses of a model file."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ from peerbayes.answers import (
     rows_for,
     unknown_categories,
 )
-from peerbayes.commands.shared import console, explained, known_format, print_table
+from peerbayes.commands.shared import check_format, console, exit_on_error, print_table
 from peerbayes.sources.parquet import need_pyarrow
 from peerbayes.tables import Table
 from peerbayes.text import as_json, in_cell, printable
 
 KINDS = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
-MOST_CLASSES = 4  # that fit beside each other in a table
+MOST_CLASSES = 4  # most classes that fit side by side in a table
 
-Model = Annotated[Path, typer.Argument(help=f"A model file, or a peer's home with its {NAME}.")]
-Query = Annotated[str | None, typer.Option(help="The SELECT, where DATA is a database.")]
-Out = Annotated[Path | None, typer.Option(help="Write to this .csv, .parquet or .json instead.")]
+Model = Annotated[Path, typer.Argument(help=f"A model file, or a peer's folder that contains {NAME}.")]
+Query = Annotated[str | None, typer.Option(help="The SELECT statement, if DATA is a database.")]
+Out = Annotated[Path | None, typer.Option(help="Write to this .csv, .parquet or .json file.")]
 Form = Annotated[str | None, typer.Option("--format", help="csv (the default) or json.")]
 
 
 def predict(
     model: Model,
-    data: Annotated[str, typer.Argument(help="A .csv, a .parquet or an SQLAlchemy URL: rows to classify.")],
+    data: Annotated[
+        str, typer.Argument(help="Rows to classify: a .csv or .parquet file, or an SQLAlchemy URL.")
+    ],
     query: Query = None,
     out: Out = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Also the probability of every class.")] = False,
-    label: Annotated[str | None, typer.Option(help="The column of true classes: tell the errors.")] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of every class.")] = False,
+    label: Annotated[str | None, typer.Option(help="The column of true classes, to report errors.")] = None,
     form: Form = None,
 ) -> None:
-    """The class of every row, in the order of the rows."""
-    with explained():
-        kind = _kind(out, form)
+    """Predict the class of every row, in the order of the rows."""
+    with exit_on_error():
+        file_format = _kind(out, form)
         classifier = opened(model)
         frame, labels = rows_for(classifier, data, query, label)
         unknown = unknown_categories(classifier, frame)
@@ -57,14 +59,14 @@ def predict(
         if proba:
             probabilities = classifier.predict_proba(X).T
             table |= {f"p({name})": column for name, column in zip(classes, probabilities, strict=True)}
-        judgement = None if labels is None else judged(classes, labels.tolist(), predicted.tolist())
-        text = _delivered(table, kind, out)
-    _remark(unknown)
-    if judgement is not None:
-        error, confusion = judgement
+        evaluation = None if labels is None else judged(classes, labels.tolist(), predicted.tolist())
+        text = _write_table(table, file_format, out)
+    _print_remarks(unknown)
+    if evaluation is not None:
+        error, confusion = evaluation
         print(f"error rate {error:.4f} over {len(predicted)} rows", file=sys.stderr)
         print(
-            "rows: the true class; columns: the predicted one",
+            "confusion matrix (rows: true class, columns: predicted class)",
             confusion.rename(index=_name, columns=_name).to_string(),
             sep="\n",
             file=sys.stderr,
@@ -74,43 +76,45 @@ def predict(
 
 def explain(
     model: Model,
-    data: Annotated[str | None, typer.Argument(help="Rows, as for predict: why one gets its class.")] = None,
-    row: Annotated[int | None, typer.Option(help="Which row of DATA, counted from 1.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="Rows, as for predict, one of which is explained.")
+    ] = None,
+    row: Annotated[int | None, typer.Option(help="The row of DATA to explain, counted from 1.")] = None,
     query: Query = None,
-    top: Annotated[int, typer.Option(help="How many features to show.")] = 10,
+    top: Annotated[int, typer.Option(help="Number of features to show.")] = 10,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
-    """What the model has learned; with DATA, why a row (the first, unless --row says) gets its class."""
-    with explained():
-        known_format(form)
+    """Show what the model has learned; with DATA, why one row (the first, or --row) gets its class."""
+    with exit_on_error():
+        check_format(form)
         if top < 1:
             raise ValueError(f"--top is {top}; expected 1 or more")
         if data is None and (row is not None or query is not None):
-            raise ValueError("--row and --query need DATA: a .csv, a .parquet or the URL of a database")
+            raise ValueError("--row and --query need DATA: a .csv or .parquet file, or the URL of a database")
         classifier = opened(model)
         if data is None:
-            told = learned(classifier, top)
+            explanation = learned(classifier, top)
         else:
             frame, _ = rows_for(classifier, data, query)
-            told = reasons(classifier, frame, 1 if row is None else row, top)
-            _remark(unknown_categories(classifier, frame.iloc[[told["row"] - 1]]))
+            explanation = reasons(classifier, frame, 1 if row is None else row, top)
+            _print_remarks(unknown_categories(classifier, frame.iloc[[explanation["row"] - 1]]))
     if form == "json":
-        print(as_json(told))
+        print(as_json(explanation))
     elif data is None:
-        _print_learned(told)
+        _print_learned(explanation)
     else:
-        _print_reasons(told)
+        _print_reasons(explanation)
 
 
 def sample(
     model: Model,
-    count: Annotated[int, typer.Option("-n", "--rows", help="How many rows.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    count: Annotated[int, typer.Option("-n", "--rows", help="Number of rows.")] = 100,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     out: Out = None,
     form: Form = None,
 ) -> None:
-    """Synthetic rows drawn from the model, the class last."""
-    with explained():
+    """Draw synthetic rows from the model; the class is the last column."""
+    with exit_on_error():
         kind = _kind(out, form)
         if count < 1:
             raise ValueError(f"-n is {count}; expected 1 or more")
@@ -120,7 +124,7 @@ def sample(
         table: dict[str, Any] = {name: values.column(j) for j, name in enumerate(classifier.schema_.names)}
         while label in table:
             label += "_"
-        text = _delivered({**table, label: labels}, kind, out)
+        text = _write_table({**table, label: labels}, kind, out)
     print(text, end="")
 
 
@@ -128,8 +132,8 @@ def sample(
 
 
 def _kind(out: Path | None, form: str | None) -> str:
-    """How to write the table; settled before any row is read."""
-    known_format(form or "csv", ("csv", "json"))
+    """Return the format of the output; checked before any row is read."""
+    check_format(form or "csv", ("csv", "json"))
     if out is None:
         return form or "csv"
     kind = KINDS.get(out.suffix.lower())
@@ -138,14 +142,14 @@ def _kind(out: Path | None, form: str | None) -> str:
             f"--out is {out} and --format {form}; expected a name in .csv, .parquet or .json, and no other format"
         )
     if not out.parent.is_dir():
-        raise ValueError(f"--out is {out}, but {out.parent} is no folder; make it first")
+        raise ValueError(f"--out is {out}, but {out.parent} is not a folder; create it first")
     if kind == "parquet":
         need_pyarrow(out)
     return kind
 
 
-def _delivered(columns: dict[str, Any], kind: str, out: Path | None) -> str:
-    """Write a table to its file, whole or not at all; or give the text to print."""
+def _write_table(columns: dict[str, Any], kind: str, out: Path | None) -> str:
+    """Write a table to its file atomically, or return the text to print."""
     import pandas as pd
 
     frame = pd.DataFrame(columns)
@@ -165,35 +169,35 @@ def _delivered(columns: dict[str, Any], kind: str, out: Path | None) -> str:
     return ""
 
 
-def _remark(remarks: list[str]) -> None:
+def _print_remarks(remarks: list[str]) -> None:
     for remark in remarks:
         print(f"peerbayes: {printable(remark)}", file=sys.stderr)
 
 
 def _name(value: Any) -> Any:
-    """A class as it is shown."""
+    """Return a class as printable text; other values as they are."""
     return printable(value) if isinstance(value, str) else value
 
 
 # --- explanations ------------------------------------------------------------------------------------------
 
 
-def _print_learned(told: dict[str, Any]) -> None:
-    console.print(f"A model of {told['estimator']}. The classes, and how frequent they are:\n")
-    prior = [(escape(str(entry["class"])), f"{entry['probability']:.4g}") for entry in told["prior"]]
+def _print_learned(explanation: dict[str, Any]) -> None:
+    console.print(f"Model: {explanation['estimator']}. Class priors:\n")
+    prior = [(escape(str(entry["class"])), f"{entry['probability']:.4g}") for entry in explanation["prior"]]
     print_table(("class", "prior"), prior)
-    console.print("\nThe features that alone tell most about the class, in bits, and what they look like:\n")
+    console.print("\nMost informative features, with bits about the class and values by class:\n")
     few = len(prior) <= MOST_CLASSES
     names = [name for name, _ in prior] if few else []
     rows = [
-        (escape(entry["feature"]), f"{entry['bits']:.3f}", *(_looks(entry["classes"]) if few else ()))
-        for entry in told["features"]
+        (escape(entry["feature"]), f"{entry['bits']:.3f}", *(_class_texts(entry["classes"]) if few else ()))
+        for entry in explanation["features"]
     ]
     print_table(("feature", "bits", *names), rows)
 
 
-def _looks(cells: list[dict[str, Any]]) -> list[str]:
-    """A text per class: mean and deviation, or the most probable category."""
+def _class_texts(cells: list[dict[str, Any]]) -> list[str]:
+    """Return a text per class: mean and standard deviation, or the most probable category."""
     by_class: dict[Any, dict[str, Any]] = {}
     for cell in cells:
         best = by_class.get(cell["class"])
@@ -207,20 +211,28 @@ def _looks(cells: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _print_reasons(told: dict[str, Any]) -> None:
-    probability = {entry["class"]: entry["probability"] for entry in told["probabilities"]}
-    of, against = told["predicted"], told["against"]
+def _print_reasons(explanation: dict[str, Any]) -> None:
+    probability = {entry["class"]: entry["probability"] for entry in explanation["probabilities"]}
+    predicted, against = explanation["predicted"], explanation["against"]
     console.print(
         escape(
-            f"Row {told['row']} is {_name(of)} (probability {probability[of]:.4g}) rather than {_name(against)} "
-            f"({probability[against]:.4g}). Log-odds for {_name(of)} against {_name(against)}:\n"
+            f"Row {explanation['row']} is {_name(predicted)} (probability {probability[predicted]:.4g}) rather than "
+            f"{_name(against)} ({probability[against]:.4g}). Log-odds for {_name(predicted)} "
+            f"against {_name(against)}:\n"
         )
     )
     rows = [
-        (escape(part["feature"]), escape(_shown(part["value"])), f"{part['log_odds']:+.3f}")
-        for part in told["contributions"]
+        (
+            escape(contribution["feature"]),
+            escape(_shown(contribution["value"])),
+            f"{contribution['log_odds']:+.3f}",
+        )
+        for contribution in explanation["contributions"]
     ]
-    rows += [("all others", "", f"{told['others']:+.3f}"), ("sum", "", f"{told['log_odds']:+.3f}")]
+    rows += [
+        ("all others", "", f"{explanation['others']:+.3f}"),
+        ("sum", "", f"{explanation['log_odds']:+.3f}"),
+    ]
     print_table(("feature", "value", "log-odds"), rows)
 
 

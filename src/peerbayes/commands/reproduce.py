@@ -1,4 +1,4 @@
-"""`peerbayes reproduce`: the paper's tables, computed and set beside what was printed."""
+"""`peerbayes reproduce`: compute the paper's tables and compare them with the printed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table as Grid
 
-from peerbayes.commands.shared import console, explained, known_format
+from peerbayes.commands.shared import check_format, console, exit_on_error
 from peerbayes.datasets.catalogue import ENTRIES, PAPER
 from peerbayes.datasets.registry import find
 from peerbayes.experiments import agreement, formats, printed, tables
@@ -33,31 +33,33 @@ KNOWN_STRATEGIES = (*STRATEGIES, "relay", "auto")
 
 
 def reproduce(
-    asked: Annotated[
+    table_names: Annotated[
         list[str], typer.Argument(metavar="TABLE...", help="Numbers of tables (2 to 12), distance, or all.")
     ],
     datasets: Annotated[
         str,
         typer.Option(
-            help="Names with commas between them, or files whose last column is the label; after a name, :text reads "
-            "all text as discrete, :discrete all columns, and :gaps takes a gap in text as a value."
+            help="Names, separated by commas, or files whose last column is the label; after a name, :text reads "
+            "all text as discrete, :discrete all columns, and :gaps takes a missing text as a value."
         ),
     ] = "",
-    columns: Annotated[str, typer.Option(help="Columns with commas between them; all by default.")] = "",
-    strategies: Annotated[str, typer.Option(help="Strategies with commas between them.")] = "crc,exact",
-    seeds: Annotated[int, typer.Option(help="Repetitions: seeds 0, 1, …")] = 5,
+    columns: Annotated[str, typer.Option(help="Columns, separated by commas; default: all.")] = "",
+    strategies: Annotated[str, typer.Option(help="Strategies, separated by commas.")] = "crc,exact",
+    seeds: Annotated[int, typer.Option(help="Number of repetitions: seeds 0, 1, …")] = 5,
     first_seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
     start: Annotated[
-        str, typer.Option(help="Where peers start: uniform (the paper's), marginal or ml.")
+        str, typer.Option(help="The start of the peers: uniform (as in the paper), marginal or ml.")
     ] = "uniform",
-    engine: Annotated[str, typer.Option(help="local: processes here; ray: a cluster.")] = "local",
+    engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: a cluster.")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster to join; auto: the one this machine is in.")
+        str | None, typer.Option(help="Address of a Ray cluster; auto: the cluster of this machine.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; all processors by default.")] = None,
-    store: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("peerbayes-results.sqlite"),
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes; default: one per processor.")
+    ] = None,
+    store: Annotated[Path, typer.Option(help="The database of results.")] = Path("peerbayes-results.sqlite"),
     resume: Annotated[
-        bool, typer.Option(help="Use what the store holds; --no-resume only shows that.")
+        bool, typer.Option(help="Compute what is missing in the store; --no-resume only shows its results.")
     ] = True,
     export: Annotated[
         Path | None, typer.Option(help="Also write all results to a .csv or .parquet file.")
@@ -68,44 +70,44 @@ def reproduce(
     ] = None,
     form: Annotated[str, typer.Option("--format", help="table, markdown, latex, csv or json.")] = "table",
 ) -> None:
-    """Compute the paper's tables; what the store holds is not computed again."""
-    with explained():
-        known_format(form, formats.FORMATS)
-        chosen = tables.numbers() if "all" in asked else tuple(dict.fromkeys(asked))
-        found = tuple(tables.table(number) for number in chosen if number != "distance")
+    """Compute the paper's tables; results in the store are not computed again."""
+    with exit_on_error():
+        check_format(form, formats.FORMATS)
+        chosen = tables.numbers() if "all" in table_names else tuple(dict.fromkeys(table_names))
+        chosen_tables = tuple(tables.table(number) for number in chosen if number != "distance")
         sweep = Sweep(
-            found,
-            tuple(_named(name) for name in _words(datasets)) or PAPER,
-            _known("strategy", _words(strategies), KNOWN_STRATEGIES),
+            chosen_tables,
+            tuple(_named(name) for name in _split(datasets)) or PAPER,
+            _checked("strategy", _split(strategies), KNOWN_STRATEGIES),
             tuple(range(first_seed, first_seed + seeds)),
-            _known("column", _words(columns), tuple(c for t in found for c in t.columns)) or None,
+            _checked("column", _split(columns), tuple(c for t in chosen_tables for c in t.columns)) or None,
             start,
         )
         if seeds < 1:
             raise ValueError(f"--seeds is {seeds}; expected 1 or more")
-        kept = Store(store)
-        if found and resume:
-            _compute(sweep, kept, engine, workers, address)
+        results = Store(store)
+        if chosen_tables and resume:
+            _compute(sweep, results, engine, workers, address)
             if document is not None:
-                _compute(agreement.evidence(sweep), kept, engine, workers, address)
-        records = sweep.records(kept)
+                _compute(agreement.evidence(sweep), results, engine, workers, address)
+        records = sweep.records(results)
         if "distance" in chosen and form in ("json", "csv"):
             records += tables.distances().records()
         if export is not None:
-            print(f"{kept.export(export):,} results are in {export}", file=sys.stderr)
+            print(f"{results.export(export):,} results are in {export}", file=sys.stderr)
         if document is not None:
-            _write(sweep, kept, document, " ".join(asked))
-    _show(sweep, records, kept, form)
+            _write(sweep, results, document, " ".join(table_names))
+    _show(sweep, records, results, form)
     if "distance" in chosen and form not in ("json", "csv"):
         _show_distances()
 
 
 def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None, address: str | None) -> None:
-    """Compute what is missing, with a bar on a terminal and a line for every tenth elsewhere."""
+    """Compute what is missing, with a progress bar on a terminal, or a line per tenth of the work elsewhere."""
     missing = len(sweep.missing(store))
     if not missing:
         return
-    print(f"{missing:,} of {len(sweep.cells()):,} cells are to be computed", file=sys.stderr)
+    print(f"{missing:,} of {len(sweep.cells()):,} cells to compute", file=sys.stderr)
     bar = Progress(
         TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         console=console, disable=not sys.stderr.isatty(),
@@ -113,32 +115,32 @@ def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None, addre
     with bar:
         task = bar.add_task("cells", total=missing)
 
-        def told(done: int, of: int) -> None:
+        def report_progress(done: int, total: int) -> None:
             bar.update(task, completed=done)
-            if bar.disable and done * 10 // of > (done - 1) * 10 // of:
-                print(f"{done:,} of {of:,} cells", file=sys.stderr, flush=True)
+            if bar.disable and done * 10 // total > (done - 1) * 10 // total:
+                print(f"{done:,} of {total:,} cells", file=sys.stderr, flush=True)
 
         try:
-            refused = sweep.compute(store, engine_of(engine, workers, address), told)
+            refused = sweep.compute(store, engine_of(engine, workers, address), report_progress)
         except KeyboardInterrupt:
-            print("stopped; the same command goes on from here", file=sys.stderr)
+            print("stopped; run the same command to continue", file=sys.stderr)
             sys.exit(130)
     for reason in sorted(refused):
-        print(f"left out: {reason}", file=sys.stderr)
+        print(f"skipped: {reason}", file=sys.stderr)
 
 
 def _write(sweep: Sweep, store: Store, folder: Path, words: str) -> None:
-    """The pages, and all results behind them."""
-    told = f"{words} --seeds {len(sweep.seeds)} --strategies {','.join(sweep.strategies)}"
+    """Write the pages, and all results that they are based on."""
+    arguments = f"{words} --seeds {len(sweep.seeds)} --strategies {','.join(sweep.strategies)}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "reproduction.md").write_text(pages.reproduction(sweep, store, told), encoding="utf-8")
-    beside = pages.strategies(sweep, store, ("auto", *STRATEGIES))
-    if beside is not None:
-        (folder / "strategies.md").write_text(beside, encoding="utf-8")
+    (folder / "reproduction.md").write_text(pages.reproduction(sweep, store, arguments), encoding="utf-8")
+    comparison = pages.strategies(sweep, store, ("auto", *STRATEGIES))
+    if comparison is not None:
+        (folder / "strategies.md").write_text(comparison, encoding="utf-8")
     count = store.export(folder / "results.parquet")
     if codes := pages.uncommitted(store.codes(cell.key for cell in sweep.cells())):
         print(
-            f"do not publish these pages: some results were computed by {', '.join(codes)}, which no commit holds. "
+            f"do not publish these pages: some results were computed by {', '.join(codes)}, which is not committed. "
             "Commit first, and compute them again in a new store",
             file=sys.stderr,
         )
@@ -179,37 +181,37 @@ def _show(sweep: Sweep, records: list[tables.Record], store: Store, form: str) -
         console.print(grid)
     if form != "latex":
         codes = ", ".join(sorted(store.codes(cell.key for cell in sweep.cells()))) or code_version()
-        beside = (
+        remark = (
             ""
             if printed.folder()
-            else f" The paper's numbers are not shown: {printed.VARIABLE} names no folder."
+            else f" The paper's numbers are not shown: {printed.VARIABLE} does not name a folder."
         )
-        print(f"\nSeeds {sweep.seeds[0]} to {sweep.seeds[-1]}, computed by peerbayes {codes}.{beside}")
+        print(f"\nSeeds {sweep.seeds[0]} to {sweep.seeds[-1]}, computed by peerbayes {codes}.{remark}")
 
 
 def _show_distances() -> None:
-    found = tables.distances()
-    print(f"\n{found.title}\n")
-    grid = Grid("peers", *(f"≤ {distance}" for distance in found.distances), box=None)
-    for size, line in zip(found.nodes, found.shares, strict=True):
-        grid.add_row(str(size), *(f"{share:.3f}" for share in line))
+    table = tables.distances()
+    print(f"\n{table.title}\n")
+    grid = Grid("peers", *(f"≤ {distance}" for distance in table.distances), box=None)
+    for size, row_shares in zip(table.nodes, table.shares, strict=True):
+        grid.add_row(str(size), *(f"{share:.3f}" for share in row_shares))
     console.print(grid)
 
 
 def _named(dataset: str) -> str:
-    """A dataset by the name that the paper has for it, a file as it is; with its reading."""
+    """Return the paper's name of a dataset, or the path of a file, followed by how it is read."""
     name, reading = read_as(dataset)
     if Path(name).suffix not in FILES:
         name = find(name, ENTRIES).name
     return f"{name}:{reading}" if reading else name
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _known(what: str, given: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{name!r} is no {what}; expected one of {', '.join(dict.fromkeys(known))}")
-    return given
+def _checked(kind: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"{name!r} is not a {kind}; expected one of {', '.join(dict.fromkeys(allowed))}")
+    return names

@@ -1,4 +1,4 @@
-"""What commands share: the console, tables, progress bars, and how an error ends a command."""
+"""Helpers of all commands: the console, tables, progress bars, and errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from peerbayes.text import lines, printable
 
 
 class Terminal(Console):
-    """A console for text that may hold names from others: no character in it moves a cursor or changes a colour."""
+    """A console for text that may contain names from others: nothing in it moves the cursor or changes a colour."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(lines(each) if isinstance(each, str) else each for each in objects), **options)
+        super().print(*(lines(item) if isinstance(item, str) else item for item in objects), **options)
 
 
 console = Terminal()
@@ -31,14 +31,14 @@ console = Terminal()
 FORMATS = ("table", "json")
 
 
-def known_format(form: str, known: tuple[str, ...] = FORMATS) -> None:
-    if form not in known:
-        raise ValueError(f"--format is {form!r}; expected one of {', '.join(known)}")
+def check_format(form: str, formats: tuple[str, ...] = FORMATS) -> None:
+    if form not in formats:
+        raise ValueError(f"--format is {form!r}; expected one of {', '.join(formats)}")
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """End with the reason on standard error: 2 for what makes no sense or needs a person, 1 for what failed."""
+def exit_on_error() -> Iterator[None]:
+    """Exit with the reason on standard error: 2 for an invalid request or where a person is needed, 1 for a failure."""
     try:
         yield
     except (PeerbayesError, ValueError, TypeError, OSError) as error:
@@ -48,7 +48,7 @@ def explained() -> Iterator[None]:
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print what the library warns of as a line on standard error, without the line of code."""
+    """Print warnings of the library as one line on standard error, without the line of code."""
 
     def printed(message: Warning | str, *_: Any, **__: Any) -> None:
         print(f"peerbayes: {lines(str(message))}", file=sys.stderr)
@@ -67,13 +67,13 @@ def print_table(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A number, "–" where there is none, or a text."""
+    """Return a number or a text for a cell; "–" for NaN."""
     if isinstance(value, float):
         return "–" if math.isnan(value) else f"{value:.3f}"
     return escape(printable(str(value)))
 
 
 def progress_bar() -> Progress:
-    """A bar of counted steps, on a terminal."""
+    """Return a progress bar that counts steps; it is shown on a terminal only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)

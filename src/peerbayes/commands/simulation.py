@@ -15,9 +15,9 @@ import typer
 
 from peerbayes import config
 from peerbayes.commands.shared import (
+    check_format,
     console,
-    explained,
-    known_format,
+    exit_on_error,
     plain_warnings,
     print_table,
     progress_bar,
@@ -28,69 +28,74 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    file: Annotated[Path, typer.Argument(help="A TOML file: [data] and [simulation].")],
+    file: Annotated[Path, typer.Argument(help="A TOML file with [data] and [simulation].")],
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE, instead of the file's.")
+        list[str] | None, typer.Option("--set", help="KEY=VALUE: override a setting of the file.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Save the run in this folder.")] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="A file to go on from when it was killed; gone when it is done.")
+        Path | None, typer.Option(help="A file to resume from after an interruption; removed at the end.")
     ] = None,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    watch: Annotated[bool, typer.Option("--watch", help="Show it in a browser as it goes on.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the simulation in a browser while it runs.")
+    ] = False,
     watch_address: Annotated[
-        str | None, typer.Option(help="[HOST:]PORT of this machine for --watch; 127.0.0.1:8765 or the next.")
+        str | None,
+        typer.Option(
+            help="[HOST:]PORT of --watch on this machine; default 127.0.0.1:8765 or the next free port."
+        ),
     ] = None,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Show it until Ctrl-C, also where there is no terminal.")
+        bool, typer.Option("--stay", help="Keep the dashboard until Ctrl-C, even without a terminal.")
     ] = False,
 ) -> None:
-    """Simulate what a TOML file describes."""
-    with explained(), plain_warnings():
-        known_format(form)
+    """Run the simulation that a TOML file describes."""
+    with exit_on_error(), plain_warnings():
+        check_format(form)
         configuration = config.read(file, tuple(changes or ()))
-        with contextlib.ExitStack() as beside:
+        with contextlib.ExitStack() as resources:
             watched = watch or watch_address is not None or stay
             folder = out
             if watched:
-                folder = beside.enter_context(shown(out, file.stem, watch_address))
+                folder = resources.enter_context(dashboard_of(out, file.stem, watch_address))
             run = run_with_bar(
                 *configuration.load(), {**configuration.settings, "checkpoint": checkpoint}, "rounds",
                 quiet=form == "json", live=folder,
             )  # fmt: skip
             if folder is not None:
                 run.save(folder)
-            tell(run, form)
+            print_summary(run, form)
             if watched and (stay or sys.stdout.isatty()):
-                until_interrupted()
+                wait_for_interrupt()
 
 
 @contextlib.contextmanager
-def shown(out: Path | None, name: str, address: str | None) -> Iterator[Path]:
-    """A folder with a dashboard of it, as long as this lasts: the run's, or one that goes again."""
+def dashboard_of(out: Path | None, name: str, address: str | None) -> Iterator[Path]:
+    """Open a dashboard of the run's folder, or of a temporary one, and yield the folder."""
     from peerbayes.web.launch import launch
 
-    with contextlib.ExitStack() as beside:
-        folder = out or Path(beside.enter_context(tempfile.TemporaryDirectory(prefix="peerbayes-"))) / name
-        launched = beside.enter_context(launch(folder, address))
+    with contextlib.ExitStack() as resources:
+        folder = out or Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="peerbayes-"))) / name
+        launched = resources.enter_context(launch(folder, address))
         print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
         yield folder
 
 
-def until_interrupted() -> None:
+def wait_for_interrupt() -> None:
     """Wait for Ctrl-C."""
-    print("The dashboard stays until Ctrl-C.", file=sys.stderr, flush=True)
+    print("The dashboard stays open until Ctrl-C.", file=sys.stderr, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
 
 
-def tell(run: Run, form: str) -> None:
-    """The outcome, as a table or as JSON."""
+def print_summary(run: Run, form: str) -> None:
+    """Print the results, as a table or as JSON."""
     from peerbayes.runs import as_json
 
     if form == "json":
-        told = {"configuration": run.configuration, "summary": as_json(run.summary())}
-        print(json.dumps(told, indent=2, allow_nan=False), flush=True)
+        content = {"configuration": run.configuration, "summary": as_json(run.summary())}
+        print(json.dumps(content, indent=2, allow_nan=False), flush=True)
         return
     summary = run.summary()
     rows = [
@@ -103,30 +108,30 @@ def tell(run: Run, form: str) -> None:
         ("RC on the pooled rows", summary["test_rc"], "", summary["train_rc"]),
         ("ML on the pooled rows", summary["test_ml"], "", summary["train_ml"]),
     ]
-    print_table(("", "test error", "spread over peers", "training error"), rows)
+    print_table(("", "test error", "std over peers", "training error"), rows)
     if "epsilon" in summary:
         spent = run.configuration["privacy"]
         console.print(f"\nspent by each peer: epsilon {summary['epsilon']:.4g}, delta {spent['delta']:.3g}")
     if run.rejected:
         console.print(
-            f"\n{run.attackers.size} peers lied; errors are of the others and their rows. "
-            f"{sum(run.rejected.values())} messages were refused"
+            f"\n{run.attackers.size} peers were attackers; errors are those of the other peers on their rows. "
+            f"{sum(run.rejected.values())} messages were rejected"
         )
     total = sum(run.seconds.values())
-    shares = ", ".join(f"{what} {seconds / total:.0%}" for what, seconds in run.seconds.items())
+    shares = ", ".join(f"{stage} {seconds / total:.0%}" for stage, seconds in run.seconds.items())
     console.print(f"\n{total:.1f} s: {shares}")
 
 
 def run_with_bar(
-    X: Any, y: Any, settings: dict[str, Any], what: str, quiet: bool, live: Path | None = None
+    X: Any, y: Any, settings: dict[str, Any], title: str, quiet: bool, live: Path | None = None
 ) -> Run:
-    """Simulate with a progress bar on a terminal, and in silence elsewhere."""
+    """Simulate, with a progress bar on a terminal."""
     from peerbayes.simulate import simulate as run_simulation
 
     if quiet:
         return run_simulation(X, y, **settings, live=live)
     with progress_bar() as bar:
-        task = bar.add_task(what, total=settings.get("rounds", 64))
+        task = bar.add_task(title, total=settings.get("rounds", 64))
         return run_simulation(
             X, y, **settings, live=live, progress=lambda done, _: bar.update(task, completed=done)
         )

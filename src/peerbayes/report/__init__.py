@@ -1,7 +1,7 @@
-"""Seeing a run: figures as plotly's plain dictionaries, one self-contained page, and files for papers.
+"""Reports of runs: figures as plain plotly dictionaries, one self-contained HTML page, and image files for papers.
 
-    report.write("report.html", [run])              one page; opens without a network
-    report.figure_files("figures", [run], "svg")    each figure as a file
+    report.write("report.html", [run])              one page; opens offline
+    report.figure_files("figures", [run], "svg")    each figure as an image file
 
 The extras `report` (plotly) and, for files, `figures` (kaleido) are needed.
 """
@@ -15,17 +15,17 @@ from peerbayes import files
 from peerbayes.report.page import html
 from peerbayes.report.papers import FORMS, figure_files
 from peerbayes.runs import Run
-from peerbayes.views import titles as names_of
+from peerbayes.views import titles as default_titles
 
 __all__ = ["FORMS", "figure_files", "write"]
 
 
 def write(path: str | Path, runs: Sequence[Run], titles: Sequence[str] | None = None) -> Path:
-    """Write one page of one run, or of several side by side; titles are by what differs unless given."""
+    """Write one HTML page of one run, or of several side by side; by default titles name what differs between runs."""
     if not runs:
         raise ValueError("there are no runs; expected one or more")
     if titles is None:
-        titles = names_of(runs, [f"run {number}" for number in range(1, len(runs) + 1)])
+        titles = default_titles(runs, [f"run {number}" for number in range(1, len(runs) + 1)])
     if len(titles) != len(runs):
         raise ValueError(f"{len(titles)} titles for {len(runs)} runs; expected one each")
     target = Path(path)

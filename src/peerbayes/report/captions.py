@@ -1,62 +1,65 @@
-"""What figures are called on a page, and how to read them."""
+"""Titles and captions of the figures on a page."""
 
 from __future__ import annotations
 
-# By figure: its title and how to read it.
+# By figure: its title and its caption.
 CAPTIONS = {
     "error": (
         "Error by round",
-        "A thin line is one peer, the thick one their mean; nine in ten peers lie in the shaded band. The aim is RC, "
-        "calibration on the pooled rows, which no peer has; ML is maximum likelihood on them; “alone” is what peers "
-        "reach without any message. Click a line, or choose a peer above, to follow it.",
+        "Each thin line is one peer and the thick line is their mean; the shaded band contains 90 % of the peers. The "
+        "target is RC, calibration on the pooled rows, which no peer has; ML is maximum likelihood on the pooled rows; "
+        "“alone” is what peers reach without any messages. Click a line, or choose a peer above, to follow it.",
     ),
     "disagreement": (
-        "Disagreement by round",
-        "How far the peers' models are from their mean, on a logarithmic scale: a straight line downwards is agreement "
-        "that grows at a steady rate. The band holds nine in ten peers.",
+        "Disagreement between peers",
+        "Distance between the peers' models and their mean, on a logarithmic scale: a straight line downwards means "
+        "that the peers converge at a constant rate. The band contains 90 % of the peers.",
     ),
     "network": (
-        "The network",
-        "Every dot is a peer, coloured by its error now and as large as its rows are many; lines are links. Peers of "
-        "one colour in one place learn from each other but hear little from the rest. Click a peer to follow it.",
+        "Network",
+        "Each dot is a peer: its colour shows its current error, its size the number of its rows. Lines are links. A "
+        "cluster of one colour learns from its own members but receives little from other peers. Click a peer to "
+        "follow it.",
     ),
     "spread": (
-        "Spread over the peers",
-        "How many peers have which error now. A narrow hill near RC: it does not matter which peer one asks.",
+        "Errors across peers",
+        "Number of peers by current error. A narrow peak near RC means that all peers predict about equally well.",
     ),
-    "bytes": ("Bytes sent", "What a peer has sent to all its neighbours together since the first round."),
+    "bytes": ("Bytes sent", "Bytes that a peer has sent to all of its neighbours since the first round."),
     "priors": (
         "Class priors",
-        "What the model takes for the probability of each class before it sees a row, beside the classes' shares of "
-        "the rows. Calibration moves priors away from the shares where that predicts better.",
+        "The model's prior probability of each class, next to the share of the rows in that class. Calibration moves "
+        "priors away from these shares where that improves the predictions.",
     ),
     "features": (
-        "What each column looks like in each class",
-        "The most telling columns: where the curves of two classes lie apart, the column tells them apart.",
+        "Column distributions by class",
+        "The most informative columns: the less the curves of two classes overlap, the better the column separates "
+        "them.",
     ),
-    "feature": ("One column", "Choose any of the most telling columns."),
+    "feature": ("Distribution of one column", "Choose any of the most informative columns."),
     "telling": (
-        "The most telling columns",
-        "How many bits a column alone says about the class, by the model; columns may say the same twice.",
+        "Most informative columns",
+        "Mutual information between each column and the class, in bits, according to the model. The information in "
+        "different columns may overlap.",
     ),
     "structure": (
-        "Who depends on whom",
-        "An arrow goes from a column to one that depends on it; all columns depend on the class as well, which is not "
-        "drawn. Each column has a line, below its parents and right of them. The pointer shows a column's parents and "
-        "children.",
+        "Bayesian network structure",
+        "An arrow points from a column to a column that depends on it. Every column also depends on the class, which "
+        "is not drawn. Each column has its own line, below its parents and to the right of them. Hover over a column "
+        "to see its parents and children.",
     ),
     "confusion": (
-        "What is taken for what",
-        "Each line is a true class, in shares of its rows: right predictions lie on the diagonal. Over a figure, the "
-        "pointer shows counts.",
+        "Confusion matrix",
+        "Each line is a true class, in shares of its rows: correct predictions lie on the diagonal. Hover over a cell "
+        "to see counts.",
     ),
     "reliability": (
-        "Is it as sure as it may be?",
-        "Predictions by how sure the model is of them: on the dotted line it is right as often as it says; below, it "
-        "is too sure. In brackets the expected calibration error.",
+        "Calibration",
+        "Accuracy of the predictions by their confidence: on the dotted line, the model is right as often as it "
+        "claims; below the line, it is overconfident. The expected calibration error is in brackets.",
     ),
 }
 COMPARED = (
-    "The mean of each run's peers; nine in ten of them lie in the shaded band. Choose a peer above, or click one in a "
+    "The mean of each run's peers; the shaded band contains 90 % of them. Choose a peer above, or click one in a "
     "network below, to see its own curve."
 )

@@ -1,9 +1,9 @@
-"""What keeps a report from being made.
+"""Errors of reports.
 
 PeerbayesError
 └── ReportError
     ├── PlotlyMissing    (also an ImportError) plotly is not installed
-    └── DrawingFailed    kaleido, or the browser that it draws with, is missing or gave up
+    └── DrawingFailed    kaleido, or the browser that it draws with, is missing or failed
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from peerbayes.errors import PeerbayesError
 
 
 class ReportError(PeerbayesError):
-    """The root of what keeps a report from being made."""
+    """Base class: a report cannot be written."""
 
 
 class PlotlyMissing(ReportError, ImportError):
-    """The package that carries plotly.js is not installed."""
+    """plotly, the package that contains plotly.js, is not installed."""
 
 
 class DrawingFailed(ReportError):
-    """Files for papers need kaleido and a browser."""
+    """An image file could not be drawn: this needs kaleido and a browser."""

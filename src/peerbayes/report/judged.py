@@ -1,4 +1,4 @@
-"""Figures of predictions: what is taken for what, and whether the models are as sure as they may be."""
+"""Figures of predictions: confusion matrices and calibration curves."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import numpy as np
 
 from peerbayes.metrics import Outcome
 from peerbayes.report.arrays import Spec, packed
-from peerbayes.report.curves import SAID
+from peerbayes.report.curves import REFERENCE_TITLES
 from peerbayes.report.densities import arranged
-from peerbayes.report.labels import label, shown, unlike
+from peerbayes.report.labels import distinct, label, shown
 from peerbayes.report.theme import axis, colour, layout, scale
 from peerbayes.views import View
 
-CLASSES = 100  # of a confusion matrix: the most frequent
-WRITTEN = 12  # classes up to which cells hold their numbers
-WHO = {"peers": "peers, on average", "rc": SAID["rc"], "ml": SAID["ml"]}
-BRIEFLY = {"peers": "peers", "rc": "RC", "ml": "ML"}
+CLASSES = 100  # most classes in a confusion matrix: the most frequent ones
+MOST_WITH_NUMBERS = 12  # classes up to which cells show their values
+TITLES = {"peers": "peers, on average", "rc": REFERENCE_TITLES["rc"], "ml": REFERENCE_TITLES["ml"]}
+LABELS = {"peers": "peers", "rc": "RC", "ml": "ML"}
 CONFUSED = ("peers", "rc")
 
 
 def confusion(view: View, classes: tuple[object, ...]) -> Spec:
-    """Shares of each true class by what is predicted: the peers', and RC's beside."""
+    """Return the figure of confusion matrices, normalised by true class: the peers' next to RC's."""
     rows = view.outcomes["peers"].confusion.sum(axis=1)
-    some = np.sort(np.argsort(-rows, kind="stable")[:CLASSES])
-    names = unlike([label(classes[place], 14) for place in some])
-    whose = [who for who in CONFUSED if who in view.outcomes]
+    class_indices = np.sort(np.argsort(-rows, kind="stable")[:CLASSES])
+    names = distinct([label(classes[index], 14) for index in class_indices])
+    models = [model for model in CONFUSED if model in view.outcomes]
     data: list[Spec] = []
     axes: Spec = {}
     panels, titles = [], []
-    for place, who in enumerate(whose):
-        end = "" if place == 0 else str(place + 1)
-        counts = view.outcomes[who].confusion[np.ix_(some, some)]
-        data.append({**_heat(counts, names), "xaxis": f"x{end}", "yaxis": f"y{end}"})
-        along: Spec = {"type": "category", "showgrid": False, "tickfont": {"size": 11}}
-        axes[f"xaxis{end}"] = axis("predicted", **along, anchor=f"y{end}")
-        axes[f"yaxis{end}"] = axis("true class", **along, autorange="reversed", anchor=f"x{end}")
-        panels.append({"x": f"xaxis{end}", "y": f"yaxis{end}"})
+    for index, model in enumerate(models):
+        suffix = "" if index == 0 else str(index + 1)
+        counts = view.outcomes[model].confusion[np.ix_(class_indices, class_indices)]
+        data.append({**_heatmap(counts, names), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}"})
+        settings: Spec = {"type": "category", "showgrid": False, "tickfont": {"size": 11}}
+        axes[f"xaxis{suffix}"] = axis("predicted class", **settings, anchor=f"y{suffix}")
+        axes[f"yaxis{suffix}"] = axis("true class", **settings, autorange="reversed", anchor=f"x{suffix}")
+        panels.append({"x": f"xaxis{suffix}", "y": f"yaxis{suffix}"})
         titles.append(
             {
-                "text": f"<b>{WHO[who]}</b>",
+                "text": f"<b>{TITLES[model]}</b>",
                 "xref": "paper",
                 "yref": "paper",
                 "xanchor": "left",
@@ -59,42 +59,46 @@ def confusion(view: View, classes: tuple[object, ...]) -> Spec:
 
 
 def reliability(view: View) -> Spec:
-    """How often models are right, by how sure they are."""
+    """Return the figure of accuracy by confidence."""
     diagonal = {
         "type": "scatter",
         "mode": "lines",
-        "name": "as sure as right",
+        "name": "perfect calibration",
         "x": [0, 1],
         "y": [0, 1],
         "line": {"color": colour("muted"), "width": 1, "dash": "dot"},
         "hoverinfo": "skip",
         "meta": {"role": "diagonal"},
     }
-    found = {who: view.outcomes[who] for who in ("peers", "rc", "ml") if who in view.outcomes}
-    lines = [_reliable(outcome, who) for who, outcome in reversed(found.items())]  # the peers on top
+    outcomes = {model: view.outcomes[model] for model in ("peers", "rc", "ml") if model in view.outcomes}
+    curves = [
+        _reliability_curve(outcome, model) for model, outcome in reversed(outcomes.items())
+    ]  # the peers on top
     return {
-        "data": [diagonal, *lines],
+        "data": [diagonal, *curves],
         "layout": layout(
-            "How often predictions are right by how sure they are; expected calibration error of "
-            + ", ".join(f"{WHO[who]}: {calibration_error(one):.3f}" for who, one in found.items())
+            "Accuracy by confidence; expected calibration error of "
+            + ", ".join(
+                f"{TITLES[model]}: {calibration_error(outcome):.3f}" for model, outcome in outcomes.items()
+            )
             + ".",
             400,
             showlegend=True,
             xaxis=axis("confidence", range=[0, 1.02]),
-            yaxis=axis("share that is right", range=[0, 1.04]),
+            yaxis=axis("accuracy", range=[0, 1.04]),
         ),
     }
 
 
 def calibration_error(outcome: Outcome) -> float:
-    """Σ rows·|right − sure| / Σ rows over the tenths of confidence."""
-    rows, sure, right = outcome.reliability.T
-    return float(np.abs(right - sure).sum() / max(rows.sum(), 1e-12))
+    """Return Σ rows·|accuracy − confidence| / Σ rows over ten bins of confidence."""
+    rows, confidence, correct = outcome.reliability.T
+    return float(np.abs(correct - confidence).sum() / max(rows.sum(), 1e-12))
 
 
-def _heat(counts: np.ndarray, names: list[str]) -> Spec:
+def _heatmap(counts: np.ndarray, names: list[str]) -> Spec:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
-    heat: Spec = {
+    heatmap: Spec = {
         "type": "heatmap",
         "z": packed(shares),
         "customdata": packed(counts),
@@ -104,40 +108,40 @@ def _heat(counts: np.ndarray, names: list[str]) -> Spec:
         "zmax": 1,
         "colorscale": scale("none", "some", "much"),
         "showscale": False,
-        "xgap": 1 if len(names) <= WRITTEN else 0,
-        "ygap": 1 if len(names) <= WRITTEN else 0,
-        "hovertemplate": "%{y} taken for %{x}<br>%{z:.1%} of its rows: %{customdata:,.1f}<extra></extra>",
+        "xgap": 1 if len(names) <= MOST_WITH_NUMBERS else 0,
+        "ygap": 1 if len(names) <= MOST_WITH_NUMBERS else 0,
+        "hovertemplate": "%{y} predicted as %{x}<br>%{z:.1%} of its rows: %{customdata:,.1f}<extra></extra>",
         "meta": {"role": "confusion"},
     }
-    if len(names) <= WRITTEN:
-        heat["text"] = [[f"{share:.0%}" if share >= 0.005 else "" for share in row] for row in shares]
-        heat["texttemplate"] = "%{text}"
-    return heat
+    if len(names) <= MOST_WITH_NUMBERS:
+        heatmap["text"] = [[f"{share:.0%}" if share >= 0.005 else "" for share in row] for row in shares]
+        heatmap["texttemplate"] = "%{text}"
+    return heatmap
 
 
-def _reliable(outcome: Outcome, who: str) -> Spec:
-    rows, sure, right = outcome.reliability.T
-    kept = rows > 0
+def _reliability_curve(outcome: Outcome, model: str) -> Spec:
+    rows, confidence, correct = outcome.reliability.T
+    filled = rows > 0
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": f"{BRIEFLY[who]} ({calibration_error(outcome):.3f})",
-        "x": packed(sure[kept] / rows[kept]),
-        "y": packed(right[kept] / rows[kept]),
-        "customdata": packed(rows[kept]),
-        "line": {"color": colour(who), "width": 2.5 if who == "peers" else 1.5},
-        "marker": {"color": colour(who), "size": 7},
-        "hovertemplate": "%{customdata:,.0f} rows, sure %{x:.2f}, right %{y:.2f}",
-        "meta": {"role": who},
+        "name": f"{LABELS[model]} ({calibration_error(outcome):.3f})",
+        "x": packed(confidence[filled] / rows[filled]),
+        "y": packed(correct[filled] / rows[filled]),
+        "customdata": packed(rows[filled]),
+        "line": {"color": colour(model), "width": 2.5 if model == "peers" else 1.5},
+        "marker": {"color": colour(model), "size": 7},
+        "hovertemplate": "%{customdata:,.0f} rows, confidence %{x:.2f}, accuracy %{y:.2f}",
+        "meta": {"role": model},
     }
 
 
 def _confusion_summary(outcome: Outcome, classes: tuple[object, ...]) -> str:
     counts = outcome.confusion
     total = max(float(counts.sum()), 1e-12)
-    told = f"Of {total:,.0f} rows, {np.trace(counts) / total:.1%} are predicted right."
+    sentence = f"Of {total:,.0f} rows, {np.trace(counts) / total:.1%} are predicted correctly."
     wrong = counts - np.diag(np.diag(counts))
     if not wrong.any():
-        return told
-    true, taken = np.unravel_index(int(wrong.argmax()), wrong.shape)
-    return f"{told} Most often wrong: {shown(classes[true])} taken for {shown(classes[taken])}."
+        return sentence
+    true, predicted = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    return f"{sentence} Most frequent error: {shown(classes[true])} predicted as {shown(classes[predicted])}."

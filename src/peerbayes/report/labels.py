@@ -1,4 +1,4 @@
-"""Names from data as text that plotly shows as it is: plotly reads a few HTML tags, entities and %{…} in labels."""
+"""Names from data as literal text: in labels plotly interprets a few HTML tags, entities and %{…} templates."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from peerbayes.text import printable
 
-LONGEST = 28  # letters of a label; the rest is cut off
+LONGEST = 28  # characters of a label; longer ones are cut off
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def label(value: Any, longest: int = LONGEST) -> str:
-    """Any value in one line, without a tag, an entity or a template in it."""
+    """Return any value as one line of text, with tags, entities and templates escaped."""
     text = shown(value, longest)
     for mark, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("%{", "%&#123;"), ("$", "&#36;")):
         text = text.replace(mark, entity)
@@ -19,29 +19,29 @@ def label(value: Any, longest: int = LONGEST) -> str:
 
 
 def shown(value: Any, longest: int = LONGEST) -> str:
-    """Any value in one line of printable letters, not yet escaped."""
+    """Return any value as one line of printable characters, not yet escaped."""
     text = " ".join(str(value).split())
     text = printable(text, "\N{REPLACEMENT CHARACTER}")
     return (text if len(text) <= longest else f"{text[: longest - 1]}…") or "(empty)"
 
 
-def unlike(labels: list[str]) -> list[str]:
-    """The same labels, with a number behind those that came before: plotly takes equal names for one."""
-    seen: dict[str, int] = {}
-    told = []
+def distinct(labels: list[str]) -> list[str]:
+    """Return the labels with a number appended to repeated ones: plotly treats equal names as one."""
+    counts: dict[str, int] = {}
+    distinct_labels = []
     for text in labels:
-        seen[text] = seen.get(text, 0) + 1
-        told.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
-    return told
+        counts[text] = counts.get(text, 0) + 1
+        distinct_labels.append(text if counts[text] == 1 else f"{text} ({counts[text]})")
+    return distinct_labels
 
 
 def figure(value: float) -> str:
-    """A number in about three digits."""
+    """Return a number with about three digits."""
     return f"{value:.3f}" if abs(value) < 1 else f"{value:,.4g}"
 
 
 def size(count: float) -> str:
-    """A number of bytes."""
+    """Return a number of bytes with its unit."""
     power = 0
     while count >= 1000 and power < len(UNITS) - 1:
         count, power = count / 1000, power + 1

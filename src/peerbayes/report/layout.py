@@ -1,7 +1,7 @@
-"""Where peers are drawn: close to those they are linked with. The same network is always drawn the same.
+"""Positions of peers in a drawing: close to the peers they are linked with. Equal networks get equal positions.
 
-Distances on paper follow distances in links d_ij (stress majorisation): every peer i moves to the weighted mean of
-where the others would have it,
+Distances in the drawing follow distances in links d_ij (stress majorisation): every peer i moves to the weighted mean
+of the positions that the others prefer for it,
 
     x_i ← Σ_j w_ij (x_j + d_ij (x_i − x_j)/|x_i − x_j|) / Σ_j w_ij,     w_ij = 1/d_ij²
 
@@ -21,44 +21,49 @@ from scipy.spatial import cKDTree
 TERMS = 1 << 19  # peers times pivots
 FEWEST_PIVOTS = 40
 STEPS = 40
-MOST_OPENED = 0.75
-PARTING_STEPS, PARTING = 12, 0.35  # steps that part peers drawn closer than this, in links
-SHAPE, STRETCHED = 0.72, 1.7  # height beside width of a drawing, and how far it may be stretched for that
+MOST_SPREADING = 0.75
+SEPARATION_STEPS, LEAST_DISTANCE = 12, 0.35  # steps that separate peers closer than this, in links
+SHAPE, MOST_STRETCH = (
+    0.72,
+    1.7,
+)  # least height relative to the width, and the most that a drawing is stretched for it
 GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
 
 
 def positions(nodes: int, links: np.ndarray) -> np.ndarray:
-    """[E, 2] pairs of peers -> [N, 2] within about ±1, the longest extent across."""
+    """Return coordinates within about ±1, the longest extent horizontal: [E, 2] pairs of peers -> [N, 2]."""
     pairs = np.ascontiguousarray(links, dtype=np.int64).reshape(-1, 2)
-    return _kept(nodes, pairs.tobytes()).copy()
+    return _cached_positions(nodes, pairs.tobytes()).copy()
 
 
 @lru_cache(maxsize=8)  # a dashboard draws the same network for every viewer
-def _kept(nodes: int, content: bytes) -> np.ndarray:
+def _cached_positions(nodes: int, content: bytes) -> np.ndarray:
     pairs = np.frombuffer(content, dtype=np.int64).reshape(-1, 2)
     ones = np.ones(len(pairs))
     graph = sparse.csr_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(nodes, nodes))
     graph = (graph + graph.T).tocsr()
-    count, part = csgraph.connected_components(graph, directed=False)
+    count, components = csgraph.connected_components(graph, directed=False)
     if count == 1:
         return _fitted(_connected(graph))
-    order = np.argsort(part, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(part, minlength=count))[:-1])
-    return _fitted(_packed(nodes, [(some, _connected(graph[some][:, some])) for some in members]))
+    order = np.argsort(components, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(components, minlength=count))[:-1])
+    return _fitted(
+        _packed(nodes, [(component, _connected(graph[component][:, component])) for component in members])
+    )
 
 
 def _connected(graph: sparse.csr_array) -> np.ndarray:
-    """A network in one piece, in units of a link."""
+    """Return the coordinates of a connected network, in units of one link."""
     nodes = graph.shape[0]
     if nodes == 1:
         return np.zeros((1, 2))
     distances = _distances(graph, min(nodes, max(FEWEST_PIVOTS, TERMS // nodes)))
-    at = _start(distances)
-    return _parted(_opened(_upright(_settled(at, graph, distances))))
+    points = _start(distances)
+    return _separated(_spread_out(_upright(_settled(points, graph, distances))))
 
 
 def _distances(graph: sparse.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pivots far from each other, and links between them and all: [k], [k, N]."""
+    """Return pivots far from each other, and the distances in links from them to all peers: [k], [k, N]."""
     nodes = graph.shape[0]
     if count == nodes:
         return np.arange(nodes), csgraph.shortest_path(graph, unweighted=True, directed=False)
@@ -72,105 +77,109 @@ def _distances(graph: sparse.csr_array, count: int) -> tuple[np.ndarray, np.ndar
 
 
 def _start(distances: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Pivot MDS: the two directions in which squared distances to the pivots vary most; and a little of a spiral."""
+    """Return a start by pivot MDS: two principal directions of squared distances to the pivots, plus a spiral."""
     squared = distances[1].T ** 2  # [N, k]
     centred = squared - squared.mean(axis=0) - squared.mean(axis=1, keepdims=True) + squared.mean()
     _, vectors = np.linalg.eigh(centred.T @ centred)
-    at = centred @ vectors[:, :-3:-1]
-    at *= np.sqrt((distances[1] ** 2).mean() / max((at**2).sum(axis=1).mean() * 2.0, 1e-12))
-    turn = np.arange(len(at))
-    spiral = np.sqrt((turn + 0.5) / len(at))[:, None] * np.stack(
-        [np.cos(turn * GOLDEN), np.sin(turn * GOLDEN)], 1
+    points = centred @ vectors[:, :-3:-1]
+    points *= np.sqrt((distances[1] ** 2).mean() / max((points**2).sum(axis=1).mean() * 2.0, 1e-12))
+    indices = np.arange(len(points))
+    spiral = np.sqrt((indices + 0.5) / len(points))[:, None] * np.stack(
+        [np.cos(indices * GOLDEN), np.sin(indices * GOLDEN)], 1
     )
-    return at + 0.3 * spiral * (
-        1.0 if np.ptp(at) > 1e-6 else 10.0
-    )  # twins, and complete networks, need a start
+    return points + 0.3 * spiral * (
+        1.0 if np.ptp(points) > 1e-6 else 10.0
+    )  # peers with equal distances, as in complete networks, need distinct starts
 
 
-def _settled(at: np.ndarray, graph: sparse.csr_array, found: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Stress majorisation, all peers at once."""
-    pivots, distances = found
-    nodes = len(at)
+def _settled(
+    points: np.ndarray, graph: sparse.csr_array, pivot_distances: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Return the points after stress majorisation, all peers at once."""
+    pivots, distances = pivot_distances
+    nodes = len(points)
     with np.errstate(divide="ignore"):
         weights = np.where(distances > 0, distances**-2.0, 0.0)  # [k, N]
     weights *= nodes / len(pivots) if len(pivots) < nodes else 1.0
-    ends = graph.tocoo()
-    along = None if len(pivots) == nodes else (ends.row, ends.col)
+    coordinates = graph.tocoo()
+    link_ends = None if len(pivots) == nodes else (coordinates.row, coordinates.col)
     total = weights.sum(axis=0)
-    if along is not None:
-        total = total + np.bincount(along[0], minlength=nodes)
+    if link_ends is not None:
+        total = total + np.bincount(link_ends[0], minlength=nodes)
     for _ in range(STEPS):
-        there = at[pivots]
-        moved = np.empty_like(at)
-        apart = [there[:, None, axis] - at[None, :, axis] for axis in (0, 1)]  # [k, N]
-        pull = weights * (1.0 - distances / np.maximum(np.hypot(*apart), 1e-9))
+        pivot_points = points[pivots]
+        moved = np.empty_like(points)
+        offsets = [pivot_points[:, None, axis] - points[None, :, axis] for axis in (0, 1)]  # [k, N]
+        pull = weights * (1.0 - distances / np.maximum(np.hypot(*offsets), 1e-9))
         for axis in (0, 1):
-            moved[:, axis] = np.einsum("kn,kn->n", pull, apart[axis])
-        if along is not None:
-            apart_links = at[along[1]] - at[along[0]]
-            length = np.maximum(np.hypot(*apart_links.T), 1e-9)
-            pulls = apart_links * (1.0 - 1.0 / length)[:, None]
-            moved += np.stack([np.bincount(along[0], pulls[:, axis], minlength=nodes) for axis in (0, 1)], 1)
-        at = at + moved / total[:, None]
-    return at
+            moved[:, axis] = np.einsum("kn,kn->n", pull, offsets[axis])
+        if link_ends is not None:
+            link_offsets = points[link_ends[1]] - points[link_ends[0]]
+            length = np.maximum(np.hypot(*link_offsets.T), 1e-9)
+            pulls = link_offsets * (1.0 - 1.0 / length)[:, None]
+            moved += np.stack(
+                [np.bincount(link_ends[0], pulls[:, axis], minlength=nodes) for axis in (0, 1)], 1
+            )
+        points = points + moved / total[:, None]
+    return points
 
 
-def _opened(at: np.ndarray) -> np.ndarray:
-    """A crowd in the middle takes more of the room: distances from the centre go towards those of an even disc."""
-    away = np.hypot(*at.T)
+def _spread_out(points: np.ndarray) -> np.ndarray:
+    """Spread out a crowded centre: distances from the centre move towards those of an evenly filled disc."""
+    away = np.hypot(*points.T)
     farthest = float(away.max())
-    crowded = float(np.clip(1.0 - 2.0 * np.median(away) / farthest, 0.0, MOST_OPENED))
-    even = farthest * np.sqrt((away.argsort(kind="stable").argsort(kind="stable") + 0.5) / len(at))
-    return at * (1.0 - crowded + crowded * even / np.maximum(away, 1e-9))[:, None]
+    crowded = float(np.clip(1.0 - 2.0 * np.median(away) / farthest, 0.0, MOST_SPREADING))
+    even = farthest * np.sqrt((away.argsort(kind="stable").argsort(kind="stable") + 0.5) / len(points))
+    return points * (1.0 - crowded + crowded * even / np.maximum(away, 1e-9))[:, None]
 
 
-def _parted(at: np.ndarray) -> np.ndarray:
-    """Peers that would be drawn one over the other, moved apart."""
-    for _ in range(PARTING_STEPS):
-        pairs = cKDTree(at).query_pairs(PARTING, output_type="ndarray")
+def _separated(points: np.ndarray) -> np.ndarray:
+    """Move peers apart that would be drawn on top of each other."""
+    for _ in range(SEPARATION_STEPS):
+        pairs = cKDTree(points).query_pairs(LEAST_DISTANCE, output_type="ndarray")
         if not len(pairs):
             break
         first, second = pairs.T
-        apart = at[first] - at[second]
-        length = np.maximum(np.hypot(*apart.T), 1e-6)
-        push = apart / length[:, None] * ((PARTING - length) / 2.0)[:, None]
-        met = np.maximum(np.bincount(pairs.ravel(), minlength=len(at)), 2)[:, None] / 2.0
+        offsets = points[first] - points[second]
+        length = np.maximum(np.hypot(*offsets.T), 1e-6)
+        push = offsets / length[:, None] * ((LEAST_DISTANCE - length) / 2.0)[:, None]
+        close_neighbours = np.maximum(np.bincount(pairs.ravel(), minlength=len(points)), 2)[:, None] / 2.0
         move = [
-            np.bincount(first, push[:, axis], minlength=len(at))
-            - np.bincount(second, push[:, axis], minlength=len(at))
+            np.bincount(first, push[:, axis], minlength=len(points))
+            - np.bincount(second, push[:, axis], minlength=len(points))
             for axis in (0, 1)
         ]
-        at = at + np.stack(move, 1) / met
-    return at
+        points = points + np.stack(move, 1) / close_neighbours
+    return points
 
 
-def _upright(at: np.ndarray) -> np.ndarray:
-    """Turned so that the longest extent lies across: screens are wide."""
-    at = at - at.mean(axis=0)
-    _, vectors = np.linalg.eigh(at.T @ at)
-    turned = at @ vectors[:, ::-1]
+def _upright(points: np.ndarray) -> np.ndarray:
+    """Rotate so that the longest extent is horizontal: screens are wide."""
+    points = points - points.mean(axis=0)
+    _, vectors = np.linalg.eigh(points.T @ points)
+    turned = points @ vectors[:, ::-1]
     return turned * np.where(turned[np.abs(turned).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
 
 
 def _packed(nodes: int, pieces: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Pieces of a network side by side, in rows, the largest first."""
-    at = np.zeros((nodes, 2))
+    """Place the components of a network side by side, in rows, the largest first."""
+    points = np.zeros((nodes, 2))
     pieces = sorted(pieces, key=lambda piece: -len(piece[0]))
-    sizes = [np.ptp(where, axis=0) + 2.0 for _, where in pieces]
+    sizes = [np.ptp(piece_points, axis=0) + 2.0 for _, piece_points in pieces]
     width = max(1.5 * math.sqrt(sum(float(size.prod()) for size in sizes)), float(sizes[0][0]))
     across = down = row = 0.0
-    for (some, where), size in zip(pieces, sizes, strict=True):
+    for (members, piece_points), size in zip(pieces, sizes, strict=True):
         if across and across + size[0] > width:
             across, down, row = 0.0, down - row, 0.0
-        at[some] = where - where.min(axis=0) + [across + 1.0, down - size[1] + 1.0]
+        points[members] = piece_points - piece_points.min(axis=0) + [across + 1.0, down - size[1] + 1.0]
         across, row = across + float(size[0]), max(row, float(size[1]))
-    return at
+    return points
 
 
-def _fitted(at: np.ndarray) -> np.ndarray:
-    """Centred, the largest extent from −1 to 1; what is flat is stretched a little: screens are not that wide."""
-    across, down = np.ptp(at, axis=0)
+def _fitted(points: np.ndarray) -> np.ndarray:
+    """Centre the points and scale their largest extent to [−1, 1]; a flat drawing is stretched vertically."""
+    across, down = np.ptp(points, axis=0)
     if 0 < down < SHAPE * across:
-        at = at * [1.0, min(STRETCHED, SHAPE * across / down)]
-    middle = (at.min(axis=0) + at.max(axis=0)) / 2.0
-    return (at - middle) / max(float(np.ptp(at, axis=0).max()) / 2.0, 1e-9)
+        points = points * [1.0, min(MOST_STRETCH, SHAPE * across / down)]
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2.0
+    return (points - middle) / max(float(np.ptp(points, axis=0).max()) / 2.0, 1e-9)

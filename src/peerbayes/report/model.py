@@ -1,4 +1,4 @@
-"""What a model has learned, read for figures: priors, and each column's distribution in each class."""
+"""The learned model as its figures need it: class priors, and each column's distribution in each class."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from peerbayes.statistics import Statistics
 from peerbayes.telling import of_categories, of_gaussians
 from peerbayes.views import View
 
-LISTED = 30  # columns in the figure of the most telling ones
-RANKED = 64  # columns that are ranked exactly, and can be chosen
-JUDGED_CLASSES = 40  # classes that columns are ranked by: the most frequent
-TICKS = 40  # names along an axis
+LISTED = 30  # columns in the figure of the most informative ones
+RANKED = 64  # columns that are ranked exactly, and can be selected
+RANKING_CLASSES = 40  # classes by which columns are ranked: the most frequent ones
+TICKS = 40  # most names along an axis
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One column in each of C classes: Gaussians, or shares of categories."""
+    """The distribution of one column in each of C classes: Gaussians, or probabilities of categories."""
 
     name: str
     bits: float
@@ -34,52 +34,52 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Classes, their prior, and the columns, the most telling first."""
+    """Classes, their prior, and the columns, the most informative first."""
 
     classes: tuple[object, ...]
     prior: np.ndarray
     columns: tuple[Column, ...]
     count: int
-    """Columns in all."""
+    """Number of columns of the data."""
 
     @classmethod
     def of(cls, stats: Statistics) -> Model:
         schema, classes, names = stats.schema, stats.schema.classes, stats.schema.names
         described = describe(schema, stats.family, stats.values, np.array(classes, dtype=object))
         table = described[["mean", "deviation", "probability"]].to_numpy(dtype=np.float64)
-        table = table.reshape(len(classes), -1, 3)  # a class after another: its prior, Gaussians, cells
+        table = table.reshape(len(classes), -1, 3)  # by class: its prior, Gaussians, cells
         prior = table[:, 0, 2] / table[:, 0, 2].sum()
-        many = len(schema.continuous)
-        mean, deviation = table[:, 1 : 1 + many, 0], table[:, 1 : 1 + many, 1]
-        cells = np.split(table[:, 1 + many :, 2], np.cumsum(schema.cardinalities)[:-1], axis=1)
-        common = np.argsort(-prior, kind="stable")[:JUDGED_CLASSES]
+        continuous = len(schema.continuous)
+        mean, deviation = table[:, 1 : 1 + continuous, 0], table[:, 1 : 1 + continuous, 1]
+        cells = np.split(table[:, 1 + continuous :, 2], np.cumsum(schema.cardinalities)[:-1], axis=1)
+        common = np.argsort(-prior, kind="stable")[:RANKING_CLASSES]
         weights = np.maximum(prior[common], np.finfo(float).tiny)
         weights = weights / weights.sum()
-        near = _between(weights, mean[common], deviation[common])
+        separation = _separation(weights, mean[common], deviation[common])
         columns = [
             Column(
-                names[schema.continuous[place]],
-                of_gaussians(weights, mean[common, place], deviation[common, place]),
-                mean[:, place],
-                deviation[:, place],
+                names[schema.continuous[index]],
+                of_gaussians(weights, mean[common, index], deviation[common, index]),
+                mean[:, index],
+                deviation[:, index],
             )
-            for place in np.argsort(-near, kind="stable")[:RANKED]
+            for index in np.argsort(-separation, kind="stable")[:RANKED]
         ]
         columns += [
             Column(
-                names[place],
+                names[index],
                 of_categories(weights, shares[common]),
-                categories=schema.columns[place].categories,
+                categories=schema.columns[index].categories,
                 cells=shares,
             )
-            for place, shares in zip(schema.discrete, cells, strict=False)
+            for index, shares in zip(schema.discrete, cells, strict=False)
         ]
         columns.sort(key=lambda column: -column.bits)
         return cls(classes, prior, tuple(columns[:RANKED]), len(names))
 
 
-def _between(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """How far classes are apart beside how wide they are: [C], [C, D], [C, D] -> [D]. Cheaper than bits."""
+def _separation(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Return the separation of the classes relative to their widths: [C], [C, D], [C, D] -> [D]. Cheaper than bits."""
     middle = prior @ mean
     within = np.maximum(prior @ deviation**2, np.finfo(float).tiny)
     return (
@@ -90,12 +90,12 @@ def _between(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.n
 
 
 def priors(view: View, model: Model) -> Spec:
-    """The classes' prior in the model, and their shares among the rows that peers are judged on."""
-    places = np.arange(len(model.classes))
+    """Return the figure of the class priors, next to the class shares of the evaluated rows."""
+    indices = np.arange(len(model.classes))
     bars: Spec = {
         "type": "bar",
         "name": "prior in the model",
-        "x": packed(places),
+        "x": packed(indices),
         "y": packed(model.prior),
         "text": [label(name) for name in model.classes],
         "textposition": "none",
@@ -110,8 +110,8 @@ def priors(view: View, model: Model) -> Spec:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": f"share of the {_rows(view)}",
-                "x": packed(places),
+                "name": f"share of the {_evaluated_rows(view)}",
+                "x": packed(indices),
                 "y": packed(rows / max(rows.sum(), 1e-12)),
                 "text": bars["text"],
                 "marker": {
@@ -124,25 +124,25 @@ def priors(view: View, model: Model) -> Spec:
                 "meta": {"role": "share"},
             }
         )
-    most = int(model.prior.argmax())
+    most_frequent = int(model.prior.argmax())
     summary = (
-        f"Priors of {len(places)} classes, from {figure(model.prior.min())} to {figure(model.prior.max())}, "
-        f"the highest of {shown(model.classes[most])}."
+        f"Priors of {len(indices)} classes, from {figure(model.prior.min())} to {figure(model.prior.max())}, "
+        f"highest for {shown(model.classes[most_frequent])}."
     )
     return {
         "data": data,
         "layout": layout(
             summary,
             showlegend=len(data) > 1,
-            xaxis=axis("class", **named(model.classes)),
+            xaxis=axis("class", **tick_labels(model.classes)),
             yaxis=axis("probability", rangemode="tozero"),
         ),
     }
 
 
-def telling(model: Model) -> Spec:
-    """The columns that say most about the class, in bits."""
-    top = model.columns[:LISTED][::-1]  # plotly begins below
+def informative_columns(model: Model) -> Spec:
+    """Return the figure of the columns with the highest mutual information with the class, in bits."""
+    top = model.columns[:LISTED][::-1]  # plotly starts at the bottom
     names = [label(column.name) for column in top]
     entropy = float(-(model.prior[model.prior > 0] * np.log2(model.prior[model.prior > 0])).sum())
     best = model.columns[0]
@@ -161,22 +161,22 @@ def telling(model: Model) -> Spec:
             }
         ],
         "layout": layout(
-            f"The most telling of {model.count} columns is {shown(best.name)}, with {best.bits:.2f} of "
+            f"The most informative of {model.count} columns is {shown(best.name)}, with {best.bits:.2f} of "
             f"{entropy:.2f} bits.",
             max(200, 70 + 17 * len(top)),
             bargap=0.25,
-            xaxis=axis(f"bits about the class, of {entropy:.2f}", rangemode="tozero"),
+            xaxis=axis(f"bits about the class (at most {entropy:.2f})", rangemode="tozero"),
             yaxis=axis(tickvals=list(range(len(top))), ticktext=names, showgrid=False, tickfont={"size": 11}),
         ),
     }
 
 
-def named(values: tuple[object, ...], longest: int = 16) -> Spec:
-    """Names along an axis, at their places; of many, some."""
+def tick_labels(values: tuple[object, ...], longest: int = 16) -> Spec:
+    """Return tick labels with names along an axis: all, or every k-th of many."""
     step = -(-len(values) // TICKS)
-    places = list(range(0, len(values), step))
-    return {"tickvals": places, "ticktext": [label(values[place], longest) for place in places]}
+    indices = list(range(0, len(values), step))
+    return {"tickvals": indices, "ticktext": [label(values[index], longest) for index in indices]}
 
 
-def _rows(view: View) -> str:
+def _evaluated_rows(view: View) -> str:
     return "test rows" if view.error == "test_error" else "training rows"

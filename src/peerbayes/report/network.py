@@ -1,4 +1,4 @@
-"""Figures of the peers as they are now: the network, and how their errors spread."""
+"""Figures of the peers' current state: the network, and the distribution of their errors."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import math
 import numpy as np
 
 from peerbayes.report.arrays import Spec, gapped, packed
-from peerbayes.report.curves import KINDS, REFERENCES, SAID, references
+from peerbayes.report.curves import ERROR_NAMES, REFERENCE_LABELS, REFERENCE_TITLES, references
 from peerbayes.report.labels import figure, label
 from peerbayes.report.layout import positions
 from peerbayes.report.theme import TRANSPARENT, axis, colour, faint, layout, scale
 from peerbayes.views import View
 
-LINKS = 20_000  # drawn; of more, a sample
+LINKS = 20_000  # most links drawn; of more, a sample
 LARGEST, SMALLEST = 16.0, 5.0  # diameters of markers in pixels
 CROWDED = 400  # peers above which markers shrink
-NARROWEST = 0.01  # range of errors that the colours span at least: less is noise
+NARROWEST = 0.01  # least range of errors that the colours span: smaller differences are noise
 BARS = 40
-MARKED = ("rc", "ml")  # references beside the spread; peers alone would be far away
-SHAPE = 0.8  # height of the network beside its width, at most
+MARKED = ("rc", "ml")  # references in the histogram; peers alone would be far away
+SHAPE = 0.8  # most height of the network relative to its width
 
 
 def network(view: View) -> Spec:
-    """Peers and links: coloured by error, as large as their rows are many."""
-    at = positions(view.nodes, view.links)
+    """Return the figure of peers and links; colours show errors, sizes show numbers of rows."""
+    points = positions(view.nodes, view.links)
     ends = view.links
     if len(ends) > LINKS:
         ends = ends[np.linspace(0, len(ends) - 1, LINKS).astype(np.int64)]
@@ -33,8 +33,8 @@ def network(view: View) -> Spec:
     links = {
         "type": "scatter",
         "mode": "lines",
-        "x": packed(gapped(at[ends, 0])),
-        "y": packed(gapped(at[ends, 1])),
+        "x": packed(gapped(points[ends, 0])),
+        "y": packed(gapped(points[ends, 1])),
         "line": {
             "color": faint("muted", 0.38),
             "width": 0.8 if view.nodes > CROWDED else 1.2,
@@ -46,8 +46,8 @@ def network(view: View) -> Spec:
     peers: Spec = {
         "type": "scatter",
         "mode": "markers",
-        "x": packed(at[:, 0]),
-        "y": packed(at[:, 1]),
+        "x": packed(points[:, 0]),
+        "y": packed(points[:, 1]),
         "customdata": packed(np.arange(view.nodes), "i4"),
         "marker": {
             "size": packed(view.sizes, "i4"),
@@ -59,7 +59,7 @@ def network(view: View) -> Spec:
             "colorscale": scale("low", "middle", "high"),
             "showscale": True,
             "colorbar": {
-                "title": {"text": KINDS[view.error], "side": "right"},
+                "title": {"text": ERROR_NAMES[view.error], "side": "right"},
                 "thickness": 10,
                 "len": 0.8,
                 "outlinewidth": 0,
@@ -101,22 +101,22 @@ def network(view: View) -> Spec:
 
 
 def spread(view: View) -> Spec:
-    """How many peers have which error now."""
-    beside = references(view)
-    lines = [
+    """Return the histogram of the peers' current errors."""
+    reference_errors = references(view)
+    reference_lines = [
         {
             "type": "scatter",
             "mode": "lines",
             "x": [value, value],
             "y": [0, 1],
             "yaxis": "y2",
-            "name": f"{REFERENCES[who]} {figure(value)}",
-            "line": {"color": colour(who), "width": 1.5, "dash": "dash"},
-            "hovertemplate": f"{SAID[who]}: {value:.4f}<extra></extra>",
-            "meta": {"role": who},
+            "name": f"{REFERENCE_LABELS[reference]} {figure(value)}",
+            "line": {"color": colour(reference), "width": 1.5, "dash": "dash"},
+            "hovertemplate": f"{REFERENCE_TITLES[reference]}: {value:.4f}<extra></extra>",
+            "meta": {"role": reference},
         }
-        for who, value in beside.items()
-        if who in MARKED
+        for reference, value in reference_errors.items()
+        if reference in MARKED
     ]
     bars = {
         "type": "bar",
@@ -128,41 +128,41 @@ def spread(view: View) -> Spec:
         **_bars(view),
     }
     return {
-        "data": [bars, *lines],
+        "data": [bars, *reference_lines],
         "layout": layout(
             _spread_summary(view),
             380,
-            showlegend=bool(lines),
+            showlegend=bool(reference_lines),
             bargap=0.04,
-            xaxis=axis(KINDS[view.error]),
+            xaxis=axis(ERROR_NAMES[view.error]),
             yaxis=axis("peers", rangemode="tozero"),
             yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
         ),
     }
 
 
-def renewed(view: View, name: str) -> Spec:
-    """What a new round sets in a figure: by trace, attributes."""
+def updated(view: View, name: str) -> Spec:
+    """Return the patch that a new round makes to a figure: by trace, the attributes to set."""
     if name == "spread":
-        axis = {"xaxis.title.text": KINDS[view.error]}
+        axis = {"xaxis.title.text": ERROR_NAMES[view.error]}
         return {"traces": {"0": _bars(view)}, "layout": axis, "summary": _spread_summary(view)}
-    told = {"marker.colorbar.title.text": KINDS[view.error], "hovertemplate": _hover(view)}
-    return {"traces": {"1": {**_colours(view), **told}}, "summary": _network_summary(view)}
+    texts = {"marker.colorbar.title.text": ERROR_NAMES[view.error], "hovertemplate": _hover(view)}
+    return {"traces": {"1": {**_colours(view), **texts}}, "summary": _network_summary(view)}
 
 
 def _hover(view: View) -> str:
-    who = "peer %{customdata}" if view.names is None else "%{text}"
-    told = f"<br>{KINDS[view.error]} %{{marker.color:.4f}}" if len(view.rounds) else ""
-    return f"{who}<br>%{{marker.size:,}} rows{told}<extra></extra>"
+    name = "peer %{customdata}" if view.names is None else "%{text}"
+    error = f"<br>{ERROR_NAMES[view.error]} %{{marker.color:.4f}}" if len(view.rounds) else ""
+    return f"{name}<br>%{{marker.size:,}} rows{error}<extra></extra>"
 
 
 def _errors(view: View) -> np.ndarray:
-    """[N] now; empty before the first evaluation."""
+    """Return the current errors: [N]; empty before the first evaluation."""
     return view.last[view.error] if len(view.rounds) else np.zeros(0)
 
 
 def _colours(view: View) -> Spec:
-    """Errors as colours, over the range that they have now."""
+    """Return errors as colours, over their current range."""
     errors = _errors(view)
     finite = errors[np.isfinite(errors)]
     if not finite.size:
@@ -173,7 +173,7 @@ def _colours(view: View) -> Spec:
 
 
 def _bars(view: View) -> Spec:
-    """Counts of errors in bins: plotly would need every error for that."""
+    """Return counts of errors in bins: plotly's own histogram would need every error."""
     errors = _errors(view)
     errors = errors[np.isfinite(errors)]
     if not errors.size:
@@ -188,20 +188,20 @@ def _bars(view: View) -> Spec:
 def _network_summary(view: View) -> str:
     errors = _errors(view)
     finite = errors[np.isfinite(errors)]
-    told = f"{view.nodes:,} peers and {len(view.links):,} links"
+    sentence = f"{view.nodes:,} peers and {len(view.links):,} links"
     if len(view.links) > LINKS:
-        told += f", {LINKS:,} of them drawn"
+        sentence += f", {LINKS:,} of them drawn"
     if not finite.size:
-        return f"{told}."
-    return f"{told}; {KINDS[view.error]} from {figure(finite.min())} to {figure(finite.max())}."
+        return f"{sentence}."
+    return f"{sentence}; {ERROR_NAMES[view.error]} from {figure(finite.min())} to {figure(finite.max())}."
 
 
 def _spread_summary(view: View) -> str:
     errors = _errors(view)
     errors = errors[np.isfinite(errors)]
     if not errors.size:
-        return "How the peers' errors spread: no round has been evaluated yet."
+        return "Distribution of the peers' errors: no round has been evaluated yet."
     return (
-        f"The {KINDS[view.error]} of {errors.size:,} peers after round {view.rounds[-1]}: from "
+        f"The {ERROR_NAMES[view.error]} of {errors.size:,} peers after round {view.rounds[-1]}: from "
         f"{figure(errors.min())} to {figure(errors.max())}, median {figure(float(np.median(errors)))}."
     )

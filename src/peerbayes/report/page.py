@@ -1,6 +1,6 @@
-"""One HTML page that shows everything of one run or several, and opens without a network.
+"""One self-contained HTML page of one run or several, which opens offline.
 
-Its policy lets nothing in but what is written in it: scripts and styles by their digests. plotly.js sets style
+Its content security policy allows only what is in the page: scripts and styles by their digests. plotly.js sets style
 attributes, so these are allowed.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from peerbayes.report.arrays import Spec, packed
 from peerbayes.report.captions import CAPTIONS, COMPARED
 from peerbayes.report.compare import error
-from peerbayes.report.curves import KINDS
+from peerbayes.report.curves import ERROR_NAMES
 from peerbayes.report.figures import columns, learned_by, of
 from peerbayes.report.labels import shown
 from peerbayes.report.plotlyjs import script, style_ids
@@ -29,17 +29,17 @@ from peerbayes.views import HELD, View, sampled
 
 STATIC = Path(__file__).parent / "static"
 
-# Sections, and the figures in each.
+# Headings of sections, and the figures in each.
 SECTIONS = {
-    "How the peers did": ("error", "spread", "network", "disagreement", "bytes"),
-    "What was learned": ("telling", "priors", "structure", "features", "feature"),
-    "How it predicts": ("confusion", "reliability"),
+    "Training": ("error", "spread", "network", "disagreement", "bytes"),
+    "Learned model": ("telling", "priors", "structure", "features", "feature"),
+    "Predictions": ("confusion", "reliability"),
 }
-# Columns of six that a figure takes beside others of the same run.
+# Columns, of six, that a figure spans in the report of one run.
 SPANS = {
     "error": 4, "network": 4, "telling": 3, "priors": 3, "structure": 6, "features": 6, "feature": 6, "confusion": 4,
 }  # fmt: skip
-TALL = ("network",)  # two others fit beside it
+TALL = ("network",)  # spans two rows: two other figures fit beside it
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -60,7 +60,7 @@ PAGE = """<!doctype html>
 {main}
 </main>
 <footer>
-<p>Made with peerbayes. This page is whole: it asks no other machine for anything.</p>
+<p>Made with peerbayes. This page is self-contained: it loads nothing from the network.</p>
 </footer>
 <script type="application/json" id="report-content">{content}</script>
 {scripts}
@@ -70,13 +70,13 @@ PAGE = """<!doctype html>
 
 
 def html(runs: Sequence[Run], titles: Sequence[str]) -> str:
-    """The page of these runs."""
+    """Return the HTML page of these runs."""
     views = [View.of(run, title) for run, title in zip(runs, titles, strict=True)]
-    shown_figures, chosen = drawn(views)
+    figures, choices = drawn(views)
     content = {
-        "runs": [_held(view, len(views)) for view in views],
-        "figures": shown_figures,
-        "features": {name: [spec for _, spec in choice] for name, choice in chosen.items()},
+        "runs": [_curves(view, len(views)) for view in views],
+        "figures": figures,
+        "features": {name: [spec for _, spec in options] for name, options in choices.items()},
     }
     plotly = script()
     scripts = [plotly, *((STATIC / name).read_text(encoding="utf-8") for name in ("figures.js", "report.js"))]
@@ -87,34 +87,34 @@ def html(runs: Sequence[Run], titles: Sequence[str]) -> str:
         title=escape(_title(runs, titles)),
         styles="\n".join(f"<style{name}>{text}</style>" for name, text in styles),
         lead="\n".join(f'<p class="lead">{escape(text)}</p>' for text in _lead(runs, titles)),
-        main=_main(runs, views, shown_figures, chosen),
+        main=_main(runs, views, figures, choices),
         content=data(content),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),
     )
 
 
 def drawn(views: Sequence[View]) -> tuple[dict[str, Spec], dict[str, list[tuple[str, Spec]]]]:
-    """Figures by name, and by name those of the columns that can be chosen; of several runs with a number behind."""
-    made: dict[str, Spec] = {}
-    chosen: dict[str, list[tuple[str, Spec]]] = {}
-    for place, view in enumerate(views):
-        end = "" if len(views) == 1 else f"-{place}"
+    """Return figures by name, and by name the columns to choose from; of several runs, names end in the run's index."""
+    specs: dict[str, Spec] = {}
+    choices: dict[str, list[tuple[str, Spec]]] = {}
+    for index, view in enumerate(views):
+        suffix = "" if len(views) == 1 else f"-{index}"
         learned = learned_by(view)
-        made |= {f"{name}{end}": spec for name, spec in of(view, learned).items()}
-        if choice := columns(view, learned):
-            chosen[f"feature{end}"] = choice
+        specs |= {f"{name}{suffix}": spec for name, spec in of(view, learned).items()}
+        if options := columns(view, learned):
+            choices[f"feature{suffix}"] = options
     if len(views) > 1:
-        made = {name: spec for name, spec in made.items() if not name.startswith("error-")}
-        made["error"] = error(views)
-    return made, chosen
+        specs = {name: spec for name, spec in specs.items() if not name.startswith("error-")}
+        specs["error"] = error(views)
+    return specs, choices
 
 
 def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """Only these scripts and styles, and pictures that the page makes itself."""
+    """Return a policy that allows only these scripts and styles, and images that the page makes itself."""
 
     def digests(texts: Sequence[str]) -> str:
-        found = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
-        return " ".join(dict.fromkeys(f"'sha256-{digest}'" for digest in found))
+        hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+        return " ".join(dict.fromkeys(f"'sha256-{digest}'" for digest in hashes))
 
     return (
         f"default-src 'none'; script-src {digests(scripts)}; style-src {digests(styles)}; "
@@ -123,31 +123,31 @@ def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 
 
 def data(content: Any) -> str:
-    """JSON that no name in it can end: < begins a tag."""
+    """Return JSON that is safe inside a <script> element: < is escaped."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"), default=_plain)
     return text.replace("<", "\\u003c")
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy number as Python's."""
+    """Return a NumPy number as a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written to a page")
 
 
-def _held(view: View, runs: int) -> Spec:
-    """The peers' curves, for whoever chooses one; the budget of numbers is shared by the runs."""
-    some = sampled(len(view.peers), len(view.rounds), HELD // runs)
+def _curves(view: View, runs: int) -> Spec:
+    """Return the peers' curves, from which a reader can select one; runs share the budget of values."""
+    indices = sampled(len(view.peers), len(view.rounds), HELD // runs)
     return {
         "title": shown(view.title, 40),
         "nodes": view.nodes,
         "names": None if view.names is None else [shown(name) for name in view.names],
-        "kind": KINDS[view.error],
-        "peers": packed(view.peers[some], "i4"),
+        "kind": ERROR_NAMES[view.error],
+        "peers": packed(view.peers[indices], "i4"),
         "rounds": packed(view.rounds, "i4"),
         "sizes": packed(view.sizes, "i4"),
-        "error": packed(view.curves[view.error][:, some].T.ravel()),
-        "disagreement": packed(view.curves["disagreement"][:, some].T.ravel()),
+        "error": packed(view.curves[view.error][:, indices].T.ravel()),
+        "disagreement": packed(view.curves["disagreement"][:, indices].T.ravel()),
         "last": {"error": packed(view.last[view.error]), "disagreement": packed(view.last["disagreement"])},
     }
 
@@ -160,50 +160,50 @@ def _title(runs: Sequence[Run], titles: Sequence[str]) -> str:
 
 
 def _lead(runs: Sequence[Run], titles: Sequence[str]) -> list[str]:
-    told = [sentence(run) for run in runs]
-    if len(set(told)) == 1:
-        return told[:1]
-    return [f"{shown(title, 40)}: {text}" for title, text in zip(titles, told, strict=True)]
+    sentences = [sentence(run) for run in runs]
+    if len(set(sentences)) == 1:
+        return sentences[:1]
+    return [f"{shown(title, 40)}: {text}" for title, text in zip(titles, sentences, strict=True)]
 
 
 def _main(
     runs: Sequence[Run],
     views: Sequence[View],
-    made: dict[str, Spec],
-    chosen: dict[str, list[tuple[str, Spec]]],
+    specs: dict[str, Spec],
+    choices: dict[str, list[tuple[str, Spec]]],
 ) -> str:
     titles = [view.title for view in views]
-    alone = len(runs) == 1
-    ended = outcome(runs[0]) if alone else summary(runs, titles)
-    parts = ["<h2>How it ended</h2>", f'<div class="card">{ended}</div>']
+    single = len(runs) == 1
+    results = outcome(runs[0]) if single else summary(runs, titles)
+    blocks = ["<h2>Results</h2>", f'<div class="card">{results}</div>']
     for heading, names in SECTIONS.items():
-        cards = [card for name in names for card in _cards(name, titles, made, chosen)]
+        cards = [card for name in names for card in _cards(name, titles, specs, choices)]
         if not cards:
             continue
-        parts.append(f"<h2>{escape(heading)}</h2>")
+        blocks.append(f"<h2>{escape(heading)}</h2>")
         if "error" in names:
-            parts.append('<div id="chooser" class="chooser"></div>')
-        parts.append(f'<div class="grid">{"".join(cards)}</div>')
-    about = facts(runs[0]) if alone else settings(runs, titles)
-    parts += ["<h2>What was run</h2>", f'<div class="card">{about}</div>']
-    return "\n".join(parts)
+            blocks.append('<div id="chooser" class="chooser"></div>')
+        blocks.append(f'<div class="grid">{"".join(cards)}</div>')
+    configuration = facts(runs[0]) if single else settings(runs, titles)
+    blocks += ["<h2>Configuration</h2>", f'<div class="card">{configuration}</div>']
+    return "\n".join(blocks)
 
 
 def _cards(
-    name: str, titles: Sequence[str], made: dict[str, Spec], chosen: dict[str, list[tuple[str, Spec]]]
+    name: str, titles: Sequence[str], specs: dict[str, Spec], choices: dict[str, list[tuple[str, Spec]]]
 ) -> list[str]:
-    """A figure of each run, or one of all together."""
+    """Return the cards of a figure: one per run, or one of all runs together."""
     heading, caption = CAPTIONS[name]
-    if len(titles) > 1 and name in made:
-        return [_card(heading, name, 6, COMPARED, chosen)]
+    if len(titles) > 1 and name in specs:
+        return [_card(heading, name, 6, COMPARED, choices)]
     if len(titles) == 1:
-        there = name in made or name in chosen
-        return [_card(heading, name, SPANS.get(name, 2), caption, chosen, name in TALL)] if there else []
+        present = name in specs or name in choices
+        return [_card(heading, name, SPANS.get(name, 2), caption, choices, name in TALL)] if present else []
     span = 3 if len(titles) % 3 else 2
     cards = [
-        _card(shown(title, 40), f"{name}-{place}", span, "", chosen)
-        for place, title in enumerate(titles)
-        if f"{name}-{place}" in made or f"{name}-{place}" in chosen
+        _card(shown(title, 40), f"{name}-{index}", span, "", choices)
+        for index, title in enumerate(titles)
+        if f"{name}-{index}" in specs or f"{name}-{index}" in choices
     ]
     head = f'<div class="span-6 group"><h3>{escape(heading)}</h3><p>{escape(caption)}</p></div>'
     return [head, *cards] if cards else []
@@ -214,21 +214,21 @@ def _card(
     name: str,
     span: int,
     caption: str,
-    chosen: dict[str, list[tuple[str, Spec]]],
+    choices: dict[str, list[tuple[str, Spec]]],
     tall: bool = False,
 ) -> str:
-    choice = ""
-    if name in chosen:
+    selector = ""
+    if name in choices:
         options = "".join(
-            f'<option value="{place}">{escape(shown(column, 60))}</option>'
-            for place, (column, _) in enumerate(chosen[name])
+            f'<option value="{index}">{escape(shown(column, 60))}</option>'
+            for index, (column, _) in enumerate(choices[name])
         )
-        choice = (
+        selector = (
             f'<p><label for="choice-{name}">Column</label> '
             f'<select id="choice-{name}" data-feature="{name}">{options}</select></p>'
         )
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    figcaption = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return (
-        f'<figure class="card span-{span}{" tall" if tall else ""}"><h3>{escape(heading)}</h3>{choice}'
-        f'<div class="plot" id="figure-{name}"></div>{below}</figure>'
+        f'<figure class="card span-{span}{" tall" if tall else ""}"><h3>{escape(heading)}</h3>{selector}'
+        f'<div class="plot" id="figure-{name}"></div>{figcaption}</figure>'
     )

@@ -1,4 +1,4 @@
-"""plotly.js, from plotly's Python package: nothing is fetched from anywhere."""
+"""plotly.js, as plotly's Python package contains it: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from peerbayes.report.errors import PlotlyMissing
 
 
 def path() -> Path:
-    """Where plotly.js lies."""
-    found = find_spec("plotly")  # not imported: that takes a second
-    if found is None or found.origin is None:
+    """Return the path of plotly.js."""
+    package = find_spec("plotly")  # not imported: an import takes a second
+    if package is None or package.origin is None:
         raise PlotlyMissing("plotly is not installed; a report needs it: pip install 'peerbayes[report]'")
-    script = Path(found.origin).parent / "package_data" / "plotly.min.js"
+    script = Path(package.origin).parent / "package_data" / "plotly.min.js"
     if not script.exists():
         raise PlotlyMissing(
             f"{script} is missing; install plotly again: pip install --force-reinstall plotly"
@@ -23,13 +23,13 @@ def path() -> Path:
 
 
 def script() -> str:
-    """Its text, safe inside a <script> element."""
+    """Return the text of plotly.js, safe inside a <script> element."""
     return path().read_text(encoding="utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def style_ids(text: str) -> list[str]:
-    """Ids of the <style> elements that plotly.js adds where it finds none of that name.
+    """Return the ids of the <style> elements that plotly.js adds unless they exist.
 
-    A page that has them, empty, need not allow inline styles: rules added to an allowed sheet pass.
+    A page that has them, empty, need not allow inline styles: rules added to an allowed sheet pass the policy.
     """
     return ["plotly.js-style-global", *re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)]

@@ -1,4 +1,4 @@
-"""The structure of a Bayesian network: columns, and arrows from parents to children."""
+"""The figure of the structure of a Bayesian network: columns, and arrows from parents to children."""
 
 from __future__ import annotations
 
@@ -14,59 +14,63 @@ from peerbayes.families.structures import order
 from peerbayes.report.arrays import Spec, gapped, packed
 from peerbayes.report.errors import PlotlyMissing
 from peerbayes.report.labels import label, shown
-from peerbayes.report.lanes import children, lanes, lines
+from peerbayes.report.lanes import children, lanes, vertical_order
 from peerbayes.report.theme import colour, layout
 from peerbayes.schema import Schema
 from peerbayes.views import Structure
 
-# How columns of a kind are drawn: colour, symbol. Told apart by shape as well as by colour.
+# By kind of column: colour and symbol. Kinds differ in shape as well as in colour.
 MARKS = {"continuous": ("peers", "circle"), "discrete": ("class-1", "square")}
-DRAWN = 1000  # columns; of more, those nearest to the roots
-NAMED = 100  # columns up to which names stand beside them
+DRAWN = 1000  # most columns drawn; of more, those nearest to the roots
+NAMED = 100  # columns up to which their names are shown
 LINE = 18  # pixels from a column to the next
-TALLEST = 900  # pixels where names do not stand there
-TOLD = 12  # parents or children that the pointer shows
-WIDTH = 720  # pixels, where the page does not say how many there are
-# Pixels of a lane: most and least; of a letter and of a wide one; of a column and the gap to its name.
+TALLEST = 900  # pixels of a figure without names
+MOST_LISTED = 12  # parents or children listed when hovering
+WIDTH = 720  # pixels, where the width of the page is unknown
+# Pixels: most and least of a lane, of a letter, of a wide letter, of a column with the gap to its name.
 WIDEST, NARROWEST, LETTER, WIDE, GAP = 90.0, 2.0, 7, 13, 18
-TURN, DROP = 0.2, 0.5  # of a lane and of a line: where an arrow turns to its child
+TURN, DROP = 0.2, 0.5  # shares of a lane and of a row at which an arrow turns to its child
 HEAD, COLUMN = 8, 11  # pixels of an arrow's head and of a column
 
 
-def structure(whole: Structure) -> Spec:
-    """Columns, each in a line; arrows to those that depend on them."""
-    kept = nearest(whole, DRAWN)
-    some = among(whole, kept)
-    from_top = lines(some.parents)
-    at = np.array([lanes(some.parents, from_top), np.argsort(from_top)], dtype=float)  # [2, D] lane and line
-    many = len(from_top)
-    room = _room(some, at[0].astype(int))
-    summary = _summary(whole, many)
+def structure(network: Structure) -> Spec:
+    """Return the figure: each column in its own row, with arrows to the columns that depend on it."""
+    kept = nearest(network, DRAWN)
+    drawn_network = subnetwork(network, kept)
+    from_top = vertical_order(drawn_network.parents)
+    at = np.array(
+        [lanes(drawn_network.parents, from_top), np.argsort(from_top)], dtype=float
+    )  # [2, D] lane and row
+    rows = len(from_top)
+    room = _room(drawn_network, at[0].astype(int))
+    summary = _summary(network, rows)
     margin = {"l": 14, "r": 8, "t": 36, "b": 8}
     return {
-        "data": [*_arrows(some, at), *_columns(some, at, _told(whole, kept))],
+        "data": [*_arrows(drawn_network, at), *_columns(drawn_network, at, _hover_texts(network, kept))],
         "layout": layout(
             summary,
-            margin["t"] + margin["b"] + (LINE * many if many <= NAMED else TALLEST),
+            margin["t"] + margin["b"] + (LINE * rows if rows <= NAMED else TALLEST),
             margin=margin,
             showlegend=True,
             xaxis={"visible": False, "range": [-TURN, reach(room, WIDTH - margin["l"] - margin["r"])]},
-            yaxis={"visible": False, "range": [many - 0.5, -0.5]},
+            yaxis={"visible": False, "range": [rows - 0.5, -0.5]},
             meta={"summary": summary, "lanes": room},
         ),
     }
 
 
-def _arrows(some: Structure, at: np.ndarray) -> list[Spec]:
-    """Lines from parents to children, and a head at each column that has parents."""
-    paths = [_arrow(*at[:, parent], *at[:, j]) for j, own in enumerate(some.parents) for parent in own]
+def _arrows(network: Structure, at: np.ndarray) -> list[Spec]:
+    """Return the lines from parents to children, and an arrowhead at each column that has parents."""
+    paths = [
+        _arrow(*at[:, parent], *at[:, j]) for j, parents in enumerate(network.parents) for parent in parents
+    ]
     x, y = np.array(paths).reshape(-1, 2, 7).swapaxes(0, 1)
-    ends = [j for j, own in enumerate(some.parents) if own]
-    small = _shrunk(some)
-    both: Spec = {"type": "scatter", "hoverinfo": "skip", "showlegend": False}
+    ends = [j for j, parents in enumerate(network.parents) if parents]
+    small = _mark_scale(network)
+    shared: Spec = {"type": "scatter", "hoverinfo": "skip", "showlegend": False}
     return [
         {
-            **both,
+            **shared,
             "mode": "lines",
             "x": packed(gapped(x)),
             "y": packed(gapped(y)),
@@ -74,7 +78,7 @@ def _arrows(some: Structure, at: np.ndarray) -> list[Spec]:
             "meta": {"role": "links"},
         },
         {
-            **both,
+            **shared,
             "mode": "markers",
             "x": packed(at[0, ends]),
             "y": packed(at[1, ends]),
@@ -93,71 +97,71 @@ def _arrows(some: Structure, at: np.ndarray) -> list[Spec]:
     ]
 
 
-def _columns(some: Structure, at: np.ndarray, told: list[str]) -> list[Spec]:
-    """Those of each kind that there is, and their names where there is room."""
-    named = len(some.names) <= NAMED
-    places = {
-        "continuous": range(some.continuous),
-        "discrete": range(some.continuous, len(some.names)),
+def _columns(network: Structure, at: np.ndarray, hover_texts: list[str]) -> list[Spec]:
+    """Return one trace per kind of column, with names where there is room."""
+    named = len(network.names) <= NAMED
+    indices = {
+        "continuous": range(network.continuous),
+        "discrete": range(network.continuous, len(network.names)),
     }
     return [
         {
             "type": "scatter",
             "mode": "markers+text" if named else "markers",
             "name": kind,
-            "x": packed(at[0, own]),
-            "y": packed(at[1, own]),
-            "text": [label(some.names[j]) for j in own] if named else [],
+            "x": packed(at[0, columns]),
+            "y": packed(at[1, columns]),
+            "text": [label(network.names[j]) for j in columns] if named else [],
             "textposition": "middle right",
-            "hovertext": [told[j] for j in own],
+            "hovertext": [hover_texts[j] for j in columns],
             "hoverinfo": "text",
             "marker": {
                 "color": colour(MARKS[kind][0]),
                 "symbol": MARKS[kind][1],
-                "size": COLUMN * _shrunk(some),
+                "size": COLUMN * _mark_scale(network),
                 "opacity": 1,
                 "line": {"width": 0},
             },
             "cliponaxis": False,
             "meta": {"role": kind},
         }
-        for kind, own in places.items()
-        if own
+        for kind, columns in indices.items()
+        if columns
     ]
 
 
-def _shrunk(some: Structure) -> float:
-    """How large marks are beside those of few columns."""
-    many = len(some.names)
-    return 1.0 if many <= NAMED else max(0.25, TALLEST / (LINE * many))
+def _mark_scale(network: Structure) -> float:
+    """Return the scale of the marks: 1 for few columns, less for many."""
+    columns = len(network.names)
+    return 1.0 if columns <= NAMED else max(0.25, TALLEST / (LINE * columns))
 
 
-def _room(some: Structure, lane: np.ndarray) -> list[int]:
-    """Pixels that the names in each lane take, and what stands before them."""
+def _room(network: Structure, lane: np.ndarray) -> list[int]:
+    """Return the pixels that the names in each lane need, including the gap before them."""
     room = [GAP] * (int(lane.max(initial=0)) + 1)
-    if len(some.names) <= NAMED:
-        for name, place in zip(some.names, lane, strict=True):
-            room[place] = max(room[place], GAP + _width(shown(name)))
+    if len(network.names) <= NAMED:
+        for name, index in zip(network.names, lane, strict=True):
+            room[index] = max(room[index], GAP + _width(shown(name)))
     return room
 
 
 def picture(schema: Schema, family: BayesNet) -> Any:
-    """The structure as plotly's Figure, on white."""
+    """Return the structure as a plotly Figure, on white."""
     try:
         from plotly.graph_objects import Figure
     except ModuleNotFoundError as missing:
         raise PlotlyMissing(
-            f"{missing.name} is not installed; pictures need plotly: pip install 'peerbayes[report]'"
+            f"{missing.name} is not installed; figures need plotly: pip install 'peerbayes[report]'"
         ) from missing
-    found = Structure.of(schema, family)
-    assert found is not None
-    spec = structure(found)
-    above = f"Parents of columns beside the class ({label(schema.label)})"
+    network = Structure.of(schema, family)
+    assert network is not None
+    spec = structure(network)
+    title = f"Parents of each column, in addition to the class ({label(schema.label)})"
     spec["layout"] |= {
         "paper_bgcolor": colour("paper"),
         "plot_bgcolor": colour("paper"),
         "title": {
-            "text": above, "font": {"size": 14}, "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
+            "text": title, "font": {"size": 14}, "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
             "pad": {"t": 12, "l": 4},
         },
         "margin": {**spec["layout"]["margin"], "t": 72},
@@ -166,71 +170,73 @@ def picture(schema: Schema, family: BayesNet) -> Any:
     return Figure(spec)
 
 
-def nearest(whole: Structure, most: int) -> list[int]:
-    """So many columns at most, and all their parents: those nearest to the columns that have none."""
-    return sorted(order(whole.parents)[:most])
+def nearest(network: Structure, most: int) -> list[int]:
+    """Return up to `most` columns, nearest to the roots; the parents of each are among them."""
+    return sorted(order(network.parents)[:most])
 
 
-def among(whole: Structure, kept: list[int]) -> Structure:
-    """These columns alone, whose parents are among them."""
-    place = {column: number for number, column in enumerate(kept)}
+def subnetwork(network: Structure, kept: list[int]) -> Structure:
+    """Return the network restricted to these columns, which include their parents."""
+    new_index = {column: index for index, column in enumerate(kept)}
     return Structure(
-        tuple(whole.names[column] for column in kept),
-        sum(column < whole.continuous for column in kept),
-        tuple(tuple(place[parent] for parent in whole.parents[column]) for column in kept),
-        whole.label,
+        tuple(network.names[column] for column in kept),
+        sum(column < network.continuous for column in kept),
+        tuple(tuple(new_index[parent] for parent in network.parents[column]) for column in kept),
+        network.label,
     )
 
 
 def reach(room: list[int], width: float) -> float:
-    """Where the axis of lanes ends in so many pixels, the names in them; `figures.js` does the same."""
-    lane = min((width - names) / (place + TURN) for place, names in enumerate(room))
+    """Return the end of the lane axis at this width in pixels, with room for names; `figures.js` does the same."""
+    lane = min((width - names) / (index + TURN) for index, names in enumerate(room))
     return width / min(max(lane, NARROWEST), WIDEST) - TURN
 
 
-def _arrow(lane: float, line: float, to_lane: float, to_line: float) -> tuple[list[float], list[float]]:
-    """Down a lane, round a quarter of an ellipse and to the right: seven points, as x and y."""
-    turn = [math.pi / 8 * step for step in range(5)]
-    across = [lane + TURN * (1.0 - math.cos(angle)) for angle in turn]
-    down = [to_line - DROP * (1.0 - math.sin(angle)) for angle in turn]
-    return [lane, *across, to_lane], [line, *down, to_line]
+def _arrow(lane: float, row: float, to_lane: float, to_row: float) -> tuple[list[float], list[float]]:
+    """Return x and y of an arrow's seven points: down a lane, a quarter of an ellipse, and to the right."""
+    angles = [math.pi / 8 * step for step in range(5)]
+    across = [lane + TURN * (1.0 - math.cos(angle)) for angle in angles]
+    down = [to_row - DROP * (1.0 - math.sin(angle)) for angle in angles]
+    return [lane, *across, to_lane], [row, *down, to_row]
 
 
 def _width(text: str) -> int:
-    """About the pixels of a text."""
+    """Return the approximate width of a text in pixels."""
     return sum(WIDE if unicodedata.east_asian_width(letter) in "WF" else LETTER for letter in text)
 
 
-def _told(whole: Structure, kept: list[int]) -> list[str]:
-    """What the pointer shows of these columns."""
-    below = children(whole.parents)
+def _hover_texts(network: Structure, kept: list[int]) -> list[str]:
+    """Return the texts shown when hovering over these columns."""
+    below = children(network.parents)
     return [
-        f"<b>{label(whole.names[j], 60)}</b><br>{'continuous' if j < whole.continuous else 'discrete'}<br>"
-        f"parents: {_listed([f'the class ({label(whole.label)})', *_some(whole, whole.parents[j])])}<br>"
-        f"children: {_listed(_some(whole, below[j])) or 'none'}"
+        f"<b>{label(network.names[j], 60)}</b><br>{'continuous' if j < network.continuous else 'discrete'}<br>"
+        f"parents: {_wrapped([f'the class ({label(network.label)})', *_first_names(network, network.parents[j])])}<br>"
+        f"children: {_wrapped(_first_names(network, below[j])) or 'none'}"
         for j in kept
     ]
 
 
-def _some(whole: Structure, columns: Sequence[int]) -> list[str]:
-    """The names of columns; of many, the first, and how many more."""
-    more = [f"and {len(columns) - TOLD:,} more"] if len(columns) > TOLD else []
-    return [label(whole.names[column]) for column in columns[:TOLD]] + more
+def _first_names(network: Structure, columns: Sequence[int]) -> list[str]:
+    """Return the names of columns; of many, the first ones and the number of the others."""
+    remainder = [f"and {len(columns) - MOST_LISTED:,} more"] if len(columns) > MOST_LISTED else []
+    return [label(network.names[column]) for column in columns[:MOST_LISTED]] + remainder
 
 
-def _listed(names: list[str]) -> str:
-    """Names in lines that are not too long."""
+def _wrapped(names: list[str]) -> str:
+    """Return the names in lines of four."""
     return "<br>".join("; ".join(names[begin : begin + 4]) for begin in range(0, len(names), 4))
 
 
-def _summary(whole: Structure, drawn: int) -> str:
-    links = sum(map(len, whole.parents))
-    many = len(whole.names)
-    told = f"{many:,} columns, {whole.continuous:,} of them continuous, and {links:,} arrows between them"
-    if drawn < many:
-        told += f"; the {drawn:,} columns nearest to those without parents are drawn"
+def _summary(network: Structure, drawn: int) -> str:
+    links = sum(map(len, network.parents))
+    columns = len(network.names)
+    sentence = (
+        f"{columns:,} columns, {network.continuous:,} of them continuous, and {links:,} arrows between them"
+    )
+    if drawn < columns:
+        sentence += f"; the {drawn:,} columns nearest to the roots are drawn"
     if links:
-        counts = [len(own) for own in children(whole.parents)]
+        counts = [len(column_children) for column_children in children(network.parents)]
         most = int(np.argmax(counts))
-        told += f"; {shown(whole.names[most])} has the most children, {counts[most]:,}"
-    return f"{told}. All depend on the class ({shown(whole.label)}) as well."
+        sentence += f"; {shown(network.names[most])} has the most children, {counts[most]:,}"
+    return f"{sentence}. All columns also depend on the class ({shown(network.label)})."

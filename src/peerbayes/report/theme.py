@@ -1,10 +1,10 @@
-"""Colours and what all figures have in common. The page puts its own colours in their place where it is dark."""
+"""Colours and common layout of all figures. A dark page replaces these colours with its own."""
 
 from __future__ import annotations
 
 from peerbayes.report.arrays import Spec
 
-# By role. `static/page.css` holds the same colours, and those of a dark page.
+# Colours by role. `static/page.css` has the same colours, and those of a dark page.
 LIGHT = {
     "ink": "#1c2230",
     "muted": "#58616f",
@@ -32,7 +32,7 @@ LIGHT = {
     "much": "#174a85",
 }
 
-CLASSES = ("peers", *(f"class-{place}" for place in range(1, 10)))
+CLASSES = ("peers", *(f"class-{number}" for number in range(1, 10)))
 
 TRANSPARENT = "rgba(0,0,0,0)"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -42,24 +42,24 @@ def colour(role: str) -> str:
     return LIGHT[role]
 
 
-def class_colour(place: int) -> str:
-    """Colours of classes or runs: ten, and then again."""
-    return LIGHT[CLASSES[place % len(CLASSES)]]
+def class_colour(index: int) -> str:
+    """Return the colour of a class or run: ten colours, repeated."""
+    return LIGHT[CLASSES[index % len(CLASSES)]]
 
 
-def faint(role: str, part: float = 0.16) -> str:
-    """A role's colour, mostly transparent."""
-    red, green, blue = (int(LIGHT[role][place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{part:g})"
+def faint(role: str, alpha: float = 0.16) -> str:
+    """Return the colour of a role, mostly transparent."""
+    red, green, blue = (int(LIGHT[role][start : start + 2], 16) for start in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha:g})"
 
 
 def scale(*roles: str) -> list[list[object]]:
-    """A colour scale over roles, evenly."""
-    return [[place / (len(roles) - 1), LIGHT[role]] for place, role in enumerate(roles)]
+    """Return an even colour scale over roles."""
+    return [[index / (len(roles) - 1), LIGHT[role]] for index, role in enumerate(roles)]
 
 
 def axis(title: str = "", **settings: object) -> Spec:
-    """An axis with a light grid; its title is ours, never a name from data."""
+    """Return an axis with a light grid; its title must not be an unescaped name from data."""
     return {
         "title": {"text": title, "standoff": 8},
         "gridcolor": LIGHT["grid"],
@@ -72,7 +72,7 @@ def axis(title: str = "", **settings: object) -> Spec:
 
 
 def layout(summary: str, height: int = 340, **settings: object) -> Spec:
-    """What all figures share; `summary` says in a sentence what there is to see, for those who cannot."""
+    """Return the common layout; `summary` describes the figure in a sentence, for screen readers."""
     return {
         "height": height,
         "autosize": True,

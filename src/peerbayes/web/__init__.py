@@ -1,1 +1,1 @@
-"""The dashboard: a process of its own that reads a folder, and sends what is new to browsers."""
+"""The dashboard: a separate process that reads a folder and streams updates to browsers."""

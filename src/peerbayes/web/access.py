@@ -1,4 +1,4 @@
-"""What it takes to be let in: nothing on this machine, a token and TLS from any other."""
+"""Access rules of the dashboard: none on this machine; a token and TLS from other machines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from peerbayes.web.address import Address
 from peerbayes.web.errors import AddressError, WebError
 
-# What a cookie and an address can hold as it is, and too much to be guessed.
+# Characters that need no escaping in cookies and URLs, and too many of them to guess.
 TOKEN = re.compile(r"[A-Za-z0-9._~-]{16,512}")
 
 
 @dataclass(frozen=True)
 class Access:
-    """An address, and what browsers must bring there."""
+    """An address, and the credentials that browsers need there."""
 
     address: Address
     token: str | None = None
@@ -33,16 +33,16 @@ class Access:
         key: Path | None = None,
         plain_http: bool = False,
     ) -> Access:
-        """The access asked for; AddressError where others could read along, or come in unasked."""
+        """Return the requested access; AddressError where others could eavesdrop or connect without a token."""
         if (certificate is None) != (key is None):
             raise AddressError(
-                "only one of --certificate and --key was given; expected both, in PEM files, or none"
+                "only one of --certificate and --key was given; expected both, as PEM files, or neither"
             )
         if not address.loopback and certificate is None and not plain_http:
             raise AddressError(
-                f"{address.host} can be reached from other machines, and they would speak plain HTTP with it; expected "
-                "--certificate and --key, or --plain-http where something in front speaks TLS. `ssh -L` to 127.0.0.1 "
-                "needs none of them"
+                f"{address.host} can be reached from other machines, which would connect over plain HTTP; expected "
+                "--certificate and --key, or --plain-http behind a proxy that terminates TLS. With `ssh -L` to "
+                "127.0.0.1 none of these are needed"
             )
         for path in (certificate, key):
             if path is not None and not path.is_file():
@@ -53,8 +53,8 @@ class Access:
         return cls(address, token, certificate, key)
 
     @property
-    def beyond(self) -> bool:
-        """Whether others than this machine may look: by its address, or since whoever looks is asked for a token."""
+    def remote(self) -> bool:
+        """Whether other machines may connect: the address is not loopback, or a token is required."""
         return self.token is not None or not self.address.loopback
 
     @property
@@ -62,19 +62,19 @@ class Access:
         return self.certificate is not None
 
     def url(self, port: int) -> str:
-        """What to open in a browser."""
+        """Return the URL to open in a browser."""
         host = socket.gethostname() if self.address.everywhere else self.address.host
         shown = f"[{host}]" if ":" in host else host
-        asked = "" if self.token is None else f"?token={self.token}"
-        return f"{'https' if self.secure else 'http'}://{shown}:{port}/{asked}"
+        query = "" if self.token is None else f"?token={self.token}"
+        return f"{'https' if self.secure else 'http'}://{shown}:{port}/{query}"
 
 
 def read_token(path: Path) -> str:
-    """The token in a file."""
+    """Return the token in a file."""
     token = path.read_text(encoding="utf-8", errors="replace").strip()
     if not TOKEN.fullmatch(token):
         raise AddressError(
             f"{path} holds no token: it has {len(token)} characters; expected 16 or more letters, digits and '-._~' "
-            "in one line, such as `openssl rand -hex 32` gives"
+            "on one line, such as the output of `openssl rand -hex 32`"
         )
     return token

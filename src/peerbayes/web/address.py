@@ -1,4 +1,4 @@
-"""Where the dashboard listens: this machine alone, unless somebody says otherwise."""
+"""The address that the dashboard listens on: this machine only, by default."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from peerbayes.web.errors import AddressError, WebError
 
 LOOPBACK = "127.0.0.1"
-USUAL_PORT, TRIED = 8765, 64  # without a port: this one, or the next that is free
+USUAL_PORT, TRIED = 8765, 64  # the default port, and how many ports from it on are tried
 
 
 @dataclass(frozen=True)
 class Address:
-    """A host and a port; None: the usual one or the next, 0: any that is free."""
+    """A host and a port; None: the default port or the next free one, 0: any free port."""
 
     host: str = LOOPBACK
     port: int | None = None
 
     @classmethod
     def parse(cls, text: str | None) -> Address:
-        """[HOST:]PORT; this machine unless a host is named."""
+        """Parse [HOST:]PORT; the default host is this machine."""
         if text is None:
             return cls()
         host, _, port = text.rpartition(":")
@@ -32,21 +32,21 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it; a name other than localhost may mean any machine."""
+        """Whether only this machine can reach it; any name but localhost may belong to another machine."""
         return is_loopback(self.host)
 
     @property
     def everywhere(self) -> bool:
-        """Whether it means all interfaces of this machine."""
+        """Whether it is the wildcard address: all interfaces of this machine."""
         return self.host in ("0.0.0.0", "::")
 
     def bind(self) -> socket.socket:
-        """A socket that listens there."""
+        """Return a socket that listens on this address."""
         ports = range(USUAL_PORT, USUAL_PORT + TRIED) if self.port is None else (self.port,)
         host = LOOPBACK if self.host == "localhost" else self.host
         for port in ports:
             try:
-                return listening(host, port)
+                return listen(host, port)
             except OSError as error:
                 reason = error
         raise WebError(
@@ -54,21 +54,21 @@ class Address:
         ) from reason
 
 
-def listening(host: str, port: int) -> socket.socket:
-    [(family, _, _, _, where), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    made = socket.socket(family, socket.SOCK_STREAM)
+def listen(host: str, port: int) -> socket.socket:
+    [(family, _, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(where)
-        made.listen(128)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and no other."""
+    """Return whether a host is a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -78,12 +78,12 @@ def is_loopback(host: str) -> bool:
 
 
 def names_loopback(header: str) -> bool:
-    """Whether a Host header names this machine: a page of another name must not reach it (DNS rebinding)."""
+    """Return whether a Host header names this machine; others are refused, against DNS rebinding."""
     if header.startswith("["):
-        host, closed, rest = header[1:].partition("]")
-        rest = rest if closed else "not closed"
+        host, closed, suffix = header[1:].partition("]")
+        suffix = suffix if closed else "not closed"
     else:
         host, colon, port = header.partition(":")
-        rest = colon + port
-    well_formed = not rest or (rest.startswith(":") and rest[1:].isascii() and rest[1:].isdigit())
+        suffix = colon + port
+    well_formed = not suffix or (suffix.startswith(":") and suffix[1:].isascii() and suffix[1:].isdigit())
     return well_formed and is_loopback(host.lower())

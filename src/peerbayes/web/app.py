@@ -1,4 +1,4 @@
-"""What can be asked of a dashboard: its page, its files, the figures, one peer's curve, and what is new."""
+"""The routes of the dashboard: its page, static files, figures, one peer's curve, and the stream of updates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peerbayes import report
 from peerbayes.report import plotlyjs
 from peerbayes.web.feed import Feed
 from peerbayes.web.files import File, page
-from peerbayes.web.guard import Guard, told
+from peerbayes.web.guard import Guard, text_response
 from peerbayes.web.messages import model, peer
 
 HERE, REPORT = Path(__file__).parent / "static", Path(report.__file__).parent / "static"
@@ -26,7 +26,7 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 
 def application(feed: Feed, token: str | None, port: int, secure: bool = False) -> ASGIApp:
-    """The dashboard behind its guard."""
+    """Return the dashboard's application behind its guard."""
     files = static_files()
     sheets = plotlyjs.style_ids(files["plotly.min.js"].content.decode())
     html = page((HERE / "dashboard.html").read_text(encoding="utf-8"), files, sheets)
@@ -44,24 +44,24 @@ def application(feed: Feed, token: str | None, port: int, secure: bool = False) 
         return Response(await feed.figures(), media_type=JSON)
 
     async def model_figures(request: Request) -> Response:
-        seen = await feed.seen()
-        return Response(await asyncio.to_thread(model, seen), media_type=JSON)
+        snapshot = await feed.snapshot()
+        return Response(await asyncio.to_thread(model, snapshot), media_type=JSON)
 
     async def one_peer(request: Request) -> Response:
-        seen, number = await feed.seen(), request.path_params["number"]
-        if seen.view is None or not 0 <= number < seen.view.nodes:
-            known = "no peer yet" if seen.view is None else f"0 to {seen.view.nodes - 1}"
-            raise HTTPException(404, f"There is no peer {number}; expected {known}.")
-        return Response(await asyncio.to_thread(peer, seen, number), media_type=JSON)
+        snapshot, number = await feed.snapshot(), request.path_params["number"]
+        if snapshot.view is None or not 0 <= number < snapshot.view.nodes:
+            peers = "no peer yet" if snapshot.view is None else f"0 to {snapshot.view.nodes - 1}"
+            raise HTTPException(404, f"There is no peer {number}; expected {peers}.")
+        return Response(await asyncio.to_thread(peer, snapshot, number), media_type=JSON)
 
     async def events(request: Request) -> Response:
         if feed.full:
-            raise HTTPException(503, "Too many are watching; close a page somewhere.")
+            raise HTTPException(503, "Too many viewers are connected; close another page first.")
         if request.method == "HEAD":
             return Response(media_type=EVENTS)
         return StreamingResponse(stream(feed), media_type=EVENTS)
 
-    inside = Starlette(
+    router = Starlette(
         routes=[
             Route("/", home),
             Route("/static/{name}", static),
@@ -70,13 +70,13 @@ def application(feed: Feed, token: str | None, port: int, secure: bool = False) 
             Route("/peers/{number:int}", one_peer),
             Route("/events", events),
         ],
-        exception_handlers={HTTPException: plainly, Exception: plainly},
+        exception_handlers={HTTPException: error_response, Exception: error_response},
     )
-    return Guard(inside, token, port, secure)
+    return Guard(router, token, port, secure)
 
 
 async def stream(feed: Feed) -> AsyncIterator[bytes]:
-    """What is new, from the moment of asking on."""
+    """Yield updates from now on, as server-sent events."""
     with feed.viewer() as viewer:
         yield await feed.greeting()
         while (message := await viewer.next()) is not None:
@@ -84,13 +84,13 @@ async def stream(feed: Feed) -> AsyncIterator[bytes]:
 
 
 def static_files() -> dict[str, File]:
-    """Ours, the report's, and plotly.js from plotly's own package."""
+    """Return the dashboard's files, the report's, and plotly.js from plotly's package, by name."""
     ours = (HERE / "dashboard.js", HERE / "dashboard.css", REPORT / "figures.js", REPORT / "page.css")
     return {path.name: File.read(path) for path in (*ours, plotlyjs.path())}
 
 
-def plainly(request: Request, error: Exception) -> Response:
-    """Errors as a line of text."""
+def error_response(request: Request, error: Exception) -> Response:
+    """Return an error as a line of text."""
     if isinstance(error, HTTPException):
-        return told(error.status_code, error.detail)
-    return told(500, "This could not be shown; the dashboard's own output says why.")
+        return text_response(error.status_code, error.detail)
+    return text_response(500, "This request failed; see the output of the dashboard's process.")

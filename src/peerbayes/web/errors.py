@@ -1,7 +1,7 @@
-"""What can go wrong with the dashboard.
+"""Errors of the dashboard.
 
 WebError
-├── AddressError       (also a ValueError)   an address that nobody should be given, or that makes no sense
+├── AddressError       (also a ValueError)   an address that is invalid, or not safe with these options
 └── WebPartMissing     (also an ImportError) a package that the dashboard needs is not installed
 """
 
@@ -12,16 +12,16 @@ from contextlib import contextmanager
 
 from peerbayes.errors import PeerbayesError
 
-# Packages that the folder of a real peer is read with; all others belong to the dashboard itself.
+# Packages needed to read the folder of a real peer; all others belong to the dashboard itself.
 OF_PEERS = {"grpc", "msgspec", "cryptography"}
 
 
 class WebError(PeerbayesError):
-    """The root of what goes wrong with the dashboard."""
+    """Base class of the dashboard's errors."""
 
 
 class AddressError(WebError, ValueError):
-    """An address that makes no sense, or that is not safe as it was asked for."""
+    """An address that is invalid, or not safe with the given options."""
 
 
 class WebPartMissing(WebError, ImportError):
@@ -30,7 +30,7 @@ class WebPartMissing(WebError, ImportError):
 
 @contextmanager
 def web_parts_needed() -> Iterator[None]:
-    """Say how to install what an import in here misses."""
+    """Turn a failed import in the body into an error that says what to install."""
     try:
         yield
     except ModuleNotFoundError as missing:

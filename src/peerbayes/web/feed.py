@@ -1,4 +1,4 @@
-"""What is watched, looked at by one task for everybody: encoded once, and given to all who watch."""
+"""The feed of updates: one task reads the folder, encodes each update once, and sends it to all viewers."""
 
 from __future__ import annotations
 
@@ -10,89 +10,89 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from peerbayes.web.messages import beat, event, figures
-from peerbayes.web.seen import Seen
+from peerbayes.web.seen import Snapshot
 
 log = logging.getLogger("peerbayes.web")
 
-PAUSE = 0.1  # seconds between two looks: ten updates a second at most
-REST = 3.0  # and so many times as long as a look took: a large run costs a quarter of a core at most
-BEAT = 5.0  # seconds without news after which viewers are told that there are none
-VIEWERS = 200  # at a time
+PAUSE = 0.1  # seconds between two reads: at most ten updates per second
+PAUSE_FACTOR = 3.0  # pause, in units of the duration of a read: a large run costs at most a quarter of a core
+BEAT = 5.0  # seconds without an update after which viewers get a heartbeat
+VIEWERS = 200  # most viewers at a time
 
 
-class Watched(Protocol):
-    """Something that can be looked at: a folder."""
+class Source(Protocol):
+    """What the feed reads: a folder."""
 
-    def look(self) -> Seen: ...
+    def look(self) -> Snapshot: ...
 
 
 class Viewer:
-    """One browser's stream. It holds one message at most: one that does not keep up costs nothing."""
+    """One browser's stream. It queues one message at most, so that a slow browser costs nothing."""
 
     def __init__(self) -> None:
-        self._held: bytes | None = None
+        self._pending: bytes | None = None
         self._open = True
-        self._news = asyncio.Event()
+        self._ready = asyncio.Event()
 
     def put(self, message: bytes, instead: bytes) -> None:
-        """A message, or what to say instead where the last one still waits."""
-        self._held = message if self._held is None else instead
-        self._news.set()
+        """Queue a message, or `instead` where the last message is still waiting."""
+        self._pending = message if self._pending is None else instead
+        self._ready.set()
 
     def end(self) -> None:
         self._open = False
-        self._news.set()
+        self._ready.set()
 
     async def next(self) -> bytes | None:
-        """The next message; None: there are no more."""
-        await self._news.wait()
+        """Return the next message; None at the end of the stream."""
+        await self._ready.wait()
         if not self._open:
             return None
-        self._news.clear()
-        message, self._held = self._held, None
+        self._ready.clear()
+        message, self._pending = self._pending, None
         return message
 
 
 class Feed:
-    """Looks while somebody watches. A version counts what was seen, so that a browser knows what it missed."""
+    """Reads the folder while there are viewers. Snapshots are numbered, so that a browser notices what it missed."""
 
-    def __init__(self, watched: Watched, clock: Callable[[], float] = time.time) -> None:
-        self._watched = watched
+    def __init__(self, source: Source, clock: Callable[[], float] = time.time) -> None:
+        self._source = source
         self._clock = clock
         self._viewers: set[Viewer] = set()
-        self._looking = asyncio.Lock()
-        self._watching = asyncio.Event()
-        self._seen: Seen | None = None
+        self._read_lock = asyncio.Lock()
+        self._has_viewers = asyncio.Event()
+        self._snapshot: Snapshot | None = None
         self._version = 0
         self._encoded: tuple[int, bytes] | None = None
         self._stopped = False
 
     async def run(self) -> None:
-        """Look again and again, as long as somebody watches."""
-        told, due = 0.0, time.monotonic()
+        """Read and broadcast repeatedly, while there are viewers."""
+        sent_at, due = 0.0, time.monotonic()
         while not self._stopped:
-            await self._watching.wait()
-            began = time.monotonic()
+            await self._has_viewers.wait()
+            started = time.monotonic()
             try:
-                message = await self._look()
-            except Exception:  # whoever watches keeps what was seen, and the next look may succeed
-                log.exception("looking failed")
+                message = await self._read()
+            except Exception:  # viewers keep the last snapshot, and the next read may succeed
+                log.exception("reading the folder failed")
                 await asyncio.sleep(BEAT)
                 continue
             now = time.monotonic()
-            if message is None and now - told >= BEAT and self._seen is not None:
-                message = beat(self._seen, self._version, self._clock())
+            if message is None and now - sent_at >= BEAT and self._snapshot is not None:
+                message = beat(self._snapshot, self._version, self._clock())
             if message is not None:
-                told = now
-                self._tell(message)
-            due = max(due, began - PAUSE) + PAUSE  # a late start is made up for
-            due = max(due, now + REST * (now - began))
+                sent_at = now
+                self._broadcast(message)
+            due = max(due, started - PAUSE) + PAUSE  # catch up after a late start
+            due = max(due, now + PAUSE_FACTOR * (now - started))
             await asyncio.sleep(due - now)
 
     def stop(self) -> None:
         """End all streams."""
         self._stopped = True
-        self._watching.set()
+        self._has_viewers.set()
         for viewer in self._viewers:
             viewer.end()
 
@@ -102,54 +102,56 @@ class Feed:
 
     @contextlib.contextmanager
     def viewer(self) -> Iterator[Viewer]:
-        """A stream, as long as a browser stays."""
+        """Open a stream for the duration of a browser's connection."""
         viewer = Viewer()
         self._viewers.add(viewer)
-        self._watching.set()
+        self._has_viewers.set()
         try:
             yield viewer
         finally:
             self._viewers.discard(viewer)
             if not self._viewers and not self._stopped:
-                self._watching.clear()
+                self._has_viewers.clear()
 
-    async def seen(self) -> Seen:
-        """What there is to see now."""
-        if (message := await self._look()) is not None:
-            self._tell(message)
-        assert self._seen is not None
-        return self._seen
+    async def snapshot(self) -> Snapshot:
+        """Read the folder and return the current snapshot."""
+        if (message := await self._read()) is not None:
+            self._broadcast(message)
+        assert self._snapshot is not None
+        return self._snapshot
 
     async def greeting(self) -> bytes:
-        """The first message of a stream: the version that is known here."""
-        return beat(await self.seen(), self._version, self._clock())
+        """Return the first message of a stream: the current version."""
+        return beat(await self.snapshot(), self._version, self._clock())
 
     async def figures(self) -> bytes:
-        """Everything there is to see now, as JSON: the same bytes for all who ask meanwhile."""
-        seen = await self.seen()
-        async with self._looking:
+        """Return all current figures as JSON; concurrent requests share the same bytes."""
+        snapshot = await self.snapshot()
+        async with self._read_lock:
             if self._encoded is None or self._encoded[0] != self._version:
-                version, seen = self._version, self._seen or seen
-                encoded = await asyncio.to_thread(figures, seen, version, self._clock())
+                version, snapshot = self._version, self._snapshot or snapshot
+                encoded = await asyncio.to_thread(figures, snapshot, version, self._clock())
                 self._encoded = version, encoded
             return self._encoded[1]
 
-    async def _look(self) -> bytes | None:
-        """Look once; what to tell where something is new."""
-        async with self._looking:
-            before, version = self._seen, self._version + 1
-            seen, message = await asyncio.to_thread(self._news, before, version)
+    async def _read(self) -> bytes | None:
+        """Read once; return the message to send, None where nothing changed."""
+        async with self._read_lock:
+            before, version = self._snapshot, self._version + 1
+            snapshot, message = await asyncio.to_thread(self._update, before, version)
             if message is not None:
-                self._seen, self._version = seen, version
+                self._snapshot, self._version = snapshot, version
             return message
 
-    def _news(self, before: Seen | None, version: int) -> tuple[Seen, bytes | None]:
-        seen = self._watched.look()
-        if before is not None and seen.same(before):
+    def _update(self, before: Snapshot | None, version: int) -> tuple[Snapshot, bytes | None]:
+        snapshot = self._source.look()
+        if before is not None and snapshot.same(before):
             return before, None
-        return seen, event(seen, before, version, self._clock())
+        return snapshot, event(snapshot, before, version, self._clock())
 
-    def _tell(self, message: bytes) -> None:
-        instead = beat(self._seen, self._version, self._clock(), reload=True) if self._seen else message
+    def _broadcast(self, message: bytes) -> None:
+        instead = (
+            beat(self._snapshot, self._version, self._clock(), reload=True) if self._snapshot else message
+        )
         for viewer in self._viewers:
             viewer.put(message, instead)

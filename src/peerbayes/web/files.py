@@ -1,4 +1,4 @@
-"""The files that a page is made of, held in memory under fixed names: nothing else on disk can be asked for."""
+"""The static files of a page, kept in memory under fixed names: no other file can be requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ YEAR = 365 * 24 * 3600
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """One file as it is sent."""
+    """One static file."""
 
     content: bytes
     media: str
@@ -33,11 +33,11 @@ class File:
 
     @cached_property
     def small(self) -> bytes:
-        """Compressed: plotly.js has five megabytes."""
+        """The compressed content: plotly.js has five megabytes."""
         return gzip.compress(self.content, 6, mtime=0)
 
     def answer(self, request: Request) -> Response:
-        """The file; a browser that asks for this very version by its digest may keep it."""
+        """Return the response; a browser that requests this version by its digest may cache it."""
         forever = request.query_params.get("v") == self.digest
         headers = {
             "ETag": f'"{self.digest}"',
@@ -52,7 +52,7 @@ class File:
 
 
 def page(template: str, files: Mapping[str, File], sheets: Sequence[str] = ()) -> str:
-    """A page that names its files by their digests, so that they can be kept, and has empty style sheets."""
+    """Return the page with its files named by digest, so that they can be cached, and with empty style sheets."""
     for name, file in files.items():
         template = template.replace(f'"static/{name}"', f'"static/{name}?v={file.digest}"')
     return template.replace(

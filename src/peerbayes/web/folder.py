@@ -1,4 +1,4 @@
-"""A folder that is watched: a run's, a peer's, or one where nothing has begun yet."""
+"""The folder that a dashboard shows: of a run, of a peer, or one where nothing has started yet."""
 
 from __future__ import annotations
 
@@ -10,43 +10,45 @@ from pathlib import Path
 from peerbayes.errors import PeerbayesError
 from peerbayes.text import printable
 from peerbayes.web.run import RunFolder
-from peerbayes.web.seen import Seen
+from peerbayes.web.seen import Snapshot
 
-# What files that are damaged, half written or just being replaced can raise.
+# Errors from files that are damaged, half written or being replaced.
 UNREADABLE = (PeerbayesError, OSError, ValueError, LookupError, TypeError, sqlite3.Error)
 
-PATIENCE = 1.0  # seconds for which what was seen last stands for a file that is just being replaced
+GRACE = 1.0  # seconds for which the last snapshot is shown while a file is being replaced
 
 
 @dataclass
 class Folder:
-    """Looks at whatever is there; what cannot be read yet is told, and tried again at the next look."""
+    """Reads a folder of either kind; what cannot be read yet is reported, and read again the next time."""
 
     path: Path
-    beyond: bool = False
-    """Whether other machines may look, too."""
+    remote: bool = False
+    """Whether other machines may connect, too."""
     _run: RunFolder | None = None
     _peer: object = None
-    _last: tuple[float, Seen] | None = None
+    _last: tuple[float, Snapshot] | None = None
 
-    def look(self) -> Seen:
-        """What there is to see now."""
+    def look(self) -> Snapshot:
+        """Return the current snapshot."""
         try:
-            seen = self._look()
-            self._last = time.monotonic(), seen
-            return seen
+            snapshot = self._look()
+            self._last = time.monotonic(), snapshot
+            return snapshot
         except UNREADABLE as error:
-            if self._last is not None and time.monotonic() - self._last[0] < PATIENCE:
+            if self._last is not None and time.monotonic() - self._last[0] < GRACE:
                 return self._last[1]
-            told = printable(str(error)) or type(error).__name__
-            return Seen("nothing", (told,), {"name": self.path.name, "told": told})
+            text = printable(str(error)) or type(error).__name__
+            return Snapshot("nothing", (text,), {"name": self.path.name, "told": text})
 
-    def _look(self) -> Seen:
+    def _look(self) -> Snapshot:
         if (self.path / "peer.toml").exists():
-            from peerbayes.web.peer import PeerFolder  # a simulation's dashboard does without peers' packages
+            from peerbayes.web.peer import (
+                PeerFolder,  # a simulation's dashboard does not need the packages of peers
+            )
 
             if not isinstance(self._peer, PeerFolder):
-                self._peer = PeerFolder(self.path, self.beyond)
+                self._peer = PeerFolder(self.path, self.remote)
             return self._peer.look()
         if self._run is None:
             self._run = RunFolder(self.path)

@@ -1,4 +1,4 @@
-"""Who may see the dashboard, and what a browser may do with it: checked before anything else, on every request."""
+"""Access control and security headers of the dashboard: applied to every request before anything else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from peerbayes.web.address import names_loopback
 
-# plotly.js sets style attributes, and adds rules to its own sheets: the page has these, empty, so that none is added.
+# plotly.js sets style attributes, and adds rules to its own sheets: the page has these, empty, so that it adds none.
 EMPTY_SHEET = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
 POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
@@ -32,17 +32,17 @@ METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True)
 class Guard:
-    """Lets through what may pass to `app`, and puts the same headers on every answer.
+    """Passes permitted requests to `app`, and sets the same headers on every response.
 
-    Without a token only requests that name this machine pass. With one, it is shown once in the address (`/?token=…`)
-    and kept in a cookie, so that it does not stay in the browser's history.
+    Without a token, only requests that name this machine pass. With one, the browser sends it once in the URL
+    (`/?token=…`) and then in a cookie, so that it does not stay in the browser's history.
     """
 
     app: ASGIApp
     token: str | None
     port: int
     secure: bool = False
-    """Whether browsers come over TLS."""
+    """Whether browsers connect over TLS."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -61,39 +61,43 @@ class Guard:
         return await answer(scope, receive, with_headers)
 
     def refusal(self, scope: Scope) -> Response | None:
-        """The answer to whoever may not pass, or must show the token; None: let it through."""
+        """Return the response to a request that may not pass or must show the token; None where it may pass."""
         headers = Headers(scope=scope)
         if scope["method"] not in METHODS:
-            return told(405, "This page can only be read.", {"Allow": ", ".join(METHODS)})
+            return text_response(405, "This page is read-only.", {"Allow": ", ".join(METHODS)})
         if self.token is None and not names_loopback(headers.get("host", "")):
-            return told(421, "This dashboard is for its own machine: open it as http://127.0.0.1.")
+            return text_response(
+                421, "This dashboard can only be opened on its own machine, as http://127.0.0.1."
+            )
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"] != "/":
-            return told(403, "Other sites may not read this dashboard.")
-        return None if self.token is None else self._shown(scope, headers, self.token)
+            return text_response(403, "Other sites may not read this dashboard.")
+        return None if self.token is None else self._check_token(scope, headers, self.token)
 
     @property
     def cookie(self) -> str:
-        """Its name; browsers do not tell ports apart, so the name does."""
+        """The cookie's name; it contains the port, because browsers share cookies between ports."""
         return f"peerbayes-{self.port}"
 
-    def _shown(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        """Whether the token was shown, in the cookie or just now in the address."""
-        kept = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
-        if same(kept, token) and b"token=" not in scope["query_string"]:
+    def _check_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        """Return None where the cookie holds the token; a redirect that sets it where the URL does; else a refusal."""
+        cookie = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
+        if equal(cookie, token) and b"token=" not in scope["query_string"]:
             return None
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] != "/" or not same(given, token):
-            return told(401, "This dashboard needs its token: open the address that `peerbayes` printed.")
+        parameter = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] != "/" or not equal(parameter, token):
+            return text_response(
+                401, "This dashboard needs its token: open the address that `peerbayes` printed."
+            )
         answer = RedirectResponse("/", 303)
         answer.set_cookie(self.cookie, token, path="/", secure=self.secure, httponly=True, samesite="strict")
         return answer
 
 
-def same(given: str, token: str) -> bool:
-    """Compared in a time that tells nothing of the token."""
-    return hmac.compare_digest(given.encode(), token.encode())
+def equal(text: str, token: str) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(text.encode(), token.encode())
 
 
-def told(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    """A short page."""
+def text_response(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """Return a short response in plain text."""
     return PlainTextResponse(f"{text}\n", status, headers)

@@ -1,4 +1,4 @@
-"""A dashboard beside the process that is watched: started with it, and gone with it."""
+"""A dashboard next to the process that it shows: started and ended together with it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Self
 from peerbayes.web.address import Address
 from peerbayes.web.errors import AddressError, WebError, web_parts_needed
 
-PATIENCE = 120.0  # seconds to start on a busy machine
-TO_END = 10.0  # seconds to end
+START_TIMEOUT = 120.0  # seconds, enough on a busy machine
+STOP_TIMEOUT = 10.0  # seconds
 
 
 @dataclass
 class Launched:
-    """A dashboard's process. It ends with this one, even when this one is killed: then its standard input ends."""
+    """A dashboard's process. It ends with this process, even when this one is killed: its standard input then ends."""
 
     url: str
     process: subprocess.Popen[bytes]
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
         try:
-            self.process.wait(TO_END)
+            self.process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -46,30 +46,32 @@ class Launched:
 
 
 def launch(folder: Path, address: str | None = None) -> Launched:
-    """Start a dashboard of a folder, on this machine only; it answers when this returns."""
+    """Start a dashboard of a folder, on this machine only, and wait until it responds."""
     if not Address.parse(address).loopback:
         raise AddressError(
-            f"the address is {address}; expected one of this machine. For others to see it, run "
-            f"`peerbayes watch {folder} --address {address}`, which asks them for a token"
+            f"the address is {address}; expected one of this machine. For access from other machines, run "
+            f"`peerbayes watch {folder} --address {address}`, which requires a token"
         )
     with web_parts_needed():
-        for part in ("starlette", "uvicorn", "plotly"):
-            if find_spec(part) is None:
-                raise ModuleNotFoundError(name=part)
-    words = [sys.executable, "-m", "peerbayes", "watch", str(folder), "--attached"]
+        for package in ("starlette", "uvicorn", "plotly"):
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(name=package)
+    command = [sys.executable, "-m", "peerbayes", "watch", str(folder), "--attached"]
     process = subprocess.Popen(
-        words + ([] if address is None else ["--address", address]),
+        command + ([] if address is None else ["--address", address]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for whoever started it
+        start_new_session=True,  # Ctrl-C goes to the parent process only
     )
     launched = Launched("", process)
     assert process.stdout is not None
     try:
-        told, _, _ = select.select([process.stdout], [], [], PATIENCE)
-        launched.url = process.stdout.readline().decode().strip() if told else ""
+        readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT)
+        launched.url = process.stdout.readline().decode().strip() if readable else ""
         if not launched.url:
-            raise WebError(f"the dashboard of {folder} did not start; `peerbayes watch {folder}` says why")
+            raise WebError(
+                f"the dashboard of {folder} did not start; run `peerbayes watch {folder}` to see why"
+            )
     except BaseException:
         launched.stop()
         raise

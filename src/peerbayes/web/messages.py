@@ -1,4 +1,4 @@
-"""What a dashboard's pages are told, as JSON: everything there is to see, and what is new since."""
+"""Messages to the pages of a dashboard, as JSON: the full state, and updates since."""
 
 from __future__ import annotations
 
@@ -8,133 +8,138 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.report import figures as drawn
+from peerbayes.report import figures as report_figures
 from peerbayes.report.captions import CAPTIONS
-from peerbayes.report.curves import drawn as drawn_peers
+from peerbayes.report.curves import drawn_peers
 from peerbayes.report.page import SECTIONS, SPANS, TALL
 from peerbayes.views import LEVELS, View
 from peerbayes.web import peer_figures
-from peerbayes.web.seen import Seen
+from peerbayes.web.seen import Snapshot
 
-# What is told of all peers together.
-TOLD = ("test_error", "train_error", "disagreement", "bytes")
-OF_ALL = ("mean", "least", "most")
-
-
-def figures(seen: Seen, version: int, now: float) -> bytes:
-    """Everything: the state in words, and all figures."""
-    made = _figures(seen)
-    told = {"figures": made, "sections": sections(seen, made), "lines": seen.lines, "model": seen.model}
-    return encoded(_state(seen, version, now) | told)
+# Curves that are summarised over all peers, and the levels of the summary.
+SUMMARY_CURVES = ("test_error", "train_error", "disagreement", "bytes")
+SUMMARY_LEVELS = ("mean", "least", "most")
 
 
-def event(seen: Seen, before: Seen | None, version: int, now: float) -> bytes:
-    """What is new, as a server-sent event: what grows, or that everything is to be drawn anew."""
-    if before is None or not seen.follows(before) or not _grows(seen.view, before.view):
-        return beat(seen, version, now, reload=True)
-    told = {**_state(seen, version, now), "since": version - 1, "model": seen.model}
-    if seen.view is not None and before.view is not None and seen.view is not before.view:
-        told["patch"] = _patch(seen, int(before.view.rounds[-1]) if len(before.view.rounds) else 0)
-    if seen.kind == "peer":
-        known = before.lines[-1]["number"] if before.lines else 0
-        told["lines"] = [line for line in seen.lines if line["number"] > known]
-        if _standing(seen) != _standing(before):
-            told["replaced"] = {"network": _peer_network(seen)}
-    return as_event("update", told)
+def figures(snapshot: Snapshot, version: int, now: float) -> bytes:
+    """Return the full state: facts and all figures."""
+    specs = _figures(snapshot)
+    content = {
+        "figures": specs,
+        "sections": sections(snapshot, specs),
+        "lines": snapshot.log_entries,
+        "model": snapshot.model,
+    }
+    return encoded(_state(snapshot, version, now) | content)
 
 
-def beat(seen: Seen, version: int, now: float, reload: bool = False) -> bytes:
-    """That there is nothing new; or only that everything is to be asked for again."""
-    told = {"version": version, "now": now, "at": seen.facts.get("at"), "reload": reload}
-    if "running" in seen.facts:
-        told["running"] = seen.facts["running"]
-    return as_event("reload" if reload else "beat", told)
+def event(snapshot: Snapshot, before: Snapshot | None, version: int, now: float) -> bytes:
+    """Return the update since `before` as a server-sent event: a patch, or a request to reload everything."""
+    if before is None or not snapshot.follows(before) or not _grows(snapshot.view, before.view):
+        return beat(snapshot, version, now, reload=True)
+    content = {**_state(snapshot, version, now), "since": version - 1, "model": snapshot.model}
+    if snapshot.view is not None and before.view is not None and snapshot.view is not before.view:
+        content["patch"] = _patch(snapshot, int(before.view.rounds[-1]) if len(before.view.rounds) else 0)
+    if snapshot.kind == "peer":
+        last_number = before.log_entries[-1]["number"] if before.log_entries else 0
+        content["lines"] = [entry for entry in snapshot.log_entries if entry["number"] > last_number]
+        if _neighbour_states(snapshot) != _neighbour_states(before):
+            content["replaced"] = {"network": _peer_network(snapshot)}
+    return as_event("update", content)
 
 
-def peer(seen: Seen, number: int) -> bytes:
-    """One peer's numbers by round."""
-    assert seen.view is not None
-    return encoded(drawn.curve(seen.view, number))
+def beat(snapshot: Snapshot, version: int, now: float, reload: bool = False) -> bytes:
+    """Return a heartbeat, or a request to reload everything."""
+    content = {"version": version, "now": now, "at": snapshot.facts.get("at"), "reload": reload}
+    if "running" in snapshot.facts:
+        content["running"] = snapshot.facts["running"]
+    return as_event("reload" if reload else "beat", content)
 
 
-def model(seen: Seen) -> bytes:
-    """The figures of the model alone."""
-    return encoded({"model": seen.model, "figures": _of_model(seen.view)})
+def peer(snapshot: Snapshot, number: int) -> bytes:
+    """Return one peer's values by round."""
+    assert snapshot.view is not None
+    return encoded(report_figures.curve(snapshot.view, number))
+
+
+def model(snapshot: Snapshot) -> bytes:
+    """Return the figures of the model only."""
+    return encoded({"model": snapshot.model, "figures": _of_model(snapshot.view)})
 
 
 def summary(view: View) -> dict[str, list[float | None]]:
-    """All peers together, now: by curve, the values of `OF_ALL`."""
+    """Return the current values of `SUMMARY_LEVELS` over all peers, by curve."""
     if not len(view.rounds):
         return {}
-    places = [LEVELS.index(name) for name in OF_ALL]
-    return {name: [_number(value) for value in view.spread[name][-1, places]] for name in TOLD}
+    columns = [LEVELS.index(name) for name in SUMMARY_LEVELS]
+    return {name: [_number(value) for value in view.spread[name][-1, columns]] for name in SUMMARY_CURVES}
 
 
-def sections(seen: Seen, made: Mapping[str, Any]) -> list[Any]:
-    """Where figures stand: [heading, [[name, title, how to read it, classes of its card], …]], …"""
-    of_peer = seen.kind == "peer"
+def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
+    """Return the sections of the page: [heading, [[name, title, caption, CSS classes of its card], …]], …"""
+    of_peer = snapshot.kind == "peer"
     captions = CAPTIONS | (peer_figures.CAPTIONS if of_peer else {})
     headings = peer_figures.SECTIONS | dict(list(SECTIONS.items())[1:]) if of_peer else SECTIONS
     return [
-        (heading, [(name, *captions[name], _place(name, of_peer)) for name in names if name in made])
+        (heading, [(name, *captions[name], _card_classes(name, of_peer)) for name in names if name in specs])
         for heading, names in headings.items()
-        if any(name in made for name in names)
+        if any(name in specs for name in names)
     ]
 
 
-def encoded(told: Any) -> bytes:
-    return json.dumps(told, separators=(",", ":"), allow_nan=False, default=_plain).encode()
+def encoded(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False, default=_plain).encode()
 
 
-def as_event(name: str, told: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode() + b"\ndata: " + encoded(told) + b"\n\n"
+def as_event(name: str, content: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + encoded(content) + b"\n\n"
 
 
-def _state(seen: Seen, version: int, now: float) -> dict[str, Any]:
-    told = {"kind": seen.kind, "version": version, "now": now, "facts": seen.facts}
-    if seen.kind == "run" and seen.view is not None:
-        told["summary"] = summary(seen.view)
-    return told
+def _state(snapshot: Snapshot, version: int, now: float) -> dict[str, Any]:
+    state = {"kind": snapshot.kind, "version": version, "now": now, "facts": snapshot.facts}
+    if snapshot.kind == "run" and snapshot.view is not None:
+        state["summary"] = summary(snapshot.view)
+    return state
 
 
-def _figures(seen: Seen) -> dict[str, Any]:
-    if seen.view is None:
+def _figures(snapshot: Snapshot) -> dict[str, Any]:
+    if snapshot.view is None:
         return {}
-    if seen.kind == "peer":
-        return peer_figures.figures(seen.view, seen.facts) | _of_model(seen.view)
-    if seen.view.finished:
-        return drawn.of(seen.view)
-    return drawn.live(seen.view) | drawn.structured(seen.view)
+    if snapshot.kind == "peer":
+        return peer_figures.figures(snapshot.view, snapshot.facts) | _of_model(snapshot.view)
+    if snapshot.view.finished:
+        return report_figures.of(snapshot.view)
+    return report_figures.live(snapshot.view) | report_figures.structured(snapshot.view)
 
 
 def _of_model(view: View | None) -> dict[str, Any]:
-    """The figures that do not change with every round."""
+    """Return the figures that do not change with every round."""
     if view is None or view.statistics is None:
         return {}
-    return {name: spec for name, spec in drawn.of(view).items() if name not in drawn.LIVE}
+    return {name: spec for name, spec in report_figures.of(view).items() if name not in report_figures.LIVE}
 
 
-def _place(name: str, of_peer: bool) -> str:
-    """How wide a card is, as `page.css` has it."""
+def _card_classes(name: str, of_peer: bool) -> str:
+    """Return the CSS classes of a card, which set its width and height."""
     if of_peer and name in peer_figures.CAPTIONS:
         return "span-3"
     return f"span-{SPANS.get(name, 2)}{' tall' if name in TALL else ''}"
 
 
-def _patch(seen: Seen, since: int) -> dict[str, Any]:
-    assert seen.view is not None
-    if seen.kind == "peer":
-        return peer_figures.patch(seen.view, since)
-    return drawn.patch(seen.view, since)
+def _patch(snapshot: Snapshot, since: int) -> dict[str, Any]:
+    assert snapshot.view is not None
+    if snapshot.kind == "peer":
+        return peer_figures.patch(snapshot.view, since)
+    return report_figures.patch(snapshot.view, since)
 
 
-def _peer_network(seen: Seen) -> dict[str, Any]:
-    assert seen.view is not None
-    return peer_figures.network(seen.view, seen.facts)
+def _peer_network(snapshot: Snapshot) -> dict[str, Any]:
+    assert snapshot.view is not None
+    return peer_figures.network(snapshot.view, snapshot.facts)
 
 
 def _grows(view: View | None, before: View | None) -> bool:
-    """Whether the figures are those of before with more in them: the same curves of the same peers."""
+    """Return whether the figures only grew: the same curves of the same peers."""
     if view is None or before is None or view is before:
         return view is before
     return view.error == before.error and np.array_equal(
@@ -142,8 +147,8 @@ def _grows(view: View | None, before: View | None) -> bool:
     )
 
 
-def _standing(seen: Seen) -> list[tuple[str, str]]:
-    return [(each["name"], each["state"]) for each in seen.facts["neighbours"]]
+def _neighbour_states(snapshot: Snapshot) -> list[tuple[str, str]]:
+    return [(neighbour["name"], neighbour["state"]) for neighbour in snapshot.facts["neighbours"]]
 
 
 def _number(value: float) -> float | None:
@@ -151,7 +156,7 @@ def _number(value: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy number as Python's."""
+    """Return a NumPy number as a Python number."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be told as JSON")
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be encoded as JSON")

@@ -1,7 +1,7 @@
-"""A real peer's folder, looked at again and again: its rounds, its neighbours, and all that left its machine.
+"""The folder of a real peer, read repeatedly: its rounds, its neighbours, and everything it sent.
 
-Nothing is written there, and its key is not read. The store is opened for the moment of a look only, so that whoever
-sets it aside finds it closed.
+Nothing is written there, and its key is not read. The store is open only during a read, so that it can be moved aside
+at any time.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from peerbayes.peers.store import FIGURES, NoState, Store
 from peerbayes.peers.terms import Terms
 from peerbayes.statistics import Statistics
 from peerbayes.views import CURVES, LEVELS, Structure, View
-from peerbayes.web.seen import Seen
+from peerbayes.web.seen import Snapshot
 from peerbayes.web.sent import Sent
 
 REFUSALS = 20
-MODEL_EVERY = 3.0  # seconds between two looks at the model
-RUNNING_EVERY = 1.0  # seconds between two looks whether a process works on the folder
+MODEL_EVERY = 3.0  # seconds between two reads of the model
+RUNNING_EVERY = 1.0  # seconds between two checks whether a process runs in the folder
 
 Stamp = tuple[tuple[int, int, int], ...]
 
 
 @dataclass
 class PeerFolder:
-    """What is known of a peer; each look reads only what changed."""
+    """The state of a peer; each read covers only the files that changed."""
 
     folder: Path
-    beyond: bool = False
-    """Whether other machines may look, too: figures without noise are then left out where rows are private."""
+    remote: bool = False
+    """Whether other machines may connect: values without noise are then left out where rows are private."""
     _stamps: dict[str, Stamp] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
     _name: str = ""
@@ -53,7 +53,7 @@ class PeerFolder:
     _runs: int = 0
     _rounds: list[dict[str, Any]] = field(default_factory=list)
     _missed: Counter[str] = field(default_factory=Counter)
-    _lines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _neighbours: dict[str, dict[str, Any]] = field(default_factory=dict)
     _refusals: list[dict[str, Any]] = field(default_factory=list)
     _verdict: dict[str, Any] | None = None
     _log: Sent = field(init=False)
@@ -65,20 +65,20 @@ class PeerFolder:
         self._home = Home(self.folder)
         self._log = Sent(Tail(self._home.audit_path))
 
-    def look(self) -> Seen:
-        """The peer as it stands now."""
+    def look(self) -> Snapshot:
+        """Return the current snapshot of the peer."""
         try:
             return self._look()
         except BaseException:
-            self._stamps.clear()  # what could not be read is read again
+            self._stamps.clear()  # read everything again after an error
             raise
 
-    def _look(self) -> Seen:
+    def _look(self) -> Snapshot:
         home, changed = self._home, self._view is None
         if self._changed("agreed", home.settings_path, home.agreement_path, home.roster_path):
             self._name, self._terms = home.settings().name, Terms.read(home.agreement_path)
             self._roster, changed = home.roster(), True
-            self._exact = not self.beyond or may_leave(self._terms, home.settings())
+            self._exact = not self.remote or may_leave(self._terms, home.settings())
         assert self._terms is not None and self._roster is not None
         if self._is_due("running", RUNNING_EVERY):
             self._running = running(home)
@@ -89,8 +89,8 @@ class PeerFolder:
             self._statistics, changed = _model(home.model_path), True
             self._models += self._statistics is not None
         if changed or self._view is None:
-            self._view = self._drawn(self._terms, self._roster)
-        return Seen(
+            self._view = self._make_view(self._terms, self._roster)
+        return Snapshot(
             "peer",
             (self._name, self._roster.run, self._runs),
             self._facts(self._terms, self._roster),
@@ -99,47 +99,49 @@ class PeerFolder:
             tuple(self._log.last),
         )
 
-    def _changed(self, what: str, *paths: Path) -> bool:
-        """Whether files are other than at the last look; looking at their dates costs nothing."""
-        found = tuple(_stamp(path) for path in paths)
-        if self._stamps.get(what) == found:
+    def _changed(self, key: str, *paths: Path) -> bool:
+        """Return whether files changed since the last read, by their inodes, sizes and times."""
+        stamps = tuple(_stamp(path) for path in paths)
+        if self._stamps.get(key) == stamps:
             return False
-        self._stamps[what] = found
+        self._stamps[key] = stamps
         return True
 
-    def _is_due(self, what: str, pause: float) -> bool:
+    def _is_due(self, key: str, pause: float) -> bool:
         now = time.monotonic()
-        if now < self._due.get(what, 0.0):
+        if now < self._due.get(key, 0.0):
             return False
-        self._due[what] = now + pause
+        self._due[key] = now + pause
         return True
 
     def _read_store(self) -> bool:
-        """Rounds that are new, and how neighbours are; whether there are new rounds."""
+        """Read new rounds and the state of the neighbours; return whether the rounds changed."""
         try:
             store = Store(self._home.state_path, readonly=True)
-        except NoState:  # not yet, or set aside
+        except NoState:  # it does not exist yet, or was moved aside
             gone = bool(self._rounds)
-            self._begin_anew()
+            self._reset()
             return gone
         with contextlib.closing(store):
             last = self._rounds[-1]["round"] if self._rounds else -1
-            fresh = store.history(max(last - 1, -1))  # with the last one known: another run has another
+            fresh = store.history(
+                max(last - 1, -1)
+            )  # including the last known round: in another run it differs
             if self._rounds and (not fresh or fresh[0] != self._rounds[-1]):
-                self._begin_anew()
+                self._reset()
                 fresh = store.history()
             elif self._rounds:
                 fresh = fresh[1:]
-            self._lines, self._refusals = store.neighbours(), store.refusals()[:REFUSALS]
+            self._neighbours, self._refusals = store.neighbours(), store.refusals()[:REFUSALS]
             self._verdict = json.loads(store.told("verdict") or "null")
         self._rounds += fresh
         self._missed.update(name for entry in fresh for name in entry["missing"])
         return bool(fresh)
 
-    def _begin_anew(self) -> None:
-        """What was known of the rounds belongs to another run."""
+    def _reset(self) -> None:
+        """Forget the rounds: they belong to another run."""
         self._runs += bool(self._rounds)
-        self._rounds, self._missed, self._lines, self._refusals = [], Counter(), {}, []
+        self._rounds, self._missed, self._neighbours, self._refusals = [], Counter(), {}, []
         self._verdict = None
 
     def _facts(self, terms: Terms, roster: Roster) -> dict[str, Any]:
@@ -153,13 +155,13 @@ class PeerFolder:
             "round": done,
             "rounds": terms.rounds,
             "finished": done >= terms.rounds,
-            "verdict": self._verdict if self._exact else None,  # it is made of rows, without noise
+            "verdict": self._verdict if self._exact else None,  # it is computed from rows without noise
             "running": self._running,
             "agreed": bool(self._rounds),
             "at": self._rounds[-1]["at"] if self._rounds else 0.0,
             "speed": _speed(self._rounds[-20:]),
             "judged": next(
-                (self._figures(entry) for entry in reversed(self._rounds) if _judged(entry)), None
+                (self._figures(entry) for entry in reversed(self._rounds) if _evaluated(entry)), None
             ),
             "figures": "hidden" if not self._exact else "plain" if terms.privacy.epsilon is None else "exact",
             "neighbours": [self._neighbour(name, roster) for name in roster.neighbours(self._name)],
@@ -173,38 +175,38 @@ class PeerFolder:
         }
 
     def _neighbour(self, name: str, roster: Roster) -> dict[str, Any]:
-        line = self._lines.get(name, {"seen": None, "done": 0, "note": ""})
+        state = self._neighbours.get(name, {"seen": None, "done": 0, "note": ""})
         return {
             "name": name,
-            "state": "revoked" if name in roster.revoked else state_of(line, self._running),
+            "state": "revoked" if name in roster.revoked else state_of(state, self._running),
             "missed": self._missed[name],
-            **line,
+            **state,
         }
 
     def _figures(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """Return a round with what may be shown of how its model does."""
+        """Return a round with those of its metrics that may be shown."""
         return {"round": entry["round"]} | {
             name: entry.get(name) if self._exact else None for name in FIGURES
         }
 
     def _structure(self) -> Structure | None:
-        found = self._statistics
-        return None if found is None else Structure.of(found.schema, found.family)
+        statistics = self._statistics
+        return None if statistics is None else Structure.of(statistics.schema, statistics.family)
 
-    def _drawn(self, terms: Terms, roster: Roster) -> View:
-        """The peer as a network of which one member has curves."""
+    def _make_view(self, terms: Terms, roster: Roster) -> View:
+        """Return the view: the network, with curves of this peer only."""
         me, nodes = roster.place(self._name), len(roster.members)
-        judged = [entry for entry in self._rounds if _judged(entry)]
-        rounds = np.array([entry["round"] for entry in judged], dtype=np.int64)
+        evaluated = [entry for entry in self._rounds if _evaluated(entry)]
+        rounds = np.array([entry["round"] for entry in evaluated], dtype=np.int64)
         curves = {
-            name: np.array([_number(self._figures(entry)[name]) for entry in judged]).reshape(-1, 1)
+            name: np.array([_number(self._figures(entry)[name]) for entry in evaluated]).reshape(-1, 1)
             for name in FIGURES
         }
         curves["bytes"] = self._log.by_round(rounds).reshape(-1, 1)
         last = {name: np.full(nodes, np.nan) for name in CURVES}
         for name in CURVES:
-            last[name][me] = curves[name][-1, 0] if len(judged) else np.nan
-        places = {member.name: place for place, member in enumerate(roster.members)}
+            last[name][me] = curves[name][-1, 0] if len(evaluated) else np.nan
+        indices = {member.name: index for index, member in enumerate(roster.members)}
         return View(
             title=self._name,
             configuration={
@@ -221,9 +223,11 @@ class PeerFolder:
             curves={name: curves[name] for name in CURVES},
             spread={name: np.repeat(curves[name], len(LEVELS), axis=1) for name in CURVES},
             last=last,
-            sizes=np.ones(nodes, dtype=np.int64),  # rows are known to their owners only
-            links=np.array([(places[a], places[b]) for a, b in roster.links], dtype=np.int64).reshape(-1, 2),
-            names=tuple(places),
+            sizes=np.ones(nodes, dtype=np.int64),  # numbers of rows are known to their owners only
+            links=np.array([(indices[a], indices[b]) for a, b in roster.links], dtype=np.int64).reshape(
+                -1, 2
+            ),
+            names=tuple(indices),
             statistics=self._statistics,
             structure=self._structure(),
             finished=False,
@@ -232,13 +236,13 @@ class PeerFolder:
 
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return 0, 0, 0
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _judged(entry: dict[str, Any]) -> bool:
+def _evaluated(entry: dict[str, Any]) -> bool:
     return any(entry.get(name) is not None for name in FIGURES)
 
 
@@ -246,13 +250,13 @@ def _number(value: float | None) -> float:
     return np.nan if value is None else value
 
 
-def _speed(lately: list[dict[str, Any]]) -> float | None:
-    """Rounds a second over the last rounds; None: not known."""
-    if len(lately) < 2 or lately[-1]["at"] <= lately[0]["at"]:
+def _speed(recent: list[dict[str, Any]]) -> float | None:
+    """Return rounds per second over the recent rounds; None where unknown."""
+    if len(recent) < 2 or recent[-1]["at"] <= recent[0]["at"]:
         return None
-    return float((lately[-1]["round"] - lately[0]["round"]) / (lately[-1]["at"] - lately[0]["at"]))
+    return float((recent[-1]["round"] - recent[0]["round"]) / (recent[-1]["at"] - recent[0]["at"]))
 
 
 def _model(path: Path) -> Statistics | None:
-    """The model as it is on disk; None: there is none."""
+    """Return the model on disk; None where there is none."""
     return Statistics.from_bytes(path.read_bytes()) if path.exists() else None

@@ -1,4 +1,4 @@
-"""Figures of one real peer: its error, how far its neighbours are from it, what it sent, and whom it hears."""
+"""Figures of one real peer: its error, its disagreement with its neighbours, the bytes it sent, and its network."""
 
 from __future__ import annotations
 
@@ -13,97 +13,98 @@ from peerbayes.report.layout import positions
 from peerbayes.report.theme import axis, colour, faint, layout
 from peerbayes.views import View
 
-# Lines of the figure of errors: the curve, what it is called, its colour and its dash.
+# Curves in the figure of errors: metric, title, role of the colour, dash.
 ERRORS = (
     ("test_error", "on held-out rows", "peers", "solid"),
-    ("train_error", "on the rows it learns from", "ml", "dot"),
+    ("train_error", "on training rows", "ml", "dot"),
 )
 
-# How members are drawn: what they are called, colour, symbol, size. Told apart by shape as well as by colour.
+# By state of a member: title, role of the colour, symbol, size. States differ in shape as well as in colour.
 MARKS = {
     "up": ("neighbour, up", "rc", "circle", 13),
     "down": ("neighbour, down", "chosen", "x", 13),
-    "never heard": ("neighbour, never heard", "muted", "circle-open", 13),
-    "not known": ("neighbour, not known", "muted", "circle-open-dot", 13),
+    "never heard": ("neighbour, no message yet", "muted", "circle-open", 13),
+    "not known": ("neighbour, state unknown", "muted", "circle-open-dot", 13),
     "left": ("neighbour, left", "muted", "x-thin-open", 12),
     "revoked": ("neighbour, revoked", "muted", "square-x-open", 12),
     "member": ("other member", "muted", "circle", 7),
     "me": ("this peer", "peers", "star", 18),
 }
-SECTIONS = {"How it does": ("error", "network", "disagreement", "bytes")}
+SECTIONS = {"Training": ("error", "network", "disagreement", "bytes")}
 
-# By figure: its title and how to read it.
+# By figure: its title and its caption.
 CAPTIONS = {
     "error": (
         "Error by round",
-        "On the peer's own rows: those it learns from, and those it holds out (hold_out in peer.toml) and never "
-        "learns from.",
+        "Error on this peer's rows: on its training rows, and on its held-out rows (hold_out in peer.toml), which it "
+        "never learns from.",
     ),
     "network": (
-        "The network",
-        "The members as the roster links them. This peer talks with its neighbours only, and knows the others by name.",
+        "Network",
+        "The members and their links according to the roster. This peer exchanges messages with its neighbours only; "
+        "of the others it knows only the names.",
     ),
     "disagreement": (
-        "Disagreement by round",
-        "How far the neighbours' messages were from its own, on a logarithmic scale.",
+        "Disagreement between peers",
+        "Distance between the neighbours' messages and this peer's own, on a logarithmic scale.",
     ),
-    "bytes": ("Bytes sent", "Everything that left this machine up to a round, as the audit log has it."),
+    "bytes": ("Bytes sent", "All bytes sent from this machine up to a round, according to the audit log."),
 }
-NAMED = 60  # members up to which names stand beside them
+NAMED = 60  # members up to which their names are shown
 
 
 def figures(view: View, facts: dict[str, Any]) -> dict[str, Spec]:
-    """All of them, by name."""
+    """Return all figures of the peer by name."""
     return {name: make(view) for name, make in CURVES.items()} | {"network": network(view, facts)}
 
 
 def patch(view: View, since: int) -> Spec:
-    """What the rounds after `since` add, in the form of `report.figures.patch`."""
+    """Return what the rounds after `since` add, in the form of `report.figures.patch`."""
     begin = int(np.searchsorted(view.rounds, since, side="right"))
-    told: Spec = {"since": since, "round": _last(view), "turn": view.turn, "figures": {}}
+    result: Spec = {"since": since, "round": _last(view), "turn": view.turn, "figures": {}}
     if begin < len(view.rounds):
         for name, make in CURVES.items():
-            whole = make(view)
+            spec = make(view)
             traces = {
-                place: {"x": packed(view.rounds[begin:]), "y": packed(_curve(view, trace)[begin:])}
-                for place, trace in enumerate(whole["data"])
+                index: {"x": packed(view.rounds[begin:]), "y": packed(_curve(view, trace)[begin:])}
+                for index, trace in enumerate(spec["data"])
             }
-            told["figures"][name] = {"traces": traces, "summary": whole["layout"]["meta"]["summary"]}
-    return told
+            result["figures"][name] = {"traces": traces, "summary": spec["layout"]["meta"]["summary"]}
+    return result
 
 
 def error(view: View) -> Spec:
-    """The error on the peer's own rows by round: those held out, and those it learns from."""
-    told = [
-        f"{name} {figure(float(view.curves[what][-1, 0]))}"
-        for what, name, _, _ in ERRORS
-        if len(view.rounds) and np.isfinite(view.curves[what][-1, 0])
+    """Return the figure of the error by round, on held-out and on training rows."""
+    errors = [
+        f"{name} {figure(float(view.curves[metric][-1, 0]))}"
+        for metric, name, _, _ in ERRORS
+        if len(view.rounds) and np.isfinite(view.curves[metric][-1, 0])
     ]
     data = [
         {
-            **_line(view, what, ".4f"),
+            **_line(view, metric, ".4f"),
             "name": name,
             "line": {"color": colour(role), "width": 2.5, "dash": dash},
         }
-        for what, name, role, dash in ERRORS
+        for metric, name, role, dash in ERRORS
     ]
-    told_now = (
-        f"Its error after round {_last(view)}: {', '.join(told)}."
-        if told
-        else "No round has been judged yet."
+    summary = (
+        f"Error after round {_last(view)}: {', '.join(errors)}."
+        if errors
+        else "No round has been evaluated yet."
     )
     return {
         "data": data,
         "layout": layout(
-            told_now, 340, showlegend=True, xaxis=_rounds(), yaxis=axis("error", rangemode="tozero")
+            summary, 340, showlegend=True, xaxis=_rounds(), yaxis=axis("error", rangemode="tozero")
         ),
     }
 
 
 def disagreement(view: View) -> Spec:
-    """How far the neighbours' messages were from its own, by round."""
+    """Return the figure of the disagreement with the neighbours by round."""
     values = view.curves["disagreement"][:, 0]
-    told = (
+    value = (
         f"{values[-1]:.2g} after round {_last(view)}"
         if len(values) and np.isfinite(values[-1])
         else "not known yet"
@@ -111,7 +112,7 @@ def disagreement(view: View) -> Spec:
     return {
         "data": [_line(view, "disagreement", ".3g")],
         "layout": layout(
-            f"Its disagreement with its neighbours: {told}.",
+            f"Disagreement with the neighbours: {value}.",
             300,
             xaxis=_rounds(),
             yaxis=axis("disagreement", type="log", exponentformat="power"),
@@ -120,13 +121,13 @@ def disagreement(view: View) -> Spec:
 
 
 def sent(view: View) -> Spec:
-    """Bytes that left the machine up to each round, as the audit log has them."""
+    """Return the figure of the bytes sent up to each round, according to the audit log."""
     values = view.curves["bytes"][:, 0]
-    told = f"{size(float(values[-1]))} up to round {_last(view)}" if len(values) else "nothing yet"
+    volume = f"{size(float(values[-1]))} up to round {_last(view)}" if len(values) else "nothing yet"
     return {
         "data": [_line(view, "bytes", ".3s")],
         "layout": layout(
-            f"Bytes sent to all neighbours: {told}.",
+            f"Bytes sent to all neighbours: {volume}.",
             300,
             xaxis=_rounds(),
             yaxis=axis("sent to all neighbours", rangemode="tozero", tickformat="~s", ticksuffix="B"),
@@ -138,13 +139,15 @@ CURVES: dict[str, Callable[[View], Spec]] = {"error": error, "disagreement": dis
 
 
 def network(view: View, facts: dict[str, Any]) -> Spec:
-    """The members as the roster links them: this peer, its neighbours up and down, and the others."""
+    """Return the figure of the members and links of the roster, marked by the neighbours' states."""
     names = view.names or ()
     at = positions(view.nodes, view.links)
-    standing = {each["name"]: each["state"] for each in facts["neighbours"]} | {facts["name"]: "me"}
+    states = {neighbour["name"]: neighbour["state"] for neighbour in facts["neighbours"]} | {
+        facts["name"]: "me"
+    }
     groups: dict[str, list[int]] = {state: [] for state in MARKS}
-    for place, name in enumerate(names):
-        groups[standing.get(name, "member")].append(place)
+    for index, name in enumerate(names):
+        groups[states.get(name, "member")].append(index)
     links: Spec = {
         "type": "scatter",
         "mode": "lines",
@@ -155,11 +158,11 @@ def network(view: View, facts: dict[str, Any]) -> Spec:
         "showlegend": False,
         "meta": {"role": "links"},
     }
-    counts = ", ".join(f"{len(places)} × {MARKS[state][0]}" for state, places in groups.items() if places)
+    counts = ", ".join(f"{len(indices)} × {MARKS[state][0]}" for state, indices in groups.items() if indices)
     hidden = {"visible": False, "constrain": "domain"}
     return {
-        "data": [links, *(_members(state, at[places], [names[p] for p in places], view.nodes)
-                          for state, places in groups.items() if places)],
+        "data": [links, *(_members(state, at[indices], [names[i] for i in indices], view.nodes)
+                          for state, indices in groups.items() if indices)],
         "layout": layout(
             f"{view.nodes:,} members and {len(view.links):,} links: {counts}.",
             380,
@@ -172,11 +175,11 @@ def network(view: View, facts: dict[str, Any]) -> Spec:
 
 
 def _members(state: str, at: np.ndarray, names: list[str], nodes: int) -> Spec:
-    said, role, symbol, wide = MARKS[state]
+    title, role, symbol, marker_size = MARKS[state]
     return {
         "type": "scatter",
         "mode": "markers+text" if nodes <= NAMED else "markers",
-        "name": said,
+        "name": title,
         "x": packed(at[:, 0]),
         "y": packed(at[:, 1]),
         "text": [label(name) for name in names],
@@ -186,24 +189,24 @@ def _members(state: str, at: np.ndarray, names: list[str], nodes: int) -> Spec:
         "marker": {
             "color": colour(role),
             "symbol": symbol,
-            "size": wide,
+            "size": marker_size,
             "line": {"width": 2, "color": colour(role)},
         },
-        "hovertemplate": f"%{{text}}<br>{said}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>{title}<extra></extra>",
         "meta": {"role": state},
     }
 
 
-def _line(view: View, what: str, form: str) -> Spec:
+def _line(view: View, metric: str, number_format: str) -> Spec:
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "x": packed(view.rounds),
-        "y": packed(view.curves[what][:, 0]),
+        "y": packed(view.curves[metric][:, 0]),
         "line": {"color": colour("peers"), "width": 2.5},
         "marker": {"size": 3},
-        "hovertemplate": f"round %{{x}}: %{{y:{form}}}<extra></extra>",
-        "meta": {"role": what, "grows": "append"},
+        "hovertemplate": f"round %{{x}}: %{{y:{number_format}}}<extra></extra>",
+        "meta": {"role": metric, "grows": "append"},
     }
 
 

@@ -1,4 +1,4 @@
-"""A simulation's folder, looked at again and again: how far it is, and how fast it goes."""
+"""The folder of a simulation, read repeatedly: its progress and its speed."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from pathlib import Path
 
 from peerbayes.live import Following
 from peerbayes.views import View
-from peerbayes.web.seen import Seen
+from peerbayes.web.seen import Snapshot
 
-# Seconds over which the speed is told.
-LATELY = 10.0
+# Seconds over which the speed is measured.
+SPEED_WINDOW = 10.0
 
 
 @dataclass
 class RunFolder:
-    """A run, finished or not."""
+    """The folder of a run, finished or not."""
 
     folder: Path
     _following: Following = field(init=False)
     _name: str = field(init=False)
-    _known: View | None = None
+    _last_view: View | None = None
     _runs: int = 0
-    _turns: deque[tuple[float, int]] = field(default_factory=deque)
+    _recent_rounds: deque[tuple[float, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._following, self._name = Following(self.folder), self.folder.resolve().name
 
-    def look(self) -> Seen:
-        """The run as it is now."""
+    def look(self) -> Snapshot:
+        """Return the current snapshot of the run."""
         view = self._following.look()
-        if self._known is None or not _continues(view, self._known):
+        if self._last_view is None or not _continues(view, self._last_view):
             self._runs += 1
-            self._turns.clear()
-        self._known = view
+            self._recent_rounds.clear()
+        self._last_view = view
         facts = {
             "name": self._name,
             "strategy": str(view.configuration["strategy"]),
@@ -45,23 +45,23 @@ class RunFolder:
             "at": self._following.at,
             "speed": self._speed(view.turn, self._following.at),
         }
-        return Seen("run", (self._runs,), facts, view)
+        return Snapshot("run", (self._runs,), facts, view)
 
     def close(self) -> None:
         self._following.close()
 
-    def _speed(self, turn: int, at: float) -> float | None:
-        """Rounds a second, lately; None: not known yet."""
-        if not self._turns or self._turns[-1] != (at, turn):
-            self._turns.append((at, turn))
-        while len(self._turns) > 2 and self._turns[0][0] < at - LATELY:
-            self._turns.popleft()
-        (since, first), (now, last) = self._turns[0], self._turns[-1]
+    def _speed(self, round_index: int, at: float) -> float | None:
+        """Return the recent rounds per second; None where unknown."""
+        if not self._recent_rounds or self._recent_rounds[-1] != (at, round_index):
+            self._recent_rounds.append((at, round_index))
+        while len(self._recent_rounds) > 2 and self._recent_rounds[0][0] < at - SPEED_WINDOW:
+            self._recent_rounds.popleft()
+        (since, first), (now, last) = self._recent_rounds[0], self._recent_rounds[-1]
         return (last - first) / (now - since) if now - since >= 1e-3 else None
 
 
 def _continues(view: View, before: View) -> bool:
-    """Whether it is the same simulation, further on."""
+    """Return whether it is the same simulation at the same or a later round."""
     return (
         view.finished == before.finished
         and (view is before or not view.finished)

@@ -1,4 +1,4 @@
-"""What one look at a folder gives: a view to draw, and facts to tell in words."""
+"""A snapshot of a folder: a view to draw, and facts to show as text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Kind = Literal["run", "peer", "nothing"]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """A folder at one moment. Two looks at the same run have the same key."""
+class Snapshot:
+    """The state of a folder at one moment. Snapshots of the same run have the same key."""
 
     kind: Kind
     key: tuple[object, ...]
@@ -20,19 +20,19 @@ class Seen:
     """Plain values: names, rounds, neighbours."""
     view: View | None = None
     model: int = 0
-    """Counts the models seen, so that their figures are drawn again only when they change."""
-    lines: tuple[dict[str, Any], ...] = field(default=(), repr=False)
-    """The last lines of an audit log, oldest first, each with its number."""
+    """Version of the model, so that its figures are redrawn only when it changes."""
+    log_entries: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    """The last entries of the audit log, oldest first, each with its number."""
 
-    def same(self, before: Seen) -> bool:
-        """Whether there is nothing to tell that was not told before."""
+    def same(self, before: Snapshot) -> bool:
+        """Return whether nothing changed since `before`."""
         return (
             self.follows(before)
             and self.view is before.view
             and self.facts == before.facts
-            and self.lines == before.lines
+            and self.log_entries == before.log_entries
         )
 
-    def follows(self, before: Seen) -> bool:
-        """Whether it is the same run, further on: figures can grow instead of being drawn anew."""
+    def follows(self, before: Snapshot) -> bool:
+        """Return whether it is the same run, so that figures can grow instead of being redrawn."""
         return self.kind == before.kind and self.key == before.key

@@ -1,4 +1,4 @@
-"""What left a peer's machine, as its audit log has it: the last lines, and bytes by round."""
+"""Messages that a peer sent, according to its audit log: the last entries, and bytes by round."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from peerbayes.peers.audit import Tail
 from peerbayes.peers.errors import PeerError
 
-LINES = 200  # that are shown
+MOST_ENTRIES = 200  # entries shown
 
 
 @dataclass
 class Sent:
-    """An audit log as it grows."""
+    """A growing audit log."""
 
     tail: Tail
-    last: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=LINES))
+    last: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MOST_ENTRIES))
     total: int = 0
     problem: str = ""
-    """Why it cannot be trusted; empty: every line fits to the one before."""
-    _of_round: Counter[int] = field(default_factory=Counter)
+    """Why the log cannot be trusted; empty while its hash chain is intact."""
+    _bytes_by_round: Counter[int] = field(default_factory=Counter)
 
     def read(self) -> bool:
-        """Take what is new; whether there was anything."""
+        """Read new entries; return whether there were any, or a problem."""
         before = self.tail.count, self.problem
         if not self.problem:
             try:
@@ -39,12 +39,14 @@ class Sent:
     def _add(self, entry: dict[str, Any]) -> None:
         self.last.append({"number": self.tail.count, **entry})
         self.total += entry["bytes"]
-        before, _, turn = entry["what"].rpartition(" ")  # "round 3", "masked round 3", "private round 3"
-        of_round = before.rpartition(" ")[2] == "round" and turn.isdigit()
-        self._of_round[int(turn) if of_round else 0] += entry["bytes"]
+        kind, _, round_text = entry["what"].rpartition(" ")  # "round 3", "masked round 3", "private round 3"
+        has_round = kind.rpartition(" ")[2] == "round" and round_text.isdigit()
+        self._bytes_by_round[int(round_text) if has_round else 0] += entry["bytes"]
 
     def by_round(self, rounds: np.ndarray) -> np.ndarray:
-        """Bytes of messages up to each round, agreeing before the first included: [T] -> [T]."""
-        turns = np.array(sorted(self._of_round), dtype=np.int64)
-        sums = np.concatenate([[0.0], np.cumsum([self._of_round[turn] for turn in turns.tolist()])])
-        return sums[np.searchsorted(turns, rounds, side="right")]
+        """Return bytes sent up to each round, including those before the first round: [T] -> [T]."""
+        logged_rounds = np.array(sorted(self._bytes_by_round), dtype=np.int64)
+        sums = np.concatenate(
+            [[0.0], np.cumsum([self._bytes_by_round[round_index] for round_index in logged_rounds.tolist()])]
+        )
+        return sums[np.searchsorted(logged_rounds, rounds, side="right")]

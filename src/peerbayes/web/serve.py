@@ -1,4 +1,4 @@
-"""The dashboard as a process: it listens, tells where, and ends when it is told to."""
+"""The dashboard as a process: it listens, announces its URL, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from peerbayes.web.app import application
 from peerbayes.web.feed import Feed
 from peerbayes.web.folder import Folder
 
-NICE = 10  # whoever computes on this machine goes first
-PATIENCE = 3  # seconds that answers may take to end once it stops
+NICE = 10  # computations on this machine have priority
+SHUTDOWN_TIMEOUT = 3  # seconds for open responses to end
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says when it listens, and leaves signals to `serve`."""
+    """uvicorn that reports when it listens, and leaves signals to `serve`."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -39,21 +39,21 @@ class Server(uvicorn.Server):
 
 
 def serve(folder: Path, access: Access, ready: Callable[[str], None], attached: bool = False) -> None:
-    """Show a folder until SIGINT or SIGTERM; attached: until standard input ends, with whoever started this."""
+    """Serve a folder until SIGINT or SIGTERM; attached: also until standard input ends, with the parent process."""
     os.nice(NICE)
-    with contextlib.closing(access.address.bind()) as listening:
-        asyncio.run(_serve(folder, access, listening, ready, attached))
+    with contextlib.closing(access.address.bind()) as listener:
+        asyncio.run(_serve(folder, access, listener, ready, attached))
 
 
 async def _serve(
-    folder: Path, access: Access, listening: socket.socket, ready: Callable[[str], None], attached: bool
+    folder: Path, access: Access, listener: socket.socket, ready: Callable[[str], None], attached: bool
 ) -> None:
-    port = listening.getsockname()[1]
-    feed = Feed(Folder(folder, access.beyond))
+    port = listener.getsockname()[1]
+    feed = Feed(Folder(folder, access.remote))
     config = uvicorn.Config(
         application(feed, access.token, port, access.secure),
         log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none", proxy_headers=False,
-        ssl_certfile=access.certificate, ssl_keyfile=access.key, timeout_graceful_shutdown=PATIENCE,
+        ssl_certfile=access.certificate, ssl_keyfile=access.key, timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
     )  # fmt: skip
     server = Server(config, lambda: ready(access.url(port)))
     loop = asyncio.get_running_loop()
@@ -65,25 +65,25 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     if attached:
-        loop.add_reader(0, _until_end, stop)
-    looking = asyncio.ensure_future(feed.run())
-    looking.add_done_callback(lambda done: _failed(done, stop))
+        loop.add_reader(0, _stop_at_end_of_input, stop)
+    reading = asyncio.ensure_future(feed.run())
+    reading.add_done_callback(lambda done: _stop_on_failure(done, stop))
     try:
-        await server.serve([listening])
+        await server.serve([listener])
     finally:
-        looking.cancel()
-    await asyncio.gather(looking, return_exceptions=True)
-    if not looking.cancelled() and (error := looking.exception()) is not None:
+        reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    if not reading.cancelled() and (error := reading.exception()) is not None:
         raise error
 
 
-def _until_end(stop: Callable[[], None]) -> None:
+def _stop_at_end_of_input(stop: Callable[[], None]) -> None:
     if not os.read(0, 1024):
         asyncio.get_running_loop().remove_reader(0)
         stop()
 
 
-def _failed(looking: asyncio.Future[Any], stop: Callable[[], None]) -> None:
-    """A dashboard that cannot look any more ends, rather than show what was."""
-    if not looking.cancelled() and looking.exception() is not None:
+def _stop_on_failure(reading: asyncio.Future[Any], stop: Callable[[], None]) -> None:
+    """End a dashboard that can no longer read its folder, instead of showing old data."""
+    if not reading.cancelled() and reading.exception() is not None:
         stop()

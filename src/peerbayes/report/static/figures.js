@@ -1,14 +1,14 @@
-// Figures of a run: drawn, grown by what is new, in the colours of the page, and one peer chosen among many.
+// Figures of a run: drawn, updated, in the colours of the page, with one selected peer.
 //
-//   peerbayes.draw(name, spec)     a figure into <div id="figure-NAME">, again where it was drawn before
-//   peerbayes.patch(patches)       what `report.figures.patch` gives; a trace's meta says how it grows
-//   peerbayes.select(peer, run)    marks a peer in all figures and says its numbers; null: none
-//   peerbayes.curve                a hook: (peer, run) -> a promise of what `report.figures.curve` gives
-//   peerbayes.chooser(runs)        controls in <div id="chooser">: [{title, nodes, names}]
-//   peerbayes.figure(name)         what is drawn: {data, layout}
-//   peerbayes.all()                draws everything now; others wait until they are nearly in sight
+//   peerbayes.draw(name, spec)     draws or redraws a figure in <div id="figure-NAME">
+//   peerbayes.patch(patches)       applies the result of `report.figures.patch`; a trace's meta says how it grows
+//   peerbayes.select(peer, run)    marks a peer in all figures and shows its values; null: none
+//   peerbayes.curve                a hook: (peer, run) -> a promise of the result of `report.figures.curve`
+//   peerbayes.chooser(runs)        creates the controls in <div id="chooser">: [{title, nodes, names}]
+//   peerbayes.figure(name)         returns the figure that is drawn: {data, layout}
+//   peerbayes.all()                draws all figures now; otherwise they wait until they are almost visible
 //
-// Of several runs the figures are called NAME-0, NAME-1, …; those of all together have no number.
+// With several runs, figures are named NAME-0, NAME-1, …; those of all runs together have no number.
 "use strict";
 
 globalThis.peerbayes = (() => {
@@ -16,17 +16,17 @@ globalThis.peerbayes = (() => {
     "ink", "muted", "grid", "paper", "peers", "rc", "ml", "local", "chosen", "class-1", "class-2", "class-3", "class-4",
     "class-5", "class-6", "class-7", "class-8", "class-9", "low", "middle", "high", "none", "some", "much",
   ];
-  const SHARE = 0.3; // of the time may go into drawing
-  const NARROW = 520; // pixels below which a figure is on a phone
-  const STEP = 90; // pixels of width after which a figure is arranged anew
-  const LANES = [2, 90]; // pixels of a lane of columns: least and most
-  const TURN = 0.2; // of a lane: where an arrow turns
-  const AHEAD = "600px"; // how far out of sight figures are drawn
+  const SHARE = 0.3; // share of the time spent on drawing, at most
+  const NARROW = 520; // pixels: narrower figures are on a phone
+  const STEP = 90; // change of width in pixels after which a figure is laid out again
+  const LANES = [2, 90]; // least and most pixels of a lane of columns
+  const TURN = 0.2; // share of a lane at which an arrow turns
+  const AHEAD = "600px"; // distance from the visible area at which figures are drawn
   const TYPES = { f4: Float32Array, f8: Float64Array, i4: Int32Array, u1: Uint8Array };
 
   const shown = new Map(); // name -> {div, spec, near, dirty}
-  const waiting = []; // names to draw, in order
-  let colours = new Map(); // light colour -> the page's
+  const waiting = []; // names of figures to draw, in order
+  let colours = new Map(); // light colour -> colour of the page
   let drawing = false;
   let hurried = false;
   let wake = () => {};
@@ -39,7 +39,7 @@ globalThis.peerbayes = (() => {
     if (!value || typeof value !== "object" || value.bdata === undefined || value.shape !== undefined) return value;
     const text = atob(value.bdata);
     const bytes = new Uint8Array(text.length);
-    for (let place = 0; place < text.length; place++) bytes[place] = text.charCodeAt(place);
+    for (let index = 0; index < text.length; index++) bytes[index] = text.charCodeAt(index);
     return new TYPES[value.dtype](bytes.buffer);
   }
 
@@ -47,31 +47,31 @@ globalThis.peerbayes = (() => {
     if (Array.isArray(value)) return value.map(decoded);
     if (!value || typeof value !== "object") return value;
     if (value.bdata !== undefined) return numbers(value);
-    return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, decoded(part)]));
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, decoded(item)]));
   }
 
   function joined(first, second) {
     const kind = first.BYTES_PER_ELEMENT ? first.constructor : second.BYTES_PER_ELEMENT ? second.constructor : Array;
     const all = new kind(first.length + second.length);
-    for (let place = 0; place < first.length; place++) all[place] = first[place];
-    for (let place = 0; place < second.length; place++) all[first.length + place] = second[place];
+    for (let index = 0; index < first.length; index++) all[index] = first[index];
+    for (let index = 0; index < second.length; index++) all[first.length + index] = second[index];
     return all;
   }
 
-  // Growing.
+  // Updates.
 
-  function grow(trace, more) {
+  function grow(trace, attributes) {
     const how = (trace.meta || {}).grows;
     if (how === "append") {
-      for (const key of Object.keys(more)) trace[key] = joined(trace[key], numbers(more[key]));
+      for (const key of Object.keys(attributes)) trace[key] = joined(trace[key], numbers(attributes[key]));
     } else if (how === "each") {
-      growEach(trace, numbers(more.x), numbers(more.y));
+      growEach(trace, numbers(attributes.x), numbers(attributes.y));
     } else {
-      for (const [path, value] of Object.entries(more)) put(trace, path, numbers(value));
+      for (const [path, value] of Object.entries(attributes)) put(trace, path, numbers(value));
     }
   }
 
-  // Every curve gets the same new x and its own new y, before the gap that ends it.
+  // Append the same new x, and its own new y, to every curve, before the gap at its end.
   function growEach(trace, x, y) {
     const { curves, repeats } = trace.meta;
     if (!curves) return;
@@ -83,13 +83,13 @@ globalThis.peerbayes = (() => {
     for (let curve = 0; curve < curves; curve++) {
       const from = curve * (before + 1);
       const to = curve * (after + 1);
-      for (let turn = 0; turn < before; turn++) {
-        next.x[to + turn] = trace.x[from + turn];
-        next.y[to + turn] = trace.y[from + turn];
+      for (let point = 0; point < before; point++) {
+        next.x[to + point] = trace.x[from + point];
+        next.y[to + point] = trace.y[from + point];
       }
-      for (let turn = 0; turn < x.length; turn++) {
-        next.x[to + before + turn] = x[turn];
-        next.y[to + before + turn] = y[curve * x.length + turn];
+      for (let point = 0; point < x.length; point++) {
+        next.x[to + before + point] = x[point];
+        next.y[to + before + point] = y[curve * x.length + point];
       }
       next.x[to + after] = next.y[to + after] = NaN;
       for (const key of repeats) next[key].fill(trace[key][from], to, to + after + 1);
@@ -104,38 +104,38 @@ globalThis.peerbayes = (() => {
     target[last] = value;
   }
 
-  // Colours: whatever is light in a figure, in the page's.
+  // Colours: the light colours of a figure are replaced by those of the page.
 
   function readColours() {
     const style = getComputedStyle(document.documentElement);
-    const found = new Map();
+    const roleColours = new Map();
     for (const role of ROLES) {
       const light = style.getPropertyValue(`--light-${role}`).trim().toLowerCase();
-      found.set(light, style.getPropertyValue(`--${role}`).trim());
+      roleColours.set(light, style.getPropertyValue(`--${role}`).trim());
     }
-    return found;
+    return roleColours;
   }
 
   function coloured(text) {
     const exact = colours.get(text);
     if (exact !== undefined) return exact;
-    const parts = /^rgba\((\d+),(\d+),(\d+),([\d.]+)\)$/.exec(text);
-    if (!parts) return text;
-    const hex = "#" + parts.slice(1, 4).map((part) => Number(part).toString(16).padStart(2, "0")).join("");
+    const channels = /^rgba\((\d+),(\d+),(\d+),([\d.]+)\)$/.exec(text);
+    if (!channels) return text;
+    const hex = "#" + channels.slice(1, 4).map((channel) => Number(channel).toString(16).padStart(2, "0")).join("");
     const other = colours.get(hex);
     if (other === undefined) return text;
-    const [red, green, blue] = [1, 3, 5].map((place) => parseInt(other.slice(place, place + 2), 16));
-    return `rgba(${red},${green},${blue},${parts[4]})`;
+    const [red, green, blue] = [1, 3, 5].map((start) => parseInt(other.slice(start, start + 2), 16));
+    return `rgba(${red},${green},${blue},${channels[4]})`;
   }
 
   function themed(value) {
     if (typeof value === "string") return value[0] === "#" || value[0] === "r" ? coloured(value) : value;
     if (Array.isArray(value)) return value.length < 64 ? value.map(themed) : value;
     if (!value || typeof value !== "object" || ArrayBuffer.isView(value) || value.bdata !== undefined) return value;
-    return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, themed(part)]));
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, themed(item)]));
   }
 
-  // Widths: a phone has no room beside a figure.
+  // Widths: on a phone there is no room beside a figure.
 
   function fitted(spec, width) {
     const { data, layout } = spec;
@@ -158,14 +158,14 @@ globalThis.peerbayes = (() => {
     return spec;
   }
 
-  // Lanes as wide as the names in them leave room for; `structure.reach` does the same.
+  // Make lanes as wide as their names permit; `structure.reach` does the same.
   function indented(layout, names, width) {
     const room = width - layout.margin.l - layout.margin.r;
     const widest = Math.min(...names.map((name, lane) => (room - name) / (lane + TURN)));
     layout.xaxis.range = [-TURN, room / Math.min(Math.max(widest, LANES[0]), LANES[1]) - TURN];
   }
 
-  // Small figures in a grid, as many across as there is room for; `densities.arranged` does the same.
+  // Arrange panels in a grid, as many per row as fit; `densities.arranged` does the same.
   function arranged(layout, grid, width) {
     const { panels } = grid;
     const across = Math.max(1, Math.min(grid.most, panels.length, Math.floor(width / grid.width)));
@@ -173,20 +173,20 @@ globalThis.peerbayes = (() => {
     const gap = { x: across > 1 ? 0.06 : 0, y: grid.gap / (grid.height * down) };
     const size = { x: (1 - gap.x * (across - 1)) / across, y: (1 - gap.y * (down - 1)) / down };
     if (grid.legend) {
-      const lines = Math.ceil(grid.legend.count / Math.max(1, Math.floor((width - 16) / grid.legend.width)));
-      layout.margin = { ...layout.margin, t: 32 + 20 * lines };
+      const rows = Math.ceil(grid.legend.count / Math.max(1, Math.floor((width - 16) / grid.legend.width)));
+      layout.margin = { ...layout.margin, t: 32 + 20 * rows };
     }
     layout.height = layout.margin.t + layout.margin.b + grid.height * down;
-    panels.forEach((panel, place) => {
-      const left = (place % across) * (size.x + gap.x);
-      const bottom = 1 - Math.floor(place / across) * (size.y + gap.y) - size.y;
+    panels.forEach((panel, index) => {
+      const left = (index % across) * (size.x + gap.x);
+      const bottom = 1 - Math.floor(index / across) * (size.y + gap.y) - size.y;
       layout[panel.x].domain = [left, Math.min(1, left + size.x)];
       layout[panel.y].domain = [Math.max(0, bottom), Math.min(1, bottom + size.y)];
-      Object.assign(layout.annotations[place], { x: left, y: Math.min(1, bottom + size.y) });
+      Object.assign(layout.annotations[index], { x: left, y: Math.min(1, bottom + size.y) });
     });
   }
 
-  // Drawing: one figure after another, with pauses that leave the page most of the time.
+  // Drawing: one figure after another, with pauses that keep the page responsive.
 
   function settings(name) {
     return {
@@ -206,8 +206,8 @@ globalThis.peerbayes = (() => {
     figure.dirty = false;
     const width = figure.div.clientWidth || 640;
     const { data, layout } = fitted(themed(figure.spec), width);
-    layout.uirevision = "kept"; // a zoom, or a trace switched off, outlives a redraw
-    if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // a finger scrolls the page
+    layout.uirevision = "kept"; // keep zoom and hidden traces when redrawing
+    if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // touch scrolls the page
     figure.class = Math.floor(width / STEP);
     figure.div.style.minHeight = `${layout.height}px`;
     await Plotly.react(figure.div, data, layout, settings(name));
@@ -245,7 +245,7 @@ globalThis.peerbayes = (() => {
     });
   }
 
-  // Somebody has done something and looks: what waits is drawn without pauses, once.
+  // After a user's action, draw what is waiting without pauses, once.
   function hurry() {
     hurried = true;
     wake();
@@ -284,7 +284,7 @@ globalThis.peerbayes = (() => {
     const figure = { ...before, div, spec: decoded(spec), dirty: true, near: before ? before.near : false };
     shown.set(name, figure);
     if (!before || before.div !== div) {
-      div.style.minHeight = `${spec.layout.height}px`; // so that the page does not jump
+      div.style.minHeight = `${spec.layout.height}px`; // prevents the page from jumping
       figure.listening = false;
       sight.observe(div);
       widths.observe(div);
@@ -294,12 +294,12 @@ globalThis.peerbayes = (() => {
   }
 
   function patch(patches) {
-    for (const [name, more] of Object.entries(patches.figures)) {
+    for (const [name, update] of Object.entries(patches.figures)) {
       const figure = shown.get(name);
       if (!figure) continue;
-      for (const [place, part] of Object.entries(more.traces || {})) grow(figure.spec.data[place], part);
-      for (const [path, value] of Object.entries(more.layout || {})) put(figure.spec.layout, path, value);
-      if (more.summary) figure.spec.layout.meta = { ...figure.spec.layout.meta, summary: more.summary };
+      for (const [index, attributes] of Object.entries(update.traces || {})) grow(figure.spec.data[index], attributes);
+      for (const [path, value] of Object.entries(update.layout || {})) put(figure.spec.layout, path, value);
+      if (update.summary) figure.spec.layout.meta = { ...figure.spec.layout.meta, summary: update.summary };
       later(name);
     }
     if (chosen && Object.keys(patches.figures).length) refresh();
@@ -310,11 +310,11 @@ globalThis.peerbayes = (() => {
   }
 
   function figure(name) {
-    const found = shown.get(name);
-    return found && found.spec;
+    const drawn = shown.get(name);
+    return drawn && drawn.spec;
   }
 
-  // Choosing a peer.
+  // Selecting a peer.
 
   const runOf = (name) => Number((/-(\d+)$/.exec(name) || [0, 0])[1]);
   const kindOf = (name) => name.replace(/-\d+$/, "");
@@ -325,18 +325,18 @@ globalThis.peerbayes = (() => {
     if (role === "peers" || role === "each") select(Number(point.customdata), runOf(name));
   }
 
-  // Write the chosen peer into a figure's own trace for it.
+  // Write the selected peer into the figure's trace for it.
   function mark(name) {
     const spec = figure(name);
-    const trace = spec.data.find((one) => (one.meta || {}).role === "chosen");
+    const trace = spec.data.find((item) => (item.meta || {}).role === "chosen");
     if (!trace) return false;
     let [x, y] = [[], []];
-    const here = chosen && (!/-\d+$/.test(name) || runOf(name) === chosen.run);
-    if (here && kindOf(name) === "network") {
-      const peers = spec.data.find((one) => one.meta.role === "peers");
-      const place = peers.customdata.indexOf(chosen.peer);
-      if (place >= 0) [x, y] = [[peers.x[place]], [peers.y[place]]];
-    } else if (here && chosen.curve) {
+    const applies = chosen && (!/-\d+$/.test(name) || runOf(name) === chosen.run);
+    if (applies && kindOf(name) === "network") {
+      const peers = spec.data.find((item) => item.meta.role === "peers");
+      const index = peers.customdata.indexOf(chosen.peer);
+      if (index >= 0) [x, y] = [[peers.x[index]], [peers.y[index]]];
+    } else if (applies && chosen.curve) {
       x = chosen.curve.rounds;
       y = chosen.curve[kindOf(name)] || [];
     }
@@ -352,41 +352,41 @@ globalThis.peerbayes = (() => {
     if (peer === null || Number.isNaN(peer)) {
       chosen = null;
       markAll();
-      say("");
+      showText("");
       return;
     }
     chosen = { peer, run, curve: null };
     controls(peer, run);
-    const now = chosen;
+    const selection = chosen;
     try {
       const curve = await globalThis.peerbayes.curve(peer, run);
-      if (now !== chosen) return; // somebody has chosen another meanwhile
+      if (selection !== chosen) return; // another peer was selected meanwhile
       chosen.curve = curve;
       markAll();
       hurry();
-      say(told(curve));
+      showText(description(curve));
     } catch (error) {
-      if (now !== chosen) return;
+      if (selection !== chosen) return;
       chosen = null;
       markAll();
-      say(`Peer ${peer}: ${error.message}`);
+      showText(`Peer ${peer}: ${error.message}`);
     }
   }
 
-  // The chosen peer's curve after new rounds: asked for again, never twice at a time.
+  // Request the selected peer's curve again after new rounds, one request at a time.
   async function refresh() {
     if (asking) return;
     asking = true;
-    const now = chosen;
+    const selection = chosen;
     try {
-      const curve = await globalThis.peerbayes.curve(now.peer, now.run);
-      if (now === chosen) {
+      const curve = await globalThis.peerbayes.curve(selection.peer, selection.run);
+      if (selection === chosen) {
         chosen.curve = curve;
         for (const name of shown.keys()) if (kindOf(name) !== "network" && mark(name)) later(name);
-        say(told(curve));
+        showText(description(curve));
       }
     } catch {
-      // the next patch asks again
+      // the next patch tries again
     } finally {
       asking = false;
     }
@@ -394,33 +394,33 @@ globalThis.peerbayes = (() => {
 
   const short = (value, digits) => (value === null || value === undefined ? "unknown" : Number(value).toFixed(digits));
 
-  function told(curve) {
+  function description(curve) {
     const last = curve.rounds.length - 1;
     const name = curve.name.charAt(0).toUpperCase() + curve.name.slice(1);
     const rows = `${name}: ${curve.rows.toLocaleString("en")} ${curve.rows === 1 ? "row" : "rows"}`;
     if (last < 0) return `${rows}; no round has been evaluated yet.`;
-    const apart = curve.disagreement && curve.disagreement[last];
-    const far = apart === null || apart === undefined ? "" : `, disagreement ${Number(apart).toPrecision(3)}`;
-    const part = curve.whole === false ? " Its curve is not kept here." : "";
-    return `${rows}; ${curve.kind} ${short(curve.error[last], 4)}${far} after round ${curve.rounds[last]}.${part}`;
+    const value = curve.disagreement && curve.disagreement[last];
+    const disagreement = value === null || value === undefined ? "" : `, disagreement ${Number(value).toPrecision(3)}`;
+    const remark = curve.whole === false ? " Its full curve is not available." : "";
+    return `${rows}; ${curve.kind} ${short(curve.error[last], 4)}${disagreement} after round ${curve.rounds[last]}.${remark}`;
   }
 
-  function say(text) {
+  function showText(text) {
     const region = document.getElementById("chosen-said");
     if (region) region.textContent = text;
   }
 
   function element(kind, attributes, text = "") {
-    const made = document.createElement(kind);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.textContent = text;
-    return made;
+    const node = document.createElement(kind);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.textContent = text;
+    return node;
   }
 
   function chooser(runs) {
-    const place = document.getElementById("chooser");
-    if (!place) return;
-    place.replaceChildren(element("label", { for: "chosen-peer" }, "Peer"));
+    const container = document.getElementById("chooser");
+    if (!container) return;
+    container.replaceChildren(element("label", { for: "chosen-peer" }, "Peer"));
     const names = runs[0].names;
     const input = names
       ? element("select", { id: "chosen-peer" })
@@ -429,26 +429,26 @@ globalThis.peerbayes = (() => {
       input.append(element("option", { value: "" }, "none"));
       names.forEach((name, peer) => input.append(element("option", { value: peer }, name)));
     }
-    place.append(input);
-    let which = null;
+    container.append(input);
+    let runInput = null;
     if (runs.length > 1) {
-      which = element("select", { id: "chosen-run" });
-      runs.forEach((run, number) => which.append(element("option", { value: number }, run.title)));
-      place.append(element("label", { for: "chosen-run" }, "of"), which);
+      runInput = element("select", { id: "chosen-run" });
+      runs.forEach((run, number) => runInput.append(element("option", { value: number }, run.title)));
+      container.append(element("label", { for: "chosen-run" }, "of"), runInput);
     }
-    place.append(element("p", { id: "chosen-said", role: "status", "aria-live": "polite" }));
+    container.append(element("p", { id: "chosen-said", role: "status", "aria-live": "polite" }));
     const change = () => {
-      const run = which ? Number(which.value) : 0;
+      const run = runInput ? Number(runInput.value) : 0;
       const peer = input.value === "" ? null : Number(input.value);
       if (peer !== null && !(Number.isInteger(peer) && peer >= 0 && peer < runs[run].nodes)) {
-        say(`There is no peer ${input.value}: choose 0 to ${runs[run].nodes - 1}.`);
+        showText(`There is no peer ${input.value}: choose 0 to ${runs[run].nodes - 1}.`);
       } else {
         select(peer, run);
       }
     };
     input.addEventListener(names ? "change" : "input", change);
-    if (which) which.addEventListener("change", change);
-    place.addEventListener("keydown", (event) => {
+    if (runInput) runInput.addEventListener("change", change);
+    container.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
         input.value = "";
         select(null);
@@ -458,12 +458,12 @@ globalThis.peerbayes = (() => {
 
   function controls(peer, run) {
     const input = document.getElementById("chosen-peer");
-    const which = document.getElementById("chosen-run");
+    const runInput = document.getElementById("chosen-run");
     if (input && Number(input.value || NaN) !== peer) input.value = String(peer);
-    if (which) which.value = String(run);
+    if (runInput) runInput.value = String(run);
   }
 
-  // The page's colours, now and whenever they change.
+  // The page's colours, and changes of them.
 
   function theme() {
     colours = readColours();
@@ -474,6 +474,6 @@ globalThis.peerbayes = (() => {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
   addEventListener("beforeprint", () => { all(); });
 
-  const curve = () => Promise.reject(new Error("no curve is known"));
+  const curve = () => Promise.reject(new Error("no curves are available"));
   return { draw, patch, select, chooser, figure, all, theme, curve, numbers };
 })();

@@ -1,4 +1,4 @@
-// A report: its figures and its peers' curves are in the page itself.
+// A report: the page itself contains its figures and its peers' curves.
 "use strict";
 
 (() => {
@@ -14,16 +14,16 @@
     last: { error: numbers(run.last.error), disagreement: numbers(run.last.disagreement) },
   }));
 
-  // NaN is a gap for plotly and null for people.
-  const plain = (values) => Array.from(values, (value) => (Number.isNaN(value) ? null : value));
+  // plotly takes NaN as a gap; texts take null.
+  const plain = (array) => Array.from(array, (value) => (Number.isNaN(value) ? null : value));
 
   peerbayes.curve = async (peer, number) => {
     const run = runs[number];
-    const place = run.peers.indexOf(peer);
-    const whole = place >= 0;
-    const many = run.rounds.length;
-    const part = (kind) =>
-      whole ? run.curves[kind].slice(place * many, (place + 1) * many) : run.last[kind].slice(peer, peer + 1);
+    const index = run.peers.indexOf(peer);
+    const whole = index >= 0;
+    const length = run.rounds.length;
+    const values = (kind) =>
+      whole ? run.curves[kind].slice(index * length, (index + 1) * length) : run.last[kind].slice(peer, peer + 1);
     return {
       peer,
       name: run.names ? run.names[peer] : `peer ${peer}`,
@@ -31,8 +31,8 @@
       kind: run.kind,
       whole,
       rounds: whole ? run.rounds : run.rounds.slice(-1),
-      error: plain(part("error")),
-      disagreement: plain(part("disagreement")),
+      error: plain(values("error")),
+      disagreement: plain(values("disagreement")),
     };
   };
 

@@ -1,52 +1,53 @@
-// A live page: it gets everything once, and then, by server-sent events, what is new.
+// The dashboard: it loads the full state once, and then receives updates as server-sent events.
 "use strict";
 
 (() => {
   const FIRST_PAUSE = 500, LONGEST_PAUSE = 8000; // milliseconds between attempts to connect
-  const SILENCE = 15000; // milliseconds without a message after which a connection is taken for dead
-  const STOPPED = 10; // seconds after which a simulation that is silent seems to have stopped
-  const SAY_EVERY = 10000; // milliseconds between two announcements of the round
-  const LOAD_EVERY = 1000; // milliseconds between two loads of everything
-  const CURVE_EVERY = 2000; // milliseconds between two questions for the chosen peer's curve
-  const LINES = 200;
+  const SILENCE = 15000; // milliseconds without a message after which a connection counts as lost
+  const STOPPED = 10; // seconds without a round after which a simulation seems to have stopped
+  const ANNOUNCE_EVERY = 10000; // milliseconds between two announcements to screen readers
+  const LOAD_EVERY = 1000; // milliseconds between two loads of the full state
+  const CURVE_EVERY = 2000; // milliseconds between two requests for the selected peer's curve
+  const LINES = 200; // most entries of the audit log
+  const NEIGHBOUR_STATES = { "never heard": "no message yet", "not known": "unknown" }; // texts of states; others are shown as they are
 
-  const OF_ALL = { test_error: "Test error", train_error: "Training error", disagreement: "Disagreement", bytes: "Sent by each peer" };
+  const SUMMARY_TITLES = { test_error: "Test error", train_error: "Training error", disagreement: "Disagreement", bytes: "Bytes sent per peer" };
 
   const $ = (id) => document.getElementById(id);
-  const chooser = made("div", { class: "chooser", id: "chooser" });
-  let known = -1; // the version of what is shown
-  let now = null; // the last state: {kind, facts, …}
-  let ahead = 0; // seconds that the server's clock is ahead of this one's
+  const chooser = create("div", { class: "chooser", id: "chooser" });
+  let version = -1; // of the state shown
+  let state = null; // the last state: {kind, facts, …}
+  let ahead = 0; // seconds that the server's clock is ahead of this browser's
   let stream = null;
   let pause = FIRST_PAUSE;
-  let heard = 0; // when the last message came
+  let lastMessage = 0; // time of the last message
   let connected = false;
   let loading = false;
   let loaded = 0;
-  let early = []; // updates that came while everything was being loaded
+  let early = []; // updates received while the full state was loading
   let model = -1;
-  let lines = [];
-  let said = { text: "", at: 0 };
+  let entries = []; // of the audit log
+  let announced = { text: "", at: 0 };
 
-  // Connecting.
+  // Connection.
 
   function connect() {
     if (stream) stream.close();
     const mine = (stream = new EventSource("events"));
-    heard = Date.now();
-    const on = (name, what) => mine.addEventListener(name, (event) => {
+    lastMessage = Date.now();
+    const on = (name, handle) => mine.addEventListener(name, (event) => {
       if (mine !== stream) return;
-      heard = Date.now();
+      lastMessage = Date.now();
       pause = FIRST_PAUSE;
       connected = true;
-      const told = JSON.parse(event.data);
-      ahead = told.now - Date.now() / 1000;
-      what(told);
+      const message = JSON.parse(event.data);
+      ahead = message.now - Date.now() / 1000;
+      handle(message);
       status();
     });
-    on("beat", (told) => {
-      if (now && told.at !== undefined) Object.assign(now.facts, { at: told.at }, told.running === undefined ? {} : { running: told.running });
-      if (told.version !== known) load();
+    on("beat", (message) => {
+      if (state && message.at !== undefined) Object.assign(state.facts, { at: message.at }, message.running === undefined ? {} : { running: message.running });
+      if (message.version !== version) load();
     });
     on("reload", load);
     on("update", update);
@@ -65,7 +66,7 @@
     pause = Math.min(2 * pause, LONGEST_PAUSE);
   }
 
-  // A browser has few connections to one host: a page that nobody sees gives its own back.
+  // A browser has few connections per host: a hidden page closes its own.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden && stream) lost();
     else if (!document.hidden && !stream) connect();
@@ -75,112 +76,112 @@
     if (loading) return;
     loading = true;
     await new Promise((resolve) => setTimeout(resolve, Math.max(0, loaded + LOAD_EVERY - Date.now())));
-    let more = false;
+    let failed = false;
     try {
-      const answer = await fetch("figures");
-      if (!answer.ok) throw new Error(await answer.text());
-      const told = await answer.json();
-      known = told.version;
-      show(told);
+      const response = await fetch("figures");
+      if (!response.ok) throw new Error(await response.text());
+      const message = await response.json();
+      version = message.version;
+      show(message);
     } catch (error) {
       notice(connected ? `The figures could not be loaded: ${error.message}` : "");
-      more = connected;
+      failed = connected;
     }
     loading = false;
     loaded = Date.now();
     const waiting = early;
     early = [];
-    if (more) return load();
-    for (const told of waiting) update(told);
+    if (failed) return load();
+    for (const message of waiting) update(message);
   }
 
-  function update(told) {
+  function update(message) {
     if (loading) {
-      early.push(told);
+      early.push(message);
       if (early.length > 1000) early.shift();
-    } else if (told.since === known) {
-      known = told.version;
-      grow(told);
-    } else if (told.version > known) load();
+    } else if (message.since === version) {
+      version = message.version;
+      grow(message);
+    } else if (message.version > version) load();
   }
 
-  // Showing.
+  // Figures.
 
-  function show(told) {
-    now = told;
-    ahead = told.now - Date.now() / 1000;
-    const peer = told.kind === "peer";
-    $("facts").hidden = told.kind === "nothing";
+  function show(message) {
+    state = message;
+    ahead = message.now - Date.now() / 1000;
+    const peer = message.kind === "peer";
+    $("facts").hidden = message.kind === "nothing";
     for (const id of ["peer", "audit"]) $(id).hidden = !peer;
     if (!peer) $("refusals").hidden = true;
     chooser.hidden = peer;
-    arrange(told.sections);
-    if (told.kind === "run" && chooser.dataset.nodes !== String(told.facts.peers)) {
-      chooser.dataset.nodes = told.facts.peers;
-      peerbayes.chooser([{ title: told.facts.name, nodes: told.facts.peers, names: null }]);
+    arrange(message.sections);
+    if (message.kind === "run" && chooser.dataset.nodes !== String(message.facts.peers)) {
+      chooser.dataset.nodes = message.facts.peers;
+      peerbayes.chooser([{ title: message.facts.name, nodes: message.facts.peers, names: null }]);
     }
-    for (const [name, spec] of Object.entries(told.figures)) peerbayes.draw(name, spec);
-    model = told.model;
-    lines = told.lines || [];
+    for (const [name, spec] of Object.entries(message.figures)) peerbayes.draw(name, spec);
+    model = message.model;
+    entries = message.lines || [];
     words();
   }
 
-  function grow(told) {
-    now = { ...now, ...told };
-    if (told.patch) peerbayes.patch(told.patch);
-    for (const [name, spec] of Object.entries(told.replaced || {})) peerbayes.draw(name, spec);
-    if (told.model !== model) models(told.model);
-    lines = [...lines, ...(told.lines || [])].slice(-LINES);
+  function grow(message) {
+    state = { ...state, ...message };
+    if (message.patch) peerbayes.patch(message.patch);
+    for (const [name, spec] of Object.entries(message.replaced || {})) peerbayes.draw(name, spec);
+    if (message.model !== model) models(message.model);
+    entries = [...entries, ...(message.lines || [])].slice(-LINES);
     words();
   }
 
-  // A card for every figure, in sections; what is gone is taken away.
+  // Create a card for every figure, in sections, and remove cards without a figure.
   function arrange(sections) {
-    const place = $("sections");
+    const container = $("sections");
     const all = sections.flatMap(([, figures]) => figures.map(([name]) => name));
-    for (const card of place.querySelectorAll("figure")) if (!all.includes(card.dataset.name)) card.remove();
+    for (const card of container.querySelectorAll("figure")) if (!all.includes(card.dataset.name)) card.remove();
     sections.forEach(([heading, figures], number) => {
-      let section = [...place.children].find((each) => each.dataset.heading === heading);
+      let section = [...container.children].find((child) => child.dataset.heading === heading);
       if (!section) {
-        section = made("section", { "data-heading": heading, "aria-label": heading });
-        section.append(made("h2", {}, heading), made("div", { class: "grid" }));
+        section = create("section", { "data-heading": heading, "aria-label": heading });
+        section.append(create("h2", {}, heading), create("div", { class: "grid" }));
       }
-      if (place.children[number] !== section) place.insertBefore(section, place.children[number] || null);
+      if (container.children[number] !== section) container.insertBefore(section, container.children[number] || null);
       const grid = section.querySelector(".grid");
       if (number === 0) section.insertBefore(chooser, grid);
       figures.forEach((figure, at) => grid.children[at]?.dataset.name === figure[0] || grid.insertBefore(card(figure), grid.children[at] || null));
     });
-    while (place.children.length > sections.length) place.lastChild.remove();
+    while (container.children.length > sections.length) container.lastChild.remove();
   }
 
   function card([name, title, caption, classes]) {
-    const found = document.querySelector(`figure[data-name="${name}"]`);
-    if (found) return found;
-    const figure = made("figure", { class: `card ${classes}`, "data-name": name });
-    figure.append(made("h3", {}, title), made("div", { class: "plot", id: `figure-${name}` }), made("figcaption", {}, caption));
+    const existing = document.querySelector(`figure[data-name="${name}"]`);
+    if (existing) return existing;
+    const figure = create("figure", { class: `card ${classes}`, "data-name": name });
+    figure.append(create("h3", {}, title), create("div", { class: "plot", id: `figure-${name}` }), create("figcaption", {}, caption));
     return figure;
   }
 
-  async function models(version) {
+  async function models(modelVersion) {
     const fresh = model === 0;
-    model = version;
-    if (fresh) return load(); // there is no place for them yet
+    model = modelVersion;
+    if (fresh) return load(); // there are no cards for them yet
     try {
-      const told = await (await fetch("model")).json();
-      for (const [name, spec] of Object.entries(told.figures)) peerbayes.draw(name, spec);
+      const message = await (await fetch("model")).json();
+      for (const [name, spec] of Object.entries(message.figures)) peerbayes.draw(name, spec);
     } catch {
-      model = -1; // the next update asks again
+      model = -1; // the next update tries again
     }
   }
 
-  // In words.
+  // Texts.
 
   function words() {
-    const { kind, facts } = now;
+    const { kind, facts } = state;
     $("name").textContent = facts.name;
-    notice(kind === "nothing" ? facts.told : kind === "peer" ? badly(facts.verdict) : "");
+    notice(kind === "nothing" ? facts.told : kind === "peer" ? problems(facts.verdict) : "");
     if (kind === "nothing") {
-      $("about").textContent = "Nothing to see yet; this page goes on looking.";
+      $("about").textContent = "Nothing to show yet; this page keeps checking.";
       for (const id of ["round", "speed"]) $(id).textContent = "";
       $("progress").hidden = true;
     } else {
@@ -192,103 +193,103 @@
       $("speed").textContent = facts.finished || !facts.speed ? "" : `${speed(facts.speed)}`;
       Object.assign($("progress"), { max: facts.rounds, value: facts.round, hidden: false });
     }
-    if (kind === "run") summary(now.summary || {});
+    if (kind === "run") summary(state.summary || {});
     if (kind === "peer") peer(facts);
     status();
   }
 
-  // What is wrong with a run that has come to its end; nothing where all is well.
-  function badly(verdict) {
-    return verdict && !verdict.good ? `The run ended, but not well: ${verdict.sentences.slice(0, verdict.problems).join("; ")}.` : "";
+  // The problems of a finished run; empty where there are none.
+  function problems(verdict) {
+    return verdict && !verdict.good ? `The run finished with problems: ${verdict.sentences.slice(0, verdict.problems).join("; ")}.` : "";
   }
 
-  // All peers together: the mean, and between what they are.
-  function summary(told) {
+  // Summary over all peers: mean and range.
+  function summary(levels) {
     const form = (name) => (name === "bytes" ? size : short);
-    $("facts").replaceChildren(...Object.entries(told)
+    $("facts").replaceChildren(...Object.entries(levels)
       .filter(([, values]) => values.some((value) => value !== null))
-      .map(([name, [mean, least, most]]) => fact(OF_ALL[name], form(name)(mean), `${form(name)(least)} to ${form(name)(most)} over peers`)));
+      .map(([name, [mean, least, most]]) => fact(SUMMARY_TITLES[name], form(name)(mean), `${form(name)(least)} to ${form(name)(most)} across peers`)));
   }
 
   function peer(facts) {
     const judged = facts.judged || {};
-    const last = lines[lines.length - 1];
-    const up = facts.neighbours.filter((each) => each.state === "up").length;
-    const hidden = facts.figures === "hidden" ? "without noise: on the peer's machine only" : null;
-    const noise = facts.figures === "exact" ? ", without noise: not for others" : "";
+    const last = entries[entries.length - 1];
+    const up = facts.neighbours.filter((neighbour) => neighbour.state === "up").length;
+    const hidden = facts.figures === "hidden" ? "exact value: shown only on the peer's machine" : null;
+    const noise = facts.figures === "exact" ? ", exact value: do not share" : "";
     $("facts").replaceChildren(
-      fact("Error on held-out rows", short(judged.test_error), hidden || (judged.test_error == null ? "none are held out" : `round ${judged.round}${noise}`)),
-      fact("Error on its own rows", short(judged.train_error), hidden || (judged.round ? `round ${judged.round}${noise}` : "")),
+      fact("Error on held-out rows", short(judged.test_error), hidden || (judged.test_error == null ? "no rows are held out" : `round ${judged.round}${noise}`)),
+      fact("Error on training rows", short(judged.train_error), hidden || (judged.round ? `round ${judged.round}${noise}` : "")),
       fact("Disagreement", short(judged.disagreement), hidden || "with its neighbours"),
-      fact("Neighbours up", facts.running ? `${up} of ${facts.neighbours.length}` : "–", facts.running ? "" : "it does not run"),
-      fact("Last message", last ? clock(last.at) : "none yet", last ? `${last.what} to ${last.to}, ${size(last.bytes)}` : ""),
+      fact("Neighbours up", facts.running ? `${up} of ${facts.neighbours.length}` : "–", facts.running ? "" : "this peer is not running"),
+      fact("Last message sent", last ? clock(last.at) : "none yet", last ? `${last.what} to ${last.to}, ${size(last.bytes)}` : ""),
     );
-    $("neighbours-rows").replaceChildren(...facts.neighbours.map((each) => {
-      const line = row(each.name, "", ago(each.seen), count(each.done), count(each.missed), each.note || "");
-      line.children[1].append(made("span", { class: "state", "data-state": each.state }, each.state));
-      if (each.seen) line.children[2].dataset.at = each.seen;
-      line.dataset.name = each.name;
-      return line;
+    $("neighbours-rows").replaceChildren(...facts.neighbours.map((neighbour) => {
+      const tableRow = row(neighbour.name, "", ago(neighbour.seen), count(neighbour.done), count(neighbour.missed), neighbour.note || "");
+      tableRow.children[1].append(create("span", { class: "state", "data-state": neighbour.state }, NEIGHBOUR_STATES[neighbour.state] || neighbour.state));
+      if (neighbour.seen) tableRow.children[2].dataset.at = neighbour.seen;
+      tableRow.dataset.name = neighbour.name;
+      return tableRow;
     }));
     $("refusals").hidden = !facts.refusals.length;
-    $("refusals-rows").replaceChildren(...facts.refusals.map((each) =>
-      row(each.who, each.reason, count(each.count), clock(each.last * 1000), each.detail || "")));
+    $("refusals-rows").replaceChildren(...facts.refusals.map((refusal) =>
+      row(refusal.who, refusal.reason, count(refusal.count), clock(refusal.last * 1000), refusal.detail || "")));
     $("audit-told").textContent = facts.sent.problem
-      || `${count(facts.sent.messages)} messages, ${size(facts.sent.bytes)} in all; every line fits to the one before. `
+      || `${count(facts.sent.messages)} messages, ${size(facts.sent.bytes)} in total; the hash chain is intact. `
         + `The last ${Math.min(LINES, facts.sent.messages)}, newest first:`;
     $("audit-told").classList.toggle("notice", Boolean(facts.sent.problem));
     audit();
   }
 
-  // The log stands still while somebody reads in it.
+  // The log does not move while the pointer or the focus is in it.
   function audit() {
     const region = $("audit-region");
     if (region.matches(":hover, :focus, :focus-within") && $("audit-rows").children.length) return;
     const rows = $("audit-rows");
     const newest = rows.firstChild ? Number(rows.firstChild.dataset.number) : 0;
-    if (lines.length && newest > lines[lines.length - 1].number) rows.replaceChildren();
-    for (const line of lines) {
-      if (rows.firstChild && line.number <= newest) continue;
-      const added = row(clock(line.at), line.to, line.what, count(line.bytes), "");
-      added.dataset.number = line.number;
-      added.children[4].append(made("code", { title: line.digest }, `${line.digest.slice(0, 16)}…`));
+    if (entries.length && newest > entries[entries.length - 1].number) rows.replaceChildren();
+    for (const entry of entries) {
+      if (rows.firstChild && entry.number <= newest) continue;
+      const added = row(clock(entry.at), entry.to, entry.what, count(entry.bytes), "");
+      added.dataset.number = entry.number;
+      added.children[4].append(create("code", { title: entry.digest }, `${entry.digest.slice(0, 16)}…`));
       rows.prepend(added);
     }
     while (rows.children.length > LINES) rows.lastChild.remove();
   }
-  for (const name of ["pointerleave", "focusout"]) $("audit-region").addEventListener(name, () => setTimeout(() => now && now.kind === "peer" && audit()));
+  for (const name of ["pointerleave", "focusout"]) $("audit-region").addEventListener(name, () => setTimeout(() => state && state.kind === "peer" && audit()));
 
-  // How things stand: the strip, and an announcement now and then.
+  // Status: the strip, and announcements to screen readers.
   function status() {
-    const [word, what] = standing();
+    const [kind, description] = currentStatus();
     const strip = $("state");
-    if (strip.textContent !== what) strip.textContent = what;
-    strip.dataset.state = word;
-    const at = now && now.facts.at;
-    $("heard").textContent = at && now.kind !== "nothing" ? `${now.kind === "run" && now.facts.finished ? "saved" : "last heard of"} ${ago(at)}` : "";
+    if (strip.textContent !== description) strip.textContent = description;
+    strip.dataset.state = kind;
+    const at = state && state.facts.at;
+    $("heard").textContent = at && state.kind !== "nothing" ? `${state.kind === "run" && state.facts.finished ? "saved" : "last message"} ${ago(at)}` : "";
     for (const cell of document.querySelectorAll("td[data-at]")) cell.textContent = ago(Number(cell.dataset.at));
-    const round = now && now.kind !== "nothing" ? `, round ${now.facts.round} of ${now.facts.rounds}` : "";
-    document.title = now ? `${now.facts.name}${round} · ${what}` : "peerbayes";
-    const text = `${what}${round}`;
-    const changed = said.what !== what;
-    if (text !== said.text && (changed || Date.now() - said.at >= SAY_EVERY)) {
-      said = { text, what, at: Date.now() };
+    const round = state && state.kind !== "nothing" ? `, round ${state.facts.round} of ${state.facts.rounds}` : "";
+    document.title = state ? `${state.facts.name}${round} · ${description}` : "peerbayes";
+    const text = `${description}${round}`;
+    const changed = announced.description !== description;
+    if (text !== announced.text && (changed || Date.now() - announced.at >= ANNOUNCE_EVERY)) {
+      announced = { text, description, at: Date.now() };
       $("announced").textContent = text;
     }
   }
 
-  function standing() {
-    if (!connected) return ["lost", now ? "not connected, trying again" : "connecting"];
-    if (!now) return ["waiting", "loading"];
-    const { kind, facts } = now;
+  function currentStatus() {
+    if (!connected) return ["lost", state ? "not connected, retrying" : "connecting"];
+    if (!state) return ["waiting", "loading"];
+    const { kind, facts } = state;
     if (kind === "nothing") return ["waiting", "waiting"];
     if (kind === "peer") {
       if (facts.revoked) return ["lost", "revoked"];
-      if (facts.verdict && !facts.verdict.good) return ["lost", "ended, but not well"];
-      if (!facts.running) return facts.finished ? ["done", facts.verdict ? "done" : facts.figures === "hidden" ? "at its end" : "at its end, not judged yet"] : ["lost", "not running"];
+      if (facts.verdict && !facts.verdict.good) return ["lost", "finished with problems"];
+      if (!facts.running) return facts.finished ? ["done", facts.verdict ? "done" : facts.figures === "hidden" ? "all rounds done" : "all rounds done, not evaluated yet"] : ["lost", "not running"];
       if (!facts.closed) return ["waiting", "waiting for the network to be closed"];
-      if (!facts.agreed) return ["waiting", "agreeing with the others"];
-      return facts.finished ? ["done", facts.verdict ? "done, staying for its neighbours" : facts.figures === "hidden" ? "at its end, staying for its neighbours" : "all rounds done, judging the run"] : ["going", "running"];
+      if (!facts.agreed) return ["waiting", "agreeing with the other peers"];
+      return facts.finished ? ["done", facts.verdict ? "done, still serving its neighbours" : facts.figures === "hidden" ? "all rounds done, still serving its neighbours" : "all rounds done, evaluating the run"] : ["going", "running"];
     }
     if (facts.finished) return ["done", "finished"];
     if (age(facts.at) > STOPPED) return ["lost", facts.round < facts.rounds ? "seems to have stopped" : "all rounds done, not saved yet"];
@@ -300,9 +301,9 @@
     if ($("notice").textContent !== text) $("notice").textContent = text;
   }
 
-  // Small things.
+  // Helpers.
 
-  function made(kind, attributes, text = "") {
+  function create(kind, attributes, text = "") {
     const element = document.createElement(kind);
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     element.textContent = text;
@@ -310,15 +311,15 @@
   }
 
   function row(name, ...cells) {
-    const line = document.createElement("tr");
-    line.append(made("th", { scope: "row" }, name), ...cells.map((cell) => made("td", {}, cell)));
-    return line;
+    const tableRow = document.createElement("tr");
+    tableRow.append(create("th", { scope: "row" }, name), ...cells.map((cell) => create("td", {}, cell)));
+    return tableRow;
   }
 
   function fact(name, value, note) {
-    const box = made("div", {});
-    box.append(made("dt", {}, name), made("dd", {}, value));
-    box.lastChild.append(made("small", {}, note));
+    const box = create("div", {});
+    box.append(create("dt", {}, name), create("dd", {}, value));
+    box.lastChild.append(create("small", {}, note));
     return box;
   }
 
@@ -333,13 +334,13 @@
   function size(value) {
     if (value === null || value === undefined) return "–";
     const units = ["B", "kB", "MB", "GB", "TB"];
-    let place = 0;
-    for (; value >= 1000 && place < units.length - 1; place++) value /= 1000;
-    return `${place ? value.toPrecision(3) : Math.round(value)} ${units[place]}`;
+    let power = 0;
+    for (; value >= 1000 && power < units.length - 1; power++) value /= 1000;
+    return `${power ? value.toPrecision(3) : Math.round(value)} ${units[power]}`;
   }
 
   function speed(value) {
-    return value >= 1 ? `${value.toPrecision(3)} rounds a second` : `a round in ${(1 / value).toPrecision(2)} s`;
+    return value >= 1 ? `${value.toPrecision(3)} rounds per second` : `${(1 / value).toPrecision(2)} s per round`;
   }
 
   function ago(at) {
@@ -357,18 +358,18 @@
     return Date.now() - day < 43_200_000 ? time : `${day.toISOString().slice(0, 10)} ${time}`;
   }
 
-  // One peer's curve, asked for now and then: a new round may come ten times a second.
-  let asked = { peer: null, at: 0 };
+  // One peer's curve, requested at intervals: there may be ten rounds per second.
+  let requested = { peer: null, at: 0 };
   peerbayes.curve = async (number) => {
-    if (asked.peer === number) await new Promise((resolve) => setTimeout(resolve, Math.max(0, asked.at + CURVE_EVERY - Date.now())));
-    asked = { peer: number, at: Date.now() };
-    const answer = await fetch(`peers/${number}`);
-    if (!answer.ok) throw new Error((await answer.text()).trim());
-    return answer.json();
+    if (requested.peer === number) await new Promise((resolve) => setTimeout(resolve, Math.max(0, requested.at + CURVE_EVERY - Date.now())));
+    requested = { peer: number, at: Date.now() };
+    const response = await fetch(`peers/${number}`);
+    if (!response.ok) throw new Error((await response.text()).trim());
+    return response.json();
   };
 
   setInterval(() => {
-    if (stream && Date.now() - heard > SILENCE) lost();
+    if (stream && Date.now() - lastMessage > SILENCE) lost();
     status();
   }, 1000);
   connect();
