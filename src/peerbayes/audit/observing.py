@@ -243,7 +243,7 @@ def _observed(
         X, y, complete.get("schema"), complete.get("kinds", "auto"), complete.get("clip", 5.0), complete["partition"],
         nodes, complete["rows_per_node"], seed,
     )  # fmt: skip
-    links = drawn.network(complete["topology"], nodes, seed).at(1)
+    links = drawn.draw_network(complete["topology"], nodes, seed).at(1)
     around = links.indices[links.indptr[peer] : links.indptr[peer + 1]]
     observer = int(around[0]) if neighbour is None and around.size else -1 if neighbour is None else neighbour
     if observer not in around:

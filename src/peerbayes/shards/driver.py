@@ -132,7 +132,7 @@ def simulate_shards(
         check_sizes(rows_per_node, nodes, partition)
         X = table_of(X)
         enough(nodes, X.rows)  # before links between so many are drawn
-    network = drawn.network(topology, nodes, seed)
+    network = drawn.draw_network(topology, nodes, seed)
     if not network.static:
         raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
     links = network.at(1)

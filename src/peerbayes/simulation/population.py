@@ -67,7 +67,7 @@ class Population:
         device, nodes, seed = settings.place, settings.nodes, settings.seed
         table = table_of(X)
         enough(nodes, table.rows)  # before the network is drawn
-        network = drawn.network(settings.topology, nodes, seed, settings.change_every)
+        network = drawn.draw_network(settings.topology, nodes, seed, settings.change_every)
         dealt = Dealt.of(
             table,
             y,
