@@ -29,7 +29,7 @@ def far_away(own: Summary) -> Summary:
 
 
 def beyond(own: Ballots) -> Ballots:
-    """A vote for a deviation that is no number."""
+    """Digits that are none: a vote for a deviation that is no number, or a report beyond every limit."""
     ((name, (content, proof)),) = own.held.items()
     digits = dict.fromkeys(msgspec.msgpack.decode(content), 2**40)
     return Ballots({name: (msgspec.msgpack.encode(digits), proof)})
@@ -50,6 +50,7 @@ LIES = {
     "rows": ("columns", more_rows),
     "mean": ("columns", far_away),
     "spread": ("deviation 1", beyond),
+    "moments": ("moments", beyond),
     "start": ("bound", more_mass),
     "labels": ("start", swapped),
 }

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from test_peers import DENSE, peers_of, refused_everywhere, shared_out
 from test_private_peers import terms as private_terms
 
 import peerbayes as pb
-from peerbayes import layouts, member_bounds
+from peerbayes import layouts, member_bounds, moments
 from peerbayes.errors import FalseReport
 from peerbayes.holdings import Holdings
 from peerbayes.invariants import counted_columns, ties_of
@@ -154,7 +155,8 @@ def test_nobody_votes_where_it_has_no_vote(tmp_path, rng):
             second.check("p0", by["p0"].ballot("middle 2", digits), 1)
 
 
-def test_who_passes_ballots_on_cannot_change_them(tmp_path, rng, monkeypatch):
+@pytest.mark.parametrize("phase", ["middle 1", "moments"])
+def test_who_passes_ballots_on_cannot_change_them(phase, tmp_path, rng, monkeypatch):
     """p2, in the middle of a path, would vote for everybody behind it."""
     terms = Terms("test", "label", rounds=4, robust=CLIP)
     peers = peers_of(tmp_path, terms, nx.path_graph(5), shared_out(rng))
@@ -163,14 +165,59 @@ def test_who_passes_ballots_on_cannot_change_them(tmp_path, rng, monkeypatch):
 
     def behind(self, caller, name):
         body = honest(self, caller, name)
-        if self._name != "p2" or name != "middle 1" or not isinstance(body, bytes):
+        if self._name != "p2" or name != phase or not isinstance(body, bytes):
             return body
         high = msgspec.msgpack.encode({"": 4000, "height": 4000, "weight": 4000})
         return Ballots({who: (high, proof) for who, (_, proof) in Ballots.parse(body).held.items()}).pack()
 
     monkeypatch.setattr(TreeSums, "behind", behind)
     for told in refused_everywhere(peers, AgreementRefused):
-        assert "refused what p2 sent while the peers agreed, middle 1: the ballot of p" in told
+        assert f"refused what p2 sent while the peers agreed, {phase}: the ballot of p" in told
+
+
+# --- what members report beside the medians ------------------------------------------------------------
+
+
+def reports_of(members, middle, deviation):
+    limit = moments.limit_of(len(members))
+    return Counter(moments.report_of(values, middle, deviation, limit) for values in members), limit
+
+
+@given(st.integers(2, 40), st.integers(0, 2**32 - 1))
+def test_units_are_those_of_all_rows_where_nobody_is_far(count, seed):
+    rng = np.random.default_rng(seed)
+    members = rng.normal(50.0, 4.0, (count, 30)) + rng.uniform(-1.0, 1.0, (count, 1))
+    middle = lower_median(map(member_bounds.mean_of, members))
+    apart = [member_bounds.deviation_of(values, middle) for values in members]
+    deviation = max(apart)  # so that nobody is beyond a limit
+    reports, limit = reports_of(members, middle, deviation)
+    location, scale = moments.units_of(reports, middle, deviation, limit)
+    assert abs(location - members.mean()) <= limit / 31 * deviation / 2 + 1e-9
+    assert abs(scale**2 - members.var()) <= (limit**2 / 63 / 2 + 0.1 * limit / 31) * deviation**2
+
+
+@given(st.integers(5, 60), st.integers(0, 4095), st.integers(0, 2**32 - 1))
+def test_one_report_moves_units_by_little_whatever_it_says(count, lie, seed):
+    members = np.random.default_rng(seed).normal(50.0, 4.0, (count, 10))
+    reports, limit = reports_of(members, 50.0, 4.0)
+    location, scale = moments.units_of(reports, 50.0, 4.0, limit)
+    moved, stretched = moments.units_of(reports + Counter([lie]), 50.0, 4.0, limit)
+    assert abs(moved - location) <= 4.0 * 2 * limit / (count + 1)
+    assert stretched**2 - scale**2 <= 4.0**2 * limit**2 / (count + 1) <= 4.0**2 / 2
+    reports[moments.worst_report()] += 1
+    worst = moments.units_of(reports, 50.0, 4.0, limit)
+    assert stretched <= worst[1] + 4.0 * limit / math.sqrt(count)
+
+
+def test_members_that_differ_widen_the_units():
+    """Where each member has one class, the medians alone are the majority's."""
+    members = np.random.default_rng(0).normal(0.0, 1.0, (50, 50))
+    members[:5] = 10.0 + 3.0 * members[:5]
+    reports, limit = reports_of(members, 0.0, 1.0)
+    location, scale = moments.units_of(reports, 0.0, 1.0, limit)
+    assert limit == 2.5 and 0.2 < location < 0.3 and 1.15 < scale < 1.3 < members.std()
+    huge = moments.report_of(np.array([1.7e308, -1.7e308]), 0.0, 1e-300, limit)
+    assert huge == moments.worst_report() == moments.report_of(np.array([9.0, -9.0]), 0.0, 1.0, limit)
 
 
 # --- what members may report ---------------------------------------------------------------------------
@@ -410,7 +457,7 @@ def error(**more):
 
 @pytest.mark.parametrize("report", ["rows", "mean", "spread", "start"])
 def test_one_simulated_liar_spoils_everything_or_is_refused_by_name(report):
-    """Or has one vote of many: where units are medians, there are no squares to lie about."""
+    """Or has one vote of many: where units come of votes, there are no squares to lie about."""
     start = "ml" if report == "start" else "uniform"
     lie = pb.Attack("honest", fraction=0.05, report=report)
     calm = error(start=start)
@@ -433,9 +480,9 @@ def test_lies_within_the_bounds_do_little(start, monkeypatch):
     lie = pb.Attack("honest", fraction=0.1, report="all", allowed=True)
     run = pb.simulate(*CANCER, start=start, robust="clip", attack=lie, **settings)
     assert run.summary()["test_error"] <= honest.summary()["test_error"] + 0.02
-    assert (run.schema.location >= honest.schema.location).all()
-    assert (run.schema.location > honest.schema.location).mean() > 0.9  # so it is a lie
-    assert (run.schema.location < honest.schema.location + honest.schema.scale).all()
+    assert (run.schema.scale > honest.schema.scale).mean() > 0.9  # so it is a lie
+    assert (run.schema.scale < 1.6 * honest.schema.scale).all()
+    assert (np.abs(run.schema.location - honest.schema.location) < 0.5 * honest.schema.scale).all()
     allowed = Liars.more_rows
     monkeypatch.setattr(Liars, "more_rows", lambda self, rows, most: allowed(self, rows, most) + 1.0)
     with pytest.raises(FalseReport, match="a member counts for at most 80"):  # and any larger one is refused

@@ -2,7 +2,7 @@
 
     R, M_j, D_j   the median over members of their rows, of their means of column j, and of their root mean squares of
                   x − M_j (of those where it is not 0); every member has one vote (see `medians`)
-    units         column j has the location M_j and the scale D_j: no sum of values is asked for
+    units         of column j come of M_j, D_j and one report of each member (see `moments`): nobody sums up values
     rows          a member counts for at most 4 R rows; rows of one with more weigh less
     start         YᵀΦ of a member is that of rows with its weight, whose values are held within ±2.5
 
@@ -65,7 +65,7 @@ def deviation_of(values: np.ndarray, middle: float) -> float:
 
 @dataclass(frozen=True)
 class MemberBounds:
-    """What was agreed on by medians."""
+    """What was agreed on by votes."""
 
     rows: int
     """The most rows that a member counts for."""
@@ -73,9 +73,9 @@ class MemberBounds:
     """Location and scale of each continuous column of which anybody has a value; a scale of 0: it is constant."""
 
     @classmethod
-    def of(cls, rows: float, middles: Mapping[str, float], deviations: Mapping[str, float]) -> MemberBounds:
-        """From R, the M_j, and the D_j of columns that are not constant at everybody."""
-        units = {name: (middle, deviations.get(name, 0.0)) for name, middle in middles.items()}
+    def of(cls, rows: float, locations: Mapping[str, float], scales: Mapping[str, float]) -> MemberBounds:
+        """From R, the locations, and the scales of columns that are not constant at everybody."""
+        units = {name: (location, scales.get(name, 0.0)) for name, location in locations.items()}
         return cls(max(1, math.floor(min(MOST_ROWS * rows, LARGEST))), units)
 
     def counted(self, rows: int) -> int:
@@ -111,10 +111,10 @@ class MemberBounds:
             )
 
     def check_total(self, name: str, total: float) -> None:
-        """Refuse Σx of a column: units come of medians, and nobody asked for it."""
+        """Refuse Σx of a column: units come of votes, and nobody asked for it."""
         if total != 0.0:
             raise FalseReport(
-                f"a sum of {total:.4g} over {name!r:.80}; expected none, since medians give its units"
+                f"a sum of {total:.4g} over {name!r:.80}; expected none, since votes give its units"
             )
 
 

@@ -108,8 +108,8 @@ def simulate(
                     can learn about one row; None: no noise. With a `schema`, its units are used as declared
     robust          the defence against false messages: None, "clip" (a neighbour moves a peer by at most a typical
                     distance) or "guard" (clip, and links to neighbours whose models fail on a peer's own rows are cut);
-                    for the strategies exact and crc. Units are then medians over peers, and no peer counts for more
-                    than four times the median of rows. See `combining`, `guard` and `member_bounds`
+                    for the strategies exact and crc. Units then come from votes, and no peer counts for more than
+                    four times the median of rows. See `combining`, `guard`, `moments` and `member_bounds`
     attack          peers that lie: an `Attack`, its kind ("flip"), or a table of its fields. Errors, references and the
                     history are then those of the honest peers and their rows. Before the first round attackers are
                     honest, unless the attack has a `report`; robust peers refuse impossible ones with a `FalseReport`

@@ -1,15 +1,17 @@
-"""Medians of what members have, by signed ballots that are collected along the tree: bounds that no liar can move far.
+"""Units and bounds that no liar can move far, from signed ballots that are collected along the tree.
 
     middle 1–4      rows of each member, and its mean of each continuous column
     deviation 1–4   root mean square of x − M of each column, of members where it is not 0
+    moments         what each member reports of a column beside these medians, in one digit
 
 A ballot is signed by its member, so that whoever passes it on can neither change it nor vote for others; a member votes
-for a digit of a number only if it voted for the digits before. See `peerbayes.medians` for the search, and
-`peerbayes.member_bounds` for what the medians are good for.
+for a digit of a number only if it voted for the digits before. See `peerbayes.medians` for the search,
+`peerbayes.moments` for the reports, and `peerbayes.member_bounds` for what they are good for.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ import numpy as np
 from peerbayes.errors import FalseReport
 from peerbayes.medians import DIGITS, WIDTH, Search, key_of
 from peerbayes.member_bounds import MemberBounds, deviation_of, mean_of
+from peerbayes.moments import limit_of, report_of, units_of
 from peerbayes.peers.errors import RefusedMessage
 from peerbayes.peers.mask_keys import Vouch, Vouched
 from peerbayes.peers.masks import packed
@@ -109,7 +112,7 @@ class Voter:
 
 @dataclass
 class Pass:
-    """One digit of all medians."""
+    """One digit of every member on each column: of all medians, or a report."""
 
     voter: Voter
     phase: str
@@ -140,7 +143,44 @@ async def agreed_bounds(
     of_rows = middles.pop(ROWS, float(rows))
     apart = {name: deviation_of(present, middles[name]) for name, present in there.items() if name in middles}
     keys = {name: key_of(deviation) for name, deviation in apart.items() if deviation > 0.0}
-    return MemberBounds.of(of_rows, middles, await _medians("deviation", keys, voter, total))
+    deviations = await _medians("deviation", keys, voter, total)
+    units = await _units(there, middles, deviations, voter, total)
+    return MemberBounds.of(of_rows, *units)
+
+
+async def _units(
+    values: Mapping[str, np.ndarray],
+    middles: Mapping[str, float],
+    deviations: Mapping[str, float],
+    voter: Voter,
+    total: Total,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the location of each column, and the scale of those that vary, from everybody's reports."""
+    limit = limit_of(len(voter.roster.members))
+    varying = {
+        name: apart for name, apart in deviations.items() if 0.0 < apart < math.inf and name in middles
+    }
+    own = {
+        name: report_of(values[name], middles[name], deviation, limit)
+        for name, deviation in varying.items()
+        if name in values
+    }
+    current = Pass(voter, "moments", members_behind(voter.name, voter.roster))
+    reports = (await _collected(current, own, total)).counted()
+    units = {
+        name: units_of(reports[name], middles[name], deviation, limit)
+        for name, deviation in varying.items()
+        if name in reports
+    }
+    locations = {name: location for name, (location, _) in units.items()}
+    return {**middles, **locations}, {name: scale for name, (_, scale) in units.items()}
+
+
+async def _collected(current: Pass, digits: Digits, total: Total) -> Ballots:
+    """Return everybody's ballots of a pass, from this member's digits."""
+    phase = Phase(current.phase, Ballots.parse, lambda part: len(part.held), current.check)
+    union: Ballots = await total(phase, current.voter.ballot(current.phase, digits))
+    return union
 
 
 async def _medians(what: str, keys: Mapping[str, int], voter: Voter, total: Total) -> dict[str, float]:
@@ -160,9 +200,7 @@ async def _medians(what: str, keys: Mapping[str, int], voter: Voter, total: Tota
             if (step == 1 or name in searches)
             and (digit := searches.get(name, Search()).vote(key)) is not None
         }
-        union = await total(
-            Phase(phase, Ballots.parse, lambda part: len(part.held), current.check), voter.ballot(phase, own)
-        )
+        union = await _collected(current, own, total)
         counts = union.counted()
         ballots = {member: union.votes(member) for member in union.held}
         names = counts if step == 1 else searches

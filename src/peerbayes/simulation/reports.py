@@ -1,12 +1,13 @@
 """What simulated peers report before the first round, some of them falsely, and what is made of it.
 
-Rows, Σx and Σ(x − mean)² of each peer are added up as real peers add them. With `robust`, units are medians by vote,
-each peer keeps to the bounds that the votes of all give, and what an honest peer hears from a liar is held to them.
+Rows, Σx and Σ(x − mean)² of each peer are added up as real peers add them. With `robust`, units come of votes, each
+peer keeps to the bounds that the votes of all give, and what an honest peer hears from a liar is held to them.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from peerbayes import false_reports
 from peerbayes.columns import with_units
 from peerbayes.medians import lower_median
 from peerbayes.member_bounds import MemberBounds, StatisticsBounds, deviation_of, mean_of
+from peerbayes.moments import limit_of, report_of, units_of, worst_report
 from peerbayes.schema import Schema
 from peerbayes.simulation.liars import Liars
 from peerbayes.tables import Table
@@ -86,7 +88,7 @@ def _columns(schema: Schema, table: Table, sizes: np.ndarray) -> dict[str, list[
 
 
 def _voted(columns: dict[str, list[np.ndarray]], sizes: np.ndarray, liars: Liars) -> MemberBounds:
-    """Return what members may report, by the medians that their votes would find."""
+    """Return what members may report, from medians by vote and everybody's reports beside them."""
     lying = liars.who if liars.report is not None else liars.who[:0]
     votes, fair = [FARTHEST] * lying.size, np.setdiff1d(np.arange(sizes.size), lying).tolist()
     middles, deviations = {}, {}
@@ -98,6 +100,15 @@ def _voted(columns: dict[str, list[np.ndarray]], sizes: np.ndarray, liars: Liars
             if varying := [deviation for deviation in apart if deviation > 0.0]:
                 deviations[name] = lower_median([*varying, *votes])
     rows = lower_median([*sizes[fair].astype(np.float64).tolist(), *votes])
+    limit = limit_of(sizes.size)
+    for name, deviation in deviations.items():
+        said = Counter(
+            report_of(columns[name][peer], middles[name], deviation, limit)
+            for peer in fair
+            if columns[name][peer].size
+        )
+        said[worst_report()] += lying.size
+        middles[name], deviations[name] = units_of(said, middles[name], deviation, limit)
     return MemberBounds.of(rows, middles, deviations)
 
 
