@@ -662,7 +662,7 @@ def test_a_folder_restored_as_a_whole_is_noticed_by_its_neighbours_before_it_say
     refuse_broken(peers.home.state_path, peers.home.audit_path)
     with pytest.raises(NeedsPerson, match="brought back from a backup") as stopped:
         asyncio.run(peers.run(3))
-    assert "Go on with the folder that is farthest on" in str(stopped.value)
+    assert "Continue with the folder that is farthest along" in str(stopped.value)
     assert peers.left == left
     assert refusals(peers, "p1") | refusals(peers, "p2") <= {("p0", "restored"), ("p0", "two copies")}
     assert refusals(peers, "p1") | refusals(peers, "p2")

@@ -199,7 +199,7 @@ def test_each_change_is_the_next_version():
         (lambda roster: roster.with_member(member("a"), ()), "'a' is in the roster twice"),
         (lambda roster: roster.with_member(member("e"), ["x"]), "'x' is no member"),
         (lambda roster: roster.with_member(member("e"), ["e"]), "to itself"),
-        (lambda roster: roster.with_member(member("e"), ["a", "a"]), "there twice"),
+        (lambda roster: roster.with_member(member("e"), ["a", "a"]), "occurs twice"),
         (lambda roster: roster.with_revoked("x"), "'x' is no member"),
         (lambda roster: roster.with_revoked("a").with_revoked("a"), "twice"),
         (lambda roster: roster.without("a").with_member(member("a"), ()), "was revoked"),

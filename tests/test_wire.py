@@ -220,10 +220,16 @@ def test_each_field_of_a_request_is_checked(changes, reason):
 
 def test_what_is_signed_names_the_run_the_round_and_the_message():
     """And what it is: no statement passes for another, or for any other signature of a peer."""
-    usual = {"run": "0" * 64, "turn": 1, "digest": bytes(32)}
+    usual = {"run": "0" * 64, "round_index": 1, "digest": bytes(32)}
     statements = {
         wire.statement(**usual | other)
-        for other in ({}, {"run": "1" * 64}, {"turn": 2}, {"digest": bytes(31) + b"1"}, {"turn": 11})
+        for other in (
+            {},
+            {"run": "1" * 64},
+            {"round_index": 2},
+            {"digest": bytes(31) + b"1"},
+            {"round_index": 11},
+        )
     }
     assert len(statements) == 5 and all(each.startswith(b"peerbayes statement\n") for each in statements)
     said = wire.Said("b", 1, bytes(32), b"")
