@@ -68,7 +68,7 @@ class Column:
         return not self.categories and self.count == 0
 
     def codes(self, values: np.ndarray) -> np.ndarray:
-        """Return the category index of each value, −1 where it is missing or unknown: [n] -> [n].
+        """Return the category index of each of the `values`, −1 where it is missing or unknown: [n] -> [n].
 
         Text where the categories are numbers, or the other way round, is a mistake and not an unknown category.
         """
@@ -117,7 +117,7 @@ class Column:
             )
 
     def numbers(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of a continuous column as float64 in its own units, NaN where missing: [n] -> [n]."""
+        """Return the `values` of a continuous column as float64 in its own units, NaN where missing: [n] -> [n]."""
         if self.categories:
             codes = self.codes(values)
             return np.where(codes < 0, np.nan, codes)
