@@ -74,7 +74,9 @@ class Dealt:
         return unassigned_rows(self.table, self.codes, self.row_indices, self.schema.classes)
 
 
-def draw_network(topology: Any, nodes: int, seed: int, change_every: int | None = None) -> topologies.Schedule:
+def draw_network(
+    topology: Any, nodes: int, seed: int, change_every: int | None = None
+) -> topologies.Schedule:
     """Return the network without absences."""
     rng = np.random.default_rng([seed, LINKS_STREAM])
     with about("topology", "nodes", "change_every"):
