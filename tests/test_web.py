@@ -406,16 +406,16 @@ def test_a_message_is_encoded_once_and_a_slow_viewer_is_told_to_load_anew(simula
         with contextlib.ExitStack() as stack:
             viewers = [stack.enter_context(feed.viewer()) for _ in range(20)]
             slow = viewers[0]
-            await feed.seen()
+            await feed.snapshot()
             got = [await viewer.next() for viewer in viewers[1:]]
             assert len(encoded) == 1 and all(message is encoded[0] for message in got)
             simulated.round()
-            await feed.seen()
+            await feed.snapshot()
             assert b"event: update" in await viewers[1].next()
             late = await slow.next()
             assert b"event: reload" in late and b'"version":2' in late
             simulated.round()
-            await feed.seen()
+            await feed.snapshot()
             assert b"event: update" in await slow.next()  # it has caught up
             feed.stop()
             assert [await viewer.next() for viewer in viewers] == [None] * 20

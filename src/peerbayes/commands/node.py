@@ -212,7 +212,7 @@ def _privacy_text(privacy: dict[str, Any]) -> str:
     return (
         f"private: epsilon {privacy['spent']:.4g} of {privacy['epsilon']:g} spent (delta {privacy['delta']:g}), "
         f"{privacy['rounds']} rounds released"
-        + (f"; {before:.4g} including other runs on these rows" if before is not None else "")
+        + (f"; {before:.4g} with other runs on these rows" if before is not None else "")
     )
 
 
