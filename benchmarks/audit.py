@@ -49,7 +49,7 @@ def private(
 
 def covariance(answers: PrivateRows) -> np.ndarray:
     """Of the noise in a class: [K, K]."""
-    back = answers.scheme.mechanism.coordinates.back(np.eye(answers.held.family.size))
+    back = answers.scheme.mechanism.coordinates.back(np.eye(answers.local_rows.family.size))
     return answers.scheme.sigma**2 * back.T @ back
 
 
