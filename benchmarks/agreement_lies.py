@@ -16,7 +16,7 @@ import numpy as np
 
 import peerbayes as pb
 from peerbayes.errors import FalseReport
-from peerbayes.experiments.prepared import prepared
+from peerbayes.experiments.cells import prepared
 
 HELD, COST = ("adult", "pulsar"), 0.02
 STARTS = ("uniform", "marginal", "ml")

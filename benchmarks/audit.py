@@ -22,16 +22,17 @@ import measuring  # noqa: F401  one thread
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes import layouts, topologies
-from peerbayes.audit.belonging import auc_bound, membership
-from peerbayes.audit.observing import observe
+from peerbayes import network
+from peerbayes.audit.membership_inference import auc_bound, membership
+from peerbayes.audit.observation import observe
 from peerbayes.audit.reconstruction import reconstruct
-from peerbayes.experiments.prepared import prepared
-from peerbayes.families import NaiveBayes, Rows
-from peerbayes.holdings import Holdings
+from peerbayes.experiments.cells import prepared
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.model import layout
+from peerbayes.model.families import NaiveBayes, Rows
+from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.scheme import scheme
-from peerbayes.privacy.simulated import PrivateRows
-from peerbayes.privacy.terms import Privacy
+from peerbayes.simulation.private import PrivateRows
 
 PEERS, ROUNDS, POPULATION = 10, 64, 8000
 PASSIVE, ACTIVE, MEMBERS = (1, 2, 3, 5, 10, 20, 50), (10, 50, 320), (2, 5, 10, 50, 320, 1000)
@@ -57,7 +58,7 @@ def watched(name: str, rows: int, seed: int, strategy: str = "crc"):
     """A leaf of a tree, with so many rows, as its neighbour meets it."""
     data = prepared(name)
     (X, y), _ = data.split(PEERS * rows, seed)
-    links = topologies.adjacency("tree", PEERS, np.random.default_rng(seed))
+    links = network.adjacency("tree", PEERS, np.random.default_rng(seed))
     leaf = int(np.flatnonzero(np.diff(links.indptr) == 1)[0])
     return observe(
         X, y, peer=leaf, schema=data.schema, nodes=PEERS, rows_per_node=rows, topology=links, strategy=strategy,
@@ -100,7 +101,7 @@ def members(name: str, trials: int) -> None:
     (X, y), _ = data.split(POPULATION, 0)
     rows, labels = data.schema.encode(X), data.schema.encode_labels(y)
     classes = len(data.schema.classes)
-    family = layouts.calibrated("naive-bayes", data.schema, False, float(len(y)))
+    family = layout.calibrated("naive-bayes", data.schema, False, float(len(y)))
     cells = []
     for held in MEMBERS:
         found = membership(family, rows, labels, classes, held, trials=trials)

@@ -14,9 +14,9 @@ import warnings
 import numpy as np
 import pandas as pd
 
-from peerbayes.estimators import TAN, MixedNB
-from peerbayes.families import BayesNet, Rows
-from peerbayes.holdings import Holdings
+from peerbayes.estimators.classifiers import TAN, MixedNB
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.model.families import BayesNet, Rows
 
 
 def discrete_table(rows: int, columns: int, categories: int = 4) -> tuple[pd.DataFrame, np.ndarray]:

@@ -24,7 +24,7 @@ import agreement_lies
 import numpy as np
 
 import peerbayes as pb
-from peerbayes.experiments.prepared import prepared
+from peerbayes.experiments.cells import prepared
 
 RULES = {"mean": None, "clip": "clip", "guard": "guard"}
 ATTACKS = (

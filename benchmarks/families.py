@@ -23,8 +23,8 @@ import numpy as np
 from peerbayes.experiments.cells import Cell, compute
 from peerbayes.experiments.document import uncommitted
 from peerbayes.experiments.engines import LocalEngine
-from peerbayes.experiments.store import Store
-from peerbayes.versions import code_version
+from peerbayes.experiments.sweep import Store
+from peerbayes.simulation.result import code_version
 
 DATASETS = (
     "skin", "pulsar", "bank", "default", "soft", "adult", "smartgrid", "smoking", "secondary:gaps", "letter", "run",

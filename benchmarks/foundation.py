@@ -19,9 +19,9 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 
 import peerbayes as pb
-from peerbayes import passes
-from peerbayes.families import NaiveBayes
-from peerbayes.tables import Table
+from peerbayes.data.table import Table
+from peerbayes.model import passes
+from peerbayes.model.families import NaiveBayes
 
 COLUMNS, CLASSES, VALUES, ITERATIONS = 20, 10, 8, 64
 

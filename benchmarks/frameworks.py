@@ -88,13 +88,13 @@ def zeros() -> list[np.ndarray]:
 
 def rounds_at_home() -> dict[str, float]:
     """Seconds a round of 500 peers, side by side."""
-    from peerbayes import topologies
-    from peerbayes.core import one_hot
-    from peerbayes.families import NaiveBayes, Rows
-    from peerbayes.fused import FusedPeers
-    from peerbayes.places import Place
-    from peerbayes.rounds import Broadcast, Faults
-    from peerbayes.strategies import CRC
+    from peerbayes import network as topologies
+    from peerbayes.learning.strategies import CRC
+    from peerbayes.model.core import one_hot
+    from peerbayes.model.devices import Place
+    from peerbayes.model.families import NaiveBayes, Rows
+    from peerbayes.model.kernels.peers import FusedPeers
+    from peerbayes.simulation.rounds import Broadcast, Faults
 
     values, labels = data(PEERS)
     rng = np.random.default_rng(1)

@@ -16,12 +16,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from peerbayes import core, topologies
-from peerbayes.families import NaiveBayes, Rows
-from peerbayes.fused_gpu import FusedPeers
-from peerbayes.places import Place
-from peerbayes.rounds import Broadcast, Faults
-from peerbayes.strategies import CRC, Exact
+from peerbayes import network as topologies
+from peerbayes.learning.strategies import CRC, Exact
+from peerbayes.model import core
+from peerbayes.model.devices import Place
+from peerbayes.model.families import NaiveBayes, Rows
+from peerbayes.model.kernels.peers_gpu import FusedPeers
+from peerbayes.simulation.rounds import Broadcast, Faults
 
 ROWS, COLUMNS, CLASSES, LIMIT = 50, 16, 26, 25.0
 FAMILY = NaiveBayes(continuous=COLUMNS, variance_floor=0.05, count_floor=1e-4)

@@ -18,13 +18,13 @@ import measuring
 import numpy as np
 import pandas as pd
 
-from peerbayes.peers import service
-from peerbayes.peers.facts import Facts
-from peerbayes.peers.hold_out import held_out
-from peerbayes.peers.home import Home
-from peerbayes.peers.loopback import Loopback
-from peerbayes.peers.private import agree_privately
-from peerbayes.peers.terms import Privacy, Terms
+from peerbayes.peer import service
+from peerbayes.peer.agreement.column_facts import Facts
+from peerbayes.peer.agreement.private_agreement import agree_privately
+from peerbayes.peer.agreement.terms import Privacy, Terms
+from peerbayes.peer.learning.held_out import held_out
+from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.state.folder import Home
 from peerbayes.privacy import accounting
 
 SHARE, ROUNDS, DELTA = 0.2, 16, 1e-5

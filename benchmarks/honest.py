@@ -13,9 +13,8 @@ import measuring  # noqa: F401  one thread
 import numpy as np
 
 import peerbayes as pb
-from peerbayes.experiments import tables
-from peerbayes.experiments.cells import Cell
-from peerbayes.experiments.prepared import TooFewRows, prepared
+from peerbayes.experiments import paper_tables
+from peerbayes.experiments.cells import Cell, TooFewRows, prepared
 
 
 def refused(cell: Cell) -> tuple[float, dict[str, int]]:
@@ -37,7 +36,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("datasets", nargs="*", default=["adult", "letter", "pulsar"])
-    parser.add_argument("--tables", default=",".join(number.lstrip("0") for number in tables.GAP_TABLES))
+    parser.add_argument(
+        "--tables", default=",".join(number.lstrip("0") for number in paper_tables.GAP_TABLES)
+    )
     parser.add_argument("--strategies", default="crc,exact")
     given = parser.parse_args()
     if "PEERBAYES_DATA" not in os.environ:
@@ -45,7 +46,7 @@ def main() -> int:
         return 2
     cells: dict[Cell, str] = {}
     for number in given.tables.split(","):
-        table = tables.table(number)
+        table = paper_tables.table(number)
         for column in table.columns:
             for dataset in given.datasets:
                 for strategy in given.strategies.split(","):

@@ -21,8 +21,8 @@ from paper_network import rows_of
 from scipy.optimize import brentq
 
 import peerbayes as pb
-from peerbayes import topologies
-from peerbayes.peers.masks import Group, Masker, new_key, public_key, summed
+from peerbayes import network as topologies
+from peerbayes.peer.learning.masks import Group, Masker, new_key, public_key, summed
 
 SIZES = {"letter": (26, 33), "mnist": (10, 1025)}  # classes, features
 LIMIT_MS, MEMBERS = 0.5, 5

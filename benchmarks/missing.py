@@ -21,8 +21,8 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
 
-from peerbayes.estimators import QDA, TAN
-from peerbayes.experiments.prepared import Prepared, prepared
+from peerbayes.estimators.classifiers import QDA, TAN
+from peerbayes.experiments.cells import Prepared, prepared
 
 DATASETS = (
     "skin", "pulsar", "bank", "default", "soft", "adult", "smartgrid", "smoking", "secondary", "letter", "run",

@@ -23,12 +23,12 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 import pandas as pd
 
-from peerbayes.peers import wire
-from peerbayes.peers.home import Home
-from peerbayes.peers.loopback import Loopback
-from peerbayes.peers.store import Store
-from peerbayes.peers.terms import Terms
-from peerbayes.peers.transport import Grpc, Unreachable
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.transport import Grpc, Unreachable
+from peerbayes.peer.state.folder import Home
+from peerbayes.peer.state.store import Store
 
 PEERS, ROUNDS = 8, 100
 LIMITS = {100_000: 20.0, 1_000_000: 100.0}  # milliseconds a round, at most
@@ -137,8 +137,8 @@ async def bare(folder: Path, size: int) -> float:
 
 def letter() -> bool:
     """Fifty peers of fifty rows, a random tree, 64 rounds: minutes, and memory of each process."""
-    from peerbayes import topologies
-    from peerbayes.datasets import load
+    from peerbayes import network as topologies
+    from peerbayes.data.datasets import load
 
     data = load("letter", paper=True)
     rng = np.random.default_rng(0)

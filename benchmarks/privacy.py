@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 import peerbayes as pb
-from peerbayes.experiments.prepared import prepared
+from peerbayes.experiments.cells import prepared
 
 # dataset, rows of each peer, ε, limit, further terms, network, start
 CELLS = (

@@ -17,8 +17,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 import numpy as np
 
-from peerbayes import relay, topologies
+from peerbayes import network
 from peerbayes.experiments.cells import Cell, compute
+from peerbayes.learning import relay
 
 RULES = {"any growth": 0.0, "half the highest": 0.5, "never": 9.0}
 DRIFTS = ("drift-x", "drift-y", "drift-xy")
@@ -40,7 +41,7 @@ def by_rule(dataset: str, seed: int, topology: str, partition: str) -> list[floa
 
 
 def by_distance(dataset: str, seed: int, nodes: int) -> list[float]:
-    links = topologies.schedule("tree", nodes, np.random.default_rng([seed, 1])).at(1)
+    links = network.schedule("tree", nodes, np.random.default_rng([seed, 1])).at(1)
     gaps = [gap(Cell(dataset, seed, strategy, nodes=nodes)) for strategy in ("exact", "relay")]
     return [relay.spanning_tree(links).mean_distance, *gaps]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from peerbayes import Run, report, simulate
-from peerbayes.report.layout import positions
-from peerbayes.topologies import adjacency, pairs
+from peerbayes.network import adjacency, pairs
+from peerbayes.report.network_figure import positions
 
 LARGEST, SLOWEST = 8.0, 10.0  # megabytes and seconds of 64 rounds x 320 peers
 LAID_OUT = 3.0  # seconds for the places of 10,000 peers

@@ -23,9 +23,9 @@ import numpy as np
 import ray
 
 import peerbayes as pb
-from peerbayes.runs import COLUMNS as FIGURES
-from peerbayes.shards import simulate_shards
-from peerbayes.shards.engines import cluster
+from peerbayes.simulation.result import COLUMNS as FIGURES
+from peerbayes.simulation.sharded import simulate_shards
+from peerbayes.simulation.sharded.workers import cluster
 
 ROWS, COLUMNS, CLASSES, ROUNDS, SHARDS, TURNS = 5, 4, 3, 64, 2, 2
 

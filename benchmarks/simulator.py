@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from peerbayes import core
-from peerbayes.families import NaiveBayes, Rows
-from peerbayes.fused import FusedPeers
+from peerbayes.model import core
+from peerbayes.model.families import NaiveBayes, Rows
+from peerbayes.model.kernels.peers import FusedPeers
 
 ROWS = 50  # of each peer
 FEW = 500  # peers

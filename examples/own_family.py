@@ -11,10 +11,10 @@ from array_api_compat import array_namespace, device
 from sklearn.datasets import load_digits
 
 import peerbayes as pb
-from peerbayes.classifier import GenerativeClassifier
-from peerbayes.estimators import ESTIMATOR_OF
-from peerbayes.families import FAMILIES
-from peerbayes.families.base import LOG_2PI, MEAN_LIMIT, Family
+from peerbayes.estimators.classifiers import ESTIMATOR_OF
+from peerbayes.estimators.generative import GenerativeClassifier
+from peerbayes.model.families import FAMILIES
+from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, Family
 
 
 @dataclass(frozen=True, kw_only=True)

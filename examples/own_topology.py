@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from sklearn.datasets import load_digits
 
 import peerbayes as pb
-from peerbayes import topologies
+from peerbayes import network
 
 TOWN = 10
 
@@ -36,13 +36,13 @@ rows = np.random.default_rng(0).permutation(len(y))[:800]
 rows = rows[np.argsort(y[rows], kind="stable")]  # the first town sees small digits, the second large ones
 rng = np.random.default_rng(1)
 parts = [part for town in np.split(rows, 2) for part in np.array_split(rng.permutation(town), TOWN)]
-gap = topologies.spectral_gap(topologies.metropolis(road.open))
+gap = network.spectral_gap(network.metropolis(road.open))
 print(
-    f"Two towns of {TOWN}; with the road open {topologies.diameter(road.open)} steps apart, spectral gap {gap:.3f}\n"
+    f"Two towns of {TOWN}; with the road open {network.diameter(road.open)} steps apart, spectral gap {gap:.3f}\n"
 )
 
 for what, topology, faults in (
-    ("the road always open", topologies.Static(road.open), {}),
+    ("the road always open", network.Static(road.open), {}),
     ("open every fourth round", road, {}),
     ("and every tenth message lost", road, {"message_loss": 0.1}),
     ("and every tenth peer away", road, {"peers_down": 0.1}),

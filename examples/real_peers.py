@@ -14,8 +14,8 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 import peerbayes as pb
-from peerbayes.peers.loopback import Loopback
-from peerbayes.peers.terms import Limits, Terms
+from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.loopback import Loopback
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="peerbayes-"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from peerbayes.cli import app
+from peerbayes.cli.app import app
 
 HANG = 900.0  # seconds: what takes longer hangs, also on a machine with much else to do
 

@@ -10,16 +10,18 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from peerbayes.peers import tls
+from peerbayes.peer.protocol import connections
 
-os.environ[tls.VARIABLE] = tls.NO_TLS_1_2  # read when gRPC is imported, which tests do before peerbayes does
+os.environ[connections.VARIABLE] = (
+    connections.NO_TLS_1_2
+)  # read when gRPC is imported, which tests do before peerbayes does
 
 import numpy as np
 import pytest
 from browsing import browser, open_page  # noqa: F401  (fixtures)
 from hypothesis import HealthCheck, settings
 
-from peerbayes.families import BayesNet, Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.model.families import BayesNet, Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 
 # A shell ignores Ctrl-C in what it starts in the background, and so would all processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import msgspec
 
-from peerbayes.cli import app
-from peerbayes.peers.agreeing import Agreeing
-from peerbayes.peers.medians import Ballots
-from peerbayes.peers.pooling import Integers
-from peerbayes.peers.summary import Summary, Sums
+from peerbayes.cli.app import app
+from peerbayes.peer.agreement.pooling import Integers
+from peerbayes.peer.agreement.runner import Agreeing
+from peerbayes.peer.agreement.summary import Summary, Sums
+from peerbayes.peer.agreement.votes import Ballots
 
 
 def more_rows(own: Summary) -> Summary:

@@ -26,18 +26,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from peerbayes.layouts import STRUCTURES, known
-from peerbayes.peers.facts import Facts
-from peerbayes.peers.home import Home, Settings
-from peerbayes.peers.loopback import Loopback
-from peerbayes.peers.pooling import Integers
-from peerbayes.peers.private import agree_privately
-from peerbayes.peers.service import tables_of
-from peerbayes.peers.terms import PROTECTED, Limits, Privacy, Robust, Terms
+from peerbayes.learning.secure_sums import SUMMING
+from peerbayes.model.layout import STRUCTURES, known
+from peerbayes.peer.agreement.column_facts import Facts
+from peerbayes.peer.agreement.pooling import Integers
+from peerbayes.peer.agreement.private_agreement import agree_privately
+from peerbayes.peer.agreement.terms import PROTECTED, Limits, Privacy, Robust, Terms
+from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.service import tables_of
+from peerbayes.peer.state.folder import Home, Settings
 from peerbayes.privacy import units as units_module
 from peerbayes.privacy.mechanism import Mechanism
 from peerbayes.privacy.units import Units
-from peerbayes.secure_sums import SUMMING
 
 PEERS = 5  # all linked: edge noise and masks need three neighbours each
 LINKS = tuple((a, b) for b in range(PEERS) for a in range(b))

@@ -9,19 +9,19 @@ import msgspec
 import pandas as pd
 from commands import HANG
 
-from peerbayes.peers import wire
-from peerbayes.peers.audit import AuditLog
-from peerbayes.peers.calls import METHOD
-from peerbayes.peers.home import Home
-from peerbayes.peers.journal import Journal
-from peerbayes.peers.loopback import Loopback
-from peerbayes.peers.node import Node
-from peerbayes.peers.service import tables_of
-from peerbayes.peers.standing import Membership
-from peerbayes.peers.store import Store
-from peerbayes.peers.terms import Limits, Terms
-from peerbayes.peers.transport import Grpc
-from peerbayes.peers.wire import Reply, Request
+from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.node import Node
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.calls import METHOD
+from peerbayes.peer.protocol.session import Membership
+from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.wire import Reply, Request
+from peerbayes.peer.service import tables_of
+from peerbayes.peer.state.audit_log import AuditLog
+from peerbayes.peer.state.folder import Home
+from peerbayes.peer.state.store import Store
+from peerbayes.peer.status import Journal
 
 LINE, TRIANGLE = ((0, 1), (1, 2)), ((0, 1), (1, 2), (0, 2))
 PATIENT = Limits(deadline=3600.0)

@@ -6,10 +6,10 @@ An area is a file tools/mutants/AREA.toml. It lists mutants: a file, a text that
 by, and the tests that should fail then (`tests` at the top of the file where a mutant names none):
 
     [[mutant]]
-    file = "src/peerbayes/strategies.py"
+    file = "src/peerbayes/learning/strategies.py"
     old = "self.rounds // 8"
     new = "self.rounds // 4"
-    tests = ["tests/test_strategies.py"]
+    tests = ["tests/learning/test_strategies.py"]
     equivalent = "why no test can tell the difference"      # only for a mutant that is expected to survive
 
 Each worker has a copy of the tree, and a process that has imported the libraries and runs tests in forks of itself. All

@@ -14,11 +14,12 @@ from typing import Any
 import typer
 from docstrings import arguments, table_of
 
-from peerbayes import config
-from peerbayes.cli import app
-from peerbayes.estimators import ESTIMATORS
-from peerbayes.peers import demands, facts, settings, terms
-from peerbayes.simulate import simulate
+from peerbayes.cli.app import app
+from peerbayes.estimators.classifiers import ESTIMATORS
+from peerbayes.peer.agreement import column_facts, terms
+from peerbayes.peer.state import peer_settings
+from peerbayes.simulation import config
+from peerbayes.simulation.run import simulate
 
 NAMES = {
     int: "whole number",
@@ -154,7 +155,7 @@ def privacy_table() -> str:
 
 def facts_table() -> str:
     """What [features.NAME] of agreement.toml may say, beside the kind."""
-    return _fields(facts.Facts, FACTS)
+    return _fields(column_facts.Facts, FACTS)
 
 
 def robust_table() -> str:
@@ -164,13 +165,17 @@ def robust_table() -> str:
 
 def require_table() -> str:
     """What [require] of peer.toml may say."""
-    rows = [(f"`{name}`", demand.check[1], demand.description) for name, demand in demands.DEMANDS.items()]
+    rows = [
+        (f"`{name}`", demand.check[1], demand.description) for name, demand in peer_settings.DEMANDS.items()
+    ]
     return table_of(rows, ("entry", "is", ""))
 
 
 def peer_table() -> str:
     """What peer.toml may say."""
-    return _fields(settings.Settings, {}).replace("| `listen` | text | needed |", "| `listen` | text | |")
+    return _fields(peer_settings.Settings, {}).replace(
+        "| `listen` | text | needed |", "| `listen` | text | |"
+    )
 
 
 def _fields(cls: Any, checks: dict[str, Any]) -> str:

@@ -21,8 +21,8 @@ from playwright.sync_api import sync_playwright
 from sklearn.datasets import load_digits, load_wine
 
 import peerbayes as pb
-from peerbayes.peers.loopback import Loopback
-from peerbayes.peers.terms import Limits, Terms
+from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.loopback import Loopback
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

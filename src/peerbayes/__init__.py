@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peerbayes import audit as audit
-    from peerbayes.attacks import Attack
-    from peerbayes.columns import Column
+    from peerbayes.data.column import Column
+    from peerbayes.data.schema import Schema
     from peerbayes.errors import (
         ConfigurationError,
         FalseReport,
@@ -25,35 +23,33 @@ if TYPE_CHECKING:
         StructureError,
         TopologyError,
     )
-    from peerbayes.estimators import KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
-    from peerbayes.priors import prior_knowledge
+    from peerbayes.estimators.classifiers import KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
+    from peerbayes.learning.robust.attacks import Attack
+    from peerbayes.model.statistics import Statistics, prior_knowledge
+    from peerbayes.privacy.accounting import Privacy
     from peerbayes.privacy.plan import plan
-    from peerbayes.privacy.terms import Privacy
-    from peerbayes.runs import Run
-    from peerbayes.schema import Schema
-    from peerbayes.simulate import simulate
-    from peerbayes.statistics import Statistics
+    from peerbayes.simulation.result import Run
+    from peerbayes.simulation.run import simulate
 
 __version__ = "0.1.0"
 
 # Where each public name lives. They are imported on first use: scikit-learn and pandas take a second and a hundred
 # megabytes, which a peer does not need.
 _HOMES = {
-    "attacks": ("Attack",),
-    "columns": ("Column",),
+    "learning.robust.attacks": ("Attack",),
+    "data.column": ("Column",),
     "errors": (
         "ConfigurationError", "FalseReport", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
         "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "StructureError",
         "TopologyError",
     ),
-    "estimators": ("KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
-    "priors": ("prior_knowledge",),
-    "privacy.plan": ("plan",),
-    "privacy.terms": ("Privacy",),
-    "runs": ("Run",),
-    "schema": ("Schema",),
-    "simulate": ("simulate",),
-    "statistics": ("Statistics",),
+    "estimators.classifiers": ("KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
+        "privacy.plan": ("plan",),
+    "privacy.accounting": ("Privacy",),
+    "simulation.result": ("Run",),
+    "data.schema": ("Schema",),
+    "simulation.run": ("simulate",),
+    "model.statistics": ("Statistics", "prior_knowledge"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -104,18 +100,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """`peerbayes.simulate` is the function, also once the module of that name was imported."""
-
-    @property
-    def simulate(self) -> Any:
-        return __getattr__("simulate")
-
-    @simulate.setter
-    def simulate(self, module: ModuleType) -> None:
-        """What importing the module would do."""
-
-
-sys.modules[__name__].__class__ = _Package

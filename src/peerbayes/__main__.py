@@ -1,5 +1,5 @@
 """`python -m peerbayes` is the command `peerbayes`."""
 
-from peerbayes.cli import app
+from peerbayes.cli.app import app
 
 app(prog_name="peerbayes")

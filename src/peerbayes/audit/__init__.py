@@ -13,17 +13,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peerbayes.audit.belonging import Membership, auc_bound, membership, tpr_bound
-    from peerbayes.audit.judgement import Exposure
-    from peerbayes.audit.observing import Observation, Recorder, Seen, again, observe, plain_residual, seen
+    from peerbayes.audit.membership_inference import Membership, auc_bound, membership, tpr_bound
+    from peerbayes.audit.observation import Observation, Recorder, Seen, again, observe, plain_residual, seen
     from peerbayes.audit.reconstruction import Reconstruction, reconstruct
+    from peerbayes.privacy.exposure import Exposure
 
 # The module of each name. They are imported on first use: a peer needs `Exposure`, but no optimiser.
 _HOMES = {
-    "judgement": ("Exposure",),
-    "belonging": ("Membership", "auc_bound", "membership", "tpr_bound"),
-    "observing": ("Observation", "Recorder", "Seen", "again", "observe", "plain_residual", "seen"),
-    "reconstruction": ("Reconstruction", "reconstruct"),
+    "privacy.exposure": ("Exposure",),
+    "audit.membership_inference": ("Membership", "auc_bound", "membership", "tpr_bound"),
+    "audit.observation": ("Observation", "Recorder", "Seen", "again", "observe", "plain_residual", "seen"),
+    "audit.reconstruction": ("Reconstruction", "reconstruct"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -48,7 +48,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'peerbayes.audit' has no attribute {name!r}")
-    return getattr(import_module(f"peerbayes.audit.{_HOME_OF[name]}"), name)
+    return getattr(import_module(f"peerbayes.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,18 +1,85 @@
-"""Reconstruct a peer's rows by the passive or the active attack, and count how many are right."""
+"""Rows reconstructed from what a neighbour hears, matched with the true ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
+from scipy.sparse import block_diag, csr_array, eye_array, hstack, vstack
 
-from peerbayes.audit.labelling import labelled
-from peerbayes.audit.listening import Equations, solved
-from peerbayes.audit.lying import Direction, Liar, random_direction
-from peerbayes.audit.matching import matched
-from peerbayes.audit.observing import Observation, seen
-from peerbayes.families import Family, NaiveBayes, Rows
-from peerbayes.strategies import Residual
+from peerbayes.audit.active import Direction, Liar, random_direction
+from peerbayes.audit.observation import Observation, seen
+from peerbayes.audit.passive import Equations, solved
+from peerbayes.learning.strategies import Residual
+from peerbayes.model.families import Family, NaiveBayes, Rows
+
+# --- match guesses to a peer's rows: every value must be right, and each guess counts for one row only
+
+# A continuous value counts as recovered within this many standard deviations.
+NEAR = 0.05
+
+
+def matched(guesses: Rows, truth: Rows) -> np.ndarray:
+    """Return the index of the guess matched to each true row, −1 where there is none: [g, …], [m, …] -> [m].
+
+    A guess matches a row where every continuous value is within 0.05 standard deviations and every discrete one is
+    right; a missing value must be missing in both. Guesses are assigned so that as many rows as possible have one.
+    """
+    agrees = _near(guesses, truth)  # [m, g]
+    row, guess = linear_sum_assignment(~agrees)
+    guess_index = np.full(len(truth.values), -1)
+    matches = agrees[row, guess]
+    guess_index[row[matches]] = guess[matches]
+    return guess_index
+
+
+def _near(guesses: Rows, truth: Rows) -> np.ndarray:
+    """Return whether guess g agrees with row m in every value: [m, g]."""
+    agrees = np.ones((len(truth.values), len(guesses.values)), dtype=bool)
+    for guess, true in zip(np.asarray(guesses.values).T, np.asarray(truth.values).T, strict=True):
+        absent = np.isnan(true)[:, None] & np.isnan(guess)[None, :]
+        agrees &= absent | (np.abs(true[:, None] - guess[None, :]) <= NEAR)
+    for guess, true in zip(np.asarray(guesses.codes).T, np.asarray(truth.codes).T, strict=True):
+        agrees &= np.maximum(true, -1)[:, None] == np.maximum(guess, -1)[None, :]
+    return agrees
+
+
+# --- labels of known rows from YᵀΦ: assign rows to classes so that the class sums agree
+
+# Seconds for the search. Sums of many rows with few features have too many solutions to separate in time.
+SECONDS = 10.0
+
+
+def labelled(features: np.ndarray, statistics: np.ndarray, seconds: float = SECONDS) -> np.ndarray | None:
+    """Return the class of each row: Φ [m, K], YᵀΦ [C, K] -> [m]; None where no solution was found in time.
+
+    Minimise the absolute error of Σ_i z_ic φ_i = S_c over integers z_ic ∈ {0, 1} with Σ_c z_ic = 1.
+    """
+    rows, classes = len(features), len(statistics)
+    size = features.shape[1]
+    scale = np.maximum(np.abs(features).max(axis=0), 1e-9)
+    equations = csr_array((features / scale).T)
+    sums = block_diag([equations] * classes, format="csr")  # z in the order of classes
+    slack = eye_array(classes * size, format="csr")
+    once = hstack([eye_array(rows, format="csr")] * classes, format="csr")
+    empty_block = csr_array((rows, 2 * classes * size))
+    constraints = LinearConstraint(
+        vstack([hstack([sums, slack, -slack]), hstack([once, empty_block])], format="csr"),
+        *(np.concatenate([(statistics / scale).ravel(), np.ones(rows)]),) * 2,
+    )
+    assignments = rows * classes
+    solution = milp(
+        np.concatenate([np.zeros(assignments), np.ones(2 * classes * size)]),
+        integrality=np.concatenate([np.ones(assignments), np.zeros(2 * classes * size)]),
+        bounds=Bounds(0, np.concatenate([np.ones(assignments), np.full(2 * classes * size, np.inf)])),
+        constraints=constraints,
+        options={"time_limit": seconds},
+    )
+    return None if solution.x is None else solution.x[:assignments].reshape(classes, rows).argmax(axis=0)
+
+
+# --- reconstruct a peer's rows by the passive or the active attack, and count how many are right
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from peerbayes.experiments.tables import CONVERGED, GAP_TABLES, Record, Table
+from peerbayes.experiments.paper_tables import CONVERGED, GAP_TABLES, Record, Table
 
 FORMATS = ("table", "markdown", "latex", "csv", "json")
 CLOSE = 0.05  # gaps below this have the paper's second mark

@@ -1,17 +1,14 @@
-"""Differential privacy: the sensitivity to one row, the noise that hides it, and what that costs.
+"""Differential privacy: what one row may change, the noise that hides it, and what it costs.
 
-    terms        the value `Privacy`: what is promised
-    accounting   ε, δ and μ; a ledger
-    coordinates  h, in which rows are clipped
-    projection   Π, on the constraints that residuals satisfy
+    accounting   `Privacy`, what is promised; ε, δ and μ; a ledger
+    mechanism    one release: clipped, added up exactly, noise added, projected
     row_steps    q of rows, each independent of the others to the last bit
-    sampling     exact discrete Gaussian noise
-    mechanism    one release: clipped, summed exactly, noise added, projected
-    units        location and scale of columns, estimated with noise
-    edges        noise that cancels between neighbours
-    scheme       clip, noise and ledger that follow from `Privacy` for one network
-    plan         the cost of privacy, before anybody starts
-    simulated    all of it for every peer of a simulation
+    noise        discrete Gaussian noise, exact
+    units        location and scale of columns, bought
+    edge_noise   noise that cancels between neighbours
+    scheme       what follows from `Privacy` for one network
+    plan         what it will cost, before anybody starts
+    exposure     what a run exposes of a row
 
-All but the last are pure functions of public numbers, of rows and of a source of random bytes, which is an argument.
+All are pure functions of public numbers, of rows and of a source of random bytes, which is an argument.
 """

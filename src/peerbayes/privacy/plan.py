@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes import layouts, topologies
-from peerbayes.families import FAMILIES
+from peerbayes import network as topologies
+from peerbayes.model import layout as layouts
+from peerbayes.model.families import FAMILIES
 from peerbayes.privacy import accounting
+from peerbayes.privacy.accounting import AUTO, Privacy
 from peerbayes.privacy.scheme import scheme
-from peerbayes.privacy.terms import AUTO, Privacy
 
 # How much the error rose at a ρ/κ up to this, on pulsar, adult, letter and mnist with naive Bayes and `exact`. ρ/κ is
 # the noise before rows are clipped any shorter: what that saves in noise it costs in bias, so ρ/κ predicts more than ρ.

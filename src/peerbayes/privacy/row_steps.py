@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from peerbayes.families import Family, Rows
+from peerbayes.model.families import Family, Rows
 
 # Rows of a block: a multiple of what any processor's vectors hold.
 LANES = 64

@@ -14,13 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes.families import Family
-from peerbayes.privacy import accounting, edges
-from peerbayes.privacy.accounting import Ledger
-from peerbayes.privacy.coordinates import Coordinates
-from peerbayes.privacy.mechanism import Mechanism
-from peerbayes.privacy.projection import projection
-from peerbayes.privacy.terms import AUTO, Privacy
+from peerbayes.model.families import Family
+from peerbayes.privacy import accounting, edge_noise
+from peerbayes.privacy.accounting import AUTO, Ledger, Privacy
+from peerbayes.privacy.mechanism import Coordinates, Mechanism, projection
 
 # "auto": (ρ at κ = 1 up to which it is chosen, κ). Clipping costs bias and saves noise. Measured with `exact` on
 # pulsar, adult and letter: at ρ = 0.08, κ = 1 is best; from 0.1 to 0.23, 0.5 (by 0.01 to 0.1); at 0.3, 0.35 or less.
@@ -95,8 +92,8 @@ def scheme(
     if terms.edge_noise:
         if network is None:
             raise ValueError("edge_noise depends on who hears whom; give the network")
-        edges.refuse_network(network)
-        exposure = edges.exposure(network, terms.edge_noise, terms.colluders)
+        edge_noise.refuse_network(network)
+        exposure = edge_noise.exposure(network, terms.edge_noise, terms.colluders)
     coordinates = Coordinates(family)
     squared = accounting.mu_of(terms.epsilon, terms.delta) ** 2
     first = START_SHARE * squared if bought_start else 0.0

@@ -17,7 +17,7 @@ import numpy as np
 
 from peerbayes.privacy import accounting
 from peerbayes.privacy.mechanism import MOST_ROWS
-from peerbayes.privacy.sampling import Source, discrete_gaussian
+from peerbayes.privacy.noise import Source, discrete_gaussian
 
 BITS = 24
 ONE = 1 << BITS

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from peerbayes import files
-from peerbayes.report.page import html
-from peerbayes.report.papers import FORMS, figure_files
-from peerbayes.runs import Run
-from peerbayes.views import titles as default_titles
+from peerbayes.data import files
+from peerbayes.report.page import FORMS, figure_files, html
+from peerbayes.simulation.result import Run
+from peerbayes.simulation.view import titles as default_titles
 
 __all__ = ["FORMS", "figure_files", "write"]
 

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.report.arrays import Spec, gapped, packed
-from peerbayes.report.labels import figure, label, size
-from peerbayes.report.theme import axis, colour, faint, layout
-from peerbayes.views import LEVELS, View
+from peerbayes.report.style import Spec, axis, colour, faint, figure, gapped, label, layout, packed, size
+from peerbayes.simulation.view import LEVELS, View
 
 MOST_CURVES = 400  # curves of single peers in a figure, at most
 MOST_POINTS = 1 << 15  # points of all these curves, at most: a browser draws them in a tenth of a second

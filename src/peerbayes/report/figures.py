@@ -1,12 +1,4 @@
-"""All figures of a view as plain plotly dictionaries: pure functions, used by reports, dashboards and image files.
-
-of(view)            all figures by name, in the order of the page; empty ones are left out
-live(view)          the figures that change while a run goes on, also before the first round
-structured(view)    the structure of a Bayesian network, which does not change
-patch(view, since)  what the rounds after `since` add to the live figures
-curve(view, peer)   one peer's values by round
-columns(view)       the columns of the model that can be selected, each with its figure
-"""
+"""Every figure of a run with its caption."""
 
 from __future__ import annotations
 
@@ -15,15 +7,86 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.report.arrays import Spec, number
 from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, disagreement, error
-from peerbayes.report.densities import feature, features
-from peerbayes.report.judged import confusion, reliability
-from peerbayes.report.labels import shown
-from peerbayes.report.model import Model, informative_columns, priors
-from peerbayes.report.network import network, spread, updated
-from peerbayes.report.structure import structure
-from peerbayes.views import View
+from peerbayes.report.model_figures import Model, feature, features, informative_columns, priors
+from peerbayes.report.network_figure import network, spread, updated
+from peerbayes.report.structure_figure import structure
+from peerbayes.report.style import Spec, number, shown
+from peerbayes.report.test_figures import confusion, reliability
+from peerbayes.simulation.view import View
+
+# --- titles and captions of the figures on a page
+
+# By figure: its title and its caption.
+CAPTIONS = {
+    "error": (
+        "Error by round",
+        "Each thin line is one peer and the thick line is their mean; the shaded band contains 90 % of the peers. The "
+        "target is RC, calibration on the pooled rows, which no peer has; ML is maximum likelihood on the pooled rows; "
+        "“alone” is what peers reach without any messages. Click a line, or choose a peer above, to follow it.",
+    ),
+    "disagreement": (
+        "Disagreement between peers",
+        "Distance between the peers' models and their mean, on a logarithmic scale: a straight line downwards means "
+        "that the peers converge at a constant rate. The band contains 90 % of the peers.",
+    ),
+    "network": (
+        "Network",
+        "Each dot is a peer: its colour shows its current error, its size the number of its rows. Lines are links. A "
+        "cluster of one colour learns from its own members but receives little from other peers. Click a peer to "
+        "follow it.",
+    ),
+    "spread": (
+        "Errors across peers",
+        "Number of peers by current error. A narrow peak near RC means that all peers predict about equally well.",
+    ),
+    "bytes": ("Bytes sent", "Bytes that a peer has sent to all of its neighbours since the first round."),
+    "priors": (
+        "Class priors",
+        "The model's prior probability of each class, next to the share of the rows in that class. Calibration moves "
+        "priors away from these shares where that improves the predictions.",
+    ),
+    "features": (
+        "Column distributions by class",
+        "The most informative columns: the less the curves of two classes overlap, the better the column separates "
+        "them.",
+    ),
+    "feature": ("Distribution of one column", "Choose any of the most informative columns."),
+    "telling": (
+        "Most informative columns",
+        "Mutual information between each column and the class, in bits, according to the model. The information in "
+        "different columns may overlap.",
+    ),
+    "structure": (
+        "Bayesian network structure",
+        "An arrow points from a column to a column that depends on it. Every column also depends on the class, which "
+        "is not drawn. Each column has its own line, below its parents and to the right of them. Hover over a column "
+        "to see its parents and children.",
+    ),
+    "confusion": (
+        "Confusion matrix",
+        "Each line is a true class, in shares of its rows: correct predictions lie on the diagonal. Hover over a cell "
+        "to see counts.",
+    ),
+    "reliability": (
+        "Calibration",
+        "Accuracy of the predictions by their confidence: on the dotted line, the model is right as often as it "
+        "claims; below the line, it is overconfident. The expected calibration error is in brackets.",
+    ),
+}
+COMPARED = (
+    "The mean of each run's peers; the shaded band contains 90 % of them. Choose a peer above, or click one in a "
+    "network below, to see its own curve."
+)
+
+
+# --- all figures of a view as plain plotly dictionaries: pure functions, used by reports, dashboards and image files
+# of(view)            all figures by name, in the order of the page; empty ones are left out
+# live(view)          the figures that change while a run goes on, also before the first round
+# structured(view)    the structure of a Bayesian network, which does not change
+# patch(view, since)  what the rounds after `since` add to the live figures
+# curve(view, peer)   one peer's values by round
+# columns(view)       the columns of the model that can be selected, each with its figure
 
 LIVE: dict[str, Callable[[View], Spec]] = {
     "error": error,

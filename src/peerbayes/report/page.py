@@ -1,8 +1,4 @@
-"""One self-contained HTML page of one run or several, which opens offline.
-
-Its content security policy allows only what is in the page: scripts and styles by their digests. plotly.js sets style
-attributes, so these are allowed.
-"""
+"""A report as one self-contained page, or as files for papers."""
 
 from __future__ import annotations
 
@@ -16,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.report.arrays import Spec, packed
-from peerbayes.report.captions import CAPTIONS, COMPARED
-from peerbayes.report.compare import error
+from peerbayes.errors import DrawingFailed
+from peerbayes.report.compare import error, facts, outcome, sentence, settings, summary
 from peerbayes.report.curves import ERROR_NAMES
-from peerbayes.report.figures import columns, learned_by, of
-from peerbayes.report.labels import shown
-from peerbayes.report.plotlyjs import script, style_ids
-from peerbayes.report.tables import facts, outcome, sentence, settings, summary
-from peerbayes.runs import Run
-from peerbayes.views import HELD, View, sampled
+from peerbayes.report.figures import CAPTIONS, COMPARED, columns, learned_by, of
+from peerbayes.report.style import Spec, colour, packed, script, shown, style_ids
+from peerbayes.simulation.result import Run
+from peerbayes.simulation.view import HELD, View, sampled
+from peerbayes.simulation.view import titles as default_titles
+
+# --- one self-contained HTML page of one run or several, which opens offline
+# Its content security policy allows only what is in the page: scripts and styles by their digests. plotly.js sets
+# style attributes, so these are allowed.
 
 STATIC = Path(__file__).parent / "static"
 
@@ -232,3 +230,66 @@ def _card(
         f'<figure class="card span-{span}{" tall" if tall else ""}"><h3>{escape(heading)}</h3>{selector}'
         f'<div class="plot" id="figure-{name}"></div>{figcaption}</figure>'
     )
+
+
+# --- figures as image files for papers, drawn by kaleido: plotly.js in a browser on this machine
+
+FORMS = ("svg", "png", "pdf")
+WIDTH = 720  # pixels: the width of a page at a readable font size
+WIDER = {"features": 900, "confusion": 900}
+SCALE = {"png": 3}  # 300 dots per inch at the width of a page
+
+
+def figure_files(
+    folder: str | Path, runs: Sequence[Run], form: str = "svg", titles: Sequence[str] | None = None
+) -> list[Path]:
+    """Write every figure as FOLDER/NAME.FORM, in light colours; with several runs, names end in the run's index."""
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}; expected one of {', '.join(FORMS)}")
+    if not runs:
+        raise ValueError("there are no runs; expected one or more")
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    run_titles = titles or default_titles(runs, [f"run {number}" for number in range(1, len(runs) + 1)])
+    specs, _ = drawn([View.of(run, title) for run, title in zip(runs, run_titles, strict=True)])
+    paths = {name: target / f"{name}.{form}" for name in specs}
+    _draw(
+        [
+            {
+                "fig": printed(spec),
+                "path": paths[name],
+                "opts": {
+                    "format": form,
+                    "width": WIDER.get(name.split("-")[0], WIDTH),
+                    "height": spec["layout"]["height"],
+                    "scale": SCALE.get(form, 1),
+                },
+            }
+            for name, spec in specs.items()
+        ]
+    )
+    return list(paths.values())
+
+
+def printed(spec: Spec) -> Spec:
+    """Return the figure on white, without the empty traces of the selected peer."""
+    white = {"paper_bgcolor": colour("paper"), "plot_bgcolor": colour("paper"), "autosize": False}
+    traces = [trace for trace in spec["data"] if trace["meta"]["role"] != "chosen"]
+    return {"data": traces, "layout": {**spec["layout"], **white}}
+
+
+def _draw(jobs: list[dict[str, Any]]) -> None:
+    try:
+        import kaleido
+    except ModuleNotFoundError as missing:
+        raise DrawingFailed(
+            f"{missing.name} is not installed; image files of figures need it: pip install 'peerbayes[figures]'"
+        ) from missing
+    generator = kaleido.PageGenerator(mathjax=False)  # MathJax would be loaded from the network
+    try:
+        kaleido.write_fig_from_object_sync(jobs, kopts={"page_generator": generator})
+    except Exception as error:
+        raise DrawingFailed(
+            f"the figures could not be drawn: {error}. kaleido draws with Chrome or Chromium: install one "
+            "(`apt install chromium`, or `kaleido_get_chrome`)"
+        ) from error

@@ -1,12 +1,10 @@
-"""The parts of `simulate`, in the order it needs them.
+"""The simulator: all peers in one process, on one clock.
 
-asked       the settings, checked
-drawn       random choices from the seed: the rows of each peer, the network
-population  all peers: their rows, their links, which of them lie
-starts      the initial statistics
+settings    what a simulation is asked for
+population  all peers: their rows, their links, who of them lies
+starts      the statistics that they begin with
 drivers     the strategy over the network, with secure sums or a defence
-judging     evaluation of all peers on the same rows
-course      the loop over rounds
-references  errors of peers on their own and of central learners on the same rows
-clock       time by activity
+loop        the rounds
+evaluation  test rows, and what peers alone and pooled learning reach on them
+result      history, statistics, references
 """

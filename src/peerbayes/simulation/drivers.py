@@ -6,17 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from peerbayes import topologies
-from peerbayes.adaptive import Optimiser
-from peerbayes.defence import Defence
-from peerbayes.holdings import Holdings
-from peerbayes.invariants import ROUNDING, ROUNDING_SINGLE, Invariants, invariants_of
-from peerbayes.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
-from peerbayes.rounds import Broadcast, Faults, OverTree
-from peerbayes.secure_sums import CONSERVING, SUMMING, SecureSums
-from peerbayes.simulation.asked import Asked
+from peerbayes import network as topologies
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
+from peerbayes.learning.robust.invariants import ROUNDING, ROUNDING_SINGLE, Invariants, invariants_of
+from peerbayes.learning.robust.optimised import Optimiser
+from peerbayes.learning.secure_sums import CONSERVING, SUMMING, SecureSums
+from peerbayes.learning.strategies import (
+    DSGD,
+    LOSSY_MEMORY,
+    NOISY_WINDOW,
+    ROBUST_MEMORY,
+    STRATEGIES,
+    Exact,
+    Strategy,
+)
 from peerbayes.simulation.population import Population
-from peerbayes.strategies import DSGD, LOSSY_MEMORY, NOISY_WINDOW, ROBUST_MEMORY, STRATEGIES, Exact, Strategy
+from peerbayes.simulation.rounds import Broadcast, Defence, Faults, OverTree
+from peerbayes.simulation.settings import Asked
 
 Driver = Broadcast | OverTree
 

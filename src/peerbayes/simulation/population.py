@@ -1,4 +1,4 @@
-"""All peers of a simulation before the first round: their rows, their links, and the attackers."""
+"""All peers of a simulation: who holds which rows, who is linked to whom, who lies."""
 
 from __future__ import annotations
 
@@ -8,21 +8,110 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes import layouts, structure, topologies
-from peerbayes.arguments import about
-from peerbayes.attacks import ON_OWN_ROWS, Attack, poisoned
-from peerbayes.families import Family, Rows
-from peerbayes.holdings import Holdings
-from peerbayes.inputs import encoded, encoded_labelled, refuse_gaps, row_weights, table_of
-from peerbayes.partitions import enough
-from peerbayes.privacy import simulated as private
-from peerbayes.schema import Schema
-from peerbayes.simulation import drawn
-from peerbayes.simulation.asked import Asked
-from peerbayes.simulation.drawn import Dealt
-from peerbayes.simulation.liars import Liars, links_of
-from peerbayes.simulation.reports import Reported, reported
-from peerbayes.tables import Table
+from peerbayes import network as topologies
+from peerbayes.data.arguments import about
+from peerbayes.data.schema import Schema
+from peerbayes.data.table import Table
+from peerbayes.learning import exact_sums
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
+from peerbayes.model import layout
+from peerbayes.model.families import Family, Rows
+from peerbayes.simulation import private
+from peerbayes.simulation.inputs import (
+    classes_of,
+    encoded,
+    encoded_labelled,
+    ordering,
+    refuse_gaps,
+    row_weights,
+    rows_at,
+    schema_of,
+    table_of,
+    unassigned_rows,
+)
+from peerbayes.simulation.partitions import enough
+from peerbayes.simulation.partitions import partition as partition_rows
+from peerbayes.simulation.reports import Liars, Reported, links_of, reported
+from peerbayes.simulation.settings import Asked
+
+# --- random choices from a simulation's seed: the rows of each peer, the network, and absences
+
+# Separate random numbers of the same seed: of the partition, of links, of absences.
+ROWS_STREAM, LINKS_STREAM, ABSENCE_STREAM = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """The rows of a table, assigned to peers."""
+
+    table: Table
+    schema: Schema
+    """Columns and classes; units are those of the whole table, or as declared."""
+    codes: np.ndarray
+    """[n] the class of each row of the table."""
+    parts: list[np.ndarray]
+    """The rows of each peer."""
+
+    @classmethod
+    def of(
+        cls,
+        X: Any,
+        y: Any,
+        schema: Schema | None,
+        kinds: Any,
+        clip: float | None,
+        partition: Any,
+        nodes: int,
+        rows_per_node: Any,
+        seed: int,
+    ) -> Dealt:
+        """Return the assignment; the arguments are those of `simulate`."""
+        table = table_of(X)
+        classes, codes = classes_of(y, schema, table.rows)
+        table_schema = replace(schema_of(table, schema, kinds, clip), classes=classes)
+        rng = np.random.default_rng([seed, ROWS_STREAM])
+        with about("partition", "the partition", "nodes", "rows_per_node", "X"):
+            rows_of_peers = partition_rows(
+                partition, codes, lambda: ordering(table_schema, table), nodes, rows_per_node, rng
+            )
+        return cls(table, table_schema, codes, rows_of_peers)
+
+    @cached_property
+    def row_indices(self) -> np.ndarray:
+        """[m] the rows of all peers, peer by peer."""
+        return np.concatenate(self.parts)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """[N] rows of each peer."""
+        return np.array([len(rows) for rows in self.parts])
+
+    def rows(self) -> Table:
+        """Return the peers' rows as a table, peer by peer."""
+        return rows_at(self.table, self.row_indices)
+
+    def rest(self) -> tuple[Any, Any] | None:
+        """Return the rows that no peer holds and their labels, if there are any."""
+        return unassigned_rows(self.table, self.codes, self.row_indices, self.schema.classes)
+
+
+def draw_network(
+    topology: Any, nodes: int, seed: int, change_every: int | None = None
+) -> topologies.Schedule:
+    """Return the network without absences."""
+    rng = np.random.default_rng([seed, LINKS_STREAM])
+    with about("topology", "nodes", "change_every"):
+        return topologies.schedule(topology, nodes, rng, change_every)
+
+
+def with_absences(network: topologies.Schedule, down: float, seed: int) -> topologies.Churn:
+    """Return the network with each peer absent from a round with probability `down`."""
+    churn_seed = int(np.random.default_rng([seed, ABSENCE_STREAM]).integers(2**31))
+    return topologies.Churn(network, down, churn_seed)
+
+
+# --- all peers of a simulation before the first round: their rows, their links, and the attackers
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +156,7 @@ class Population:
         device, nodes, seed = settings.place, settings.nodes, settings.seed
         table = table_of(X)
         enough(nodes, table.rows)  # before the network is drawn
-        network = drawn.draw_network(settings.topology, nodes, seed, settings.change_every)
+        network = draw_network(settings.topology, nodes, seed, settings.change_every)
         dealt = Dealt.of(
             table,
             y,
@@ -81,7 +170,7 @@ class Population:
         )
         links = topologies.pairs(network.at(settings.rounds))
         if settings.peers_down:
-            network = drawn.with_absences(network, settings.peers_down, seed)
+            network = with_absences(network, settings.peers_down, seed)
         origin = "X" if schema is None else "X and schema"
         attackers = (
             np.zeros(0, dtype=np.int64) if settings.attack is None else settings.attack.attackers(nodes, seed)
@@ -187,12 +276,12 @@ def _family(
     blocks = (rows,) if test_rows is None else (rows, test_rows.rows)
     missing = any(np.isnan(rows_of_block.values).any() for rows_of_block in blocks)
     parents, sent = None, np.zeros(sizes.size)
-    if learned := layouts.STRUCTURES.get(name):
+    if learned := layout.STRUCTURES.get(name):
         weights = None if reports is None else reports.weights
-        pairs, sent = structure.pooled(rows, labels, sizes, schema, network.at(1), weights)
+        pairs, sent = exact_sums.pooled(rows, labels, sizes, schema, network.at(1), weights)
         parents = learned(pairs)
     total = float((sizes if reports is None else reports.rows).sum())
-    return layouts.calibrated(name, schema, missing, total, parents), sent
+    return layout.calibrated(name, schema, missing, total, parents), sent
 
 
 def _from_honest(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:

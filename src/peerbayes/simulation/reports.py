@@ -1,25 +1,116 @@
-"""What simulated peers report before the first round, some of them falsely, and what is made of it.
-
-Rows, Σx and Σ(x − mean)² of each peer are added up as real peers add them. With `robust`, units come of votes, each
-peer keeps to the bounds that the votes of all give, and what an honest peer hears from a liar is held to them.
-"""
+"""What simulated peers report of their tables before the first round, with and without liars among them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.sparse import csgraph, csr_array
 
-from peerbayes import false_reports
-from peerbayes.columns import with_units
-from peerbayes.medians import lower_median
-from peerbayes.member_bounds import MemberBounds, StatisticsBounds, deviation_of, mean_of
-from peerbayes.moments import limit_of, report_of, units_of, worst_report
-from peerbayes.schema import Schema
-from peerbayes.simulation.liars import Liars
-from peerbayes.tables import Table
+from peerbayes.data.column import with_units
+from peerbayes.data.schema import Schema
+from peerbayes.data.table import Table
+from peerbayes.errors import FalseReport
+from peerbayes.learning.robust import attacks
+from peerbayes.learning.robust.bounds import (
+    MemberBounds,
+    StatisticsBounds,
+    deviation_of,
+    limit_of,
+    lower_median,
+    mean_of,
+    report_of,
+    units_of,
+    worst_report,
+)
+
+# --- who lies before the first round in a simulation, and over which links of the tree honest peers hear it
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A link of the tree on which a liar sends to an honest peer."""
+
+    liar: int
+    honest: int
+    behind: np.ndarray
+    """Whose reports are in what the liar sends, itself among them."""
+
+
+def links_of(liars: np.ndarray, adjacency: csr_array) -> list[Link]:
+    """Return the links from liars to honest peers on the tree that real peers would sum along."""
+    if not liars.size:
+        return []
+    tree = csgraph.breadth_first_tree(adjacency, 0, directed=False)
+    order, parents = csgraph.depth_first_order(tree, 0, directed=True)
+    size = np.ones(adjacency.shape[0], dtype=np.int64)
+    for peer in order[:0:-1]:
+        size[parents[peer]] += size[peer]
+    place, links = np.argsort(order), []
+    for peer in order[1:].tolist():
+        parent, below = int(parents[peer]), order[place[peer] : place[peer] + size[peer]]
+        if peer in liars and parent not in liars:
+            links.append(Link(peer, parent, below))
+        elif parent in liars and peer not in liars:
+            links.append(Link(parent, peer, np.setdiff1d(order, below)))
+    return links
+
+
+@dataclass(frozen=True, eq=False)
+class Liars:
+    """Some peers, and what they lie about: see `false_reports`."""
+
+    who: np.ndarray
+    """Their numbers."""
+    report: str | None = None
+    """What they lie about; None: nothing."""
+    allowed: bool = False
+    """Whether they lie no more than robust peers let pass."""
+    enforced: bool = False
+    """Whether the peers are robust."""
+    links: list[Link] = field(default_factory=list)
+
+    def tell(self, what: str) -> bool:
+        """Whether they lie about this."""
+        return self.who.size > 0 and self.report in (what, "all")
+
+    def more_rows(self, rows: np.ndarray, most: float) -> np.ndarray:
+        """Return the rows that everybody reports, where a member may count for at most so many: [N] -> [N].
+
+        Liars that keep to what is allowed report as many as the sums that they are in leave room for, one after the
+        other.
+        """
+        said = rows.copy()
+        if self.allowed and self.enforced:
+            for liar in self.who.tolist():
+                left = [
+                    link.behind.size * most - (said[link.behind].sum() - said[liar])
+                    for link in self.links
+                    if liar in link.behind
+                ]
+                said[liar] = max(said[liar], np.floor(min(left, default=most)))
+        elif self.tell("rows"):
+            said[self.who] = attacks.ROWS
+        return said
+
+    def refuse(self, phase: str, check: Callable[[np.ndarray], None]) -> None:
+        """End the run where an honest peer hears from a liar what cannot be; `check` takes who lies behind a link."""
+        for link in self.links if self.enforced else ():
+            try:
+                check(link.behind)
+            except FalseReport as error:
+                raise FalseReport(
+                    f"peer {link.honest} refused what peer {link.liar} sent while the peers agreed, {phase}: {error}. "
+                    "The agreement ends here, at every peer: leave the report out of the attack, or let it be allowed"
+                ) from error
+
+
+# --- what simulated peers report before the first round, some of them falsely, and what is made of it
+# Rows, Σx and Σ(x − mean)² of each peer are added up as real peers add them. With `robust`, units come of votes, each
+# peer keeps to the bounds that the votes of all give, and what an honest peer hears from a liar is held to them.
 
 # What liars vote for: more than anybody has, and its square is a float64.
 FARTHEST = 1e150
@@ -46,7 +137,7 @@ class Reported:
                 if liars.tell("start"):
                     said[liar] = bounds.farthest(stats.shape[1], self.rows[liar])
             elif liars.tell("start"):
-                said[liar] = false_reports.TIMES * stats[liar][::-1]
+                said[liar] = attacks.TIMES * stats[liar][::-1]
         liars.refuse(
             "start", lambda behind: bounds.check(said[behind].sum(axis=0), float(self.rows[behind].sum()))
         )
@@ -72,7 +163,7 @@ def reported(schema: Schema, table: Table, sizes: np.ndarray, liars: Liars) -> R
         bounds.check_rows(float(rows[behind].sum()), behind.size)
         if liars.tell("mean") and not liars.allowed:
             for name in columns:
-                bounds.check_total(name, false_reports.SHIFT)
+                bounds.check_total(name, attacks.SHIFT)
 
     liars.refuse("columns", check)
     return Reported(bounds.measured(schema), rows, counted / np.maximum(sizes, 1), liars)
@@ -122,10 +213,10 @@ def _summed(schema: Schema, columns: dict[str, list[np.ndarray]], liars: Liars) 
         if count:
             totals = np.array([math.fsum(part) for part in parts])
             if liars.tell("mean"):
-                totals[liars.who] += false_reports.SHIFT
+                totals[liars.who] += attacks.SHIFT
             location = math.fsum(totals) / count
             squares = np.array([math.fsum((part - location) ** 2) for part in parts])
             if liars.tell("spread"):
-                squares[liars.who] = false_reports.SQUARES
+                squares[liars.who] = attacks.SQUARES
             changed[j] = with_units(changed[j], location, math.sqrt(math.fsum(squares) / count))
     return replace(schema, columns=tuple(changed))

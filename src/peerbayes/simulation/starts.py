@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from peerbayes.calibration import start_statistics
-from peerbayes.expectation import AGREED_STEPS
-from peerbayes.gossip import agree
-from peerbayes.holdings import Holdings
-from peerbayes.invariants import counted_columns, ties_of
-from peerbayes.member_bounds import START_LIMIT, StatisticsBounds, start_statistics_of
-from peerbayes.privacy.simulated import PrivateRows
-from peerbayes.simulation.asked import Asked
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, start_statistics_of
+from peerbayes.learning.robust.invariants import counted_columns, ties_of
+from peerbayes.learning.strategies import Strategy
+from peerbayes.model.calibration import AGREED_STEPS, start_statistics
+from peerbayes.network import Schedule
+from peerbayes.network.mixing import agree
 from peerbayes.simulation.population import Population
+from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.reports import Reported
-from peerbayes.strategies import Strategy
-from peerbayes.topologies import Schedule
+from peerbayes.simulation.settings import Asked
 
 
 def agreed(asked: Asked, peers: Population) -> tuple[np.ndarray, int]:

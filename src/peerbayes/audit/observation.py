@@ -1,0 +1,281 @@
+"""What one neighbour receives from a peer: run a simulation again, and record the messages of two peers.
+
+`simulate` keeps no messages, but repeats exactly from the same seed. A `Recorder` wraps the strategy: it calls the same
+four functions, and copies the messages of two peers. From these, and from what everybody knows (start, weights), `seen`
+computes what the neighbour can compute, and nothing else.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from peerbayes import network
+from peerbayes.data.infer import KINDS
+from peerbayes.data.schema import Schema
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.strategies import CRC, STRATEGIES, Exact, Residual, Strategy, Tracking
+from peerbayes.model import layout
+from peerbayes.model.families import Family, Rows
+from peerbayes.simulation import population
+from peerbayes.simulation.inputs import rows_at
+from peerbayes.simulation.population import Dealt
+from peerbayes.simulation.result import Run
+from peerbayes.simulation.run import simulate
+
+# Settings of a simulation with the values under which a neighbour can follow every round.
+STEADY = {"message_loss": 0.0, "message_delay": 0.0, "peers_down": 0.0, "change_every": None, "local_steps": 1,
+          "objective": "rows"}  # fmt: skip
+
+# Settings that `again` takes from a run.
+KEPT = (
+    "family", "kinds", "nodes", "rows_per_node", "topology", "partition", "strategy", "start", "rounds", "lr",
+    "local_steps", "change_every", "objective", "seed", "clip", "message_loss", "message_delay", "peers_down",
+    "start_rounds",
+)  # fmt: skip
+
+
+@dataclass
+class Recorder:
+    """A strategy that wraps another one and records the messages of some peers."""
+
+    strategy: Strategy
+    """The wrapped strategy."""
+    peers: tuple[int, ...]
+    """Peers whose messages are recorded."""
+    start: np.ndarray | None = None
+    """[C, K] start of the first of them."""
+    messages: list[np.ndarray] = field(default_factory=list)
+    """Messages of every round: [peers, …]."""
+
+    @property
+    def name(self) -> str:
+        return self.strategy.name
+
+    @property
+    def mixing(self) -> str:
+        return self.strategy.mixing
+
+    @property
+    def of_weights(self) -> bool:
+        return self.strategy.of_weights
+
+    @property
+    def takes_old(self) -> bool:
+        return self.strategy.takes_old
+
+    def begin(self, start: Any, residual: Residual) -> Any:
+        self.start, self.messages = np.array(start[self.peers[0]]), []
+        return self.strategy.begin(start, residual)
+
+    def message(self, state: Any) -> Any:
+        message = self.strategy.message(state)
+        self.messages.append(np.array(message[list(self.peers)]))
+        return message
+
+    def step(self, state: Any, mixed: Any, residual: Residual) -> Any:
+        return self.strategy.step(state, mixed, residual)
+
+    def read(self, state: Any) -> Any:
+        return self.strategy.read(state)
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """A peer as one neighbour sees it: common knowledge, the messages between the two, and the true rows."""
+
+    peer: int
+    neighbour: int
+    leaf: bool
+    """Whether the peer has no other neighbour."""
+    strategy: Strategy
+    weights: tuple[float, float]
+    """The peer's weights in mixing: of itself, and of the neighbour."""
+    family: Family
+    """The family, with its guards."""
+    start: np.ndarray
+    """[C, K] S⁰, which everybody knows."""
+    heard: np.ndarray
+    """[T, …] messages from the peer to the neighbour, round by round."""
+    said: np.ndarray
+    """[T, …] messages from the neighbour to the peer."""
+    rows: Rows
+    """The peer's rows, unknown to the neighbour: used to score guesses."""
+    labels: np.ndarray
+    """[m] their classes, also unknown to the neighbour."""
+    schema: Schema
+    """Columns and classes."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, C."""
+        return len(self.start)
+
+    @property
+    def residual(self) -> Residual:
+        """The peer's residual, from its rows: [1, C, K] -> [1, C, K]."""
+        return plain_residual(self.family, self.rows, self.labels, self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Residuals that a neighbour knows exactly, and the statistics at which each was taken."""
+
+    stats: np.ndarray  # [T, C, K]
+    residuals: np.ndarray  # [T, C, K] R_v at them
+
+    def counts(self, rows: int) -> np.ndarray:
+        """Return the class counts [C] of a peer with m rows: n_c = R[c,0] + m·p_c, where p is the start's posterior.
+
+        φ_0 = 1, and at a uniform start p = 1/C for every row.
+        """
+        first = self.residuals[0][:, 0]
+        return np.rint(first + rows / len(first)).astype(np.int64)
+
+
+def plain_residual(family: Family, rows: Rows, labels: np.ndarray, classes: int) -> Residual:
+    """Return the residual of one peer with these rows: [1, C, K] -> [1, C, K]."""
+    holdings = Holdings(family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), classes)
+    return holdings.residual(1)
+
+
+def observe(X: Any, y: Any, *, peer: int, neighbour: int | None = None, **settings: Any) -> Observation:
+    """Simulate, and record what one neighbour receives from a peer.
+
+    X, y        rows and labels, as for `simulate`
+    peer        index of the observed peer, from 0
+    neighbour   index of the observer; None: the first of its neighbours
+    settings    of `simulate`: the same seed gives the same rows, network and messages
+    """
+    observation, _ = _observed(X, y, peer, neighbour, settings)
+    return observation
+
+
+def again(
+    run: Run, X: Any, y: Any, *, peer: int, neighbour: int | None = None, **overrides: Any
+) -> Observation:
+    """Repeat a finished run from its settings, and record what one neighbour received from a peer.
+
+    run         the finished run
+    X, y        the rows and labels that it was made of
+    peer        index of the observed peer, from 0
+    neighbour   index of the observer; None: the first of its neighbours
+    overrides   settings that the run does not record: a topology, partition or kinds given as objects
+    """
+    settings = {name: run.configuration[name] for name in KEPT if name in run.configuration}
+    if settings.get("kinds") not in KINDS:
+        settings["kinds"] = [column.kind for column in run.schema.columns]
+    settings |= overrides
+    observation, repeated = _observed(X, y, peer, neighbour, settings)
+    if repeated.stats.shape != run.stats.shape or not np.allclose(
+        repeated.stats, run.stats, rtol=1e-9, atol=1e-9
+    ):
+        raise ValueError(
+            "these rows and settings do not give the run's statistics; expected the rows that it was made of, and "
+            "its topology, partition or kinds where those were given as objects"
+        )
+    return observation
+
+
+def seen(observation: Observation) -> Seen:
+    """Return the residuals that the neighbour knows exactly: of every round at a leaf, else of the first only.
+
+    crc      R = S_v − S̄_v,  S̄_v = Σ_u a_vu S_u, which is the neighbour's own message at a leaf
+    exact    ψ = φ_v − ρ(S_v − previous ψ),  R = (ψ − S_v)/b,  S_v = a_vv φ_v + a_vu φ_u
+    tracking R = G_v − Σ_u a_vu G_u + previous R
+    """
+    strategy, start = observation.strategy, observation.start
+    stats, changes = [start], [_first(observation)]
+    if observation.leaf:
+        _followed(observation, stats, changes)
+    if isinstance(strategy, CRC):  # its first message is the start, known to all
+        stats, changes = stats[: len(observation.heard) - 1], changes[: len(observation.heard) - 1]
+    return Seen(np.array(stats), np.array(changes))
+
+
+def _first(observation: Observation) -> np.ndarray:
+    """Return R at the start, from the first message that depends on rows."""
+    strategy, start, heard = observation.strategy, observation.start, observation.heard
+    if isinstance(strategy, CRC):
+        return np.asarray(heard[1] - start)
+    if isinstance(strategy, Exact):
+        return np.asarray((heard[0] - start) / strategy.boost)
+    return np.asarray(heard[0][1])
+
+
+def _followed(observation: Observation, stats: list[np.ndarray], changes: list[np.ndarray]) -> None:
+    """Append R of the later rounds of a leaf: everything that it mixes is known."""
+    strategy, heard, said = observation.strategy, observation.heard, observation.said
+    own_weight, neighbour_weight = observation.weights
+    adapted = heard[0]
+    for round_index in range(1, len(heard)):
+        mixed = own_weight * heard[round_index - 1] + neighbour_weight * said[round_index - 1]
+        if isinstance(strategy, CRC):
+            if round_index > 1:
+                stats.append(mixed)
+                changes.append(heard[round_index] - mixed)
+        elif isinstance(strategy, Exact):
+            adapted = heard[round_index] - strategy.memory * (mixed - adapted)
+            stats.append(mixed)
+            changes.append((adapted - mixed) / strategy.boost)
+        else:
+            stats.append(mixed[0])
+            changes.append(heard[round_index][1] - mixed[1] + changes[-1])
+
+
+def _observed(
+    X: Any, y: Any, peer: int, neighbour: int | None, settings: dict[str, Any]
+) -> tuple[Observation, Run]:
+    for name, value in STEADY.items():
+        if settings.get(name, value) != value:
+            raise ValueError(
+                f"{name} is {settings[name]!r}; expected {value!r}: the audit follows every round"
+            )
+    complete = {"nodes": 50, "rows_per_node": 50, "topology": "tree", "partition": "iid", "rounds": 64, "seed": 0,
+             **settings}  # fmt: skip
+    nodes, seed = complete["nodes"], complete["seed"]
+    if not 0 <= peer < nodes:
+        raise ValueError(f"peer is {peer}; expected 0 to {nodes - 1}")
+    # Drawn as `simulate` draws them, and then passed to it, so that it cannot draw others.
+    dealt = Dealt.of(
+        X, y, complete.get("schema"), complete.get("kinds", "auto"), complete.get("clip", 5.0), complete["partition"],
+        nodes, complete["rows_per_node"], seed,
+    )  # fmt: skip
+    links = population.draw_network(complete["topology"], nodes, seed).at(1)
+    around = links.indices[links.indptr[peer] : links.indptr[peer + 1]]
+    observer = int(around[0]) if neighbour is None and around.size else -1 if neighbour is None else neighbour
+    if observer not in around:
+        raise ValueError(
+            f"neighbour is {observer}; expected one of peer {peer}'s: {around.tolist() or 'it has none'}"
+        )
+    recorder = Recorder(_strategy(complete.get("strategy", "exact"), complete["rounds"]), (peer, observer))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "peers hold all rows", UserWarning)  # nothing is tested here
+        run = simulate(
+            X, y, **{**complete, "partition": dealt.parts, "topology": links, "strategy": recorder},
+            references=False, evaluate_every=0, evaluate_rows=1,
+        )  # fmt: skip
+    weights = getattr(network, recorder.mixing)(links)
+    mixing_weights = float(weights[peer, peer]), float(weights[peer, observer])
+    guarded = layout.guarded(run.layout, float(run.sizes.sum()), calibrate=True)
+    peer_rows = dealt.parts[peer]
+    messages = np.array(recorder.messages)
+    assert recorder.start is not None
+    return Observation(
+        peer, observer, around.size == 1, recorder.strategy, mixing_weights,
+        guarded, recorder.start, messages[:, 0],
+        messages[:, 1], run.schema.encode(rows_at(dealt.table, peer_rows)), dealt.codes[peer_rows], run.schema,
+    ), run  # fmt: skip
+
+
+def _strategy(strategy: Any, rounds: int) -> Strategy:
+    if isinstance(strategy, str) and strategy in ("exact", "crc", "tracking"):
+        return Exact(rounds=rounds) if strategy == "exact" else STRATEGIES[strategy]()
+    if isinstance(strategy, Exact | CRC | Tracking):
+        return strategy
+    raise ValueError(
+        f"strategy is {getattr(strategy, 'name', strategy)!r}; the audit follows exact, crc and tracking"
+    )

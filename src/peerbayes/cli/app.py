@@ -1,0 +1,68 @@
+"""The command line: parse, call, print. Exit codes: 0 success, 1 failure, 2 an invalid request.
+
+`audit` ends with 3 where it finds something alarming.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from peerbayes import __version__
+
+# Command: its module in `cli`, and its attribute there: a function, or an app with subcommands.
+COMMANDS = {
+    "demo": ("demo", "demo"),
+    "simulate": ("simulate", "simulate"),
+    "watch": ("report", "watch"),
+    "report": ("report", "report"),
+    "audit": ("audit", "audit"),
+    "reproduce": ("reproduce", "reproduce"),
+    "datasets": ("datasets", "app"),
+    "network": ("network", "app"),
+    "node": ("peer", "app"),
+    "privacy": ("audit", "app"),
+    "predict": ("model", "predict"),
+    "explain": ("model", "explain"),
+    "sample": ("model", "sample"),
+}
+
+
+class Commands(TyperGroup):
+    """Commands that are imported when they are called: a peer should not wait for scikit-learn."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        target = getattr(import_module(f"peerbayes.cli.{module}"), attribute)
+        if not isinstance(target, typer.Typer):
+            function, target = target, typer.Typer(add_completion=False)
+            target.command(cmd_name)(function)
+        command = typer.main.get_command(target)
+        command.name = cmd_name
+        return command
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Classifiers learned together by data owners whose rows never leave their machines.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit

@@ -1,0 +1,217 @@
+"""`peerbayes audit` and `peerbayes privacy`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from peerbayes.cli.shared import check_format, console, exit_on_error, print_table
+from peerbayes.errors import parts_needed
+from peerbayes.privacy.plan import Plan
+from peerbayes.privacy.plan import plan as planned
+
+# --- `peerbayes privacy`
+
+app = typer.Typer(help="Plan differential privacy.", no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def main() -> None:
+    """Plan differential privacy."""
+
+
+@app.command()
+def plan(
+    rows: Annotated[int, typer.Option(help="Number of rows per peer.")],
+    peers: Annotated[int, typer.Option(help="Number of peers.")],
+    classes: Annotated[int, typer.Option(help="Number of classes.")] = 2,
+    continuous: Annotated[int, typer.Option(help="Number of continuous columns.")] = 0,
+    discrete: Annotated[str, typer.Option(help="Numbers of categories of the discrete columns: 2,5,3.")] = "",
+    epsilon: Annotated[
+        float, typer.Option(help="The privacy budget for all rounds; smaller is safer.")
+    ] = 4.0,
+    delta: Annotated[float, typer.Option(help="The probability that the bound fails.")] = 1e-5,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 64,
+    lr: Annotated[float, typer.Option(help="The learning rate.")] = 0.05,
+    clip: Annotated[
+        str, typer.Option(help="How far a row may move a release, relative to a typical row, or auto.")
+    ] = "auto",
+    edge_noise: Annotated[
+        float, typer.Option(help="Noise shared by neighbours, in addition to their own; 0: none.")
+    ] = 0.0,
+    colluders: Annotated[int, typer.Option(help="Number of peers that may collude.")] = 1,
+    topology: Annotated[
+        str, typer.Option(help="The network's topology; only edge noise depends on it.")
+    ] = "regular-6",
+    family: Annotated[str, typer.Option(help="naive-bayes, qda or lda.")] = "naive-bayes",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Estimate the cost of privacy: the noise, the expected rise in error, and whether collaboration still pays off."""
+    with exit_on_error():
+        check_format(form)
+        result = planned(
+            rows, peers, classes, continuous, _sizes(discrete), epsilon, delta, rounds, lr,
+            clip if clip == "auto" else _number(clip), 3.0, edge_noise, colluders, topology, family,
+        )  # fmt: skip
+        if form == "json":
+            print(json.dumps(result.to_dict(), indent=2))
+            return
+        print_plan(result)
+
+
+def print_plan(plan: Plan) -> None:
+    """Print a plan as a table and two sentences."""
+    print_table(
+        ("", "", ""),
+        [
+            ("noise per release", f"σ = {plan.sigma:.4g}", f"{plan.multiplier:.4g} times the effect of one row"),
+            ("spent after all rounds", f"ε = {plan.epsilon:.4g}", f"δ = {plan.delta:.3g}, μ = {plan.mu:.4g}"),
+            ("noise on a class mean", f"ρ = {plan.rho:.3g}", f"a peer alone has {plan.alone:.3g}"),
+            ("membership inference", f"AUC ≤ {plan.membership:.3f}", "for any test of one row; 0.5 is guessing"),
+        ],
+    )  # fmt: skip
+    pays = {"yes": "pays off", "about even": "is about as good as working alone", "no": "does not pay off"}[
+        plan.pays
+    ]
+    console.print(f"\nThe error will rise {plan.rise}. Collaboration {pays}.", highlight=False)
+    console.print(
+        "A rule of thumb, from naive Bayes on the paper's datasets; a simulation with similar rows is more accurate.",
+        highlight=False,
+    )
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(",") if number.strip())
+    except ValueError as error:
+        raise ValueError(f"--discrete is {text!r}; expected numbers of categories such as 2,5,3") from error
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"--clip is {text!r}; expected a number, or auto") from error
+
+
+# --- `peerbayes audit`: what neighbours could learn about each peer
+# Exit codes: 0 nothing alarming, 1 failure, 2 invalid request, 3 something alarming.
+
+EXIT_ALARMING = 3  # exit code
+SHOWN = 10  # peers listed one by one
+ATTACKED = 3  # peers of a simulation attacked by --attack
+
+
+def audit(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="A saved run, a peer's home or a network's folder.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The TOML file of the simulation, from which rows and class counts are read."),
+    ] = None,
+    attack: Annotated[
+        bool,
+        typer.Option(
+            "--attack", help="Run attacks on the most exposed peers of a run, or on a peer's own rows."
+        ),
+    ] = False,
+    seconds: Annotated[float, typer.Option(help="Seconds for each passive attack of --attack.")] = 10.0,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Show what neighbours could learn about each peer, the most exposed first; exit code 3 if anything is alarming."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.audit import folders
+
+        check_format(form)
+        rows = _rows(data)
+        audited = folders.of(folder, None if rows is None else rows[1])
+        attacks = _attacks(folder, audited, rows, seconds) if attack else []
+    if form == "json":
+        print(json.dumps({**audited.to_plain(), "attacks": attacks}, indent=2))
+    else:
+        _print(audited, attacks)
+    if audited.alarming:
+        sys.exit(EXIT_ALARMING)
+
+
+def _rows(data: Path | None) -> tuple[Any, Any] | None:
+    if data is None:
+        return None
+    from peerbayes.simulation import config
+
+    return config.read(data).load()
+
+
+def _attacks(folder: Path, audited: Any, rows: Any, seconds: float) -> list[dict[str, Any]]:
+    """Return the results of both attacks on up to three leaves of a run, or on the rows of a peer's home."""
+    from peerbayes.audit import folders as trials
+    from peerbayes.simulation.result import RUN_FILE
+
+    if (folder / RUN_FILE).is_file():
+        if rows is None:
+            raise ValueError(
+                "--attack needs the rows of the run; give --data FILE, the TOML file of the simulation"
+            )
+        leaves = [int(exposure.name.split()[1]) for exposure in audited.exposures if exposure.leaf][:ATTACKED]
+        return [trials.on_run(folder, rows[0], rows[1], peer, seconds) for peer in leaves]
+    return [trials.on_home(folder, seconds)]
+
+
+def _print(audited: Any, attacks: list[dict[str, Any]]) -> None:
+    from peerbayes.privacy.exposure import ADVICE
+
+    show = lambda text="": console.print(text, markup=False, highlight=False, soft_wrap=True)  # noqa: E731
+    show(audited.what)
+    for note in audited.notes:
+        show(f"note: {note}")
+    shown = audited.exposures[:SHOWN]
+    print_table(
+        ("peer", "rows", "neighbours", "rows found (passive)", "rows found (active)", "membership AUC", ""),
+        [_row(exposure) for exposure in shown],
+    )
+    if len(audited.exposures) > len(shown):
+        leaves = sum(exposure.leaf for exposure in audited.exposures)
+        show(
+            f"… and {len(audited.exposures) - len(shown)} more; in total {audited.alarming} alarming, {leaves} with "
+            "one neighbour"
+        )
+    for exposure in shown:
+        show(f"\n{exposure.name}")
+        for sentence in (*exposure.alarms(), *exposure.notes()):
+            show(f"  - {sentence}")
+    for attack in attacks:
+        show(
+            f"\nattacked {attack['peer']} ({attack['rows']} rows): a passive attack found "
+            f"{_share(attack['listening'])} of its rows, an active attack {_share(attack['lying'])} "
+            f"in {attack['rounds']} rounds"
+        )
+    show(f"\n{audited.verdict()}")
+    if audited.alarming:
+        show("What helps:")
+        for advice in ADVICE:
+            show(f"  - {advice}")
+    show(
+        "Shares and AUCs are the highest measured on three datasets (benchmarks/audit.py). A single neighbour learns "
+        "less than all neighbours together. See docs/protection.md"
+    )
+
+
+def _row(exposure: Any) -> tuple[Any, ...]:
+    return (
+        exposure.name,
+        "?" if exposure.rows is None else f"{exposure.rows:,}",
+        exposure.neighbours,
+        _share(exposure.listening),
+        _share(exposure.lying),
+        "?" if exposure.membership is None else f"{exposure.membership:.2f}",
+        "ALARMING" if exposure.alarming else "",
+    )
+
+
+def _share(share: float | None) -> str:
+    return "?" if share is None else f"{share:.0%}"

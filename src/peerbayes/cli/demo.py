@@ -1,0 +1,181 @@
+"""`peerbayes demo`: a small network, simulated or as real processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from peerbayes.cli.shared import check_format, console, exit_on_error, print_table, progress_bar
+from peerbayes.cli.simulate import run_with_bar
+from peerbayes.errors import parts_needed
+from peerbayes.simulation import config
+
+if TYPE_CHECKING:
+    from peerbayes.simulation.result import Run
+
+TEST_ROWS = 797  # of the 1,797 digits; peers share the others
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("peerbayes-demo"),
+    nodes: Annotated[int, typer.Option(help="Number of peers.")] = 50,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 64,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    peers: Annotated[
+        int | None,
+        typer.Option(help="Run this many real processes, each with its own file, instead of a simulation."),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Simulate 50 peers on a random tree, each with one class of handwritten digits, and watch the network learn."""
+    if peers is not None:
+        real_peers(out, peers, rounds, seed, form)
+        return
+    with exit_on_error():
+        check_format(form)
+        X, y = config.load_data({"name": "digits"})
+        summaries: dict[str, dict[str, float]] = {}
+        runs: list[Run] = []
+        for strategy in ("local", "crc", "exact"):
+            settings: dict[str, Any] = {
+                "nodes": nodes,
+                "rows_per_node": 1000 // nodes,
+                "partition": "drift-y",
+                "strategy": strategy,
+                "rounds": rounds,
+                "seed": seed,
+                "evaluate_every": 8,
+            }
+            run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json", live=out / strategy)
+            run.save(out / strategy)
+            summaries[strategy] = run.summary()
+            runs.append(run)
+        page = _report(out, runs)
+    if form == "json":
+        print(json.dumps(summaries, indent=2))
+        return
+    console.print(
+        f"\n{nodes} peers x {1000 // nodes} handwritten digits, one class per peer, a random tree, "
+        f"{rounds} rounds.\nTest error on the {1797 - nodes * (1000 // nodes)} other digits:\n"
+    )
+    rows = [
+        ("each peer alone", *_error(summaries["local"]), "one class per peer"),
+        ("together, crc", *_error(summaries["crc"]), "the paper's method"),
+        ("together, exact", *_error(summaries["exact"]), "without its bias"),
+        ("rows pooled, ML", summaries["exact"]["test_ml"], "", "maximum likelihood"),
+        ("rows pooled, RC", summaries["exact"]["test_rc"], "", "calibration: the target"),
+    ]
+    print_table(("", "test error", "std over peers", ""), rows)
+    sent = summaries["exact"]["bytes_per_peer"] / 1e6
+    console.print(f"\nThe runs are in {out}/. No row left its peer: each sent {sent:.1f} MB of statistics.")
+    console.print(page, soft_wrap=True, markup=False, highlight=False)
+
+
+def _report(out: Path, runs: list[Run]) -> str:
+    """Write a report of all runs; return where it is, or how to get one."""
+    from peerbayes import report
+    from peerbayes.errors import PlotlyMissing
+
+    try:
+        return f"Compare them side by side: {report.write(out / 'report.html', runs)}"
+    except PlotlyMissing:
+        return f"To compare them: pip install 'peerbayes[report]', then peerbayes report {out}"
+
+
+def _error(summary: dict[str, float]) -> tuple[float, float]:
+    return summary["test_error"], summary["test_std"]
+
+
+def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None:
+    """Run processes connected by mutual TLS, each with its own file, and compare them with the simulator."""
+    with exit_on_error(), parts_needed():
+        from peerbayes import network as topologies
+        from peerbayes.estimators.classifiers import load
+        from peerbayes.peer.agreement.terms import Terms
+        from peerbayes.peer.loopback import Loopback
+        from peerbayes.simulation.run import simulate
+
+        check_format(form)
+        if peers < 2:
+            raise ValueError(f"--peers is {peers}; expected 2 or more")
+        X, y = config.load_data({"name": "digits"})
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(y))
+        partition, test = np.array_split(order[TEST_ROWS:], peers), order[:TEST_ROWS]
+        links = topologies.adjacency("tree", peers, rng)
+        pairs = [(int(a), int(b)) for a, b in zip(*links.nonzero(), strict=True) if a < b]
+        tables = [X.iloc[indices].assign(digit=y[indices]) for indices in partition]
+        terms = Terms("demo", "digit", rounds=rounds, strategy="exact")
+        folder = out / f"{peers}-peers"
+        shutil.rmtree(folder, ignore_errors=True)
+        network = Loopback.create(folder, terms, tables, pairs)
+        try:
+            for name in network.homes:
+                network.start(name)
+            _watch(network, rounds, quiet=form == "json")
+        finally:
+            network.stop()
+        models = {name: load(home.model_path) for name, home in network.homes.items()}
+        simulated = simulate(
+            X, y, nodes=peers, partition=partition, topology=links, strategy="exact", rounds=rounds, references=True,
+            test=(X.iloc[test], y[test]), evaluate_every=0,
+        )  # fmt: skip
+        differences = [
+            np.abs(_in_order(model, simulated) - simulated.statistics(peer).values).max()
+            for peer, model in enumerate(models.values())
+        ]
+        errors = {name: 1.0 - float(model.score(X.iloc[test], y[test])) for name, model in models.items()}
+    results = {
+        "peers": peers,
+        "rounds": rounds,
+        "largest_difference": float(max(differences)),
+        "errors": errors,
+        "simulated_error": simulated.summary()["test_error"],
+        "rc_error": simulated.summary()["test_rc"],
+    }
+    if form == "json":
+        print(json.dumps(results, indent=2))
+        return
+    console.print(
+        f"\n{peers} processes on this machine, {1000 // peers} digits each in its own file, mutual TLS."
+    )
+    console.print(f"Test error on the {TEST_ROWS} other digits:\n")
+    rows: list[tuple[Any, ...]] = [(name, error, "") for name, error in errors.items()]
+    rows.append(("rows pooled, RC", results["rc_error"], "the target"))
+    print_table(("", "test error", ""), rows)
+    console.print(
+        f"\nLargest difference from the simulator with the same graph and data: {results['largest_difference']:.1e}.\n"
+        f"The folder of each peer, with its model, its log and the audit log of what it sent, is in {folder}/."
+    )
+
+
+def _in_order(model: Any, run: Any) -> np.ndarray:
+    """Return a peer's statistics in the simulator's units and order of columns."""
+    return np.asarray(model.statistics_.expressed(run.schema).values)
+
+
+def _watch(network: Any, rounds: int, quiet: bool) -> None:
+    """Wait for the processes, with a progress bar for each peer on a terminal."""
+    import contextlib
+
+    from peerbayes.peer.state.store import Store
+
+    with contextlib.nullcontext() if quiet else progress_bar() as bar:
+        tasks = {} if bar is None else {name: bar.add_task(name, total=rounds) for name in network.homes}
+
+        def look() -> None:
+            for name, task in tasks.items():
+                path = network.homes[name].state_path
+                if bar is None or not path.exists():
+                    continue
+                with contextlib.suppress(Exception), contextlib.closing(Store(path, readonly=True)) as store:
+                    history = store.history()
+                    bar.update(task, completed=history[-1]["round"] if history else 0)
+
+        network.wait(look)
+        look()

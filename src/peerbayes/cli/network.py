@@ -1,0 +1,389 @@
+"""`peerbayes network`: a network's authority, agreement and invitations."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peerbayes.cli.shared import check_format, exit_on_error
+from peerbayes.data.files import printable, write
+from peerbayes.errors import TermsError, parts_needed
+from peerbayes.peer.agreement.column_facts import Facts
+from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.inspection import Inspection
+
+if TYPE_CHECKING:
+    from peerbayes.peer.identity.roster import Roster
+
+
+# --- the output of `peerbayes network inspect`, as lines of text
+
+
+def report_lines(inspection: Inspection) -> list[str]:
+    """Return a title, the terms, the members, and when certificates expire."""
+    text_lines = [f"{inspection.path}: {inspection.what}"]
+    if inspection.authority is not None:
+        text_lines.append(f"authority  {inspection.authority}")
+    if inspection.terms is not None:
+        text_lines += ["", *_terms_lines(inspection.terms)]
+    if inspection.roster is not None:
+        text_lines += ["", *_roster(inspection.roster)]
+    if inspection.expiries:
+        text_lines += ["", "certificates", *_expiries(inspection.expiries, datetime.now(UTC))]
+    return (
+        [*text_lines, "", *(f"note: {note}" for note in inspection.notes)] if inspection.notes else text_lines
+    )
+
+
+def _terms_lines(terms: Terms) -> list[str]:
+    clip = "none" if terms.clip is None else f"{terms.clip:g}"
+    columns = ", ".join(f"{name} ({kind})" for name, kind in terms.features.items()) or "all but the label"
+    return [
+        f"terms      {terms.digest}",
+        f"  predict    {terms.label}",
+        f"  features   {columns}",
+        f"  learn      {terms.family} by {terms.strategy} from {terms.start}: {terms.rounds} rounds, lr {terms.lr:g}, "
+        f"{terms.local_steps} local step{'s' * (terms.local_steps > 1)}, clip {clip}",
+        f"  limits     a round waits {terms.limits.deadline:g} s, for {terms.limits.quorum:.0%} of the neighbours; "
+        f"messages up to {terms.limits.message_bytes:,} bytes; {terms.limits.rows} or more rows per peer",
+        *_privacy(terms),
+    ]
+
+
+def _privacy(terms: Terms) -> list[str]:
+    items, promise = [], terms.privacy.promise
+    if promise is not None:
+        items.append(
+            f"epsilon {promise.epsilon:g} with delta {promise.delta:g}; {promise.min_rows} or more rows per peer"
+        )
+        if promise.edge_noise:
+            items.append(f"edge noise {promise.edge_noise:g} against {promise.colluders} colluding")
+    if terms.privacy.secure_sum:
+        items.append("secure sums")
+    return [f"  privacy    {'; '.join(items)}"] if items else []
+
+
+def _roster(roster: Roster) -> list[str]:
+    state = "closed" if roster.closed else "open"
+    text_lines = [
+        f"roster     version {roster.version} of {roster.network}, {state}, {len(roster.members)} members"
+    ]
+    width = max((len(member.name) for member in roster.members), default=0)
+    for member in roster.members:
+        linked = ", ".join(roster.neighbours(member.name)) or "nobody"
+        revoked = "  REVOKED" if member.name in roster.revoked else ""
+        text_lines.append(f"  {member.name:{width}}  {member.address}  linked to {linked}{revoked}")
+    removed = [name for name in roster.revoked if name not in {member.name for member in roster.members}]
+    return (
+        [*text_lines, f"  revoked before the roster was closed: {', '.join(removed)}"]
+        if removed
+        else text_lines
+    )
+
+
+def _expiries(expiries: dict[str, datetime], now: datetime) -> list[str]:
+    width = max(map(len, expiries))
+    return [
+        f"  {name:{width}}  {'EXPIRED on' if end < now else 'valid until'} {end:%Y-%m-%d}"
+        for name, end in expiries.items()
+    ]
+
+
+# --- `peerbayes network`: create a private network, add and remove peers, inspect it
+# Exit codes: 0 success, 1 failure or difference, 2 invalid request.
+
+app = typer.Typer(
+    help="A private network: its authority, its agreement, its members.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Folder = Annotated[Path, typer.Option("--network", help="The network's folder, as created by `new`.")]
+
+
+@app.command()
+def new(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder to create, for the authority's key and the network's files.")
+    ],
+    terms: Annotated[
+        Path | None, typer.Option(help="An agreement file to use instead of the options.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The network's name: letters, digits, '-'.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="COLUMN=auto, continuous or discrete; may be repeated. Default: all columns. With --epsilon also what "
+            "is known of it: AGE=continuous:0..100 (range), AGE=continuous:40+-15 (mean and sd), SEX=discrete:f,m."
+        ),
+    ] = None,
+    family: Annotated[str | None, typer.Option(help="The family of models: naive-bayes, qda, lda.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="The learning strategy: exact, auto, relay, crc, …")
+    ] = None,
+    start: Annotated[str | None, typer.Option(help="The start: uniform, marginal or ml.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Clipping in standard deviations; 0: none.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds that a round waits for neighbours.")] = None,
+    quorum: Annotated[
+        float | None, typer.Option(help="Share of neighbours required at the deadline.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Minimum number of rows per peer; few rows can be guessed.")
+    ] = None,
+    secure_sum: Annotated[
+        bool | None,
+        typer.Option("--secure-sum", help="Neighbours learn only sums of three or more messages."),
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="All values of the label: a,b. Required with --epsilon.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Differential privacy: how much anyone may learn about one row; 4 is common. Default: no noise."
+        ),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="The probability that this bound fails.")] = None,
+    edge_noise: Annotated[
+        float | None,
+        typer.Option(help="Noise shared by neighbours, in addition to their own; 3 is a good value."),
+    ] = None,
+    min_rows: Annotated[
+        int | None, typer.Option(help="With --epsilon, a peer with fewer rows does not take part.")
+    ] = None,
+    average_rows: Annotated[
+        float | None,
+        typer.Option(
+            help="With --epsilon, mean number of rows per peer; by default estimated with part of epsilon."
+        ),
+    ] = None,
+    peers: Annotated[int | None, typer.Option(help="Close the network at this number of members.")] = None,
+) -> None:
+    """Create a network: its authority, its agreement and an empty roster."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.data.files import text_of
+        from peerbayes.peer.identity.founder import Founder
+        from peerbayes.peer.identity.keys import fingerprint
+
+        settings = {
+            "network": name, "label": label, "family": family, "strategy": strategy, "start": start, "rounds": rounds,
+            "lr": lr, "clip": clip, **_features(feature), "classes": None if classes is None else _values(classes),
+        }  # fmt: skip
+        limits = {"deadline": deadline, "quorum": quorum, "rows": rows}
+        privacy: dict[str, Any] = {
+            "secure_sum": secure_sum, "epsilon": epsilon, "delta": delta, "edge_noise": edge_noise,
+            "min_rows": min_rows, "rows": average_rows,
+        }  # fmt: skip
+        privacy = {key: value for key, value in privacy.items() if value is not None}
+        if terms is None:
+            agreement = _terms(settings, limits, Privacy(**privacy)).to_toml()
+        elif all(value is None for value in (*settings.values(), *limits.values(), *privacy.values())):
+            Terms.read(terms)  # errors then name the founder's file, not the copy
+            agreement = text_of(terms)
+        else:
+            raise ValueError(
+                "both --terms and options of the agreement were given; expected only one of them"
+            )
+        founder = Founder.create(folder, agreement, peers)
+        network, authority = founder.terms().network, fingerprint(founder.authority())
+    print(f"Created the network {network} in {folder}:")
+    print("  authority.key   the authority's private key: it decides who is a member; keep it secret")
+    print(f"  authority.crt   the authority's certificate, {authority}")
+    print("  agreement.toml  what is learned, and how; change it before the first invitation, not later")
+    print("  roster.json     the members: none yet")
+    print(
+        "Next: each peer runs `peerbayes node request FOLDER --name NAME --address HOST:PORT --data FILE` and sends"
+    )
+    print(
+        f"its peer.csr; then `peerbayes network invite NAME --request peer.csr --address HOST:PORT --network {folder}`"
+    )
+
+
+@app.command()
+def invite(
+    name: Annotated[str, typer.Argument(help="The peer's name, as in its request.")],
+    request: Annotated[Path, typer.Option(help="The peer.csr that the peer sent.")],
+    address: Annotated[str, typer.Option(help="host:port at which its neighbours reach it.")],
+    links: Annotated[
+        str | None,
+        typer.Option(help="Its neighbours: a,b. Default: all members, or the four with the fewest links."),
+    ] = None,
+    network: Folder = Path(),
+    out: Annotated[Path | None, typer.Option(help="The invitation file; default NAME.invitation.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Renew a member's certificate and address.")] = False,
+) -> None:
+    """Add a peer: sign its request, add it to the roster, write its invitation."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.identity.founder import Founder
+        from peerbayes.peer.identity.keys import fingerprint
+
+        founder, target = Founder(network), out or Path(f"{name}.invitation")
+        neighbour_names = (
+            None if links is None else [member.strip() for member in links.split(",") if member.strip()]
+        )
+        invitation = founder.invite(name, request.read_bytes(), address, neighbour_names, again)
+        write(target, invitation.pack())
+        roster, expected_members = invitation.verified_roster(), founder.peers()
+        authority = fingerprint(founder.authority())
+    neighbours = ", ".join(roster.neighbours(name)) or "nobody yet"
+    print(
+        f"{name} at {address} is a member of {roster.network}, linked to {neighbours}; roster version {roster.version}"
+    )
+    print(f"Wrote {target}. Send it to {name}, who runs `peerbayes node join FOLDER {target.name}`")
+    print(f"and compares the authority's fingerprint with yours over another channel: {authority}")
+    if roster.closed:
+        print(
+            f"The roster is closed with {len(roster.members)} members, which can now run. Members that joined earlier"
+        )
+        print(f"get it from those that join now, or with `peerbayes node join FOLDER {founder.roster_path}`.")
+        _print_warnings(roster, founder.terms(), network)
+    else:
+        print(
+            f"{len(roster.members)} of {expected_members} members have joined."
+            if expected_members
+            else "Next: invite the others, then `close`."
+        )
+
+
+@app.command()
+def close(network: Folder = Path()) -> None:
+    """Close the roster to new members, so that a run can start."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.identity.founder import Founder
+
+        founder = Founder(network)
+        roster, terms = founder.close(), founder.terms()
+    print(f"{roster.network} is closed with {len(roster.members)} members; roster version {roster.version}")
+    _print_warnings(roster, terms, network)
+    _print_next_steps(network, roster)
+
+
+@app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(help="The member to exclude.")],
+    network: Folder = Path(),
+) -> None:
+    """Exclude a member permanently."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.identity.founder import Founder
+
+        roster = Founder(network).revoke(name)
+    print(f"{name} is revoked in {roster.network}; roster version {roster.version}")
+    components = roster.parts(without=roster.revoked)
+    if len(components) > 1:
+        names = "; ".join(" ".join(component) for component in components)
+        print(
+            f"Without it the network splits into {len(components)} components without links between them: {names}"
+        )
+    _print_next_steps(network, roster)
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A folder, an invitation, a roster or an agreement.")] = Path(),
+    other: Annotated[Path | None, typer.Argument(help="Another one to compare it with.")] = None,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Show the members and the agreement, or how two of these differ (exit code 1 if they do)."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.inspection import Inspection
+
+        check_format(form)
+        inspection = Inspection.of(path)
+        if other is None:
+            text = "\n".join(map(printable, report_lines(inspection)))
+            print(json.dumps(inspection.to_plain(), indent=2) if form == "json" else text)
+            return
+        differences = inspection.differences(Inspection.of(other))
+    if form == "json":
+        print(json.dumps({"differences": differences}, indent=2))
+    else:
+        print("\n".join(map(printable, differences)) or f"{path} and {other} are the same")
+    if differences:
+        sys.exit(1)
+
+
+def _terms(settings: dict[str, Any], limits: dict[str, Any], privacy: Privacy) -> Terms:
+    """Return terms with these settings, and defaults for the others."""
+    chosen = {key: value for key, value in settings.items() if value is not None}
+    for option, key in (("--name", "network"), ("--label", "label")):
+        if key not in chosen:
+            raise TermsError(f"{option} is missing; expected it, or an agreement file with --terms FILE")
+    if chosen.get("clip") == 0:
+        chosen["clip"] = None
+    bounds = replace(Limits(), **{key: value for key, value in limits.items() if value is not None})
+    return Terms(**chosen, limits=bounds, privacy=privacy)
+
+
+def _features(options: list[str] | None) -> dict[str, Any]:
+    """Parse COLUMN=KIND, COLUMN=KIND:FACTS or COLUMN; a column's name may contain '=' as well."""
+    if not options:
+        return {"features": None}
+    pairs = [
+        (column, kind) if equals else (kind, "auto")
+        for column, equals, kind in (option.rpartition("=") for option in options)
+    ]
+    if len(dict(pairs)) < len(pairs):
+        raise TermsError(f"--feature names a column twice: {', '.join(options)}; expected each column once")
+    features, facts = {}, {}
+    for column, kind in pairs:
+        features[column], separator, text = kind.partition(":")
+        if separator:
+            facts[column] = Facts.of(
+                features[column], _column_facts(features[column], text), f"--feature {column!r:.80}"
+            )
+    return {"features": features, **({"facts": facts} if facts else {})}
+
+
+def _column_facts(kind: str, text: str) -> dict[str, Any]:
+    """Parse 0..100, 40+-15, or a,b,c."""
+    if kind == "discrete":
+        return {"categories": _values(text)}
+    for mark, names in (("..", ("least", "most")), ("+-", ("mean", "sd"))):
+        first, separator, second = text.partition(mark)
+        if separator:
+            try:
+                numbers = [float(first), float(second)]
+            except ValueError:
+                break
+            return {"range": numbers} if mark == ".." else dict(zip(names, numbers, strict=True))
+    raise TermsError(f"--feature gives {text!r:.60} for a {kind} column; expected LEAST..MOST, or MEAN+-SD")
+
+
+def _values(text: str) -> list[Any]:
+    """Parse a,b,c as texts, or 0,1 as numbers."""
+    values = [value.strip() for value in text.split(",")]
+    for number in (int, float):
+        try:
+            return [number(value) for value in values]
+        except ValueError:
+            continue
+    return values
+
+
+def _print_warnings(roster: Roster, terms: Terms, network: Path) -> None:
+    """Print what the founder should know before a run starts."""
+    from peerbayes.peer.inspection import warnings
+
+    for warning in warnings(roster, terms):
+        print(f"Privacy: {warning}.")
+        print(f"  For details run `peerbayes audit {network}`; see docs/protection.md")
+
+
+def _print_next_steps(network: Path, roster: Roster) -> None:
+    print(
+        f"Wrote {network / 'roster.json'}. Members pass it on to each other: give it to any running member,"
+    )
+    print("preferably to several, with `peerbayes node join FOLDER roster.json`.")
+    if roster.closed:
+        print("No member needs to stop for this.")

@@ -1,0 +1,315 @@
+"""`peerbayes node`: one peer, its files and its run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from peerbayes.cli.shared import check_format, console, exit_on_error, print_table
+from peerbayes.data.files import printable
+from peerbayes.errors import parts_needed
+from peerbayes.peer.learning.verdict import ENDED_BADLY
+
+# --- `peerbayes node request` and `peerbayes node join`: set up a peer's folder
+
+
+def request(
+    folder: Annotated[Path, typer.Argument(help="The peer's folder to create; its key never leaves it.")],
+    name: Annotated[str, typer.Option(help="The peer's name: lower-case letters, digits, '-'.")],
+    address: Annotated[str, typer.Option(help="host:port at which neighbours reach this peer.")],
+    data: Annotated[str, typer.Option(help="A .csv or .parquet file, or a SQLAlchemy URL.")],
+    query: Annotated[
+        str | None, typer.Option(help="The SQL query for the rows, if the data is a URL.")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="host:port to listen on; default: the port of the address, on all interfaces."),
+    ] = None,
+    hold_out: Annotated[
+        float, typer.Option(help="Share of the rows to hold out for testing the model here.")
+    ] = 0.0,
+) -> None:
+    """Create a peer's folder with a key and a certificate request."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.state.folder import Home
+
+        home = Home.create(folder, name, address, data, query, listen, hold_out)
+    print(f"Created {name} in {folder}:")
+    print("  peer.key   its private key: never leaves this machine")
+    print("  peer.csr   its certificate request: for the network's founder")
+    print("  peer.toml  its settings: its data and the address it listens on; can be changed at any time")
+    print(
+        f"Next: send {home.request_path} and the address {address} to the founder, who sends an invitation;"
+    )
+    print(f"then run `peerbayes node join {folder} {name}.invitation`")
+
+
+def join(
+    folder: Annotated[Path, typer.Argument(help="The peer's folder.")],
+    file: Annotated[Path, typer.Argument(help="An invitation, or a newer roster.json.")],
+) -> None:
+    """Join a network with the founder's invitation, or update the roster."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.identity.keys import fingerprint
+        from peerbayes.peer.state.folder import Home
+
+        home = Home(folder)
+        roster = home.join(file.read_bytes())
+        settings, authority = home.settings(), fingerprint(home.authority_path.read_bytes())
+    is_member = settings.name in (member.name for member in roster.members)
+    neighbours = ", ".join(roster.neighbours(settings.name)) if is_member else ""
+    state = "closed" if roster.closed else "still open"
+    print(
+        f"{settings.name} has roster version {roster.version} of {roster.network}: "
+        f"{len(roster.members)} members, {state}"
+    )
+    if settings.name in roster.revoked:
+        print(f"{settings.name} was revoked: the other members ignore it. Ask the founder")
+        return
+    print(f"Neighbours: {neighbours or 'none yet'}")
+    print(f"Compare the authority's fingerprint with the founder's over another channel: {authority}")
+    roster_address = roster.member(settings.name).address
+    if roster_address != settings.address:
+        print(
+            f"Note: neighbours will connect to {roster_address}, but {home.settings_path} says {settings.address}"
+        )
+    print(
+        f"Next: read {home.agreement_path}, then `peerbayes node check {folder}` and `peerbayes node run {folder}`"
+    )
+
+
+# --- `peerbayes node`: set up, check and run one peer
+# Exit codes: 0 success, 1 failure, 2 a person is needed, 3 the run finished with problems, 130 interrupted.
+
+app = typer.Typer(help="Set up, check and run one peer.", no_args_is_help=True, add_completion=False)
+app.command()(request)
+app.command()(join)
+
+Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
+Format = Annotated[str, typer.Option("--format", help="table or json.")]
+
+
+class Plain(logging.Formatter):
+    """Formatter of log lines that makes names from others printable."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+        return printable(super().formatMessage(record))
+
+
+@app.command()
+def check(folder: Folder = Path(), form: Format = "table") -> None:
+    """Check identity, data, clock, port and every neighbour before a run starts."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.check import checks
+        from peerbayes.peer.state.folder import Home
+
+        check_format(form)
+        findings = []
+        for finding in checks(Home(folder)):
+            findings.append(finding)
+            if form == "table":
+                marks = {
+                    "ok": "[green]ok     [/green]",
+                    "warning": "[yellow]warning[/yellow]",
+                    "failed": "[red]failed [/red]",
+                }
+                console.print(f"{marks[finding.outcome]} {finding.what}: ", end="")
+                console.print(printable(finding.told), markup=False, highlight=False, soft_wrap=True)
+    if form == "json":
+        print(json.dumps([vars(finding) for finding in findings], indent=2))
+    if any(finding.outcome == "failed" for finding in findings):
+        sys.exit(1)
+
+
+@app.command()
+def run(
+    folder: Folder = Path(),
+    linger: Annotated[
+        float, typer.Option(help="Seconds to keep serving neighbours that are not done.")
+    ] = 3600.0,
+    metrics: Annotated[
+        str | None, typer.Option(help="[HOST:]PORT for Prometheus metrics; the default host is 127.0.0.1.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings only, not every round.")] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show the peer in a browser while it runs.")
+    ] = False,
+    dashboard_address: Annotated[
+        str | None,
+        typer.Option(
+            help="[HOST:]PORT of --dashboard on this machine; default 127.0.0.1:8765 or the next free port."
+        ),
+    ] = None,
+) -> None:
+    """Learn with the other peers: agree, run the rounds, answer neighbours. It can be stopped and restarted.
+
+    Exit codes: 0 done, or stopped by SIGTERM; 1 failed, a restart may help; 2 a person is needed; 3 the run finished
+    with problems, see `status`; 130 stopped by Ctrl-C.
+    """
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer import service
+        from peerbayes.peer.protocol import connections
+        from peerbayes.peer.state.folder import Home
+        from peerbayes.peer.supervision import person_needed
+
+        logging.basicConfig(level=logging.WARNING if quiet else logging.INFO)
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(Plain("%(asctime)s %(message)s", "%H:%M:%S"))
+        home = Home(folder)
+        os.umask(0o077)  # state, audit log and model are readable by their owner only
+        with person_needed(folder), contextlib.ExitStack() as resources:
+            if metrics is not None:
+                from peerbayes.peer import prometheus
+
+                resources.callback(
+                    prometheus.write, home
+                )  # after the lock is released: the final values remain
+            lock = resources.enter_context(service.lock(home))
+            if dashboard or dashboard_address is not None:
+                from peerbayes.report.dashboard.launch import launch
+
+                home.load()  # errors of the folder come first
+                launched = resources.enter_context(launch(folder, dashboard_address))
+                print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
+            journals: list[Any] = []
+            connections.watch(
+                lambda reason, detail: (
+                    journals[0].refused("an unknown host", reason, detail) if journals else None
+                )
+            )
+            if metrics is not None:
+                prometheus.expose(metrics, home)
+            ended = asyncio.run(service.serve(home, linger, journals, lock))
+    if not ended.done:
+        logging.getLogger("peerbayes.peer").warning(
+            f"stopped after round {ended.round}; `run` continues from there"
+        )
+        sys.exit(130 if ended.by == signal.SIGINT else 0)
+    if ended.verdict is not None and not ended.verdict.good:
+        sys.exit(ENDED_BADLY)  # the log says why
+
+
+@app.command()
+def status(folder: Folder = Path(), form: Format = "table") -> None:
+    """Show the progress of the peer, the state of its neighbours, what it refused and what it sent."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer.learning.held_out import told as describe
+        from peerbayes.peer.state.folder import Home
+        from peerbayes.peer.status import status as status_of
+
+        check_format(form)
+        peer_status = status_of(Home(folder))
+    if form == "json":
+        print(json.dumps(peer_status, indent=2))
+    else:
+        _print_status(peer_status, describe)
+    if not peer_status["audit"]["ok"]:
+        sys.exit(1)
+
+
+def _print_status(peer_status: dict[str, Any], describe: Callable[[dict[str, Any], bool], str]) -> None:
+    """Print the status of a peer."""
+    console.print(
+        f"{peer_status['name']} in {peer_status['network']}: {_state_text(peer_status)}, "
+        f"round {peer_status['round']} of {peer_status['rounds']}"
+    )
+    if peer_status["verdict"]:
+        for sentence in peer_status["verdict"]["sentences"]:
+            console.print(f"  {sentence}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"sent {peer_status['sent']['messages']:,} messages, {peer_status['sent']['bytes']:,} bytes; "
+        f"model: {peer_status['model']}"
+    )
+    if peer_status["privacy"]:
+        console.print(_privacy_text(peer_status["privacy"]))
+    if peer_status["judged"]:
+        console.print(
+            f"after round {peer_status['judged']['round']}: "
+            f"{describe(peer_status['judged'], peer_status['privacy'] is not None)}"
+        )
+    for warning in peer_status["warnings"]:
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+    if not peer_status["audit"]["ok"]:
+        problem = f"the audit log cannot be trusted: {peer_status['audit']['problem']}"
+        console.print(problem, markup=False, highlight=False, soft_wrap=True)
+    rows = [
+        (
+            name,
+            _time_text(neighbour["seen"]),
+            neighbour["done"],
+            peer_status["missing"].get(name, 0),
+            neighbour["note"],
+        )
+        for name, neighbour in peer_status["neighbours"].items()
+    ]
+    print_table(("neighbour", "last message", "round", "rounds missed", ""), rows)
+    if peer_status["refusals"]:
+        console.print("\nrefused requests:")
+        print_table(
+            ("from", "reason", "count", "last"),
+            [
+                (refusal["who"], refusal["reason"], refusal["count"], _time_text(refusal["last"]))
+                for refusal in peer_status["refusals"][:20]
+            ],
+        )
+
+
+def _state_text(peer_status: dict[str, Any]) -> str:
+    """Return the state of the peer in a few words; "done" only for a run without problems."""
+    if not peer_status["done"]:
+        return f"running, {peer_status['phase']}" if peer_status["running"] else "not running"
+    if peer_status["verdict"] is None:
+        return "all rounds done, not evaluated yet"
+    return "done" if peer_status["verdict"]["good"] else "finished with problems"
+
+
+def _privacy_text(privacy: dict[str, Any]) -> str:
+    """Return the privacy budget spent, as a line of text."""
+    before = privacy["with_earlier_runs"]
+    return (
+        f"private: epsilon {privacy['spent']:.4g} of {privacy['epsilon']:g} spent (delta {privacy['delta']:g}), "
+        f"{privacy['rounds']} rounds released"
+        + (f"; {before:.4g} with other runs on these rows" if before is not None else "")
+    )
+
+
+@app.command()
+def leave(
+    folder: Folder = Path(),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Leave the run: notify the neighbours, and move this peer's state aside. Its model and its ledger stay."""
+    with exit_on_error(), parts_needed():
+        from peerbayes.peer import service
+        from peerbayes.peer.protocol.reachability import farewell
+        from peerbayes.peer.state.folder import Home
+
+        home = Home(folder)
+        peer = home.load()
+        if not yes and not typer.confirm(
+            f"Should {peer.name} leave {peer.terms.network}? The others will continue without it."
+        ):
+            sys.exit(1)
+        with service.lock(home):
+            for name, answer in asyncio.run(farewell(peer)).items():
+                print(f"{name}: {printable(answer)}")
+            aside = service.set_aside(home)
+    if aside is not None:
+        print(f"The state of the run was moved to {aside}; the model stays in {home.model_path}")
+
+
+def _time_text(seconds: float | None) -> str:
+    if seconds is None:
+        return "never"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

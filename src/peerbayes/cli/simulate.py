@@ -1,0 +1,137 @@
+"""`peerbayes simulate`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peerbayes.cli.shared import (
+    check_format,
+    console,
+    exit_on_error,
+    plain_warnings,
+    print_table,
+    progress_bar,
+)
+from peerbayes.simulation import config
+
+if TYPE_CHECKING:
+    from peerbayes.simulation.result import Run
+
+
+def simulate(
+    file: Annotated[Path, typer.Argument(help="A TOML file with [data] and [simulation].")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE: override a setting of the file.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Save the run in this folder.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A file to resume from after an interruption; removed at the end.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the simulation in a browser while it runs.")
+    ] = False,
+    watch_address: Annotated[
+        str | None,
+        typer.Option(
+            help="[HOST:]PORT of --watch on this machine; default 127.0.0.1:8765 or the next free port."
+        ),
+    ] = None,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Keep the dashboard until Ctrl-C, even without a terminal.")
+    ] = False,
+) -> None:
+    """Run the simulation that a TOML file describes."""
+    with exit_on_error(), plain_warnings():
+        check_format(form)
+        configuration = config.read(file, tuple(changes or ()))
+        with contextlib.ExitStack() as resources:
+            watched = watch or watch_address is not None or stay
+            folder = out
+            if watched:
+                folder = resources.enter_context(dashboard_of(out, file.stem, watch_address))
+            run = run_with_bar(
+                *configuration.load(), {**configuration.settings, "checkpoint": checkpoint}, "rounds",
+                quiet=form == "json", live=folder,
+            )  # fmt: skip
+            if folder is not None:
+                run.save(folder)
+            print_summary(run, form)
+            if watched and (stay or sys.stdout.isatty()):
+                wait_for_interrupt()
+
+
+@contextlib.contextmanager
+def dashboard_of(out: Path | None, name: str, address: str | None) -> Iterator[Path]:
+    """Open a dashboard of the run's folder, or of a temporary one, and yield the folder."""
+    from peerbayes.report.dashboard.launch import launch
+
+    with contextlib.ExitStack() as resources:
+        folder = out or Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="peerbayes-"))) / name
+        launched = resources.enter_context(launch(folder, address))
+        print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
+        yield folder
+
+
+def wait_for_interrupt() -> None:
+    """Wait for Ctrl-C."""
+    print("The dashboard stays open until Ctrl-C.", file=sys.stderr, flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def print_summary(run: Run, form: str) -> None:
+    """Print the results, as a table or as JSON."""
+    from peerbayes.simulation.result import as_json
+
+    if form == "json":
+        content = {"configuration": run.configuration, "summary": as_json(run.summary())}
+        print(json.dumps(content, indent=2, allow_nan=False), flush=True)
+        return
+    summary = run.summary()
+    rows = [
+        (
+            f"peers, {run.configuration['strategy']}",
+            summary["test_error"],
+            summary["test_std"],
+            summary["train_error"],
+        ),
+        ("RC on the pooled rows", summary["test_rc"], "", summary["train_rc"]),
+        ("ML on the pooled rows", summary["test_ml"], "", summary["train_ml"]),
+    ]
+    print_table(("", "test error", "std over peers", "training error"), rows)
+    if "epsilon" in summary:
+        spent = run.configuration["privacy"]
+        console.print(f"\nspent by each peer: epsilon {summary['epsilon']:.4g}, delta {spent['delta']:.3g}")
+    if run.rejected:
+        console.print(
+            f"\n{run.attackers.size} peers were attackers; errors are those of the other peers on their rows. "
+            f"{sum(run.rejected.values())} messages were rejected"
+        )
+    total = sum(run.seconds.values())
+    shares = ", ".join(f"{stage} {seconds / total:.0%}" for stage, seconds in run.seconds.items())
+    console.print(f"\n{total:.1f} s: {shares}")
+
+
+def run_with_bar(
+    X: Any, y: Any, settings: dict[str, Any], title: str, quiet: bool, live: Path | None = None
+) -> Run:
+    """Simulate, with a progress bar on a terminal."""
+    from peerbayes.simulation.run import simulate as run_simulation
+
+    if quiet:
+        return run_simulation(X, y, **settings, live=live)
+    with progress_bar() as bar:
+        task = bar.add_task(title, total=settings.get("rounds", 64))
+        return run_simulation(
+            X, y, **settings, live=live, progress=lambda done, _: bar.update(task, completed=done)
+        )

@@ -1,0 +1,1 @@
+"""Tables: read from files, described by a schema, encoded as rows."""

@@ -1,0 +1,247 @@
+"""Infer a table's columns (kinds, categories, location and scale) and the classes of its labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from peerbayes.data.arguments import one_of, refusal, shown
+from peerbayes.data.column import Column, Kind, Scalar, ordered, scalar, scalars
+from peerbayes.data.moments import SMALL_RANGE, column_moments, distinct_integers
+from peerbayes.data.table import Table, missing_of
+from peerbayes.errors import SchemaError
+
+# The paper's rule: a column with at most this many distinct values is discrete.
+PAPER_DISCRETE = 10
+
+KINDS = ("auto", "paper", "continuous", "discrete")
+
+
+def infer_columns(
+    table: Table,
+    kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
+    weights: np.ndarray | None = None,
+) -> tuple[Column, ...]:
+    """Return the description of each column, from all rows; `weights` [n] count a row that many times."""
+    rules = _rules(table, kinds)
+    if weights is not None and not (weights > 0).all():
+        table, weights = table.take(weights > 0), weights[weights > 0]
+    if table.rows == 0:
+        raise SchemaError("the table has no rows; expected at least one")
+    array = table.numeric
+    if array is None:
+        return tuple(_column(table, j, rules[j], weights) for j in range(len(table.names)))
+    plain = _plain_columns(table, array, rules, weights)
+    return tuple(plain.get(j) or _column(table, j, rules[j], weights) for j in range(len(table.names)))
+
+
+def check_kinds(kinds: Any) -> None:
+    """Refuse a value of `kinds` that cannot describe the columns of any table."""
+    if not isinstance(kinds, str | Mapping | Sequence) or isinstance(kinds, bytes | bytearray):
+        raise refusal("kinds", kinds, f"one of {', '.join(KINDS)}, a list or a mapping", SchemaError)
+    if isinstance(kinds, str):
+        one_of("kinds", kinds, KINDS, ", a list or a mapping", SchemaError)
+
+
+def _rules(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
+    """Return the rule for each column, from any of the forms that `kinds` may take."""
+    names = table.names
+    check_kinds(kinds)
+    if isinstance(kinds, str):
+        rules = [kinds] * len(names)
+    elif isinstance(kinds, Mapping):
+        positions = {key: _position(key, table) for key in kinds}
+        unknown = [key for key, position in positions.items() if position is None]
+        if unknown:
+            raise SchemaError(f"kinds names {shown(unknown[0])}; expected one of {', '.join(names[:20])}")
+        rules = ["auto"] * len(names)
+        for key, position in positions.items():
+            rules[position or 0] = kinds[key]
+    else:
+        rules = list(kinds)
+        if len(rules) != len(names):
+            raise SchemaError(
+                f"kinds holds {len(rules)} entries; expected one for each column: the table has {len(names)} columns"
+            )
+    for name, rule in zip(names, rules, strict=True):
+        one_of(f"kinds: the kind of {name!r}", rule, KINDS, error=SchemaError)
+    return rules
+
+
+def _position(key: Any, table: Table) -> int | None:
+    """Return the index of the column that `key` names: by its label, else by its name, else by its position."""
+    for column_names in (table.labels, table.names):
+        if key in column_names:
+            return column_names.index(key)
+    positional = (
+        table.labels == table.names and isinstance(key, int | np.integer) and not isinstance(key, bool)
+    )
+    return int(key) if positional and 0 <= key < len(table.names) else None
+
+
+def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Column:
+    """Return the description of column j under a rule of `KINDS`."""
+    name = table.names[j]
+    values = table.column(j)
+    present = ~missing_of(values)
+    kind = _kind(values, present, rule, name, declared=table.declared(j) is not None)
+    if kind == "continuous" and not (rule == "paper" and values.dtype.kind == "O"):
+        column = Column(name, kind, count=0.0)
+        return measured(column, column.numbers(values), weights)
+    declared = table.declared(j)
+    categories = tuple(declared) if declared is not None else distinct(values[present], name)
+    count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
+    column = Column(name, kind, scalars(categories, f"column {name!r}"), count=count)
+    if kind == "discrete":
+        return column
+    return measured(column, column.numbers(values), weights)
+
+
+def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> Kind:
+    """Return whether a column is discrete or continuous under a rule; `declared`: it is a pandas categorical."""
+    if rule in ("continuous", "discrete"):
+        return rule  # type: ignore[return-value]
+    if rule == "paper":
+        return "discrete" if len(distinct(values[present], name)) <= PAPER_DISCRETE else "continuous"
+    if declared or values.dtype.kind == "b":
+        return "discrete"
+    if values.dtype.kind != "O" or not present.any():
+        return "continuous"
+    types = {_type(value, name) for value in set(map(type, values[present]))}
+    if len(types) > 1:
+        raise SchemaError(
+            f"column {name!r} mixes {' and '.join(sorted(types))}; expected one of them. Clean the column, or "
+            f"say that every distinct value is a category: kinds={{{name!r}: 'discrete'}}"
+        )
+    return "continuous" if types == {"numbers"} else "discrete"
+
+
+def _type(kind: type, name: str) -> str:
+    """Return what values of a Python type are to a column: booleans, text or numbers."""
+    if issubclass(kind, bool | np.bool_):
+        return "booleans"
+    if issubclass(kind, str):
+        return "text"
+    if hasattr(kind, "__float__") and not issubclass(kind, np.complexfloating | np.ndarray):
+        return "numbers"
+    raise TypeError(
+        f"column {name!r} holds a {kind.__name__}; every argument must be a string or a number (or a boolean)"
+    )
+
+
+def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
+    """Return the distinct values, in order."""
+    counted = _value_counts(values) if values.dtype.kind in "iu" and values.size else None
+    if counted is not None:
+        low, counts = counted
+        return tuple((np.flatnonzero(counts) + low).tolist())
+    import pandas as pd
+
+    return ordered({scalar(value, f"column {name!r}") for value in pd.unique(values)})
+
+
+def _value_counts(values: np.ndarray) -> tuple[int, np.ndarray] | None:
+    """Return the smallest integer and the counts of it and its successors; None where their range is too wide."""
+    low, high = int(values.min()), int(values.max())
+    if high - low >= SMALL_RANGE or abs(low) >= 2**62:
+        return None
+    return low, np.bincount(values if low == 0 else values.astype(np.int64) - low, minlength=high - low + 1)
+
+
+# --- location and scale ------------------------------------------------------------------------------------
+
+
+def measured(column: Column, values: np.ndarray, weights: np.ndarray | None = None) -> Column:
+    """Return the column with the location and scale of its present values [n]."""
+    moments = column_moments(values[:, None], weights)
+    return _with_moments(column, *(float(moment[0]) for moment in moments))
+
+
+def _plain_columns(
+    table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None
+) -> dict[int, Column]:
+    """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers."""
+    names = table.names
+    plain: dict[int, Column] = {}
+    continuous = [j for j, rule in enumerate(rules) if rule in ("auto", "continuous")]
+    if continuous:
+        moments = column_moments(array, weights, continuous)
+        for k, j in enumerate(continuous):
+            numbers = (float(moment[k]) for moment in moments)
+            plain[j] = _with_moments(Column(names[j], "continuous", count=0.0), *numbers)
+    discrete = [j for j, rule in enumerate(rules) if rule == "discrete" and array.dtype.kind in "iu"]
+    categories = distinct_integers(array, discrete) if discrete else None
+    if categories is not None:
+        count = float(table.rows) if weights is None else float(weights.sum())
+        for j, column_categories in zip(discrete, categories, strict=True):
+            plain[j] = Column(names[j], "discrete", column_categories, count=count)
+    return plain
+
+
+def _with_moments(
+    column: Column, count: float, mean: float, variance: float, low: float, high: float
+) -> Column:
+    if count == 0:
+        return column
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise SchemaError(
+            f"column {column.name!r} holds infinity (inf); expected finite numbers, or nothing for a missing value"
+        )
+    if not (math.isfinite(mean) and math.isfinite(variance)):
+        raise SchemaError(
+            f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}, or the weights are "
+            "as large: their squares overflow. Divide by a constant"
+        )
+    deviation = math.sqrt(variance)
+    constant = low == high or deviation == 0
+    return replace(
+        column,
+        location=low if constant else mean,
+        scale=1.0 if constant else deviation,
+        count=count,
+        constant=constant,
+    )
+
+
+# --- labels ------------------------------------------------------------------------------------------------
+
+
+def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
+    """Return the distinct labels in order, and each row's index among them: [n] -> classes, [n]."""
+    try:
+        labels = np.asarray(y)
+    except (TypeError, ValueError) as error:  # lists of different lengths
+        raise refusal("y", y, "one label per row") from error
+    if labels.ndim == 0:
+        raise refusal("y", y, "one label per row")
+    if labels.ndim != 1:
+        raise ValueError(f"y has shape {labels.shape}; expected one label per row")
+    if labels.size == 0:
+        raise ValueError("y has no label; expected one per row")
+    if labels.dtype.kind in "iu":
+        counted = _value_counts(labels)
+        if counted is not None:
+            low, counts = counted
+            class_index = (np.cumsum(counts > 0) - 1).astype(np.int32)
+            shifted = labels if low == 0 else labels.astype(np.int64) - low
+            return tuple((np.flatnonzero(counts) + low).tolist()), class_index[shifted]
+    import pandas as pd
+
+    if missing_of(labels).any():
+        raise ValueError(
+            "y holds missing labels (NaN or None); expected a label per row: leave those rows out"
+        )
+    try:
+        codes, uniques = pd.factorize(labels)
+    except TypeError as error:  # lists, sets, tables
+        raise TypeError(f"y holds {shown(labels[0])}; expected text, numbers or booleans") from error
+    values = [scalar(value, "y") for value in uniques]
+    if len({isinstance(value, str) for value in values}) > 1:
+        raise ValueError(f"y mixes text and numbers: {values[:5]}; expected labels of one type")
+    classes = ordered(values)
+    class_index = np.array([classes.index(value) for value in values], dtype=np.int32)
+    return classes, class_index[codes]

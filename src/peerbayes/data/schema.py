@@ -1,0 +1,352 @@
+"""The meaning of a table's columns, so that every peer encodes a row as the same numbers.
+
+A schema is a value: column names, kinds, categories, classes, and the location and scale that standardise
+continuous columns. Peers that agree on its fingerprint can mix their statistics.
+
+Defined behaviour:
+
+- Missing values (None, NaN, pandas' NA) are encoded as missing in every column.
+- A category never seen in training is encoded as missing: it says nothing about the class.
+- A column with no value at all has location 0 and scale 1 if continuous, no category if discrete, and takes
+  the kind of the other side when schemas are merged.
+- A constant column has scale 1 and says nothing; a single category likewise.
+- A column that mixes text with numbers is refused, unless it is declared discrete.
+- Infinities, dates, complex numbers and duplicated column names are refused by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes.data.column import (
+    Column,
+    Scalar,
+    all_text,
+    column_differences,
+    merge_columns,
+    number,
+    scalars,
+    set_differences,
+    union,
+)
+from peerbayes.data.infer import infer_classes, infer_columns, measured
+from peerbayes.data.table import Rows, Table
+from peerbayes.errors import SchemaError, SchemaMismatch
+
+FORMAT = 1  # of the JSON text
+
+# Standardised values never exceed this, so that φ stays finite.
+FARTHEST = 1e100
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in order, the classes of the label, and where standardised values are clipped."""
+
+    columns: tuple[Column, ...]
+    """The description of each column, in order."""
+    classes: tuple[Scalar, ...] = ()
+    """The classes of the label, in order; empty where only rows are described."""
+    clip: float | None = 5.0
+    """Standardised values are held within ±clip (heavy tails); None turns it off."""
+    label: str = field(default="label", compare=False)
+    """The name of the label."""
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise SchemaError(
+                f"the schema has several columns named {', '.join(repeated)}; names must differ"
+            )
+        object.__setattr__(self, "classes", scalars(self.classes, "the label"))
+        if self.classes and any(isinstance(value, str) for value in self.classes) != all_text(self.classes):
+            raise SchemaError(f"the classes mix text and numbers: {list(self.classes)}; expected one of them")
+        if self.clip is not None:
+            object.__setattr__(self, "clip", number(self.clip, "clip"))
+            if self.clip <= 0:
+                raise SchemaError(f"clip is {self.clip}; expected a positive number, or None for no clipping")
+
+    @classmethod
+    def infer(
+        cls,
+        X: Any,
+        y: Any = None,
+        *,
+        kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
+        clip: float | None = 5.0,
+        sample_weight: Any = None,
+    ) -> Schema:
+        """Return the schema of a table X, and of its labels y if given; `sample_weight` weighs location and scale.
+
+        kinds: "auto" (text, booleans and categoricals are discrete, numbers continuous), "paper" (label-encode
+        text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, one kind per
+        column, or a mapping from names (or positions) to kinds, the others "auto". clip: the bound of
+        standardised values, None for no clipping.
+        """
+        table = Table.of(X)
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        for name, values in (("y", y), ("sample_weight", weights)):
+            if values is not None and len(values) != table.rows:
+                raise SchemaError(f"{name} has {len(values)} entries, the table {table.rows} rows")
+        return cls(infer_columns(table, kinds, weights), () if y is None else infer_classes(y)[0], clip)
+
+    # --- layout ----------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Kinds of the columns, by name."""
+        return {column.name: column.kind for column in self.columns}
+
+    @cached_property
+    def continuous(self) -> tuple[int, ...]:
+        """Positions of the continuous columns."""
+        return tuple(j for j, column in enumerate(self.columns) if column.kind == "continuous")
+
+    @cached_property
+    def discrete(self) -> tuple[int, ...]:
+        """Positions of the discrete columns."""
+        return tuple(j for j, column in enumerate(self.columns) if column.kind == "discrete")
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Cells of each discrete column; one without any value keeps a single empty cell."""
+        return tuple(max(1, len(self.columns[j].categories)) for j in self.discrete)
+
+    @cached_property
+    def location(self) -> np.ndarray:
+        """Location of the continuous columns: [Dc]."""
+        return np.array([self.columns[j].location for j in self.continuous], dtype=np.float64)
+
+    @cached_property
+    def scale(self) -> np.ndarray:
+        """Scale of the continuous columns: [Dc]."""
+        return np.array([self.columns[j].scale for j in self.continuous], dtype=np.float64)
+
+    # --- rows ------------------------------------------------------------------------------------------
+
+    def encode(self, X: Any) -> Rows:
+        """Return the rows X as arrays: standardised and clipped values [n, Dc], and category indices [n, Dd].
+
+        A DataFrame's columns are found by name, an array's by position.
+        """
+        table = Table.of(X)
+        positions = self.places(table)
+        values = np.empty((table.rows, len(self.continuous)))
+        for k, j in enumerate(self.continuous):
+            values[:, k] = self.columns[j].numbers(table.column(positions[j]))
+            infinite = np.isinf(values[:, k])
+            if infinite.any():
+                raise infinity_in(self.names[j], table.number(int(np.argmax(infinite))))
+        codes = np.empty((table.rows, len(self.discrete)), dtype=np.int32)
+        for k, j in enumerate(self.discrete):
+            codes[:, k] = self.columns[j].codes(table.column(positions[j]))
+        return Rows(self.standardise(values), codes)
+
+    def standardise(self, values: np.ndarray) -> np.ndarray:
+        """Return (values − location)/scale, clipped: [n, Dc] -> [n, Dc]."""
+        with np.errstate(over="ignore"):  # overflowing values are clipped
+            standard = (values - self.location) * (1.0 / self.scale)
+        return np.clip(standard, -self.limit, self.limit)
+
+    @property
+    def limit(self) -> float:
+        """The bound of standardised values: the clip, or less where their squares would overflow."""
+        return FARTHEST if self.clip is None else min(self.clip, FARTHEST)
+
+    def decode(self, rows: Rows) -> Any:
+        """Return encoded rows as a DataFrame in the original columns and units."""
+        import pandas as pd
+
+        values = np.asarray(rows.values) * self.scale + self.location
+        positions = {j: k for kind in (self.continuous, self.discrete) for k, j in enumerate(kind)}
+        decoded: dict[str, Any] = {}
+        for j, column in enumerate(self.columns):
+            if column.kind == "continuous" and not column.categories:
+                decoded[column.name] = values[:, positions[j]]
+                continue
+            codes = np.asarray(rows.codes)[:, positions[j]] if column.kind == "discrete" else None
+            if codes is None:  # label-encoded text: the nearest category
+                nearest = np.clip(np.rint(values[:, positions[j]]), 0, len(column.categories) - 1)
+                codes = np.where(np.isnan(nearest), -1, nearest).astype(int)
+            decoded[column.name] = pd.Series(_pick(column.categories, codes))
+        return pd.DataFrame(decoded)
+
+    def encode_labels(self, y: Any) -> np.ndarray:
+        """Return the class indices of labels y: [n] -> [n]; a class the schema does not name is refused."""
+        distinct_labels, codes = infer_classes(y)
+        class_index = {value: index for index, value in enumerate(self.classes)}
+        unknown = [value for value in distinct_labels if value not in class_index]
+        if unknown:
+            raise SchemaMismatch(
+                f"y holds {', '.join(map(repr, unknown[:5]))}; expected one of the classes "
+                f"{', '.join(map(repr, self.classes[:20]))}. Name every class beforehand"
+            )
+        return np.array([class_index[value] for value in distinct_labels], dtype=np.int32)[codes]
+
+    def places(self, table: Table) -> list[int]:
+        """Return the position of each column in a `table`."""
+        if table.frame is not None and table.names != self.names:
+            position_of = {name: position for position, name in enumerate(table.names)}
+            lacking = [name for name in self.names if name not in position_of]
+            if lacking:
+                raise SchemaMismatch(
+                    f"the table has no column {', '.join(map(repr, lacking[:5]))}; "
+                    f"expected {', '.join(self.names[:20])}"
+                )
+            return [position_of[name] for name in self.names]
+        if len(table.names) != len(self.columns):
+            raise SchemaMismatch(f"the table has {len(table.names)} columns, the schema {len(self.columns)}")
+        return list(range(len(self.columns)))
+
+    # --- agreement -------------------------------------------------------------------------------------
+
+    def measured_on(self, X: Any) -> Schema:
+        """Return this schema with the location and scale of other rows X; kinds, categories and classes stay."""
+        table = Table.of(X)
+        positions = self.places(table)
+        columns = [
+            measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
+            if column.kind == "continuous"
+            else column
+            for j, column in enumerate(self.columns)
+        ]
+        return replace(self, columns=tuple(columns))
+
+    def knowing(self, other: Schema) -> Schema:
+        """Return this schema with the categories of the `other` added; nothing else changes."""
+        theirs = {column.name: column for column in other.columns}
+        columns = [
+            replace(column, categories=union(column.categories, theirs[column.name].categories))
+            if column.kind == "discrete" and column.name in theirs
+            else column
+            for column in self.columns
+        ]
+        return replace(self, columns=tuple(columns))
+
+    def merge(self, other: Schema) -> Schema:
+        """Return the schema of this and the `other` table: union of categories and classes, pooled location and scale.
+
+        Symmetric. Where the order of the columns differs, they are sorted by name.
+        """
+        blocking = [difference for difference in self.differences(other) if difference.startswith("!")]
+        if blocking:
+            raise SchemaMismatch(
+                "the schemas do not fit together:\n"
+                + "\n".join(f"  {difference[2:]}" for difference in blocking)
+            )
+        names = self.names if self.names == other.names else tuple(sorted(self.names))
+        mine = {column.name: column for column in self.columns}
+        theirs = {column.name: column for column in other.columns}
+        columns = tuple(merge_columns(mine[name], theirs[name]) for name in names)
+        return replace(self, columns=columns, classes=union(self.classes, other.classes))
+
+    def differences(self, other: Schema) -> list[str]:
+        """Return the differences from the `other`, a line each; one that starts with "! " prevents merging the two."""
+        differences = [
+            f"! only the first has column {name!r}" for name in self.names if name not in other.names
+        ]
+        differences += [
+            f"! only the second has column {name!r}" for name in other.names if name not in self.names
+        ]
+        theirs = {column.name: column for column in other.columns}
+        for column in self.columns:
+            if column.name in theirs:
+                differences += column_differences(column, theirs[column.name])
+        if not differences and self.names != other.names:
+            differences.append(
+                f"the order of the columns: {', '.join(self.names)} against {', '.join(other.names)}"
+            )
+        differences += set_differences("class", self.classes, other.classes)
+        if self.classes and other.classes and all_text(self.classes) != all_text(other.classes):
+            differences.append(f"! the classes are text on one side: {self.classes} against {other.classes}")
+        if self.clip != other.clip:
+            differences.append(f"! clip: {self.clip} against {other.clip}")
+        return differences
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides how a row is encoded, as 64 hexadecimal digits."""
+        described = self._described()
+        for column in described["columns"]:
+            del column["count"], column["constant"]
+            column["categories"] = _without_booleans(column["categories"])
+        described["classes"] = _without_booleans(described["classes"])
+        del described["label"]
+        return hashlib.sha256(_canonical(described).encode()).hexdigest()
+
+    # --- files -----------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Return the schema as a text that `from_json` reads; equal schemas have equal texts."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        return _canonical({"format": FORMAT, **self._described()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Schema:
+        """Return the schema of a JSON `text`; anything unexpected in it is refused."""
+        try:
+            described = json.loads(text)
+            if described.pop("format") != FORMAT:
+                raise SchemaError("the schema was written in another format; update peerbayes")
+            columns = tuple(Column(**column) for column in described.pop("columns"))
+            return cls(columns, **described)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, SchemaError):
+                raise
+            raise SchemaError(f"this is not the JSON text of a schema: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the schema to the file `path`, as JSON."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Schema:
+        """Read a schema from the file `path`."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            "columns": [asdict(column) for column in self.columns],
+            "classes": list(self.classes),
+            "clip": self.clip,
+            "label": self.label,
+        }
+
+
+def infinity_in(column: str, row: int) -> SchemaError:
+    """Return the error for an infinite value, which no family can take."""
+    return SchemaError(
+        f"column {column!r} holds infinity (inf, row {row}); "
+        "expected a finite number, or nothing for a missing value"
+    )
+
+
+def _without_booleans(values: Sequence[Scalar]) -> list[Scalar]:
+    """Return the values with booleans as integers: True and 1 are the same category."""
+    return [int(value) if isinstance(value, bool) else value for value in values]
+
+
+def _pick(categories: tuple[Scalar, ...], codes: np.ndarray) -> list[Scalar | None]:
+    """Return the categories of codes, None for codes outside them."""
+    return [categories[code] if 0 <= code < len(categories) else None for code in codes]
+
+
+def _canonical(described: Any) -> str:
+    return json.dumps(described, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,347 @@
+"""The scikit-learn estimators of all families: `MixedNB`, `QDA`, `LDA`, `TAN`, `KDB` and `BayesNetClassifier`."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from peerbayes.data import files
+from peerbayes.data.schema import Schema
+from peerbayes.errors import ModelFileDamaged
+from peerbayes.estimators.generative import GenerativeClassifier
+from peerbayes.model import passes
+from peerbayes.model.families import BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
+from peerbayes.model.families.structures import Parents, named
+from peerbayes.model.layout import named_parents, sized, with_parents
+from peerbayes.model.statistics import Statistics
+from peerbayes.model.structure import Pairs, kdb, pairs_of, tan
+
+
+class MixedNB(GenerativeClassifier):
+    """Naive Bayes with Gaussian continuous and categorical discrete columns; missing values are handled exactly.
+
+    calibrate       False: maximum likelihood (MAP with `alpha` and `prior`); True: risk-based calibration
+    kinds           "auto", "paper", "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
+    start           where calibration begins: "uniform", "marginal", "ml", or statistics of your own
+    lr              learning rate of calibration
+    max_iter        iterations of calibration
+    keep            "best": the iterate with the lowest soft 0-1 loss on the rows; "last": the last one
+    em_iter         at most this many steps of expectation-maximisation, where labels, or values of columns that depend
+                    on each other, are missing; a ConvergenceWarning says when they were too few. `log_likelihood_` then
+                    has the mean over rows of log p(x, y) before each step, plus the log density of `alpha` and `prior`
+    em_tol          expectation-maximisation ends when a step gains less log likelihood per row
+    unlabelled      the label of rows without one (-1 in scikit-learn's semi-supervised estimators; NaN: missing
+                    labels). Such rows count in every class, by p(c | x); structures are learned without them. None:
+                    every label is a class. For maximum likelihood only
+    clip            standardised values are clipped to ±clip; None turns it off
+    alpha           Laplace smoothing of discrete columns, as in scikit-learn's CategoricalNB; not used by calibration
+    prior           statistics of your own, added to those of the rows (MAP)
+    variance_floor  the least variance, in standardised units; None: 1e-9 for maximum likelihood, 0.05 for calibration
+    count_floor     the least class count, as a share of rows / classes; None: 1e-30 for maximum likelihood, 1e-4 for
+                    calibration; `floored_` counts how many parameters are at a floor
+    patience        stop early after this many iterations that lower the soft error by no more than `tol`; None: never
+    tol             see `patience`
+    costs           `costs[i][j]` of predicting class j when the true class is i; `predict` then minimises the expected
+                    cost
+    schema          a schema agreed on beforehand, instead of one inferred from the rows
+    callback        called with (iteration, soft error, error) while calibrating; a true return value ends it
+    verbose         print iteration, soft error and error while calibrating
+    """
+
+    family_type = NaiveBayes
+
+
+class _FullGaussian(GenerativeClassifier):
+    """Base of estimators with covariances, which start calibration from maximum likelihood."""
+
+    def __init__(
+        self,
+        *,
+        calibrate: bool = False,
+        kinds: Any = "auto",
+        start: Any = "ml",
+        lr: float = 0.05,
+        max_iter: int = 64,
+        keep: Any = "best",
+        clip: float | None = 5.0,
+        alpha: float = 1.0,
+        prior: Statistics | None = None,
+        variance_floor: float | None = None,
+        count_floor: float | None = None,
+        shrinkage: float | None = None,
+        patience: int | None = None,
+        tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
+        costs: Any = None,
+        schema: Schema | None = None,
+        callback: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            calibrate=calibrate,
+            kinds=kinds,
+            start=start,
+            lr=lr,
+            max_iter=max_iter,
+            keep=keep,
+            clip=clip,
+            alpha=alpha,
+            prior=prior,
+            variance_floor=variance_floor,
+            count_floor=count_floor,
+            patience=patience,
+            tol=tol,
+            em_iter=em_iter,
+            em_tol=em_tol,
+            unlabelled=unlabelled,
+            costs=costs,
+            schema=schema,
+            callback=callback,
+            verbose=verbose,
+        )
+        self.shrinkage = shrinkage
+
+
+class QDA(_FullGaussian):
+    """Gaussian classes with one covariance each; discrete columns as in naive Bayes.
+
+    Missing values are completed from the observed ones, under the model itself: see `peerbayes.model.missing`.
+
+    Parameters are those of `MixedNB`, and
+
+    shrinkage       rows of an identity covariance added to each class (standardised units); None: 0 for maximum
+                    likelihood, 10 for calibration
+
+    Calibration starts from maximum likelihood by default: a uniform start never learns covariances.
+    `variance_floor` is the least eigenvalue; None: 1e-9 for maximum likelihood, 0.01 for calibration.
+    """
+
+    family_type = SeparateGaussian
+
+
+class LDA(_FullGaussian):
+    """Gaussian classes with one shared covariance. Parameters are those of `QDA`; `shrinkage` is 0 by default.
+
+    Calibration conserves the total second moment, so the start decides the covariance: "ml" or "marginal".
+    """
+
+    family_type = SharedGaussian
+
+
+class _Network(_FullGaussian):
+    """Base of Bayesian-network classifiers: the parents of the columns, learned or given."""
+
+    family_type = BayesNet
+    family_: BayesNet
+    learns_structure = True
+
+    @property
+    def parents_(self) -> dict[str, list[str]]:
+        """The parents of each column apart from the class, by name."""
+        check_is_fitted(self)
+        return named_parents(self.family_, self.schema_)
+
+    def conditional_tables(self) -> dict[str, dict[tuple[Any, ...], dict[Any, float]]]:
+        """Return p(x_j | parents, class) of discrete columns: (class, parents' values…) -> category -> probability."""
+        check_is_fitted(self)
+        schema, family = self.schema_, self.family_
+        conditionals = family.conditionals(self._model.stats)
+        columns = [schema.columns[j] for j in (*schema.continuous, *schema.discrete)]
+        tables: dict[str, dict[tuple[Any, ...], dict[Any, float]]] = {}
+        for j in range(family.continuous, len(columns)):
+            probabilities = np.exp(conditionals[j])  # [C, configurations, r]
+            configurations = list(itertools.product(*(columns[p].categories for p in family.parents[j])))
+            tables[columns[j].name] = {
+                (label, *values): dict(
+                    zip(columns[j].categories, map(float, probabilities[c, d]), strict=True)
+                )
+                for c, label in enumerate(schema.classes)
+                for d, values in enumerate(configurations)
+            }
+        return tables
+
+    @property
+    def structure_(self) -> Any:
+        """The structure as a networkx DiGraph, the class included; needs networkx."""
+        import networkx as nx
+
+        graph = nx.DiGraph()
+        label = self.schema_.label
+        for name, parents in self.parents_.items():
+            graph.add_edges_from((parent, name) for parent in (label, *parents))
+        return graph
+
+    def plot_structure(self) -> Any:
+        """Draw the structure as plotly's Figure: `.show()`, `.write_html(path)`; needs the extra `report`.
+
+        Each column has a row, below its parents and to the right of them; round ones are continuous, square ones
+        discrete. The class, on which all depend, is in the title. Hover over a column to see its parents and children.
+        """
+        check_is_fitted(self)
+        from importlib import import_module
+
+        return import_module("peerbayes.report.structure_figure").picture(
+            self.schema_, self.family_
+        )  # a call upwards
+
+    def _structured(
+        self,
+        layout: Family,
+        source: passes.Source,
+        labels: np.ndarray,
+        classes: int,
+        weights: np.ndarray | None,
+    ) -> Family:
+        parents = self._parents(pairs_of(source, labels, classes, layout.cardinalities, weights))
+        return sized(with_parents(layout, parents), classes)
+
+    def _parents(self, pairs: Pairs) -> Parents:
+        """Return the parents of each column, learned from the statistics of pairs."""
+        raise NotImplementedError
+
+
+class TAN(_Network):
+    """Tree-augmented naive Bayes: each column depends on the class and one other, by the tree of maximum information.
+
+    Continuous columns are linear Gaussian in a continuous parent, or Gaussian with a mean and a variance for each
+    category of a discrete one; discrete columns have discrete parents only. Parameters are those of `QDA`;
+
+    shrinkage       rows of independence added to each dependence; None: 0 for maximum likelihood, 5 for calibration
+
+    Missing values are summed and integrated out exactly. The structure is learned from the observed pairs of values.
+    """
+
+    def _parents(self, pairs: Pairs) -> Parents:
+        return tan(pairs)
+
+
+class KDB(_Network):
+    """k-dependence classifier: each column has up to k parents among those more informative about the class.
+
+    Parameters are those of `TAN`, and
+
+    k               how many parents a column may have apart from the class
+
+    The missing discrete values of a row that depend on each other may have at most 65,536 joint values.
+    """
+
+    def __init__(
+        self,
+        k: int = 2,
+        *,
+        calibrate: bool = False,
+        kinds: Any = "auto",
+        start: Any = "ml",
+        lr: float = 0.05,
+        max_iter: int = 64,
+        keep: Any = "best",
+        clip: float | None = 5.0,
+        alpha: float = 1.0,
+        prior: Statistics | None = None,
+        variance_floor: float | None = None,
+        count_floor: float | None = None,
+        shrinkage: float | None = None,
+        patience: int | None = None,
+        tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
+        costs: Any = None,
+        schema: Schema | None = None,
+        callback: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            calibrate=calibrate, kinds=kinds, start=start, lr=lr, max_iter=max_iter, keep=keep, clip=clip, alpha=alpha,
+            prior=prior, variance_floor=variance_floor, count_floor=count_floor, shrinkage=shrinkage, patience=patience,
+            tol=tol, em_iter=em_iter, em_tol=em_tol, unlabelled=unlabelled, costs=costs, schema=schema,
+            callback=callback, verbose=verbose,
+        )  # fmt: skip
+        self.k = k
+
+    def _parents(self, pairs: Pairs) -> Parents:
+        return kdb(pairs, self.k)
+
+
+class BayesNetClassifier(_Network):
+    """A Bayesian network with a structure of your own. Parameters are those of `TAN`, and
+
+    structure       a mapping of columns to their parents (a name or a list of names), or a networkx DiGraph of
+                    columns; None: no column has a parent, which is naive Bayes
+    """
+
+    learns_structure = False
+
+    def __init__(
+        self,
+        structure: Any = None,
+        *,
+        calibrate: bool = False,
+        kinds: Any = "auto",
+        start: Any = "ml",
+        lr: float = 0.05,
+        max_iter: int = 64,
+        keep: Any = "best",
+        clip: float | None = 5.0,
+        alpha: float = 1.0,
+        prior: Statistics | None = None,
+        variance_floor: float | None = None,
+        count_floor: float | None = None,
+        shrinkage: float | None = None,
+        patience: int | None = None,
+        tol: float = 0.0,
+        em_iter: int = 100,
+        em_tol: float = 1e-4,
+        unlabelled: Any = None,
+        costs: Any = None,
+        schema: Schema | None = None,
+        callback: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            calibrate=calibrate, kinds=kinds, start=start, lr=lr, max_iter=max_iter, keep=keep, clip=clip, alpha=alpha,
+            prior=prior, variance_floor=variance_floor, count_floor=count_floor, shrinkage=shrinkage, patience=patience,
+            tol=tol, em_iter=em_iter, em_tol=em_tol, unlabelled=unlabelled, costs=costs, schema=schema,
+            callback=callback, verbose=verbose,
+        )  # fmt: skip
+        self.structure = structure
+
+    def _structured(
+        self,
+        layout: Family,
+        source: passes.Source,
+        labels: np.ndarray,
+        classes: int,
+        weights: np.ndarray | None,
+    ) -> Family:
+        names = passes.columns_of(source.schema)
+        structure = {} if self.structure is None else self.structure
+        return sized(with_parents(layout, named(structure, names, names[: layout.continuous])), classes)
+
+
+ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
+    estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA, TAN, KDB, BayesNetClassifier)
+}
+ESTIMATOR_OF: dict[str, type[GenerativeClassifier]] = {
+    estimator.family_type.name: estimator for estimator in ESTIMATORS.values()
+}
+LEARNED: dict[str, type[GenerativeClassifier]] = {"tan": TAN, "kdb": KDB}
+"""Estimators of the families whose structure is learned, by what `layouts.STRUCTURES` calls them."""
+
+
+def load(path: str | Path) -> GenerativeClassifier:
+    """Load a fitted estimator from the file `path`, written by `save`, or by a peer for its model."""
+    header, arrays = files.unpack(Path(path).read_bytes(), path)
+    try:
+        if header["kind"] == "statistics":
+            statistics = Statistics.restored(header, arrays["statistics"])
+            return ESTIMATOR_OF[statistics.family.name].from_statistics(statistics)
+        return ESTIMATORS[header["estimator"]]._loaded(header, arrays)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ModelFileDamaged(f"{path} does not describe a model: {error!r}") from error

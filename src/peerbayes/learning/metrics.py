@@ -1,0 +1,239 @@
+"""Evaluation: errors of many models on the same rows, and the disagreement between peers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from peerbayes.data.table import Array
+from peerbayes.model import core
+from peerbayes.model.devices import HERE, Place, fetch
+from peerbayes.model.families import Family, Rows
+from peerbayes.model.missing import Completion, complete
+
+# Logits held at a time while many models are evaluated: 64 MB of float64.
+LOGITS_HELD = 1 << 23
+
+# Logits above which the kernel is used, and how many it takes at a time: they stay in cache.
+LARGE, IN_CACHE = 1 << 22, 1 << 14
+
+# Entries of Φ up to which it is kept between rounds.
+FEATURES_KEPT = 1 << 24
+
+# The largest number of peers times rows of an evaluation by default, and the fewest rows it takes.
+JUDGEMENTS, FEWEST_JUDGED = 1 << 23, 256
+EVALUATION_STREAM = 4  # separates the rows drawn from other random numbers of the same seed
+
+# Entries of S evaluated at a time.
+STATISTICS_AT_ONCE = 1 << 19
+
+
+# The most logits that confusion and reliability are computed from, and the bins of confidence.
+OUTCOME_LOGITS, BINS = 1 << 24, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Confusion matrix and reliability of predictions on labelled rows; for several models, the mean over them."""
+
+    confusion: np.ndarray
+    """[C, C] rows by true class (down) and predicted class (across)."""
+    reliability: np.ndarray
+    """[10, 3] by confidence, in tenths: rows, the sum of their confidence, rows predicted correctly."""
+
+    @classmethod
+    def of(cls, posterior: np.ndarray, labels: np.ndarray) -> Outcome:
+        """Return the outcome of posteriors [m, C] against class indices [m]."""
+        classes = posterior.shape[1]
+        predicted, confidence = posterior.argmax(axis=1), posterior.max(axis=1)
+        cells = np.bincount(labels * classes + predicted, minlength=classes * classes)
+        bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+        correct = (predicted == labels).astype(float)
+        columns = [
+            np.bincount(bins, weights, minlength=BINS)
+            for weights in (np.ones_like(confidence), confidence, correct)
+        ]
+        return cls(cells.reshape(classes, classes).astype(float), np.stack(columns, axis=1))
+
+    @classmethod
+    def mean(cls, outcomes: Iterable[Outcome]) -> Outcome:
+        """Return the mean outcome over models."""
+        models = list(outcomes)
+        return cls(
+            np.mean([model.confusion for model in models], axis=0),
+            np.mean([model.reliability for model in models], axis=0),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Labelled rows that models are evaluated on, every model on all of them."""
+
+    family: Family
+    rows: Rows  # [m, Dc], [m, Dd]
+    labels: np.ndarray  # [m] class index
+    place: Place = HERE
+
+    def errors(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the 0-1 error and, if `soft`, the soft error of each model: W [N, C, K] -> two [N]."""
+        models, classes, _ = weights.shape
+        wrong, soft_loss = np.zeros(models), np.zeros(models)
+        if self._incomplete is not None:
+            return self._errors_with_missing(weights, soft)
+        if self.place.device is None and not self._wide and models * classes * self.labels.size > LARGE:
+            self._by_kernel(np.ascontiguousarray(weights), soft, wrong, soft_loss)
+        else:
+            self._by_array(weights, soft, wrong, soft_loss)
+        count = max(self.labels.size, 1)
+        return wrong / count, soft_loss / count
+
+    def outcome(self, stats: np.ndarray, of_weights: bool) -> Outcome:
+        """Return the outcome of the peers' predictions [N, C, K]; of evenly spaced ones where they are many."""
+        limit = max(1, OUTCOME_LOGITS // max(self.labels.size * stats.shape[1], 1))
+        chosen = stats[np.unique(np.linspace(0, len(stats) - 1, min(limit, len(stats))).astype(np.int64))]
+        weights = chosen if of_weights else fetch(self.family.weights(chosen))
+        return Outcome.mean(self._outcome(model_weights) for model_weights in weights)
+
+    def _outcome(self, weights: np.ndarray) -> Outcome:
+        return Outcome.of(core.softmax(self.logits(weights)), self.labels)
+
+    def logits(self, weights: np.ndarray) -> np.ndarray:
+        """Return log p(x_obs, c) of every row, for one model W [C, K]: [m, C]."""
+        if self._incomplete is not None:
+            full, incomplete, completion = self._incomplete
+            logits = np.empty((self.labels.size, len(weights)))
+            logits[incomplete] = completion.log_joint(weights.astype(np.float64))
+            if full.labels.size:
+                logits[~incomplete] = full.logits(weights)
+            return logits
+        blocks = [
+            (features if self._wide else fetch(features)) @ weights.T
+            for _, features in self._blocks(LOGITS_HELD // len(weights))
+        ]
+        return np.concatenate(blocks).astype(np.float64)
+
+    @cached_property
+    def _incomplete(self) -> tuple[Sample, np.ndarray, Completion] | None:
+        """The complete rows, which rows are incomplete [m], and their completion; None where all are complete."""
+        incomplete = self.family.incomplete(self.rows)
+        if not incomplete.any():
+            return None
+        complete_rows, incomplete_rows = (
+            Rows(self.rows.values[mask], self.rows.codes[mask]) for mask in (~incomplete, incomplete)
+        )
+        full = Sample(self.family, complete_rows, self.labels[~incomplete], self.place)
+        return full, incomplete, complete(self.family, incomplete_rows, numbers=np.flatnonzero(incomplete))
+
+    def _errors_with_missing(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return `errors` where values are missing: one model after the other."""
+        assert self._incomplete is not None
+        full, incomplete, completion = self._incomplete
+        wrong, soft_loss = (rates * full.labels.size for rates in full.errors(weights, soft))
+        labels = self.labels[incomplete]
+        for model, model_weights in enumerate(np.asarray(fetch(weights), dtype=np.float64)):
+            logits = completion.log_joint(model_weights)
+            wrong[model] += np.sum(logits.argmax(axis=1) != labels)
+            if soft:
+                soft_loss[model] += np.sum(1.0 - core.softmax(logits)[np.arange(labels.size), labels])
+        return wrong / self.labels.size, soft_loss / self.labels.size
+
+    def _by_kernel(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
+        from peerbayes.model.kernels.block_loops import judge
+
+        models, classes, size = weights.shape
+        batch = max(1, min(models, IN_CACHE // (128 * classes)))
+        for begin, features in self._blocks(max(64, IN_CACHE // (batch * classes))):
+            transposed = np.ascontiguousarray(fetch(features).T, dtype=weights.dtype)  # [K, b]
+            labels = self.labels[begin : begin + transposed.shape[1]]
+            for first in range(0, models, batch):
+                block = slice(first, min(first + batch, models))
+                logits = weights[block].reshape(-1, size) @ transposed
+                judge(logits.reshape(-1, classes, labels.size), labels, soft, wrong[block], soft_loss[block])
+
+    def _by_array(self, weights: Array, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
+        xp = array_namespace(weights)
+        models, classes, size = weights.shape
+        for begin, features in self._blocks(max(1, LOGITS_HELD // classes)):
+            labels = self.labels[begin : begin + features.shape[0]]
+            one_hot = self.place.put(core.one_hot(labels, classes))[:, None, :]  # [b, 1, C]
+            batch = max(1, LOGITS_HELD // (labels.size * classes))
+            for first in range(0, models, batch):
+                block = slice(first, min(first + batch, models))
+                logits = features @ xp.reshape(weights[block, ...], (-1, size)).mT
+                logits = xp.reshape(logits, (labels.size, -1, classes))  # [b, models, C]
+                predicted = core.one_hot(xp.argmax(logits, axis=-1), classes, logits.dtype)
+                wrong[block] += fetch(xp.sum(one_hot * (1.0 - predicted), axis=(0, 2)))
+                if soft:
+                    soft_loss[block] += fetch(xp.sum(one_hot * (1.0 - core.softmax(logits)), axis=(0, 2)))
+
+    @property
+    def _wide(self) -> bool:
+        """Whether Φ is sparse."""
+        return self.family.wide and self.place == HERE
+
+    def _blocks(self, size: int) -> Iterator[tuple[int, Any]]:
+        """Yield blocks of Φ with `size` rows each, and the index of their first row."""
+        for begin in range(0, self.labels.size, size):
+            block = slice(begin, begin + size)
+            if self._wide or self.labels.size * self.family.size <= FEATURES_KEPT:
+                yield begin, self._features[block]
+            else:
+                rows = Rows(self.rows.values[block], self.rows.codes[block])
+                yield begin, self.place.put(self.family.features(rows))
+
+    @cached_property
+    def _features(self) -> Any:
+        """Φ [m, K]: an array on the device or, where it is mostly zeros, a sparse matrix."""
+        return (
+            self.family.sparse(self.rows) if self._wide else self.place.put(self.family.features(self.rows))
+        )
+
+
+def disagreement(stats: Array, mean: Array) -> Array:
+    """Return ‖S_v − S̄‖ / ‖S̄‖, S̄ the mean over peers: [N, C, K], [C, K] -> [N]."""
+    xp = array_namespace(stats)
+    distance = xp.sqrt(xp.sum((stats - mean) ** 2, axis=(-2, -1)))
+    return distance / xp.sqrt(xp.sum(mean**2))
+
+
+def drawn(rows: int, most: int | None, nodes: int, seed: int) -> np.ndarray:
+    """Return the rows that every peer is evaluated on: all, or `most` (None: a default) of them, drawn at random."""
+    most = max(JUDGEMENTS // nodes, FEWEST_JUDGED) if most is None else most
+    if rows <= most:
+        return np.arange(rows)
+    return np.random.default_rng([seed, EVALUATION_STREAM]).choice(rows, most, replace=False)
+
+
+def sample(
+    family: Family, rows: Rows, labels: np.ndarray, place: Place, most: int | None, nodes: int, seed: int
+) -> Sample:
+    """Return the sample that every peer is evaluated on: see `drawn`."""
+    chosen = drawn(labels.size, most, nodes, seed)
+    if chosen.size < labels.size:
+        rows, labels = Rows(rows.values[chosen], rows.codes[chosen]), labels[chosen]
+    return Sample(family, rows, labels, place)
+
+
+def judged(
+    stats: Array, mean: Array, of_weights: bool, family: Family, train: Sample, test: Sample | None
+) -> np.ndarray:
+    """Return each peer's training error, test error, soft error, disagreement and count of active floors: [5, N].
+
+    `mean` is the mean over all peers [C, K], also over those not in `stats`.
+    """
+    figures = []
+    batch = max(1, STATISTICS_AT_ONCE // max(1, math.prod(stats.shape[1:])))
+    for first in range(0, len(stats), batch):
+        block = stats[first : first + batch, ...]
+        weights = block if of_weights else family.weights(block)
+        error, soft = train.errors(weights, soft=True)
+        test_error = np.full(len(block), np.nan) if test is None else test.errors(weights, soft=False)[0]
+        floored = np.zeros(len(block)) if of_weights else fetch(family.floored(block))
+        figures.append(np.stack([error, test_error, soft, fetch(disagreement(block, mean)), floored]))
+    return np.concatenate(figures, axis=1)

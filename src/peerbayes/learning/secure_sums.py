@@ -1,0 +1,123 @@
+"""Sums of messages in fixed point, as secure sums need them, for real peers and the simulator alike.
+
+    fix(x) = round(2³² x)  as int64          Σ_u fix(a_vu φ_u) / 2³²  is  Σ_u a_vu φ_u  to |A|·2⁻³³ an entry
+
+Integers modulo 2⁶⁴ can be masked perfectly, floats cannot; `peers.masks` masks them, this module does the arithmetic. A
+receiver needs every message of its group A: if one is missing, it keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes import network
+
+BITS = 32  # behind the point
+LARGEST = (
+    2.0**30
+)  # of a group's sum: 2⁶² in fixed point, far enough from 2⁶³ to see a sum that wrapped around
+
+# Fewest neighbours of a receiver. A sum of one message is that message; of two, each sender can subtract its own.
+MIN_GROUP = 3
+
+# Strategies whose messages keep their sums over classes, where no completed value moves them.
+CONSERVING = ("crc", "exact", "tracking", "dsgd")
+SUMMING = (*CONSERVING, "consensus-ml", "local")
+"""Strategies that need only Σ_u a_vu φ_u of the messages that they receive."""
+
+
+def fixed(values: np.ndarray, members: int) -> np.ndarray:
+    """Return round(2³² x) as int64, for a sum over `members` of a group; ValueError from 2³⁰/members on."""
+    largest = float(np.abs(values).max(initial=0.0))
+    if not largest < LARGEST / members:  # also where it is NaN
+        raise ValueError(
+            f"an entry is {largest:.3g}; a secure sum of {members} messages takes less than {LARGEST / members:.3g}, "
+            "to fit into 64 bits"
+        )
+    return np.rint(np.asarray(values, dtype=np.float64) * 2.0**BITS).astype(np.int64)
+
+
+def unfixed(total: np.ndarray) -> np.ndarray:
+    """Return a sum in fixed point as float64; unsigned words are taken modulo 2⁶⁴."""
+    return total.astype(np.int64).astype(np.float64) * 2.0**-BITS
+
+
+def rounding(members: int, terms: int) -> float:
+    """Return the largest rounding error of a sum of `terms` entries of a group's sum: each message is off by 2⁻³³."""
+    return members * terms * 2.0 ** -(BITS + 1)
+
+
+def projected(
+    total: np.ndarray, message: np.ndarray, share: float, conserved: bool, cells: Iterable[slice]
+) -> np.ndarray:
+    """Return the sum [..., C, K] projected onto its invariants, which rounding to fixed point violates slightly.
+
+        Σ_c total = share·Σ_c message          Σ_k∈cells total[c, k] = total[c, 0]
+
+    message     the receiver's own message, which has the same class sums as every other
+    share       Σ_u a_vu over the summed messages
+    conserved   whether class sums are conserved
+    cells       columns of φ of each discrete feature that is never missing
+
+    `exact` integrates its input twice; over many rounds the rounding would show in its invariants. Both steps take the
+    nearest matrix, and the second does not change class sums.
+    """
+    if conserved:
+        off = total.sum(axis=-2, keepdims=True) - share * message.sum(axis=-2, keepdims=True)
+        total = total - off / total.shape[-2]
+    for columns in cells:
+        off = total[..., columns].sum(axis=-1, keepdims=True) - total[..., :1]
+        total[..., columns] -= off / (columns.stop - columns.start)
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class SecureSums:
+    """Secure sums at every simulated receiver, given the network that all agreed on."""
+
+    links: csr_array  # [N, N]
+    mixing: str  # the name of the weights a
+    conserved: bool
+    cells: tuple[slice, ...] = ()
+
+    def __post_init__(self) -> None:
+        degrees = np.diff(self.links.indptr)
+        small = np.flatnonzero(degrees < MIN_GROUP)
+        if small.size:
+            raise ValueError(
+                f"peer {small[0]} has {degrees[small[0]]} neighbours"
+                + (f", and {small.size - 1} more peers have too few" if small.size > 1 else "")
+                + f"; secure sums need {MIN_GROUP} or more at every peer: use a network with more links, such as "
+                "'regular-4', or leave out secure_sum"
+            )
+
+    @cached_property
+    def weights(self) -> csr_array:
+        """The mixing weights a: [N, N]."""
+        return getattr(network, self.mixing)(self.links)
+
+    def mixed(self, present: csr_array, delivered: np.ndarray | None, message: np.ndarray) -> np.ndarray:
+        """Return a_vv φ_v + Σ_u a_vu φ_u in fixed point, or φ_v if a message is missing: [N, …, C, K] -> [N, …, C, K].
+
+        present     the links of this round [N, N]: absent peers have none
+        delivered   which stored entries of `weights` deliver a message in time [E]; None: all
+        """
+        weights, mixed = self.weights, message.copy()
+        all_present = np.diff(present.indptr) == np.diff(self.links.indptr)
+        for peer in np.flatnonzero(all_present):
+            entries = np.arange(weights.indptr[peer], weights.indptr[peer + 1])
+            entries = entries[weights.indices[entries] != peer]
+            if delivered is not None and not delivered[entries].all():
+                continue
+            total = np.zeros(message.shape[1:], dtype=np.int64)
+            for entry in entries:
+                total += fixed(weights.data[entry] * message[weights.indices[entry]], entries.size)
+            share = float(sum(weights.data[entries]))
+            summed = projected(unfixed(total), message[peer], share, self.conserved, self.cells)
+            mixed[peer] = (1.0 - share) * message[peer] + summed
+        return mixed

@@ -1,0 +1,1 @@
+"""The mathematics of one model: features, statistics, weights, residuals; families, missing values, kernels."""

@@ -1,0 +1,166 @@
+"""What a model says of a row, and how much each column tells of the class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, ndtri
+
+from peerbayes.data.schema import Schema
+from peerbayes.data.table import Rows, Table
+from peerbayes.errors import SchemaMismatch
+from peerbayes.model.families.base import Family
+from peerbayes.model.missing import contributions
+
+# --- explanations of decisions, readable parameters, and synthetic rows of a model
+
+BASELINE = "(baseline)"
+PRIOR = "(prior)"
+
+
+def rows_of(x: Any, names: list[str], order: list[str] | None) -> Any:
+    """Return one row (array, list, Series or mapping) or several, as a table.
+
+    `names` are the columns of the model, `order` their order in its tables; None: it was fitted to an array.
+    """
+    import pandas as pd
+
+    if isinstance(x, pd.Series) and order is None:
+        return np.asarray(x).reshape(1, -1)
+    if isinstance(x, pd.Series | dict):
+        unknown = [key for key in dict(x) if key not in names]
+        if unknown:
+            raise SchemaMismatch(f"x names {unknown[0]!r}; expected columns of {', '.join(names[:20])}")
+        columns = names if order is None else order
+        return pd.DataFrame([[dict(x).get(name) for name in columns]], columns=columns)
+    if hasattr(x, "iloc"):
+        return x
+    array = np.asarray(x)
+    return array.reshape(1, -1) if array.ndim == 1 else array
+
+
+def explain(
+    schema: Schema,
+    family: Family,
+    stats: np.ndarray,
+    classes: np.ndarray,
+    table: Table,
+    rows: Rows,
+    of: Any = None,
+    against: Any = None,
+) -> Any:
+    """Return each column's term of log p(of|x) − log p(against|x): a DataFrame with a row per table row and column."""
+    import pandas as pd
+
+    baseline, terms = contributions(family, stats, rows)
+    ranking = np.argsort(-(baseline + terms.sum(axis=-1)), axis=1, kind="stable")
+    columns, positions = [*schema.continuous, *schema.discrete], schema.places(table)
+    names, values = [schema.names[j] for j in columns], [table.column(positions[j]) for j in columns]
+    excluded = _class_index(classes, against)
+    records = []
+    for i in range(len(terms)):
+        of_index = _class_index(classes, of, next(int(c) for c in ranking[i] if c != excluded))
+        against_index = _class_index(classes, against, next(int(c) for c in ranking[i] if c != of_index))
+        sides = {"row": i, "of": classes[of_index], "against": classes[against_index]}
+        bias = baseline[of_index] - baseline[against_index]
+        records.append({**sides, "feature": BASELINE, "value": None, "log_odds": bias})
+        odds = terms[i, of_index] - terms[i, against_index]
+        records += [
+            {**sides, "feature": names[k], "value": values[k][i], "log_odds": odds[k]}
+            for k in np.argsort(-np.abs(odds), kind="stable")
+        ]
+    return pd.DataFrame.from_records(records)
+
+
+def describe(schema: Schema, family: Family, stats: np.ndarray, classes: np.ndarray) -> Any:
+    """Return the parameters in the units of the table: a DataFrame, a row per class and column or category."""
+    import pandas as pd
+
+    parameters = family.parameters(stats)
+    deviation = np.sqrt(np.maximum(_variances(family, parameters), 0.0)) * schema.scale
+    mean = parameters.mean * schema.scale + schema.location
+    records, names = [], schema.names
+    for c, label in enumerate(classes):
+        records.append({"class": label, "feature": PRIOR, "probability": np.exp(parameters.log_prior[c])})
+        for k, j in enumerate(schema.continuous):
+            moments = {"mean": mean[c, k], "deviation": deviation[c, k]}
+            records.append({"class": label, "feature": names[j], **moments})
+        for k, j in enumerate(schema.discrete):
+            for level, category in enumerate(schema.columns[j].categories):
+                probability = np.exp(parameters.log_cells[c, family.offsets[k] + level])
+                cell = {"class": label, "feature": names[j], "category": category}
+                records.append({**cell, "probability": probability})
+    order = ["class", "feature", "category", "mean", "deviation", "probability"]
+    return pd.DataFrame.from_records(records, columns=order)
+
+
+def sample(
+    schema: Schema, family: Family, stats: np.ndarray, count: int, rng: np.random.Generator
+) -> tuple[Any, np.ndarray]:
+    """Return synthetic rows in the original columns, as a DataFrame, and their class indices."""
+    prior = np.exp(family.parameters(stats).log_prior)
+    labels = rng.choice(len(prior), size=count, p=prior / prior.sum())
+    return schema.decode(family.sample(stats, labels, rng)), labels
+
+
+def _variances(family: Family, parameters: Any) -> np.ndarray:
+    """Return the variance of each column and class: [C, Dc]."""
+    if hasattr(parameters, "variance"):
+        return parameters.variance
+    diagonal = np.diagonal(parameters.covariance, axis1=-2, axis2=-1)
+    return np.broadcast_to(diagonal, parameters.mean.shape)
+
+
+def _class_index(classes: np.ndarray, wanted: Any, otherwise: int = -1) -> int:
+    """Return the index of a class, or `otherwise` if it is None; ValueError if there is no such class."""
+    if wanted is None:
+        return otherwise
+    matches = np.flatnonzero(classes == wanted)
+    if not matches.size:
+        raise ValueError(f"{wanted!r} is not a class of this model; expected one of {list(classes)}")
+    return int(matches[0])
+
+
+# --- mutual information of each column with the class, under the model, in bits
+# I(x; c) = Σ_c π_c E[log₂ p(x|c)/p(x) | c]: 0 where the classes are alike, at most the entropy of the prior.
+
+# Quantiles that represent a Gaussian: the bits are then right to 0.01, enough for a ranking.
+QUANTILES = ndtri((np.arange(255) + 0.5) / 255)
+
+
+def mutual_information(described: Any) -> Any:
+    """Return a DataFrame of features and their bits, highest first, from the output of `describe`."""
+    import pandas as pd
+
+    prior = described.loc[described["feature"] == PRIOR, "probability"].to_numpy()
+    prior = np.maximum(prior / prior.sum(), np.finfo(float).tiny)
+    columns = described[described["feature"] != PRIOR].groupby("feature", sort=False)
+    records = [{"feature": name, "bits": _bits(prior, rows)} for name, rows in columns]
+    table = pd.DataFrame.from_records(records, columns=["feature", "bits"])
+    return table.sort_values("bits", ascending=False, kind="stable", ignore_index=True)
+
+
+def _bits(prior: np.ndarray, rows: Any) -> float:
+    """Return the mutual information of one feature with the class."""
+    if rows["mean"].notna().all():
+        return of_gaussians(prior, rows["mean"].to_numpy(), rows["deviation"].to_numpy())
+    return of_categories(prior, rows["probability"].to_numpy().reshape(len(prior), -1))
+
+
+def of_categories(prior: np.ndarray, cells: np.ndarray) -> float:
+    """Return Σ_c π_c Σ_k p_ck log₂(p_ck / p_k): [C], [C, K] -> bits."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(cells > 0, cells * np.log2(cells / (prior @ cells)), 0.0)
+    return max(0.0, float(prior @ terms.sum(axis=1)))
+
+
+def of_gaussians(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> float:
+    """Return the same for one Gaussian per class: [C], [C], [C] -> bits."""
+    deviation = np.maximum(deviation, np.finfo(float).tiny)
+    total = 0.0
+    for c in range(len(prior)):  # class by class: memory grows with classes, not with their square
+        distance = (mean[c] - mean + deviation[c] * QUANTILES[:, None]) / deviation
+        density = -0.5 * distance**2 - np.log(deviation)
+        total += prior[c] * float(np.mean(density[:, c] - logsumexp(density + np.log(prior), axis=1)))
+    return max(0.0, total / np.log(2.0))

@@ -1,0 +1,156 @@
+"""Naive Bayes with mixed features: Gaussian continuous columns, categorical discrete ones.
+
+    φ(x) = [ 1 | o₁ … o_d | x₁ … x_d | x₁² … x_d² | one-hots ]      o_j = 1 where x_j is present
+
+With o, a missing value adds nothing to S and nothing to the log joint: exact maximum likelihood on the observed
+values, and exact marginalisation. Where no value is missing anywhere (`missing=False`) the leading 1 takes the
+place of every o.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from peerbayes.data.table import Array, Rows
+from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family
+
+
+class NaiveBayesParameters(NamedTuple):
+    """θ(S) in readable form, in standardised units."""
+
+    log_prior: Array  # [..., C]
+    mean: Array  # [..., C, Dc]
+    variance: Array  # [..., C, Dc]
+    log_cells: Array  # [..., C, cells] log p(x_j = k | c)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaiveBayes(Family):
+    """log p(x, c) = log p(c) + Σ_j log N(x_j; μ_cj, σ²_cj) + Σ_j log p(x_j | c) over the columns present."""
+
+    name: ClassVar[str] = "naive-bayes"
+    marks_missing: ClassVar[bool] = True
+
+    missing: bool = False
+    """Whether the layout has o_j, so that continuous values may be missing."""
+
+    def layout(self) -> dict[str, Any]:
+        return {**super().layout(), "missing": self.missing}
+
+    @property
+    def dense_size(self) -> int:
+        return 1 + self.continuous * (3 if self.missing else 2)
+
+    def dense(self, values: Array) -> Array:
+        xp = array_namespace(values)
+        one = xp.ones((*values.shape[:-1], 1), dtype=values.dtype, device=device(values))
+        if not self.missing:
+            return xp.concat([one, values, values * values], axis=-1)
+        present = ~xp.isnan(values)
+        filled = xp.where(present, values, xp.zeros_like(values))
+        return xp.concat([one, xp.astype(present, values.dtype), filled, filled * filled], axis=-1)
+
+    def parameters(self, stats: Array) -> NaiveBayesParameters:
+        return self._parameters(self.counts(stats))
+
+    def weights(self, stats: Array) -> Array:
+        xp = array_namespace(stats)
+        counts = self.counts(stats)
+        log_prior, mean, variance, log_cells = self._parameters(counts)
+        constant = -0.5 * (LOG_2PI + xp.log(variance) + mean * mean / variance)
+        moments = [mean / variance, -0.5 / variance]
+        if self.missing:
+            return xp.concat([log_prior[..., None], constant, *moments, log_cells], axis=-1)
+        bias = log_prior + xp.sum(constant, axis=-1)
+        return xp.concat([bias[..., None], *moments, log_cells], axis=-1)
+
+    def floored(self, stats: Array) -> Array:
+        xp = array_namespace(stats)
+        counts = self.counts(stats)
+        count, mean, variance = self._gaussians(counts)
+        low = (count < counts.floor[..., None]) | (variance < self.variance_floor)
+        guarded = low | (xp.abs(mean) > MEAN_LIMIT)
+        return self.floored_counts(counts) + xp.sum(xp.astype(guarded, xp.int64), axis=(-2, -1))
+
+    def _parameters(self, counts: Counts) -> NaiveBayesParameters:
+        xp = array_namespace(counts.stats)
+        _, mean, variance = self._gaussians(counts)
+        mean = xp.clip(mean, -MEAN_LIMIT, MEAN_LIMIT)
+        variance = xp.clip(variance, max(self.variance_floor, TINY), None)
+        return NaiveBayesParameters(counts.log_prior, mean, variance, self.log_cells(counts))
+
+    def _gaussians(self, counts: Counts) -> tuple[Array, Array, Array]:
+        """Return count, mean and variance before their guards: three [..., C, Dc].
+
+        Where a class has fewer rows than the count floor, rows of mean 0 and variance 1 are added.
+        """
+        xp = array_namespace(counts.stats)
+        count, first, second = self._split(counts.stats)
+        rows = xp.maximum(count, counts.floor[..., None])
+        mean = first / rows
+        limited = xp.clip(mean, -MEAN_LIMIT, MEAN_LIMIT)
+        return count, mean, (second + counts.lacking(count)) / rows - limited * limited
+
+    def _split(self, stats: Array) -> tuple[Array, Array, Array]:
+        """Return (Σo, Σx, Σx²) per class and continuous column: three [..., C, Dc]."""
+        xp = array_namespace(stats)
+        d = self.continuous
+        if self.missing:
+            return stats[..., 1 : 1 + d], stats[..., 1 + d : 1 + 2 * d], stats[..., 1 + 2 * d : 1 + 3 * d]
+        count = xp.broadcast_to(stats[..., :1], (*stats.shape[:-1], d))
+        return count, stats[..., 1 : 1 + d], stats[..., 1 + d : 1 + 2 * d]
+
+    def uniform_moments(self) -> np.ndarray:
+        d = self.continuous
+        return np.concatenate([np.ones(1 + d * self.missing), np.zeros(d), np.ones(d)])
+
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        over, squares = np.zeros(self.size, dtype=np.int64), np.zeros(self.size, dtype=bool)
+        columns, first = np.arange(self.continuous), self.dense_size - 2 * self.continuous
+        squares[first + self.continuous + columns] = True
+        if self.missing:
+            over[first + columns] = over[first + self.continuous + columns] = 1 + columns
+        return over, squares
+
+    def transformed(
+        self, dense: np.ndarray, order: np.ndarray, shift: np.ndarray, ratio: np.ndarray
+    ) -> np.ndarray:
+        if np.any(order < 0) and not self.missing:
+            raise ValueError("a column without values needs the layout for missing values: see `spread`")
+        empty_column = np.zeros((*dense.shape[:-1], 1))  # an order of −1 picks the last column
+        picked = (
+            np.concatenate([moment, empty_column], axis=-1)[..., order] for moment in self._split(dense)
+        )
+        count, first, second = picked
+        moved_first = ratio * (first - shift * count)
+        moved_second = ratio**2 * (second - 2 * shift * first + shift**2 * count)
+        present = [count] if self.missing else []
+        return np.concatenate([dense[..., :1], *present, moved_first, moved_second], axis=-1)
+
+    def with_missing(self) -> Self:
+        """Return the same family in the layout with o."""
+        return replace(self, missing=True)
+
+    def spread(self, stats: np.ndarray) -> np.ndarray:
+        """Return S in the layout with o, where every value was present: [..., C, K] -> [..., C, K + Dc]."""
+        if self.missing:
+            return stats
+        count, _, _ = self._split(stats)
+        return np.concatenate([stats[..., :1], count, stats[..., 1:]], axis=-1)
+
+    def contributions(self, stats: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        log_prior, mean, variance, log_cells = self.parameters(stats)
+        distance = (rows.values[:, None, :] - mean) ** 2 / variance
+        gaussian = -0.5 * (LOG_2PI + np.log(variance) + distance)
+        gaussian = np.where(np.isnan(rows.values)[:, None, :], 0.0, gaussian)
+        return log_prior, np.concatenate([gaussian, self.cell_contributions(log_cells, rows.codes)], axis=-1)
+
+    def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
+        _, mean, variance, log_cells = self.parameters(stats)
+        normal = rng.standard_normal((labels.size, self.continuous))
+        values = mean[labels] + np.sqrt(variance[labels]) * normal
+        return Rows(values, self._sample_codes(log_cells, labels, rng))

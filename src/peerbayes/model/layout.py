@@ -1,0 +1,101 @@
+"""The family for a schema: the layout of its statistics, and its guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from peerbayes.data.schema import Schema
+from peerbayes.errors import StructureError
+from peerbayes.model.families import FAMILIES, BayesNet, Family
+from peerbayes.model.families.structures import Parents
+from peerbayes.model.passes import columns_of
+from peerbayes.model.structure import Pairs, kdb, tan
+
+# Floors of maximum likelihood, which never act on real data; the variance floor of calibration is the family's.
+LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
+
+
+def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
+    """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
+    layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
+    return family(continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout)
+
+
+# Families whose structure is learned.
+STRUCTURES: dict[str, Callable[[Pairs], Parents]] = {"tan": tan, "kdb": kdb}
+
+# The most numbers that a model may have: half a gigabyte.
+MOST_NUMBERS = 1 << 26
+
+
+def with_parents(layout: Family, parents: Parents) -> Family:
+    """Return the layout of a Bayesian network with these parents."""
+    return replace(layout, parents=parents)  # type: ignore[call-arg]
+
+
+def named_parents(family: BayesNet, schema: Schema) -> dict[str, list[str]]:
+    """Return the parents of each column by name."""
+    names = columns_of(schema)
+    return {names[j]: [names[p] for p in column_parents] for j, column_parents in enumerate(family.parents)}
+
+
+def without_guards(family: Family) -> Family:
+    """Return the family with its layout only, and default guards."""
+    layout = {"cardinalities": family.cardinalities, "parents": getattr(family, "parents", ())}
+    arguments = {name: layout.get(name, value) for name, value in family.layout().items()}
+    return type(family)(**arguments)
+
+
+def sized(family: Family, classes: int) -> Family:
+    """Return the same family; StructureError if its statistics would need too much memory."""
+    numbers = classes * family.size
+    if numbers > MOST_NUMBERS:
+        raise StructureError(
+            f"{classes} classes × {family.size:,} features are {numbers:,} numbers ({8 * numbers / 2**30:.1f} GB); at "
+            f"most {MOST_NUMBERS:,} are allowed. Give fewer parents to columns with many categories"
+        )
+    return family
+
+
+def guarded(
+    layout: Family,
+    rows: float,
+    calibrate: bool,
+    variance_floor: float | None = None,
+    count_floor: float | None = None,
+    shrinkage: float | None = None,
+) -> Family:
+    """Return the family with floors: tiny for maximum likelihood, larger for calibration, or as given."""
+    floor, count = (
+        (layout.calibrated_floor, CALIBRATED_COUNT) if calibrate else (LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT)
+    )
+    guards: dict[str, Any] = {
+        "variance_floor": floor if variance_floor is None else float(variance_floor),
+        "count_floor": count if count_floor is None else float(count_floor),
+    }
+    if hasattr(layout, "shrinkage"):
+        default = layout.calibrated_shrinkage if calibrate else 0.0
+        guards["shrinkage"] = (default if shrinkage is None else float(shrinkage)) / rows if rows > 0 else 0.0
+    return replace(layout, **guards)
+
+
+def calibrated(
+    family: str, schema: Schema, missing: bool, rows: float, parents: Parents | None = None
+) -> Family:
+    """Return the family that peers calibrate, by its name, for a schema and a number of rows, with its structure."""
+    layout = laid_out(type_of(family), schema, missing)
+    if parents is not None:
+        layout = sized(with_parents(layout, parents), len(schema.classes))
+    return guarded(layout, rows, calibrate=True)
+
+
+def known() -> tuple[str, ...]:
+    """Return the names of all families, including your own once they are in `FAMILIES`."""
+    return (*FAMILIES, *STRUCTURES)
+
+
+def type_of(family: str) -> type[Family]:
+    """Return the type of a family by its name; those with a learned structure are Bayesian networks."""
+    return BayesNet if family in STRUCTURES else FAMILIES[family]

@@ -1,0 +1,284 @@
+"""The rows of a table, block by block: how large a block is, how it is encoded, and what is checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from peerbayes.data import moments
+from peerbayes.data.moments import LARGE, SMALL_RANGE
+from peerbayes.data.schema import Schema, infinity_in
+from peerbayes.data.table import Rows, Table
+from peerbayes.errors import SchemaError
+from peerbayes.model.families.base import Family
+from peerbayes.model.families.bayes_net import BayesNet
+
+# --- sizes: rows of a block, features kept in memory, and the work from which the kernels pay off
+
+# The most entries and rows of a block of Φ: it fits the second-level cache, and calls stay rare.
+BLOCK_ENTRIES, BLOCK_ROWS = 1 << 17, 2048
+
+# The most entries of Φ that are kept in memory for many passes: four megabytes.
+HELD_ENTRIES = 1 << 19
+
+# Features of all rows above which one pass is worth the kernels (naive Bayes has two per continuous column), and
+# entries of Φ times passes above which many are: three to ten such fits make up for loading the kernels.
+LARGE_PASS, LARGE_PASSES = 2 * LARGE, 64 * HELD_ENTRIES
+
+# Rows of a DataFrame that are encoded at a time: large enough for its per-column cost not to matter.
+FRAME_ROWS = 1 << 15
+
+
+def block_rows(features: int) -> int:
+    """Return the rows of a block, given the features per row."""
+    return max(64, min(BLOCK_ROWS, BLOCK_ENTRIES // features))
+
+
+def is_large(family: Family, rows: int) -> bool:
+    """Whether one pass over the rows is worth the kernels; it does not expand one-hots."""
+    work = rows * (family.dense_size + 2 * len(family.cardinalities))
+    return work > LARGE_PASS and family.plain_cells
+
+
+def are_large(family: Family, rows: int, passes: int) -> bool:
+    """Whether the given passes over the rows are worth the kernels."""
+    return rows * family.size * passes > LARGE_PASSES and family.plain_cells
+
+
+def is_held(family: Family, rows: int) -> bool:
+    """Whether Φ of the rows is small enough to be kept in memory."""
+    return rows * (family.filled if family.wide else family.size) <= HELD_ENTRIES
+
+
+# --- category indices of an array of numbers by table lookup instead of search
+
+
+class Lookup(NamedTuple):
+    """Concatenated tables of category indices, one for each discrete column; −1 where there is no category."""
+
+    low: np.ndarray  # [Dd] the value that a column's table begins with
+    starts: np.ndarray  # [Dd] where it begins
+    sizes: np.ndarray  # [Dd] how long it is
+    table: np.ndarray
+
+
+def lookup_of(schema: Schema) -> Lookup | None:
+    """Return the lookup tables of a schema, or None unless every discrete column holds small-range integers."""
+    lows, tables = [], []
+    for j in schema.discrete:
+        categories = schema.columns[j].categories
+        if not categories or any(type(value) is not int for value in categories):
+            return None
+        values = np.array(categories, dtype=object)
+        low, high = min(categories), max(categories)
+        if int(high) - int(low) >= SMALL_RANGE or abs(int(low)) > 2**62:
+            return None
+        table = np.full(int(high) - int(low) + 1, -1, dtype=np.int32)
+        table[(values - low).astype(np.int64)] = np.arange(values.size)
+        lows.append(low)
+        tables.append(table)
+    sizes = np.array([table.size for table in tables], dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
+    concatenated = np.concatenate(tables) if tables else np.zeros(0, np.int32)
+    return Lookup(np.array(lows, dtype=np.int64), starts, sizes, concatenated)
+
+
+def look_up(
+    array: np.ndarray,
+    columns: np.ndarray,
+    low: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    table: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Do what the kernel `look_up` does, for tables too small to load it."""
+    values = array if columns.size == array.shape[1] else array[:, columns]
+    with np.errstate(invalid="ignore"):  # NaN and what is too large become the lowest integer
+        index = values.astype(np.int64) - low
+    in_range = index.view(np.uint64) < sizes.astype(np.uint64)  # negative ones are very large here
+    if values.dtype.kind != "i":
+        in_range &= index + low == values
+    all_in_range = in_range.all()
+    out[:] = table[(index if all_in_range else np.where(in_range, index, 0)) + starts]
+    if not all_in_range:
+        out[~in_range] = -1
+
+
+# --- rows of a table in blocks, encoded beforehand or on the fly
+
+
+class Block(NamedTuple):
+    """A block of rows whose values are not standardised yet: z = clip((x − location)·inverse)."""
+
+    values: np.ndarray  # [b, Dc]
+    codes: np.ndarray  # [b, Dd]
+    location: np.ndarray  # [Dc]
+    inverse: np.ndarray  # [Dc]
+    clip: float
+
+    def rows(self) -> Rows:
+        """Return the encoded rows: [b, Dc], [b, Dd]."""
+        return Rows(self.standard().T, self.codes)
+
+    def standard(self) -> np.ndarray:
+        """Return z, transposed so that inner loops run over rows: [Dc, b]."""
+        standard = np.ascontiguousarray(self.values.T)
+        if self.clip == np.inf:  # already encoded
+            return standard
+        with np.errstate(over="ignore"):  # what overflows is clipped
+            standard = standard - self.location[:, None]
+            standard *= self.inverse[:, None]
+        return np.clip(standard, -self.clip, self.clip, out=standard)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows that are already encoded."""
+
+    schema: Schema
+    data: Rows
+
+    @property
+    def rows(self) -> int:
+        return int(self.data.values.shape[0])
+
+    def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
+        """Yield blocks of `size` rows, each with the number of its first row."""
+        columns = self.data.values.shape[1]
+        units = np.zeros(columns), np.ones(columns), np.inf
+        for start in range(0, self.rows, size):
+            stop = start + size
+            yield start, Block(self.data.values[start:stop], self.data.codes[start:stop], *units)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Rows of a table, encoded block by block."""
+
+    schema: Schema
+    table: Table
+
+    @property
+    def rows(self) -> int:
+        return self.table.rows
+
+    @cached_property
+    def tables(self) -> Lookup | None:
+        """The lookup tables of category indices, if the table is an array of numbers and the categories allow them."""
+        return None if self.table.numeric is None else lookup_of(self.schema)
+
+    def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
+        """Yield blocks of `size` rows, each with the number of its first row; `fast`: the kernels are loaded anyway."""
+        array, schema, tables = self.table.numeric, self.schema, self.tables
+        if array is None or tables is None:
+            for start in range(0, self.rows, FRAME_ROWS):
+                rows = schema.encode(self.table.part(start, start + FRAME_ROWS))
+                for inner, block in Encoded(schema, rows).blocks(size):
+                    yield start + inner, block
+            return
+        look_up_codes: Callable[..., None] = look_up
+        if schema.discrete and (fast or array.size > moments.LARGE):
+            from peerbayes.model.kernels import block_loops
+
+            look_up_codes = block_loops.look_up
+        continuous, discrete = np.array(schema.continuous, int), np.array(schema.discrete, int)
+        units = schema.location, 1.0 / schema.scale, schema.limit
+        for start in range(0, self.rows, size):
+            chunk = array[start : start + size]
+            values = chunk[:, continuous] if discrete.size else chunk
+            codes = np.empty((chunk.shape[0], discrete.size), dtype=np.int32)
+            if discrete.size:
+                look_up_codes(np.ascontiguousarray(chunk), discrete, *tables, codes)
+            yield start, Block(np.ascontiguousarray(values, dtype=np.float64), codes, *units)
+
+
+Source = Encoded | Raw
+
+
+def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
+    """Return a source of encoded rows: numbers are encoded in every pass, text only once.
+
+    `again` says that there will be many passes; only an array of numbers is then encoded every time.
+    """
+    schema.places(table)  # a table of other columns is refused
+    raw = Raw(schema, table)
+    streams = raw.tables is not None or (not again and table.all_numbers)
+    return raw if streams else Encoded(schema, schema.encode(table))
+
+
+def all_rows(source: Source) -> Rows:
+    """Return all rows of a source, encoded."""
+    return source.data if isinstance(source, Encoded) else source.schema.encode(source.table)
+
+
+def columns_of(schema: Schema) -> list[str]:
+    """Return the names of the columns in a family's order: continuous ones first."""
+    return [schema.names[j] for j in (*schema.continuous, *schema.discrete)]
+
+
+# --- checks of rows: missing values, infinities, and training rows without any value
+
+
+def check_rows(source: Source, table: Table, *, training: bool, inferred: bool = False) -> bool:
+    """Return whether a continuous value is missing; refuse infinities, and training rows without any value.
+
+    `inferred` says that the schema was inferred from these very rows, each counted once.
+    """
+    if inferred and isinstance(source, Raw) and _complete(source):
+        return False
+    if isinstance(source, Raw) and source.table.numeric is not None:
+        array = source.table.numeric
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64))
+        if finite and (source.schema.continuous or not training):
+            return False
+        _refuse_infinity(array, source.schema, table)
+    missing = False
+    for start, block in source.blocks(FRAME_ROWS):
+        absent = np.isnan(block.values)
+        missing |= bool(absent.any())
+        empty = absent.all(axis=1) & (block.codes < 0).all(axis=1)
+        if training and empty.any():
+            raise SchemaError(
+                f"row {table.number(start + int(np.argmax(empty)))} has no value in any column, only a label; "
+                "leave such rows out"
+            )
+    return missing
+
+
+def first_missing(source: Source, family: Family, missing: bool) -> str | None:
+    """Return the name of a column with a missing value that φ cannot represent, or None.
+
+    `missing`: whether a continuous value is missing.
+    """
+    if family.marks_missing or not (missing or isinstance(family, BayesNet)):
+        return None
+    names = columns_of(source.schema)
+    for _, block in source.blocks(FRAME_ROWS):
+        incomplete = family.incomplete(Rows(block.values, block.codes))
+        if incomplete.any():
+            absent = np.concatenate([np.isnan(block.values[incomplete]), block.codes[incomplete] < 0], axis=1)
+            return names[int(np.argmax(absent.any(axis=0)))]
+    return None
+
+
+def _complete(source: Raw) -> bool:
+    """Whether a schema inferred from these rows shows that none of their values is missing or infinite."""
+    if source.table.numeric is not None and source.table.numeric.dtype.kind in "iu":
+        return True
+    continuous = [source.schema.columns[j] for j in source.schema.continuous]
+    return bool(continuous) and all(column.count == source.rows for column in continuous)
+
+
+def _refuse_infinity(array: np.ndarray, schema: Schema, table: Table) -> None:
+    """Raise for the first infinity in a continuous column."""
+    for start in range(0, array.shape[0], FRAME_ROWS):
+        infinite = np.isinf(array[start : start + FRAME_ROWS])
+        for j in schema.continuous:
+            if infinite[:, j].any():
+                raise infinity_in(schema.names[j], table.number(start + int(np.argmax(infinite[:, j]))))

@@ -1,0 +1,336 @@
+"""Sufficient statistics as a value: added, saved, and prior knowledge that is added to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from peerbayes.data import files
+from peerbayes.data.schema import Schema
+from peerbayes.errors import ModelFileDamaged, StatisticsMismatch
+from peerbayes.model.families import FAMILIES
+from peerbayes.model.families.base import Family, Move
+from peerbayes.model.families.naive_bayes import NaiveBayes
+
+# --- sufficient statistics with their schema and family, so that they can be added
+#     S = Σ_rows y φ(x)ᵀ      so S(A ∪ B) = S(A) + S(B)
+#
+# Two parties that each fitted a model can add their statistics to get the model of all their rows, even where
+# their categories, classes, column order, location or scale differ: S is first expressed in the merged schema,
+# which is exact because φ in other units is linear in φ. Only clipping is not linear: values that each side clipped
+# at its own limits stay clipped there. Agree on a schema first where tails are heavy.
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """S [C, K] with its schema and its family's layout. `s1 + s2` pools rows, `s1 - s2` removes them again,
+    `s * 0.5` makes them count half.
+    """
+
+    values: np.ndarray
+    """The numbers: [C, K]."""
+    schema: Schema
+    """The columns and classes."""
+    family: Family
+    """The layout of the numbers."""
+    calibrated: bool = False
+    """Whether they come from calibration: they then describe a model, no longer a set of rows."""
+
+    def __post_init__(self) -> None:
+        layout = len(self.schema.continuous), self.schema.cardinalities
+        if not self.schema.classes or layout != (self.family.continuous, self.family.cardinalities):
+            raise StatisticsMismatch(
+                f"the schema has {len(self.schema.classes)} classes, {layout[0]} continuous columns and categories "
+                f"{layout[1]}; the family is laid out for {self.family.continuous} and {self.family.cardinalities}"
+            )
+        if not isinstance(self.calibrated, bool):
+            raise StatisticsMismatch(f"calibrated is {self.calibrated!r}; expected true or false")
+        values = np.array(self.values, dtype=np.float64)  # a copy, which nobody else can change
+        expected = (len(self.schema.classes), self.family.size)
+        if values.shape != expected:
+            raise StatisticsMismatch(
+                f"statistics of shape {values.shape} do not fit the schema and the {self.family.name} family, "
+                f"which need {expected[0]} classes x {expected[1]} features"
+            )
+        if not np.isfinite(values).all():
+            raise StatisticsMismatch("the statistics hold NaN or infinity; expected finite numbers")
+        values.setflags(write=False)
+        object.__setattr__(self, "values", values)
+
+    @property
+    def rows(self) -> float:
+        """The number of rows: Σ_c S_c0."""
+        return float(self.values[:, 0].sum())
+
+    @classmethod
+    def of_model(cls, values: np.ndarray, schema: Schema, family: Family, rows: float) -> Statistics:
+        """Return a calibrated model as statistics of `rows` rows; guards that count pseudo-rows then act as they did.
+
+        Peers calibrate statistics of weight m⁰; θ(aS) = θ(S), so their scale is free.
+
+        values   S [C, K], of any weight
+        schema   the columns and classes
+        family   the layout of the numbers
+        rows     how many rows the model was made from
+        """
+        mass = float(values[:, 0].sum())
+        return cls(values * (rows / mass) if mass > 0 else values, schema, family, calibrated=True)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, K)."""
+        return self.values.shape
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.values.setflags(write=False)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype=dtype, copy=copy)
+
+    def __mul__(self, factor: float) -> Statistics:
+        return replace(self, values=self.values * float(factor))
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> Statistics:
+        return self + -1.0 * other if isinstance(other, Statistics) else NotImplemented
+
+    def __add__(self, other: Any) -> Statistics:
+        if isinstance(other, int | float) and other == 0:  # so that sum() works
+            return self
+        if not isinstance(other, Statistics):
+            return NotImplemented
+        if self.family.name != other.family.name:
+            raise StatisticsMismatch(
+                f"statistics of {self.family.name} and of {other.family.name} cannot be added; "
+                "fit both with the same estimator"
+            )
+        if self.calibrated != other.calibrated:
+            raise StatisticsMismatch(
+                "calibrated statistics describe a model, others a set of rows: they cannot be added. "
+                "Fit both with the same value of calibrate"
+            )
+        merged = self.schema.merge(other.schema)
+        mine, theirs = self.expressed(merged), other.expressed(merged)
+        missing = any(isinstance(s.family, NaiveBayes) and s.family.missing for s in (mine, theirs))
+        if missing:
+            mine, theirs = mine.with_missing(), theirs.with_missing()
+        return replace(mine, values=mine.values + theirs.values)
+
+    __radd__ = __add__
+
+    def with_missing(self) -> Statistics:
+        """Return the same statistics in the layout for missing values; only naive Bayes has one."""
+        if not isinstance(self.family, NaiveBayes):
+            return self
+        return replace(self, values=self.family.spread(self.values), family=self.family.with_missing())
+
+    def expressed(self, schema: Schema) -> Statistics:
+        """Return the same statistics in another schema, which must have every category and class that they hold."""
+        if schema == self.schema:
+            return replace(self, schema=schema)
+        if schema.continuous and self._unknown_in(schema):
+            return self.with_missing()._expressed(schema)
+        return self._expressed(schema)
+
+    def _unknown_in(self, schema: Schema) -> bool:
+        """Whether `schema` has a continuous column that this schema lacks."""
+        mine = {self.schema.names[j] for j in self.schema.continuous}
+        return any(schema.names[j] not in mine for j in schema.continuous)
+
+    def _expressed(self, schema: Schema) -> Statistics:
+        """Return the same statistics in another schema, in the present layout."""
+        classes = [_index_of(schema.classes, value, "class") for value in self.schema.classes]
+        family, moved = self.family.moved(self.values, self._move_to(schema))
+        values = np.zeros((len(schema.classes), family.size))
+        values[classes] = moved
+        return replace(self, values=values, schema=schema, family=family)
+
+    # --- bytes -----------------------------------------------------------------------------------------
+
+    def described(self) -> dict[str, Any]:
+        """Return everything but the numbers, as plain values."""
+        family = {"name": self.family.name, **self.family.layout()}
+        return {"schema": self.schema.to_json(), "family": family, "calibrated": self.calibrated}
+
+    @classmethod
+    def restored(cls, described: dict[str, Any], values: np.ndarray) -> Statistics:
+        """Return the statistics that `described` and `values` represent; an unknown family is refused."""
+        schema, family = Schema.from_json(described["schema"]), described["family"]
+        if family["name"] not in FAMILIES:
+            raise StatisticsMismatch(
+                f"the family is {family['name']!r}; expected one of {', '.join(FAMILIES)}"
+            )
+        layout: dict[str, Any] = {"missing": True} if family.get("missing") is True else {}
+        if "parents" in family:
+            layout["parents"] = tuple(tuple(column_parents) for column_parents in family["parents"])
+        layout |= {"continuous": len(schema.continuous), "cardinalities": schema.cardinalities}
+        built = FAMILIES[family["name"]](**layout)
+        if {"name": built.name, **built.layout()} != family:
+            raise StatisticsMismatch(
+                f"the family {family} does not fit the schema, which needs {built.layout()}"
+            )
+        return cls(values, schema, built, described["calibrated"])
+
+    def to_bytes(self) -> bytes:
+        """Return these statistics as bytes for another party: schema, family, numbers and a digest; no rows."""
+        return files.pack({"kind": "statistics", **self.described()}, {"statistics": self.values})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Statistics:
+        """Return the statistics in `content`, which `to_bytes` wrote, after checking all of it."""
+        header, arrays = files.unpack(content, "the statistics")
+        try:
+            return cls.restored(header, arrays["statistics"])
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ModelFileDamaged(f"these bytes hold no statistics: {error}") from error
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _move_to(self, schema: Schema) -> Move:
+        """Return the map from the columns, units and categories of this schema to those of `schema`."""
+        mine = self.schema
+        continuous = {mine.names[j]: k for k, j in enumerate(mine.continuous)}
+        order = np.array([continuous.get(schema.names[j], -1) for j in schema.continuous], dtype=np.int64)
+        present = order >= 0
+        location, scale = np.zeros(order.size), np.ones(order.size)
+        location[present], scale[present] = mine.location[order[present]], mine.scale[order[present]]
+        shift, ratio = (schema.location - location) / scale, scale / schema.scale
+        discrete = {mine.names[j]: k for k, j in enumerate(mine.discrete)}
+        columns = tuple(discrete.get(schema.names[j], -1) for j in schema.discrete)
+        levels = []
+        for j, column in zip(schema.discrete, columns, strict=True):
+            categories = () if column < 0 else mine.columns[mine.discrete[column]].categories
+            kind = f"category of {schema.names[j]!r}"
+            codes = [_index_of(schema.columns[j].categories, category, kind) for category in categories]
+            levels.append(np.array(codes, dtype=np.int64))
+        return Move(order, shift, ratio, schema.cardinalities, columns, tuple(levels))
+
+
+def _index_of(values: tuple[Any, ...], value: Any, kind: str) -> int:
+    """Return the index of a class or category; StatisticsMismatch if there is none."""
+    try:
+        return values.index(value)
+    except ValueError:
+        raise StatisticsMismatch(f"the {kind} {value!r} is not in the target schema") from None
+
+
+# --- statistics that a user gives as a prior or a start, in the schema and layout of a model
+
+
+def aligned(statistics: Statistics, schema: Schema, family: Family) -> np.ndarray:
+    """Return a user's statistics as an array in this model's schema and layout: [C, K]."""
+    if statistics.family.name != family.name:
+        raise StatisticsMismatch(
+            f"expected statistics of {family.name}, got those of {statistics.family.name}"
+        )
+    expressed = statistics.expressed(schema)
+    if isinstance(family, NaiveBayes) and family.missing:
+        expressed = expressed.with_missing()
+    if expressed.family.size != family.size:
+        raise StatisticsMismatch(
+            f"the statistics given have {expressed.family.size} features per class, the model has {family.size}"
+        )
+    return expressed.values
+
+
+def prior_for(schema: Schema, family: Family, alpha: float, prior: Statistics | None) -> np.ndarray:
+    """Return Laplace smoothing and the user's prior as one statistic: [C, K]."""
+    smoothing = family.smoothing(len(schema.classes), alpha)
+    return smoothing if prior is None else smoothing + aligned(prior, schema, family)
+
+
+def covers_some_columns(statistics: Iterable[Statistics]) -> bool:
+    """Whether a user's statistics allow missing values, so that they may cover only some columns."""
+    layouts = [item.family for item in statistics]
+    return any(isinstance(family, NaiveBayes) and family.missing for family in layouts)
+
+
+# --- prior knowledge as statistics: conjugate priors for naive Bayes
+#     knowledge worth n_c rows of class c:   Σo = n_c,  Σx = n_c·μ,  Σx² = n_c·(σ² + μ²),  cells = n_c·p
+#
+# Columns and classes without a belief, and columns in single classes without one, stay open.
+
+
+def prior_knowledge(
+    schema: Schema,
+    rows: float,
+    *,
+    classes: Mapping[Any, float] | None = None,
+    columns: Mapping[str, Mapping[Any, Any]] | None = None,
+) -> Statistics:
+    """Return statistics of a belief that is worth `rows` rows, for `MixedNB(prior=...)` or `MixedNB(start=...)`.
+
+    schema    the columns and classes, for instance `Schema.infer(X, y)`
+    rows      how many rows the belief is worth
+    classes   {class: probability}; without it there is no belief about how frequent classes are
+    columns   {column: {class: belief}}; a belief is (mean, deviation) in the column's own units where the column is
+              continuous, {category: probability} where it is discrete
+    """
+    if not (rows > 0 and math.isfinite(rows)):
+        raise ValueError(f"rows is {rows}; expected how many rows the belief is worth, a positive number")
+    family = NaiveBayes(continuous=len(schema.continuous), cardinalities=schema.cardinalities, missing=True)
+    share = _shares(schema, classes)
+    values = np.zeros((len(schema.classes), family.size))
+    if classes is not None:
+        values[:, 0] = rows * share
+    for name, beliefs in (columns or {}).items():
+        if name not in schema.names:
+            raise ValueError(f"there is no column {name!r}; expected one of {', '.join(schema.names[:20])}")
+        for label, belief in beliefs.items():
+            c = _class(schema, label)
+            _believe(values[c], schema, family, name, belief, rows * share[c])
+    return Statistics(values, schema, family)
+
+
+def _shares(schema: Schema, classes: Mapping[Any, float] | None) -> np.ndarray:
+    """Return the share of the rows that each class gets: [C]."""
+    if classes is None:
+        return np.full(len(schema.classes), 1 / len(schema.classes))
+    share = np.zeros(len(schema.classes))
+    for label, probability in classes.items():
+        share[_class(schema, label)] = probability
+    if (share < 0).any() or not math.isclose(share.sum(), 1, rel_tol=1e-6):
+        raise ValueError(f"the classes' probabilities are {dict(classes)}; expected them to add up to 1")
+    return share
+
+
+def _believe(
+    row: np.ndarray, schema: Schema, family: NaiveBayes, name: str, belief: Any, worth: float
+) -> None:
+    """Add a belief about one column of one class to its statistics [K]."""
+    j = schema.names.index(name)
+    d = family.continuous
+    if schema.columns[j].kind == "continuous":
+        try:
+            mean, deviation = (float(number) for number in belief)
+        except (TypeError, ValueError):
+            raise ValueError(f"the belief about {name!r} is {belief!r}; expected (mean, deviation)") from None
+        if not (math.isfinite(mean) and 0 < deviation < math.inf):
+            raise ValueError(f"the belief about {name!r} is {belief!r}; expected a positive deviation")
+        k = schema.continuous.index(j)
+        mean, deviation = (mean - schema.location[k]) / schema.scale[k], deviation / schema.scale[k]
+        row[[1 + k, 1 + d + k, 1 + 2 * d + k]] = worth, worth * mean, worth * (deviation**2 + mean**2)
+        return
+    categories = schema.columns[j].categories
+    if not isinstance(belief, Mapping) or not set(belief) <= set(categories):
+        raise ValueError(
+            f"the belief about {name!r} is {belief!r}; expected {{category: probability}} of {list(categories)}"
+        )
+    if min(belief.values()) < 0 or not math.isclose(sum(belief.values()), 1, rel_tol=1e-6):
+        raise ValueError(f"the belief about {name!r} is {belief!r}; expected probabilities that add up to 1")
+    start = family.dense_size + int(family.offsets[schema.discrete.index(j)])
+    for category, probability in belief.items():
+        row[start + categories.index(category)] = worth * probability
+
+
+def _class(schema: Schema, label: Any) -> int:
+    """Return the index of a class; ValueError if there is none."""
+    if label not in schema.classes:
+        raise ValueError(f"{label!r} is not a class; expected one of {list(schema.classes)}")
+    return schema.classes.index(label)

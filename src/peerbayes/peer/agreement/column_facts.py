@@ -1,0 +1,154 @@
+"""What the agreement says of columns, and how such documents are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peerbayes.data.column import Scalar, scalars
+from peerbayes.data.files import string
+from peerbayes.errors import SchemaError, TermsError
+
+# --- documents that peers exchange and keep: JSON in one form only, and files that only their owner can read
+
+
+def canonical(value: Any) -> bytes:
+    """Return plain values as canonical JSON: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def private(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read; refuse to write over another."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+# --- public facts about a column, known without looking at anybody's rows: a table [features.NAME] of the agreement
+# Where noise protects rows, nothing may be taken from them without noise: neither categories nor means. So the
+# members write down beforehand what they know.
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The public facts about one column."""
+
+    mean: float | None = None
+    """The approximate mean of a continuous column; with sd."""
+    sd: float | None = None
+    """Its approximate standard deviation."""
+    range: tuple[float, float] | None = None
+    """The range of a continuous column, without mean and sd: these are then estimated, with a share of epsilon."""
+    categories: tuple[Scalar, ...] = ()
+    """All values of a discrete column."""
+    missing: bool = False
+    """Whether values may be missing."""
+
+    @property
+    def bought(self) -> bool:
+        """Return whether mean and sd are estimated from the rows, with a share of epsilon."""
+        return self.range is not None
+
+    @classmethod
+    def of(cls, kind: str, entries: Mapping[str, Any], where: str) -> Facts:
+        """Return the facts in a TOML table; TermsError where they contradict each other or the kind."""
+        names = tuple(cls.__dataclass_fields__)
+        for name in entries:
+            if name not in names:
+                raise TermsError(f"{where}: {name!r} is no entry of a feature; expected kind, "
+                                 f"{', '.join(names)}")  # fmt: skip
+        if kind == "discrete":
+            return cls._discrete(entries, where)
+        if kind != "continuous":
+            raise TermsError(
+                f"{where}: kind is {kind!r:.40}; expected continuous or discrete, since the table has more entries"
+            )
+        for name in ("mean", "sd"):
+            if name in entries and not _number(entries[name]):
+                raise TermsError(f"{where}: {name} is {entries[name]!r:.40}; expected a number")
+        if "categories" in entries:
+            raise TermsError(
+                f"{where}: a continuous column has no categories; leave them out, or call it discrete"
+            )
+        missing = _missing(entries, where)
+        if "range" in entries:
+            if "mean" in entries or "sd" in entries:
+                raise TermsError(f"{where}: range and mean or sd are given; expected one of the two: mean and sd, "
+                                 "which cost nothing, or range, on which they are bought")  # fmt: skip
+            ends = entries["range"]
+            if not (isinstance(ends, list | tuple) and len(ends) == 2 and all(map(_number, ends)) and ends[0] < ends[1]
+                    and math.isfinite(ends[1] - ends[0])):  # fmt: skip
+                raise TermsError(f"{where}: range is {ends!r:.60}; expected [least, most]")
+            return cls(range=(float(ends[0]), float(ends[1])), missing=missing)
+        if ("mean" in entries) != ("sd" in entries) or ("sd" in entries and not entries["sd"] > 0):
+            raise TermsError(f"{where}: mean is {entries.get('mean')!r} and sd {entries.get('sd')!r}; expected both, "
+                             "and sd above 0")  # fmt: skip
+        if "mean" not in entries:
+            return cls(missing=missing)
+        return cls(float(entries["mean"]), float(entries["sd"]), missing=missing)
+
+    @classmethod
+    def _discrete(cls, entries: Mapping[str, Any], where: str) -> Facts:
+        for name in ("mean", "sd", "range"):
+            if name in entries:
+                raise TermsError(
+                    f"{where}: a discrete column has no {name}; leave it out, or call it continuous"
+                )
+        return cls(
+            categories=categories_in(entries.get("categories", ()), where), missing=_missing(entries, where)
+        )
+
+    def written(self) -> list[tuple[str, str]]:
+        """Return the (name, value) pairs of a TOML table, without the kind."""
+        pairs = [
+            (name, repr(value)) for name, value in (("mean", self.mean), ("sd", self.sd)) if value is not None
+        ]
+        if self.range is not None:
+            pairs.append(("range", f"[{self.range[0]!r}, {self.range[1]!r}]"))
+        if self.categories:
+            pairs.append(("categories", listed(self.categories)))
+        if self.missing:
+            pairs.append(("missing", "true"))
+        return pairs
+
+
+def categories_in(values: Any, where: str) -> tuple[Scalar, ...]:
+    """Return categories or classes, all text or all numbers."""
+    try:
+        categories = scalars(values, where)
+    except SchemaError as error:
+        raise TermsError(str(error)) from error
+    if len({isinstance(value, str) for value in categories}) > 1:
+        raise TermsError(f"{where} mixes text and numbers: {list(categories)!r:.80}; expected one of them")
+    return categories
+
+
+def listed(values: tuple[Scalar, ...]) -> str:
+    """Return values as a TOML array."""
+    texts = (
+        string(v) if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else repr(v)
+        for v in values
+    )
+    return f"[{', '.join(texts)}]"
+
+
+def _missing(entries: Mapping[str, Any], where: str) -> bool:
+    value = entries.get("missing", False)
+    if not isinstance(value, bool):
+        raise TermsError(f"{where}: missing is {value!r:.40}; expected true or false")
+    return value
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,376 @@
+"""From sums over all members to a schema, a structure, a start and a learner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from peerbayes import network
+from peerbayes.data.schema import Schema
+from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.relay import DIFFERENT, NEAR, Relay, Tree, spanning_tree
+from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
+from peerbayes.learning.robust.invariants import Invariants, counted_columns, invariants_of, ties_of
+from peerbayes.learning.strategies import DSGD, ROBUST_MEMORY, STRATEGIES, Exact, Strategy
+from peerbayes.model import layout
+from peerbayes.model import layout as layouts
+from peerbayes.model.calibration import AGREED_STEPS, start_statistics
+from peerbayes.model.families import Family
+from peerbayes.model.families.structures import Parents, checked
+from peerbayes.model.statistics import Statistics
+from peerbayes.model.structure import Pairs, total_information
+from peerbayes.peer.agreement.column_facts import canonical
+from peerbayes.peer.agreement.pooling import (
+    Checks,
+    Phase,
+    PooledReports,
+    Reports,
+    Total,
+    agreed_units,
+    own_table,
+    pooled,
+)
+from peerbayes.peer.agreement.summary import Summary, Sums
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.votes import Voter, agreed_bounds
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.learning.learner import Broadcaster, Learner, Relayer
+from peerbayes.peer.learning.releases import PrivateResidual
+
+# --- how peers agree on the structure of dependencies between columns
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The structure that one peer proposes; empty from the others."""
+
+    parents: Parents | None = None
+
+    def __add__(self, other: Proposal) -> Proposal:
+        if self.parents is not None and other.parents is not None:
+            raise RefusedMessage("wrong message", "two peers propose a structure; expected one")
+        return self if self.parents is not None else other
+
+    def pack(self) -> bytes:
+        return canonical(self.parents)
+
+    @classmethod
+    def parse(cls, content: bytes) -> Proposal:
+        try:
+            decoded = json.loads(content)
+            parents = (
+                None
+                if decoded is None
+                else tuple(tuple(int(p) for p in column_parents) for column_parents in decoded)
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RefusedMessage("unreadable", f"a structure that cannot be read: {error}") from error
+        return cls(parents)
+
+
+async def agreed_structure(
+    terms: Terms,
+    proposes: bool,
+    schema: Schema,
+    frame: pd.DataFrame,
+    labels: np.ndarray,
+    total: Total,
+    weights: np.ndarray,
+    checks: Checks | None = None,
+) -> Parents:
+    """Return the structure learned from everybody's pairwise statistics, proposed by one peer and checked by all.
+
+    weights  [n] of this peer's rows
+    checks   of others' partial sums, where members may lie
+    """
+    rows, codes = schema.encode(frame), schema.encode_labels(labels)
+    row_weights = None if (weights == 1.0).all() else weights
+    pairs = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, row_weights)
+    if 8 * pairs.vector.size > terms.limits.message_bytes:
+        raise PeerError(
+            f"the statistics of all pairs of columns are messages of {8 * pairs.vector.size:,} bytes; the agreement "
+            f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
+        )
+    summed = pairs.from_vector(await pooled("pairs", pairs.vector, total, checks))
+    best = layout.STRUCTURES[terms.family](summed)
+    proposal = await total(Phase("structure", Proposal.parse), Proposal(best if proposes else None))
+    if proposal.parents is None:
+        raise PeerError("nobody proposed a structure; expected one from the first member of the roster")
+    chosen = checked(proposal.parents, summed.continuous, summed.columns)
+    information, most = total_information(summed, chosen), total_information(summed, best)
+    if information < most - 1e-9 * max(1.0, most):
+        raise PeerError(
+            f"the structure proposed by the first member has {information:.6g} nats, the best one {most:.6g}; expected "
+            "the best one: its statistics are not everybody's"
+        )
+    return chosen
+
+
+# --- what peers agree on before the first round, by exact sums over the roster's spanning tree
+#     middle, deviation   where members may lie, medians by vote: what a member may report of its rows (see `medians`)
+#     columns   kinds, categories and classes (unions), n, m, and Σx of continuous columns
+#     spread    Σ(x − mean)²: with it every peer has the same schema, to the last bit
+#     pairs     counts and moments of every pair of columns, for families whose structure is learned
+#     structure the one that the first member proposes, and all check against the pairs
+#     alone     counts and moments of each column alone, where values are missing that the family completes
+#     step k    YᵀΦ̃ of all peers, missing values completed by the sum before, for the starts `ml` and `marginal`
+#     start     YᵀΦ of all peers, or YᵀΦ̃ after the last step
+#     squares   Σ‖φ‖², for dsgd
+#     consent   nothing, where members may lie: nobody begins before everybody has taken all of it
+#     differ    how far apart neighbours' first residuals are, for `auto` where peers are not near each other
+#
+# Only such sums travel. Before `pairs` and `start` goes a bound, so that integers can hold them.
+
+# Own numbers, and a check of others' -> the neighbours'.
+First = Callable[[np.ndarray, Callable[[np.ndarray], None]], Awaitable[dict[str, np.ndarray]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Agreed:
+    """What every peer has in common, and this peer's side of it."""
+
+    schema: Schema
+    family: Family
+    layout: Family
+    """The family without guards: what statistics are laid out by."""
+    peers: int
+    rows: int
+    strategy: str
+    of_weights: bool
+    learner: Learner
+    plausible: Invariants
+    held: Holdings
+    """This peer's rows."""
+    private: PrivateResidual | None = None
+    """What is told of them with noise, where the agreement has an epsilon."""
+
+    def statistics(self, stats: np.ndarray) -> Statistics:
+        """The model of S [C, K], as statistics of all peers' rows."""
+        return Statistics.of_model(stats, self.schema, self.layout, float(self.rows))
+
+
+def data_digest(frame: pd.DataFrame, labels: np.ndarray) -> str:
+    """What a peer's rows are: a run goes on only with the same."""
+    digest = hashlib.sha256(repr([str(name) for name in frame.columns]).encode())
+    for part in (frame, pd.Series(labels)):
+        digest.update(pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes())
+    return digest.hexdigest()
+
+
+async def agree(
+    name: str,
+    frame: pd.DataFrame,
+    labels: np.ndarray,
+    terms: Terms,
+    roster: Roster,
+    total: Total,
+    first: First,
+    voter: Voter,
+) -> Agreed:
+    """Everything that the rounds need, from this peer's rows and everybody's sums."""
+    own, reports = own_table(frame, labels, terms), None
+    if terms.robust.acts:
+        reports = Reports(await agreed_bounds(own.rows, own.values, voter, total))
+    schema, summary = await agreed_units(name, own, terms, reports, total)
+    weights = np.ones(len(frame))
+    if reports is not None:
+        weights *= reports.bounds.weight(len(frame))
+    parents = None
+    if terms.family in layouts.STRUCTURES:
+        checks = None if reports is None else reports.pooled(SumBounds(schema.limit))
+        parents = await agreed_structure(
+            terms, roster.members[0].name == name, schema, frame, labels, total, weights, checks
+        )
+    family = layouts.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
+    classes, size = len(schema.classes), family.size
+    refuse_large(terms, classes, size)
+    sizes = np.array([len(frame)])
+    held = Holdings(family, schema.encode(frame), schema.encode_labels(labels), weights, sizes, classes)
+    mass = summary.rows / (terms.lr * summary.peers)
+    gapped = _gapped(family, schema, summary)
+    if gapped and terms.strategy == "dsgd":
+        raise PeerError(
+            f"values are missing at one of the peers, and {terms.family} completes them by its model, which dsgd has "
+            "none of; agree on another strategy, or on naive-bayes"
+        )
+    whole = [summary.whole(schema.columns[j].name) for j in schema.discrete]
+    checks = None if reports is None else reports.pooled(_of_start(family, schema, whole, gapped))
+    start = await _start(terms, held, mass, summary.peers, gapped, total, checks)
+    tree = spanning_tree(roster.adjacency())
+    chosen = terms.strategy
+    if chosen == "auto":
+        fits = await _relay_fits(terms, held, start, tree, summary.rows, schema.limit**2, total, first)
+        chosen = "relay" if fits else "exact"
+    strategy = await _strategy(name, chosen, terms, roster, tree, held, summary, total)
+    most = summary.rows - (summary.peers - 1) * terms.limits.rows
+    if reports is not None:
+        most = min(most, reports.bounds.rows)
+    plausible = invariants_of(
+        strategy, family, start, whole, gapped, float(summary.rows), float(most), mass, terms.local_steps, schema.limit,
+        terms.start != "ml",
+    )  # fmt: skip
+    if reports is not None:
+        await total(Phase("consent", Sums.named(), check=reports.consent), Sums())
+    learner = learner_of(name, strategy, terms, roster, tree, held, start, plausible)
+    layout = layouts.without_guards(family)
+    of_weights = bool(getattr(strategy, "of_weights", False))
+    return Agreed(
+        schema, family, layout, summary.peers, summary.rows, chosen, of_weights, learner, plausible, held
+    )
+
+
+def refuse_large(terms: Terms, classes: int, size: int) -> None:
+    """Refuse statistics [C, K] that make larger messages than agreed."""
+    largest = 8 * classes * size * (2 if terms.strategy == "tracking" else 1)
+    if largest > terms.limits.message_bytes:
+        raise PeerError(
+            f"statistics of {classes} classes × {size:,} features are messages of {largest:,} bytes; the agreement "
+            f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
+        )
+
+
+def _of_start(family: Family, schema: Schema, whole: list[bool], gapped: bool) -> StatisticsBounds:
+    """What a start's parts are held to."""
+    ties = ties_of(family, counted_columns(family, whole))
+    limit = schema.limit if gapped else min(schema.limit, START_LIMIT)
+    return StatisticsBounds(limit, gapped, family=family, ties=ties)
+
+
+async def _start(
+    terms: Terms,
+    held: Holdings,
+    mass: float,
+    peers: int,
+    gapped: bool,
+    total: Total,
+    checks: PooledReports | None = None,
+) -> np.ndarray:
+    """S⁰ [C, K]: the same for all peers, but for consensus-ml, which averages what each has."""
+    alone = terms.strategy == "consensus-ml"
+    if terms.start == "uniform" and not alone:
+        return start_statistics("uniform", held.family, held.classes, mass)
+    if gapped and terms.privacy.secure_sum:
+        raise PeerError(
+            "values are missing at one of the peers, and completing them takes sums along a tree that tell a leaf's "
+            f"statistics to its neighbour; with secure_sum, {terms.strategy} needs naive-bayes, or tables without gaps"
+        )
+    if gapped:
+        own = await _completed(held, total, checks)
+    else:
+        own = (held.statistics() if checks is None else start_statistics_of(held))[0]
+    if alone:
+        return own
+    summed = await pooled("start", own, total, checks)
+    if terms.start == "marginal":
+        summed = np.broadcast_to(summed.sum(axis=0) / held.classes, own.shape)
+    return np.ascontiguousarray(summed / (terms.lr * peers))
+
+
+async def _completed(held: Holdings, total: Total, checks: PooledReports | None) -> np.ndarray:
+    """This peer's YᵀΦ̃ [C, K] after a few steps of expectation-maximisation, as the simulator takes them."""
+    of_columns = None if checks is None else checks.reports.pooled(SumBounds(checks.bounds.limit))
+    sums = await pooled("alone", held.apart()[0], total, of_columns)
+    own = held.expected(held.alone(sums)[None])[0]
+    for step in range(1, AGREED_STEPS):
+        own = held.expected((await pooled(f"step {step}", own, total, checks))[None])[0]
+    return own
+
+
+def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
+    """Whether anybody has a row that φ alone cannot take."""
+    if family.marks_missing:
+        return False
+    linked = getattr(family, "linked", np.zeros(0, dtype=bool))[family.continuous :]
+    needed = [schema.columns[j].name for j, link in zip(schema.discrete, linked, strict=False) if link]
+    return summary.missing or not all(summary.whole(name) for name in needed)
+
+
+async def _relay_fits(
+    terms: Terms,
+    held: Holdings,
+    start: np.ndarray,
+    tree: Tree,
+    rows: int,
+    reach: float,
+    total: Total,
+    first: First,
+) -> bool:
+    """As in the simulator: everybody is near, or data differ."""
+    if tree.mean_distance <= NEAR * terms.rounds:
+        return True
+    change, within = held.first(start[None])
+    own = np.concatenate([change[0].ravel(), within])
+    # No peer has more than all rows, and no row has more than this.
+    most = rows * max(1.0, reach)
+
+    def check(numbers: np.ndarray) -> None:
+        if (np.abs(numbers[:-1]) > most).any() or not 0 <= numbers[-1] <= most**2:
+            raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(numbers).max():.3g}")
+
+    told = await first(own, check)
+    apart = sum(float(((own[:-1] - other[:-1]) ** 2).sum()) for other in told.values())
+    noise = sum(float(own[-1] + other[-1]) for other in told.values())
+    sums = await total(
+        Phase("differ", Sums.named("apart", "noise")), Sums(apart=Fraction(apart), noise=Fraction(noise))
+    )
+    return float(sums["apart"]) > DIFFERENT * float(sums["noise"])
+
+
+async def _strategy(
+    name: str,
+    chosen: str,
+    terms: Terms,
+    roster: Roster,
+    tree: Tree,
+    held: Holdings,
+    summary: Summary,
+    total: Total,
+) -> Strategy | Relay:
+    """The strategy, with what it needs to know."""
+    if chosen == "relay":
+        return Relay(tree.seen_from(roster.place(name))[0], terms.rounds)
+    if chosen == "exact":
+        return Exact(rounds=terms.rounds, memory=ROBUST_MEMORY if terms.robust.acts else 1.0)
+    if chosen == "dsgd":
+        mine = Fraction(held.mean_square()) * len(held.labels)
+        squares = await total(Phase("squares", Sums.named("squares")), Sums(squares=mine))
+        mean = float(squares["squares"] / summary.rows)
+        return DSGD(rate=summary.peers / summary.rows / (0.5 * mean))
+    return STRATEGIES[chosen]()
+
+
+def learner_of(
+    name: str,
+    strategy: Strategy | Relay,
+    terms: Terms,
+    roster: Roster,
+    tree: Tree,
+    held: Holdings,
+    start: np.ndarray,
+    known: Invariants,
+) -> Learner:
+    """This peer's side of a strategy."""
+    if isinstance(strategy, Relay):
+        _, neighbours = tree.seen_from(roster.place(name))
+        told = tuple(roster.members[place].name for place in neighbours)
+        return Relayer(strategy, told, start, held.residual(terms.rounds, terms.local_steps))
+    residual = held.residual(terms.rounds, terms.local_steps, strategy.of_weights)
+    weights: dict[str, float] = {}
+    if strategy.mixing != "none":
+        row = getattr(network, strategy.mixing)(roster.adjacency())[[roster.place(name)], :].toarray()[0]
+        weights = {other: float(row[roster.place(other)]) for other in roster.neighbours(name)}
+
+    def soft(messages: np.ndarray) -> np.ndarray:
+        every = np.arange(len(messages))
+        return held.soft_errors(np.asarray(held.family.weights(messages)), np.zeros_like(every), every)
+
+    return Broadcaster(
+        strategy, weights, start, residual, known, terms.robust.combine, soft if terms.robust.guard else None
+    )

@@ -1,0 +1,306 @@
+"""Agreeing and learning with differential privacy: nothing of a peer's rows leaves it but releases with noise.
+
+    units     counts and moments on known ranges, where location and scale or the number of rows are bought
+    start     YᵀΦ or Σφ of all peers with noise, for the starts `ml` and `marginal`
+    rounds    R̃ = Π(Σ_i w_i q_i h_iᵀ + noise), once a round; messages are made of these alone
+
+Everything else is in the terms: columns, categories, classes, what may be missing. A release is stored with its cost
+before anything derived from it can be sent, and never drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from peerbayes.data.column import Column
+from peerbayes.data.schema import Schema, infinity_in
+from peerbayes.data.table import Table, missing_of
+from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.relay import Relay, spanning_tree
+from peerbayes.learning.robust.invariants import invariants_of
+from peerbayes.learning.strategies import CRC, NOISY_WINDOW, ROBUST_MEMORY, STRATEGIES, Exact, Local, Strategy
+from peerbayes.model import core, layout
+from peerbayes.model.calibration import start_statistics
+from peerbayes.peer.agreement.negotiate import Agreed, learner_of, refuse_large
+from peerbayes.peer.agreement.pooling import Integers, Phase, Total
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.learning.masks import refuse_thin
+from peerbayes.peer.learning.releases import PrivateResidual
+from peerbayes.privacy import accounting
+from peerbayes.privacy import units as bought
+from peerbayes.privacy.accounting import Privacy
+from peerbayes.privacy.mechanism import MOST_ROWS
+from peerbayes.privacy.noise import Source
+from peerbayes.privacy.scheme import UNITS_SHARE, Scheme, scheme
+from peerbayes.privacy.units import Units
+
+# Name, cost and maker of a release -> its values, drawn now or before.
+Buy = Callable[[str, float, Callable[[], np.ndarray]], Awaitable[np.ndarray]]
+
+# A sum of starts is sent in steps of 2^(16 − bits): few enough bits for thousands of peers.
+COARSER = 16
+
+# A peer's number of rows is unknown; it is assumed to be below this multiple of the estimated total.
+ROOM = 10.0
+
+
+# --- what everybody knows ------------------------------------------------------------------------------
+
+
+def public_schema(terms: Terms) -> Schema:
+    """Return the schema declared by the terms; a column whose units are bought has those of its range: u within ±1."""
+    columns = []
+    for name, kind in terms.features.items():
+        facts = terms.facts[name]
+        if kind == "discrete":
+            columns.append(Column(name, "discrete", facts.categories))
+        elif facts.range is not None:
+            low, high = facts.range
+            columns.append(Column(name, "continuous", (), low + (high - low) / 2, (high - low) / 2))
+        else:
+            assert facts.mean is not None and facts.sd is not None
+            columns.append(Column(name, "continuous", (), facts.mean, facts.sd))
+    bound = _promise(terms).bound  # what is beyond is clipped in releases, and so in the model as well
+    return Schema(
+        tuple(columns), terms.classes, bound if terms.clip is None else min(bound, terms.clip), terms.label
+    )
+
+
+def refuse_rows(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
+    """Refuse a table that the terms do not describe, before anything derived from it is sent.
+
+    That a peer does not run is all that others see of it. So the promise is about tables that the agreement describes:
+    no row of such a table changes how another one's values are read, or stops the peer later.
+    """
+    promise = _promise(terms)
+    least = max(promise.min_rows, terms.limits.rows)
+    if len(frame) < least:
+        raise PeerError(
+            f"the table has {len(frame)} rows; the agreement asks for {least} or more (privacy.min_rows, limits.rows), "
+            "since noise would drown the signal of so few. This peer takes no part"
+        )
+    if len(frame) > MOST_ROWS:
+        raise PeerError(
+            f"the table has {len(frame):,} rows; a private peer takes up to {MOST_ROWS:,}: split it into several"
+        )
+    refuse_values(frame, labels, terms)
+
+
+def refuse_values(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
+    """Refuse rows, including held-out ones, with values that the terms do not describe."""
+    schema, table = public_schema(terms), Table.of(frame)
+    column_indices = schema.places(table)
+    for j, column in enumerate(schema.columns):
+        values = table.column(column_indices[j])
+        absent = missing_of(values)
+        if column.kind == "continuous":
+            numbers = column.numbers(values)
+            absent = np.isnan(numbers)
+            if np.isinf(numbers).any():
+                raise infinity_in(column.name, int(np.argmax(np.isinf(numbers))))
+        if absent.any() and not terms.facts[column.name].missing:
+            raise PeerError(
+                f"column {column.name!r} has no value in {int(absent.sum())} rows; the agreement says that none is "
+                f"missing. Fill them in, or create a network with missing = true in [features.{column.name}]"
+            )
+        if column.kind == "discrete":
+            unnamed = (column.codes(values) < 0) & ~absent
+            if unnamed.any():
+                raise PeerError(
+                    f"column {column.name!r} holds {values[int(np.argmax(unnamed))]!r:.60}; the agreement names "
+                    f"{', '.join(map(repr, column.categories[:20]))}. Make it one of these, or create a network that "
+                    "names it"
+                )
+    schema.encode_labels(labels)
+
+
+def _promise(terms: Terms) -> Privacy:
+    promise = terms.privacy.promise
+    assert promise is not None
+    return promise
+
+
+# --- agreeing ------------------------------------------------------------------------------------------
+
+
+async def agree_privately(
+    name: str,
+    frame: pd.DataFrame,
+    labels: np.ndarray,
+    terms: Terms,
+    roster: Roster,
+    total: Total,
+    buy: Buy,
+    source: Source = os.urandom,
+) -> Agreed:
+    """Return everything that the rounds need, from the terms and from releases with noise.
+
+    `buy` stores a release with its cost, or returns the stored one. `source` is the source of noise.
+    """
+    promise = _promise(terms)
+    refuse_rows(frame, labels, terms)
+    refuse_thin(roster, promise)
+    peers = len(roster.members)
+    schema, rows = await _measured(terms, peers, frame, total, buy, source)
+    missing = any(terms.facts[schema.columns[j].name].missing for j in schema.continuous)
+    family = layout.calibrated(terms.family, schema, missing, rows * peers)
+    refuse_large(terms, len(schema.classes), family.size)
+    holdings = Holdings(
+        family, schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame)), np.array([len(frame)]),
+        len(schema.classes),
+    )  # fmt: skip
+    complete = np.array(
+        [not terms.facts[schema.columns[j].name].missing for j in schema.discrete], dtype=bool
+    )
+    noise_scheme = scheme(
+        promise, family, len(schema.classes), rows, peers, terms.rounds, terms.lr,
+        roster.adjacency() if promise.edge_noise else None, complete, terms.start != "uniform",
+        _units(terms) is not None,
+    )  # fmt: skip
+    mass = rows / terms.lr
+    start = await _start(terms, holdings, noise_scheme, mass, peers, total, buy, source)
+    strategy = _strategy(name, terms, roster)
+    residual = PrivateResidual(
+        noise_scheme, holdings, not isinstance(strategy, STRATEGIES_AFTER), source=source
+    )
+    invariants = invariants_of(
+        strategy, family, start, complete.tolist(), False, rows * peers * ROOM, rows * peers * ROOM, mass, 1,
+        schema.limit, terms.start != "ml",
+    )  # fmt: skip
+    invariants = replace(invariants, noise=_spread(noise_scheme, strategy, roster))
+    learner = replace(  # type: ignore[type-var]
+        learner_of(
+            name, strategy, terms, roster, spanning_tree(roster.adjacency()), holdings, start, invariants
+        ),
+        residual=residual,
+    )
+    return Agreed(
+        schema, family, layout.without_guards(family), peers, round(rows * peers), terms.strategy, False, learner,
+        invariants, holdings, residual,
+    )  # fmt: skip
+
+
+def _units(terms: Terms) -> Units | None:
+    """Return the units that are bought; None: everything was declared."""
+    ranges = [terms.facts[name] for name in terms.features if terms.facts[name].bought]
+    if not ranges and terms.privacy.rows is not None:
+        return None
+    promise = _promise(terms)
+    cost = UNITS_SHARE * accounting.mu_of(promise.epsilon, promise.delta) ** 2
+    return Units(tuple(facts.missing for facts in ranges), cost)
+
+
+async def _measured(
+    terms: Terms, peers: int, frame: pd.DataFrame, total: Total, buy: Buy, source: Source
+) -> tuple[Schema, float]:
+    """Return the schema with units, and the average number of rows of a peer."""
+    schema, units = public_schema(terms), _units(terms)
+    if units is None:
+        assert terms.privacy.rows is not None
+        return schema, terms.privacy.rows
+    if units.discretisation() > accounting.DISCRETE / 2:
+        raise PeerError(
+            f"privacy.epsilon is {terms.privacy.epsilon:g}: so little noise would show its grid. "
+            "Use a smaller one, or declare mean, sd and rows"
+        )
+    columns = [j for j in schema.continuous if terms.facts[schema.columns[j].name].bought]
+    table = Table.of(frame)
+    column_indices = schema.places(table)
+
+    def draw() -> np.ndarray:
+        values = np.empty((table.rows, len(columns)))
+        for k, j in enumerate(columns):
+            column = schema.columns[j]
+            values[:, k] = (column.numbers(table.column(column_indices[j])) - column.location) / column.scale
+        return units.release(values, source)
+
+    release = await buy("units", units.cost, draw)
+    phase = Phase("units", _integers((units.size,), peers * bought.MOST))
+    rows, mean, deviation = units.opened((await total(phase, Integers(release))).values, peers)
+    changed = list(schema.columns)
+    for k, j in enumerate(columns):
+        column = changed[j]
+        location, scale = column.location + column.scale * float(mean[k]), column.scale * float(deviation[k])
+        changed[j] = replace(column, location=location, scale=scale)
+    average = terms.privacy.rows or max(rows / peers, float(terms.privacy.min_rows))
+    return replace(schema, columns=tuple(changed)), average
+
+
+def _integers(shape: tuple[int, ...], most: int) -> Callable[[bytes], Integers]:
+    """Return a parser of a partial sum of integers, each at most so large."""
+
+    def parse(content: bytes) -> Integers:
+        if len(content) != 8 * math.prod(shape):
+            raise RefusedMessage("wrong shape", f"{len(content):,} bytes instead of {8 * math.prod(shape):,}")
+        values = np.frombuffer(content, dtype="<i8").reshape(shape)
+        if values.size and max(int(values.max()), -int(values.min())) > most:
+            raise RefusedMessage("absurd magnitude", "an entry larger than the sum of all peers can be")
+        return Integers(values)
+
+    return parse
+
+
+async def _start(
+    terms: Terms,
+    holdings: Holdings,
+    noise_scheme: Scheme,
+    mass: float,
+    peers: int,
+    total: Total,
+    buy: Buy,
+    source: Source,
+) -> np.ndarray:
+    """Return S⁰ [C, K], the same for all peers: the uniform one, or one that is bought."""
+    if terms.start == "uniform":
+        return start_statistics("uniform", holdings.family, holdings.classes, mass)
+    mechanism, marginal = noise_scheme.mechanism, terms.start == "marginal"
+    cost = noise_scheme.ledger.first - (
+        UNITS_SHARE * _total_budget(noise_scheme) if _units(terms) is not None else 0.0
+    )
+
+    def draw() -> np.ndarray:
+        moved = mechanism.rows(holdings.family, holdings.rows)
+        steps = np.ones((len(moved), 1)) if marginal else core.one_hot(holdings.labels, holdings.classes)
+        sums = mechanism.clipped(steps, moved, noise_scheme.start_clip)
+        sums += mechanism.noise(sums.shape, source, noise_scheme.start_sigma)
+        return sums >> COARSER
+
+    release = await buy("start", cost, draw)
+    phase = Phase("start", _integers(release.shape, peers << (62 - COARSER)))
+    summed = (await total(phase, Integers(release))).values
+    moved = np.ldexp(summed.astype(np.float64), COARSER - mechanism.bits)
+    stats = mechanism.coordinates.back(mechanism.projection(moved, False)) / (terms.lr * peers)
+    shape = (holdings.classes, holdings.family.size)
+    return np.ascontiguousarray(np.broadcast_to(stats / holdings.classes, shape) if marginal else stats)
+
+
+def _total_budget(noise_scheme: Scheme) -> float:
+    return accounting.mu_of(noise_scheme.terms.epsilon, noise_scheme.terms.delta) ** 2
+
+
+# Strategies whose first message is the start itself: they release after they receive, and once more for the model.
+STRATEGIES_AFTER = (CRC, Local)
+
+
+def _strategy(name: str, terms: Terms, roster: Roster) -> Strategy | Relay:
+    if terms.strategy == "relay":
+        return Relay(spanning_tree(roster.adjacency()).seen_from(roster.place(name))[0], terms.rounds)
+    if terms.strategy == "exact":
+        averaged = int(terms.rounds * NOISY_WINDOW)
+        return Exact(terms.rounds, ROBUST_MEMORY if terms.robust.acts else 1.0, averaged)
+    return STRATEGIES[terms.strategy]()
+
+
+def _spread(noise_scheme: Scheme, strategy: Strategy | Relay, roster: Roster) -> float:
+    """Return the standard deviation of a round's noise in an entry of a message. `relay` sends sums over peers."""
+    largest_degree = int(np.diff(roster.adjacency().indptr).max(initial=0))
+    deviation = noise_scheme.spread(largest_degree, float(getattr(strategy, "boost", 1.0)))
+    return deviation * (math.sqrt(len(roster.members)) if isinstance(strategy, Relay) else 1.0)

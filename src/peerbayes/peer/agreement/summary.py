@@ -1,0 +1,339 @@
+"""What peers say of their tables before the first round: sums and unions that merge in any order to the same bits.
+
+Numbers are added as exact fractions: a float64 is one, so every peer ends with the same total whatever the order, and
+with the same schema to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from peerbayes.data.column import Column, Scalar, ordered, with_units
+from peerbayes.data.schema import Schema
+from peerbayes.errors import RefusedMessage, SchemaMismatch
+from peerbayes.learning.robust.bounds import MemberBounds
+
+NAMED = 3  # peers that a refusal names
+LARGEST = 8 << 20  # bytes of a summary: small values become objects many times their size
+FARTHEST = (
+    Fraction(2) ** 1000
+)  # a sum of that per value is absurd; below it, floats of many such sums do not overflow
+
+Tagged = tuple[str, Any]  # ("b", True), ("n", 1), ("t", "yes"): True and 1 stay apart until the end
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """One column as some peers have it."""
+
+    holders: int
+    """How many of them have it at all."""
+    kinds: Mapping[str, tuple[str, ...]]
+    """continuous, text or numbers (discrete), or empty -> the first few peers that have it so."""
+    categories: frozenset[Tagged]
+    count: int
+    """Values that are there."""
+    total: Fraction
+    """Σx."""
+
+    def __add__(self, other: ColumnSummary) -> ColumnSummary:
+        kinds = {
+            kind: _first(self.kinds.get(kind, ()), other.kinds.get(kind, ()))
+            for kind in {*self.kinds, *other.kinds}
+        }
+        return ColumnSummary(
+            self.holders + other.holders,
+            kinds,
+            self.categories | other.categories,
+            self.count + other.count,
+            self.total + other.total,
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The tables of some peers."""
+
+    peers: int
+    rows: int
+    order: tuple[str, ...]
+    """Of the columns, where all peers have the same; else by name."""
+    columns: Mapping[str, ColumnSummary]
+    classes: frozenset[Tagged]
+
+    def __add__(self, other: Summary) -> Summary:
+        names = {*self.columns, *other.columns}
+        order = self.order if self.order == other.order else tuple(sorted(names))
+        columns = {
+            name: self.columns[name] + other.columns[name]
+            if name in self.columns and name in other.columns
+            else self.columns.get(name) or other.columns[name]
+            for name in names
+        }
+        return Summary(
+            self.peers + other.peers,
+            self.rows + other.rows,
+            order,
+            columns,
+            self.classes | other.classes,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        peer: str,
+        schema: Schema,
+        values: Mapping[str, np.ndarray],
+        rows: int,
+        bounds: MemberBounds | None = None,
+    ) -> Summary:
+        """One peer's table; `values` are the present ones of its continuous columns [n].
+
+        With `bounds`, it counts for as many rows as it may, and tells no sums.
+        """
+        columns = {}
+        for column in schema.columns:
+            present = values.get(column.name)
+            size = int(column.count or 0) if present is None else present.size
+            count = size if bounds is None else bounds.counted_values(size, rows)
+            total = math.fsum(present) if present is not None and bounds is None else 0
+            columns[column.name] = ColumnSummary(
+                1,
+                {_kind(column): (peer,)},
+                frozenset(map(_tagged, column.categories)),
+                count,
+                Fraction(total),
+            )
+        counted = rows if bounds is None else bounds.counted(rows)
+        return cls(1, counted, schema.names, columns, frozenset(map(_tagged, schema.classes)))
+
+    def conflicts(self) -> list[str]:
+        """Why these tables cannot be one, a line each."""
+        lines = []
+        for name, column in sorted(self.columns.items()):
+            kinds = {kind: peers for kind, peers in column.kinds.items() if kind != "empty"}
+            if column.holders < self.peers:
+                told = ", ".join(_first(*column.kinds.values()))
+                lines.append(
+                    f"column {name!r} is at {column.holders} of {self.peers} peers (at {told}, for one)"
+                )
+            elif len(kinds) > 1:
+                told = ", ".join(f"{_READABLE[kind]} at {', '.join(kinds[kind])}" for kind in sorted(kinds))
+                lines.append(f"column {name!r} is {told}")
+        if len({tag == "t" for tag, _ in self.classes}) > 1:
+            lines.append(
+                f"the label is text at some peers and a number at others: {list(_plain(self.classes))}"
+            )
+        if len(self.classes) < 2:
+            lines.append(
+                f"the label has {len(self.classes)} class at all peers together; expected two or more"
+            )
+        return lines
+
+    def schema(self, label: str, clip: float | None) -> Schema:
+        """Columns, categories, classes and locations; scales are still to be agreed on."""
+        if conflicts := self.conflicts():
+            raise SchemaMismatch(
+                "the peers' tables do not fit together:\n" + "\n".join(f"  {line}" for line in conflicts)
+            )
+        columns = []
+        for name in self.order:
+            column = self.columns[name]
+            kind = next((kind for kind in column.kinds if kind != "empty"), "continuous")
+            if kind == "continuous":
+                location = float(column.total / column.count) if column.count else 0.0
+                columns.append(Column(name, "continuous", (), location, 1.0, float(column.count)))
+            else:
+                columns.append(Column(name, "discrete", _plain(column.categories), count=float(column.count)))
+        return Schema(tuple(columns), _plain(self.classes), clip, label)
+
+    @property
+    def missing(self) -> bool:
+        """Whether a continuous value is missing anywhere."""
+        return any(column.count < self.rows for column in self.columns.values() if not _discrete(column))
+
+    def whole(self, name: str) -> bool:
+        """Whether a column has a value in every row of every peer."""
+        return self.columns[name].count == self.rows
+
+    def pack(self) -> bytes:
+        columns = {
+            name: [
+                column.holders,
+                {kind: list(peers) for kind, peers in sorted(column.kinds.items())},
+                sorted(map(list, column.categories), key=repr),
+                column.count,
+                packed(column.total),
+            ]
+            for name, column in sorted(self.columns.items())
+        }
+        classes = sorted(map(list, self.classes), key=repr)
+        return msgspec.msgpack.encode([self.peers, self.rows, list(self.order), columns, classes])
+
+    @classmethod
+    def parse(cls, content: bytes) -> Summary:
+        """A summary from outside: every part is checked."""
+        _check_size(content)
+        try:
+            peers, rows, order, columns, classes = _summaries.decode(content)
+            summary = cls(
+                peers,
+                rows,
+                tuple(order),
+                {name: _column_in(*parts) for name, parts in columns.items()},
+                frozenset(map(_tag_in, classes)),
+            )
+        except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise RefusedMessage("unreadable", f"not a summary: {error}") from error
+        if sorted(summary.order) != sorted(summary.columns) or not 0 < peers <= rows:
+            raise RefusedMessage(
+                "implausible", f"{peers} peers with {rows} rows, {len(order)} columns in order"
+            )
+        for name, column in summary.columns.items():
+            if not (0 <= column.count <= rows and 0 < column.holders <= peers):
+                raise RefusedMessage("implausible", f"{column.count} values of {name!r:.80} in {rows} rows")
+            if abs(column.total) > column.count * FARTHEST:
+                raise RefusedMessage("absurd magnitude", f"the sum of {column.count} values of {name!r:.80}")
+        return summary
+
+
+class Sums(dict[str, Fraction]):
+    """Numbers by name, added exactly; none is negative."""
+
+    def __add__(self, other: Mapping[str, Fraction]) -> Sums:
+        if set(self) != set(other):
+            raise RefusedMessage("wrong message", "sums of other names")
+        return Sums({name: value + other[name] for name, value in self.items()})
+
+    def pack(self) -> bytes:
+        return msgspec.msgpack.encode({name: packed(value) for name, value in sorted(self.items())})
+
+    @classmethod
+    def parse(cls, content: bytes) -> Sums:
+        """Sums from outside."""
+        _check_size(content)
+        try:
+            told = msgspec.msgpack.decode(content, type=dict[str, str])
+            sums = cls({name: unpacked(value) for name, value in told.items()})
+        except (msgspec.DecodeError, ValueError) as error:
+            raise RefusedMessage("unreadable", f"not sums: {error}") from error
+        if not all(0 <= value <= FARTHEST for value in sums.values()):
+            raise RefusedMessage(
+                "absurd magnitude", "a sum of what is never negative is, or is beyond floats"
+            )
+        return sums
+
+    @classmethod
+    def named(cls, *names: str) -> Callable[[bytes], Sums]:
+        """`parse` for sums of these names; others are refused as they come, not when they are added."""
+
+        def parse(content: bytes) -> Sums:
+            sums = cls.parse(content)
+            if sums.keys() != set(names):
+                raise RefusedMessage("wrong message", "sums of other names")
+            return sums
+
+        return parse
+
+
+def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:
+    """The schema with scales from Σ(x − location)²."""
+    columns = []
+    for column in schema.columns:
+        if column.kind == "continuous" and column.count:
+            deviation = math.sqrt(float(squares[column.name] / Fraction(column.count)))
+            column = with_units(column, column.location, deviation)
+        columns.append(column)
+    return replace(schema, columns=tuple(columns))
+
+
+def _check_size(content: bytes) -> None:
+    if len(content) > LARGEST:
+        raise RefusedMessage("too large", f"a summary of {len(content):,} bytes; at most {LARGEST:,}")
+
+
+def packed(value: Fraction) -> str:
+    """A sum of float64 as text: its denominator is a power of two."""
+    return f"{value.numerator:x}/{value.denominator.bit_length() - 1}"
+
+
+def unpacked(text: str) -> Fraction:
+    """A number that `packed` packed; its digits are few, and so is the work."""
+    top, _, bits = text.partition("/")
+    if len(top) > 600 or not 0 <= int(bits) <= 1200:
+        raise ValueError(f"the number {text:.20}… is too long")
+    return Fraction(int(top, 16), 1 << int(bits))
+
+
+_READABLE = {"continuous": "continuous", "text": "text", "numbers": "discrete with numbers"}
+_summaries = msgspec.msgpack.Decoder(
+    tuple[
+        int,
+        int,
+        list[str],
+        dict[str, tuple[int, dict[str, list[str]], list[tuple[str, Any]], int, str]],
+        list[tuple[str, Any]],
+    ]
+)
+
+
+def _kind(column: Column) -> str:
+    if column.empty:
+        return "empty"
+    if column.kind == "continuous":
+        return "continuous"
+    return "text" if any(isinstance(value, str) for value in column.categories) else "numbers"
+
+
+def _discrete(column: ColumnSummary) -> bool:
+    return "text" in column.kinds or "numbers" in column.kinds
+
+
+def _first(*names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({name for some in names for name in some})[:NAMED])
+
+
+def _tagged(value: Scalar) -> Tagged:
+    return ("b" if isinstance(value, bool) else "t" if isinstance(value, str) else "n", value)
+
+
+def _plain(values: frozenset[Tagged]) -> tuple[Scalar, ...]:
+    """Categories in order; where True meets a number, it becomes 1."""
+    if all(tag == "b" for tag, _ in values):
+        return ordered(value for _, value in values)
+    return ordered({int(value) if tag == "b" else value for tag, value in values})
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"b": (bool,), "n": (int, float), "t": (str,)}
+
+
+def _tag_in(pair: tuple[str, Any]) -> Tagged:
+    tag, value = pair
+    if type(value) not in _TYPES.get(tag, ()) or (isinstance(value, float) and not math.isfinite(value)):
+        raise ValueError(f"the category {value!r:.40} is no {tag!r:.5}")
+    return tag, value
+
+
+def _column_in(
+    holders: int, kinds: dict[str, list[str]], categories: list[tuple[str, Any]], count: int, total: str
+) -> ColumnSummary:
+    if not kinds or not set(kinds) <= {"continuous", "text", "numbers", "empty"}:
+        raise ValueError(f"the kinds are {sorted(kinds)!r:.80}")
+    if any(len(names) > NAMED or any(len(name) > 64 for name in names) for names in kinds.values()):
+        raise ValueError("too many names")
+    if categories == [] and count > 0 and not {"text", "numbers"}.isdisjoint(kinds):
+        raise ValueError(f"{count} values of no category")
+    return ColumnSummary(
+        holders,
+        {kind: tuple(names) for kind, names in kinds.items()},
+        frozenset(map(_tag_in, categories)),
+        count,
+        unpacked(total),
+    )

@@ -1,0 +1,283 @@
+"""One peer's side of exact sums over the roster's spanning tree, and objections where members may lie.
+
+    M_{v→u} = own_v + Σ_{w≠u} M_{w→v}          total = own_v + Σ_w M_{w→v}, the same for every v
+
+What was heard is stored, so that a restarted peer need not ask again. Where members may lie, a peer checks what comes
+from a neighbour before it adds it to anything: a lie gets no farther than to the neighbours of whoever told it, and
+instead of sums they pass on an objection, which names both ends of the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from peerbayes.errors import AgreementRefused, FalseReport, NeedsPerson, RefusedMessage
+from peerbayes.learning.relay import spanning_tree
+from peerbayes.peer.agreement.pooling import Phase
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.signals import News
+from peerbayes.peer.protocol.wire import Reply
+from peerbayes.peer.state.store import Store
+
+# --- the roster's spanning tree from one member's view: the members behind each of its links
+
+
+def members_behind(name: str, roster: Roster) -> dict[str, frozenset[str]]:
+    """Return the members behind each tree neighbour of a member, including that neighbour."""
+    names = [member.name for member in roster.members]
+    tree, root = spanning_tree(roster.adjacency()), roster.place(name)
+    _, tree_neighbours = tree.seen_from(root)
+    behind = {}
+    for first in tree_neighbours:
+        visited, waiting = {root}, [int(first)]
+        while waiting:
+            index = waiting.pop()
+            visited.add(index)
+            waiting += [
+                int(neighbour)
+                for neighbour in tree.sender[tree.receiver == index]
+                if neighbour not in visited
+            ]
+        behind[names[first]] = frozenset(names[index] for index in visited - {root})
+    return behind
+
+
+# --- objections: one member refused what another sent, so the agreement ends, and everybody learns which two
+# The objector may lie as well. So both ends of the link are named, and people must find out who is right.
+
+FALSE_REPORT = "false report"
+LONGEST = 380  # letters of the detail: with two names it fits into a reply's reason
+
+
+@dataclass(frozen=True)
+class Objection:
+    """One member's objection to a neighbour's message."""
+
+    by: str
+    against: str
+    detail: str
+
+    @property
+    def sentence(self) -> str:
+        """The objection in words."""
+        return f"{self.by} refused what {self.against} sent while the peers agreed, {self.detail}"
+
+    @property
+    def reason(self) -> str:
+        """The objection as the reason of a reply."""
+        return f"{FALSE_REPORT}: {self.by} {self.against} {self.detail[:LONGEST]}"
+
+    @classmethod
+    def parse(cls, reason: str, roster: Roster) -> Objection | None:
+        """Return the objection in a reply's reason, if it is one between two linked members."""
+        head, _, remainder = reason.partition(": ")
+        by, _, remainder = remainder.partition(" ")
+        against, _, detail = remainder.partition(" ")
+        names = {member.name for member in roster.members}
+        if head != FALSE_REPORT or by not in names or against not in roster.neighbours(by):
+            return None
+        return cls(by, against, "".join(letter if letter.isprintable() else " " for letter in detail))
+
+    def error(self) -> AgreementRefused:
+        """Return the error that stops this peer."""
+        return AgreementRefused(
+            f"{self.sentence}. The agreement of this network ends here, at every peer. Look at the table and the "
+            f"program of {self.against}, and at those of {self.by}, who says so; if one of them lies, create "
+            "another network without it"
+        )
+
+
+# --- one peer's side of exact sums over the roster's spanning tree: each tree neighbour gets the sum behind this peer
+#     M_{v→u} = x_v + Σ_{w≠u} M_{w→v}          total = x_v + Σ_w M_{w→v}, the same for every v
+#
+# Received sums are stored, so that a restarted peer need not ask again. Where members may lie, a peer checks a
+# neighbour's sum before it adds it to anything: a lie gets no farther than the neighbours of the liar, and instead of
+# sums they pass on an objection, which names both ends of the link.
+
+FIRST = "first"  # what neighbours send each other directly, stored like a sum
+
+
+class MemberGone(NeedsPerson):
+    """A member was revoked or left before the agreement: it can never be reached."""
+
+
+class Gone(NamedTuple):
+    """Members that cannot be waited for."""
+
+    neighbours: Collection[str]
+    """Neighbours that are no longer asked, for any reason."""
+    members: Collection[str]
+    """Members anywhere in the network that no longer send anything: revoked, or left."""
+
+
+class TreeSums:
+    """The sums of one run, phase by phase."""
+
+    def __init__(self, name: str, roster: Roster, store: Store, news: News) -> None:
+        self._name, self._store, self._news = name, store, news
+        self._neighbours = roster.neighbours(name)
+        self._phases: dict[str, tuple[Phase, Any]] = {}
+        self._received: dict[str, dict[str, Any]] = {}
+        self._served: dict[str, set[str]] = {}
+        self._local: np.ndarray | None = None
+        self._check: Callable[[np.ndarray], None] = lambda numbers: None
+        self._firsts: dict[str, np.ndarray] = {}
+        self.objection: Objection | None = None
+        self._informed: set[str] = set()  # tree neighbours that know of the objection
+        self._behind = members_behind(name, roster)
+        self.tree = tuple(self._behind)
+
+    async def total(self, phase: Phase, local: Any, gone: Callable[[], Gone]) -> Any:
+        """Return the sum over all peers; `gone` returns the members that cannot be waited for."""
+        received = self._received.setdefault(phase.name, {})
+        for sender, body in self._store.sums(phase.name).items():
+            with self._objecting(phase, sender):
+                received[sender] = self._checked(phase, sender, body)
+        self._phases[phase.name] = phase, local
+        self._news.tell()
+        while lacking := [neighbour for neighbour in self.tree if neighbour not in received]:
+            if self.objection is not None:
+                raise self.objection.error()
+            since = self._news.next
+            _refuse_gone(lacking, set().union(*(self._behind[neighbour] for neighbour in lacking)), gone())
+            await self._news.wait(None, since)
+        return _added(local, received)
+
+    async def exchange(
+        self, local: np.ndarray, check: Callable[[np.ndarray], None], gone: Callable[[], Gone]
+    ) -> dict[str, np.ndarray]:
+        """Exchange numbers with all neighbours; return theirs by name."""
+        for name, body in self._store.sums(FIRST).items():
+            self._firsts[name] = np.frombuffer(body, dtype="<f8").reshape(local.shape)
+        self._local, self._check = local, check
+        self._news.tell()
+        while lacking := {name for name in self._neighbours if name not in self._firsts}:
+            since = self._news.next
+            _refuse_gone(lacking, lacking, gone())
+            await self._news.wait(None, since)
+        return {name: self._firsts[name] for name in self._neighbours}
+
+    def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
+        """Return what to request from a neighbour next: a kind of request and a phase; None: nothing."""
+        if self.objection is not None:  # a neighbour that objects as well replies so
+            owed = neighbour in self.tree and neighbour not in (*self._informed, self.objection.against)
+            return ("sum", next(reversed(self._phases))) if owed and self._phases else None
+        for name in self._phases:
+            if neighbour not in self._received[name] and neighbour in self.tree:
+                return "sum", name
+        return ("first", "") if self._local is not None and neighbour not in self._firsts else None
+
+    async def take(self, neighbour: str, kind: wire.Kind, name: str, reply: Reply) -> None:
+        """Check, store and use a neighbour's reply."""
+        if kind == "first" and self._local is not None:
+            numbers = wire.numbers_in(reply, self._local.shape)
+            self._check(numbers)
+            await asyncio.to_thread(self._store.add_sum, FIRST, neighbour, reply.body)
+            self._firsts[neighbour] = numbers
+            return
+        phase = self._phases[name][0]
+        with self._objecting(phase, neighbour):
+            received = await asyncio.to_thread(self._checked, phase, neighbour, reply.body)
+        if neighbour not in self._received[name]:
+            await asyncio.to_thread(self._store.add_sum, name, neighbour, reply.body)
+            self._received[name][neighbour] = received
+
+    def _checked(self, phase: Phase, neighbour: str, body: bytes) -> Any:
+        """Return a neighbour's sum if it can be one over the members behind it; changes no state."""
+        behind = len(self._behind.get(neighbour, ()))
+        received = phase.parse(body)
+        if phase.peers is not None and phase.peers(received) != behind:
+            raise RefusedMessage(
+                "implausible", f"a sum of {phase.peers(received)} peers; {behind} lie behind that link"
+            )
+        if phase.check is not None:
+            phase.check(neighbour, received, behind)
+        return received
+
+    @contextlib.contextmanager
+    def _objecting(self, phase: Phase, neighbour: str) -> Iterator[None]:
+        """Raise an objection to anything refused inside, where members may lie."""
+        try:
+            yield
+        except (RefusedMessage, FalseReport) as error:
+            if phase.check is not None:
+                self.object(Objection(self._name, neighbour, f"{phase.name}: {error}"))
+            if isinstance(error, FalseReport):
+                raise RefusedMessage("false report", f"{phase.name}: {error}") from error
+            raise
+
+    def object(self, objection: Objection, heard_from: str = "") -> bool:
+        """End the agreement, and tell every caller why; return whether this is the first objection."""
+        self._informed.add(heard_from)
+        if self.objection is not None:
+            return False
+        self.objection = objection
+        self._news.tell()
+        return True
+
+    def first(self) -> np.ndarray | None:
+        """Return this peer's numbers for its neighbours; None: not yet."""
+        return self._local
+
+    def unreachable(self, neighbour: str) -> None:
+        """Do not wait for an unreachable neighbour to learn of an objection."""
+        if self.objection is not None:
+            self._informed.add(neighbour)
+            self._news.tell()
+
+    def behind(self, caller: str, name: str) -> bytes | Objection | None:
+        """Return the sum over this peer and all behind it, seen from a tree neighbour; None: not yet."""
+        if caller not in self.tree:
+            raise RefusedMessage("not on the tree", f"sums do not go to {caller}")
+        if self.objection is not None:
+            self._informed.add(caller)
+            self._news.tell()
+            return self.objection
+        if name not in self._phases:
+            return None
+        received = {sender: value for sender, value in self._received[name].items() if sender != caller}
+        if len(received) < len(self.tree) - 1:
+            return None
+        self._served.setdefault(name, set()).add(caller)
+        return bytes(_added(self._phases[name][1], received).pack())
+
+    async def drain(self, seconds: float) -> None:
+        """Give neighbours time to fetch the sums that made this peer stop: they stop for the same reason."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self._owed():
+            await self._news.wait(0.5)
+
+    def _owed(self) -> bool:
+        """Return whether a tree neighbour has yet to learn why this peer stops."""
+        if self.objection is not None:
+            return bool(set(self.tree) - self._informed)
+        return any(set(self.tree) - self._served.get(name, set()) for name in self._phases)
+
+
+def _added(local: Any, received: dict[str, Any]) -> Any:
+    total = local
+    for name in sorted(received):
+        total = total + received[name]
+    return total
+
+
+def _refuse_gone(requested: Collection[str], awaited: Collection[str], gone: Gone) -> None:
+    """Refuse to wait forever for requested neighbours or awaited members that are gone."""
+    if names := sorted(set(awaited) & set(gone.members)):
+        raise MemberGone(
+            f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} revoked, or left, before everybody had agreed, "
+            "and no run can begin without a member; create another network without it"
+        )
+    if names := sorted(set(requested) & set(gone.neighbours)):
+        raise NeedsPerson(
+            f"{names[0]} is heard no more, and not everybody had agreed yet: no run can begin without a member; create "
+            "another network without it"
+        )

@@ -1,0 +1,1 @@
+"""Who is a member: keys, certificates, rosters, invitations."""

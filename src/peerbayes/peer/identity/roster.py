@@ -1,0 +1,330 @@
+"""The roster: members, their links and addresses, signed by the authority."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes.errors import IdentityError
+from peerbayes.network.links import linked
+from peerbayes.peer.agreement.column_facts import canonical
+from peerbayes.peer.agreement.terms import NETWORK
+from peerbayes.peer.identity import keys
+from peerbayes.peer.identity.keys import valid_name
+
+# --- a member of a network: its name, its address and its certificate
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+def valid_address(address: str) -> str:
+    """Return the address if it is host:port (an IPv6 host in brackets); refuse it otherwise."""
+    host, _, port = address.rpartition(":")
+    inside = host[1:-1] if host.startswith("[") and host.endswith("]") else None
+    if not (HOST.fullmatch(host) if inside is None else _is_ipv6(inside)) or not (
+        re.fullmatch(r"[1-9][0-9]{0,4}", port) and int(port) < 2**16
+    ):
+        raise IdentityError(f"the address is {address!r:.80}; expected host:port, such as a.example.org:7070")
+    return address
+
+
+@dataclass(frozen=True)
+class Member:
+    """One peer of a network."""
+
+    name: str
+    address: str  # host:port where its neighbours reach it
+    certificate: str  # its fingerprint
+
+    def __post_init__(self) -> None:
+        valid_name(self.name)
+        valid_address(self.address)
+        valid_digest(f"the certificate of {self.name}", self.certificate)
+
+
+def valid_digest(subject: str, value: str) -> None:
+    if not DIGEST.fullmatch(value):
+        raise IdentityError(f"{subject} is {value!r:.80}; expected a sha256 digest of 64 hexadecimal digits")
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+# --- the roster: members of a network, their addresses and links; only the network's authority can sign it
+
+__all__ = ["Member", "Roster", "valid_address"]
+
+FORMAT = 1
+LARGEST = 4 << 20  # bytes of a signed roster: about 20,000 members with four links each
+HEAD, MIDDLE = b'{"roster":', b',"signature":"'  # of the document, around the roster's text
+SIGNATURE = re.compile(rb'((?:[0-9a-f]{2}){1,80})"}')  # the end of the document
+PURPOSE = b"peerbayes roster\n"  # signed along: no other signature of the authority passes for a roster's
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The members of a network and their links. Each change makes a new roster with the next version."""
+
+    network: str
+    terms: str  # the digest of what was agreed on
+    version: int
+    members: tuple[Member, ...]
+    links: tuple[tuple[str, str], ...]
+    revoked: tuple[str, ...] = ()  # names that must not be used any more; some may never have been in a run
+    closed: bool = False  # nobody else joins: a run can start
+
+    def __post_init__(self) -> None:
+        if not NETWORK.fullmatch(self.network):
+            raise IdentityError(
+                f"the network is {self.network!r:.80}; expected 1 to 40 letters, digits and '-'"
+            )
+        valid_digest("the terms", self.terms)
+        if not 0 <= self.version < 2**53:
+            raise IdentityError(f"the roster's version is {self.version}; expected a whole number from 0")
+        for noun, names in (("member", self._names), ("revoked name", self.revoked)):
+            twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
+            if twice:
+                raise IdentityError(f"{noun} {min(twice)!r} is in the roster twice; expected each name once")
+        for name in self.revoked:
+            keys.valid_name(name)
+        object.__setattr__(self, "links", self._sorted_links())
+        if self.closed and len(components := self.parts()) != 1:
+            shown = "; ".join(
+                " ".join(component[:5]) + (" …" if len(component) > 5 else "") for component in components[:5]
+            )
+            raise IdentityError(
+                f"the closed roster falls into {len(components)} parts ({shown}); expected one: link them by inviting "
+                "a peer that is linked to each (--links)"
+            )
+
+    @cached_property
+    def run(self) -> str:
+        """The identity of a run: network, terms, names and links; not versions, addresses or revocations."""
+        return hashlib.sha256(canonical([self.network, self.terms, self._names, self.links])).hexdigest()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """sha256 of the whole roster, as the authority signs it."""
+        return hashlib.sha256(self.to_json()).digest()
+
+    def place(self, name: str) -> int:
+        """Return the index of a member, from 0."""
+        try:
+            return self._indices[name]
+        except KeyError:
+            raise IdentityError(
+                f"{name!r:.80} is no member of {self.network} in roster {self.version}; expected one of "
+                f"{', '.join(self._names[:20]) or 'nobody: there are none yet'}"
+            ) from None
+
+    def member(self, name: str) -> Member:
+        return self.members[self.place(name)]
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """Return the names linked to a member, in the members' order; revoked ones too."""
+        return tuple(self._names[index] for index in self._linked[self.place(name)])
+
+    def present(self, name: str) -> tuple[str, ...]:
+        """Return the names linked to a member that are not revoked."""
+        return tuple(neighbour for neighbour in self.neighbours(name) if neighbour not in self.revoked)
+
+    def adjacency(self) -> csr_array:
+        """Return the adjacency matrix A [N, N] in the members' order, as in `peerbayes.network`."""
+        pairs = [(self._indices[first], self._indices[second]) for first, second in self.links]
+        ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return linked(ends[:, 0], ends[:, 1], len(self.members))
+
+    def parts(self, without: Iterable[str] = ()) -> list[tuple[str, ...]]:
+        """Return the names of each connected component, without some members."""
+        excluded = set(without)
+        unvisited = {index for name, index in self._indices.items() if name not in excluded}
+        components = []
+        for first in range(len(self.members)):
+            component, waiting = [], [first] if first in unvisited else []
+            unvisited.discard(first)
+            while waiting:
+                component.append(index := waiting.pop())
+                reached = [neighbour for neighbour in self._linked[index] if neighbour in unvisited]
+                unvisited.difference_update(reached)
+                waiting += reached
+            if component:
+                components.append(tuple(self._names[index] for index in sorted(component)))
+        return components
+
+    def with_member(self, member: Member, linked_to: Iterable[str]) -> Roster:
+        """Return the roster with one more member, linked to some existing ones."""
+        if self.closed:
+            raise IdentityError(
+                f"{self.network} is closed, and {member.name} would be new; create another network for more members"
+            )
+        if member.name in self.revoked:
+            raise IdentityError(f"{member.name!r} was revoked in {self.network}; choose another name")
+        links = tuple((name, member.name) for name in linked_to)
+        return self._next(members=(*self.members, member), links=self.links + links)
+
+    def with_changed(self, member: Member) -> Roster:
+        """Return the roster with another address or certificate for a member; its links stay."""
+        index = self.place(member.name)
+        if member.name in self.revoked:
+            raise IdentityError(f"{member.name!r} was revoked in {self.network}; it cannot come back")
+        return self._next(members=(*self.members[:index], member, *self.members[index + 1 :]))
+
+    def with_revoked(self, name: str) -> Roster:
+        """Return the roster with a member revoked. The run stays the same, so that the others continue."""
+        self.place(name)
+        return self._next(revoked=(*self.revoked, name))
+
+    def without(self, name: str) -> Roster:
+        """Return the roster without a member, before the network is closed; its certificate is revoked."""
+        self.place(name)
+        if self.closed:
+            raise IdentityError(f"{self.network} is closed: {name} can be revoked, not taken out")
+        return self._next(
+            members=tuple(member for member in self.members if member.name != name),
+            links=tuple(link for link in self.links if name not in link),
+            revoked=(*self.revoked, name),
+        )
+
+    def with_closed(self) -> Roster:
+        """Return the closed roster: nobody else joins, and a run can start."""
+        if self.closed:
+            raise IdentityError(f"{self.network} is closed already; there is nothing to do")
+        return self._next(closed=True)
+
+    def to_json(self) -> bytes:
+        """Return the canonical text of this roster."""
+        return canonical({"format": FORMAT, **asdict(self)})
+
+    def signed(self, authority_key_pem: bytes) -> bytes:
+        """Return the signed document that members pass on."""
+        signature = keys.sign(authority_key_pem, PURPOSE + self.to_json())
+        document = canonical({"roster": json.loads(self.to_json()), "signature": signature.hex()})
+        if len(document) > LARGEST:
+            raise IdentityError(
+                f"the roster has {len(document)} bytes; expected at most {LARGEST}: too many members"
+            )
+        return document
+
+    @classmethod
+    def verified(cls, content: bytes, authority_certificate_pem: bytes) -> Roster:
+        """Return the roster of a document, once the authority's signature is verified."""
+        if len(content) > LARGEST:
+            raise IdentityError(f"the roster has {len(content)} bytes; expected at most {LARGEST}")
+        text, signature = _split(content)
+        keys.verify(authority_certificate_pem, signature, PURPOSE + text)
+        try:
+            plain = json.loads(text)
+            genuine = canonical(plain) == text
+        except (ValueError, RecursionError) as problem:
+            raise IdentityError(
+                f"the authority signed a roster that makes no sense: {problem!r:.80}"
+            ) from problem
+        if not genuine:
+            raise IdentityError(
+                "the roster was written in another form than peerbayes writes it; get it again"
+            )
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise IdentityError(
+                f"the roster's format is not {FORMAT}; update with `pip install --upgrade peerbayes`"
+            )
+        try:
+            roster = msgspec.convert(plain, cls)
+        except (msgspec.ValidationError, RecursionError) as problem:
+            raise IdentityError(f"the authority signed a roster that makes no sense: {problem}") from problem
+        if roster.to_json() != text:
+            raise IdentityError(
+                "the authority signed a roster with more in it, or in another order, than expected"
+            )
+        if (network := keys.name_of(authority_certificate_pem)) != roster.network:
+            raise IdentityError(
+                f"the authority is of network {network!r}; its roster is of {roster.network!r}"
+            )
+        return roster
+
+    def differences(self, other: Roster) -> list[str]:
+        """Return the differences between two rosters, a line each: "version: 3 against 4"."""
+        differences = [
+            f"{name}: {getattr(self, name)} against {getattr(other, name)}"
+            for name in ("network", "terms", "version", "closed")
+            if getattr(self, name) != getattr(other, name)
+        ]
+        own_members = {member.name: member for member in self.members}
+        other_members = {member.name: member for member in other.members}
+        differences += _one_sided("member", own_members, other_members)
+        for name in own_members.keys() & other_members.keys():
+            for attribute in ("address", "certificate"):
+                values = getattr(own_members[name], attribute), getattr(other_members[name], attribute)
+                if values[0] != values[1]:
+                    differences.append(f"{attribute} of {name}: {values[0]} against {values[1]}")
+        differences += _one_sided("link", map(" - ".join, self.links), map(" - ".join, other.links))
+        differences += _one_sided("revoked", self.revoked, other.revoked)
+        if not differences and self != other:
+            differences.append("order: the same members in another order")
+        return differences
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self.members)
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self._names)}
+
+    @cached_property
+    def _linked(self) -> list[list[int]]:
+        """The indices of each member's neighbours, in order."""
+        neighbour_indices: list[list[int]] = [[] for _ in self.members]
+        for first, second in self.links:
+            neighbour_indices[self._indices[first]].append(self._indices[second])
+            neighbour_indices[self._indices[second]].append(self._indices[first])
+        return [sorted(indices) for indices in neighbour_indices]
+
+    def _sorted_links(self) -> tuple[tuple[str, str], ...]:
+        """Return the links in canonical order, so that equal networks have equal runs."""
+        pairs = set()
+        for first, second in self.links:
+            pair = tuple(sorted((self.place(first), self.place(second))))
+            if first == second or pair in pairs:
+                raise IdentityError(
+                    f"the link {first} - {second} is to itself, or occurs twice; leave it out"
+                )
+            pairs.add(pair)
+        return tuple((self._names[first], self._names[second]) for first, second in sorted(pairs))
+
+    def _next(self, **changes: object) -> Roster:
+        return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]
+
+
+def _split(content: bytes) -> tuple[bytes, bytes]:
+    """Return the text of a document and its signature without parsing either: junk is never parsed."""
+    before, middle, after = content.rpartition(MIDDLE)
+    signature = SIGNATURE.fullmatch(after)
+    if not before.startswith(HEAD) or not middle or signature is None:
+        raise IdentityError(
+            f"no signed roster: it starts with {content[:20]!r} and ends with {content[-20:]!r}; expected the "
+            "roster.json that `peerbayes network` wrote"
+        )
+    return before[len(HEAD) :], bytes.fromhex(signature[1].decode())
+
+
+def _one_sided(noun: str, first: Iterable[str], second: Iterable[str]) -> list[str]:
+    in_first, in_second = dict.fromkeys(first), dict.fromkeys(second)
+    return [
+        *(f"{noun} {name}: only in the first" for name in in_first if name not in in_second),
+        *(f"{noun} {name}: only in the second" for name in in_second if name not in in_first),
+    ]

@@ -1,0 +1,207 @@
+"""One peer's side of a strategy: its messages to each neighbour, and its step from the messages it received.
+
+The strategies are those of the simulator, called with a leading axis of one peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes.learning.relay import Relay
+from peerbayes.learning.robust import rules
+from peerbayes.learning.robust.invariants import Invariants
+from peerbayes.learning.robust.rules import combined
+from peerbayes.learning.strategies import Residual, Strategy, Tracking
+
+# Messages [M, C, K] -> the soft errors of their models on this peer's own rows [M].
+SoftErrors = Callable[[np.ndarray], np.ndarray]
+
+
+class Judged(NamedTuple):
+    """A strategy's state, and the strikes against neighbours."""
+
+    state: Any
+    strikes: np.ndarray  # [neighbours] in the order of `Broadcaster.weights`
+    round_index: np.ndarray  # [1] rounds so far
+
+
+class Learner(Protocol):
+    """The interface of one peer's side of a strategy."""
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Return the neighbours that it hears; may be fewer than it has links."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of a message."""
+
+    def begin(self) -> Any: ...
+    def outgoing(self, state: Any) -> dict[str, np.ndarray]:
+        """Return the message of the coming round to each neighbour."""
+
+    def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any: ...
+    def read(self, state: Any) -> np.ndarray:
+        """Return S of its model: [C, K]."""
+
+    @property
+    def same_to_all(self) -> bool:
+        """Return whether every neighbour gets the same message, so that neighbours can compare theirs."""
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        """Return the neighbours that are no longer heard, because their models failed here."""
+
+    def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
+        """Return the disagreement with neighbours: the mean of ‖S_u − S_v‖ / ‖S_v‖. None: messages do not show it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcaster:
+    """Sends the same message to all neighbours and mixes by a row of the mixing matrix; lost weight goes to itself."""
+
+    strategy: Strategy
+    weights: Mapping[str, float]
+    """a_vu of each neighbour."""
+    start: np.ndarray  # [C, K]
+    residual: Residual  # [1, C, K] -> [1, C, K]
+    known: Invariants
+    """The invariants on which a mix is projected before anything is learned from it."""
+    rule: str = "mean"
+    """How messages are combined: see `combining`."""
+    soft: SoftErrors | None = None
+    """The soft errors by which a guard judges neighbours; None: there is no guard."""
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        return () if self.strategy.mixing == "none" else tuple(self.weights)
+
+    @property
+    def same_to_all(self) -> bool:
+        return True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (2, *self.start.shape) if isinstance(self.strategy, Tracking) else self.start.shape
+
+    def begin(self) -> Any:
+        state = self.strategy.begin(self.start[None], self.residual)
+        return state if self.soft is None else Judged(state, np.zeros(len(self.weights)), np.zeros(1))
+
+    def outgoing(self, state: Any) -> dict[str, np.ndarray]:
+        message = self._message(state)[0]
+        struck = self.struck(state)
+        return {name: message for name in self.neighbours if name not in struck}
+
+    def _message(self, state: Any) -> np.ndarray:
+        return self.strategy.message(state if self.soft is None else state.state)
+
+    def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any:
+        message = self._message(state)
+        if not self.neighbours:
+            return self.strategy.step(state, message, self.residual)
+        if self.soft is None:
+            return self.strategy.step(state, self._mixed(message, heard), self.residual)
+        round_index = state.round_index + 1
+        struck, doubted = self._judge(state.strikes, heard, int(round_index[0]))
+        strikes = state.strikes + struck
+        left_out = {
+            *self._cut(strikes),
+            *(name for name, out in zip(self.weights, struck | doubted, strict=True) if out),
+        }
+        accepted = {name: heard[name] for name in heard if name not in left_out}
+        mixed = self._mixed(message, accepted)
+        return Judged(self.strategy.step(state.state, mixed, self.residual), strikes, round_index)
+
+    def _mixed(self, message: np.ndarray, heard: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return Σ_u a_vu φ_u of the messages heard, by the rule; the remaining weight goes to itself: [1, …]."""
+        names = [name for name in self.weights if name in heard]
+        messages = np.concatenate([message, *(heard[name][None] for name in names)])
+        shares = np.array([self.weights[name] for name in names])
+        row = csr_array(np.concatenate([[1.0 - shares.sum()], shares])[None])
+        mixed = combined(self.rule, row, messages) @ messages.reshape(len(messages), -1)
+        return self._settled(mixed.reshape(message.shape))
+
+    def _settled(self, mixed: np.ndarray) -> np.ndarray:
+        if isinstance(self.strategy, Tracking):  # the tracked gradients sum to zero by themselves
+            mixed[:, 0] = self.known.settled(mixed[:, 0])
+            return mixed
+        return self.known.settled(mixed)
+
+    def _judge(
+        self, strikes: np.ndarray, heard: Mapping[str, np.ndarray], round_index: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return whose messages of this round are a strike, and whose the mix leaves out: two [neighbours] of bool."""
+        assert self.soft is not None
+        cut = self._cut(strikes)
+        struck, doubted = np.zeros(strikes.size, dtype=bool), np.zeros(strikes.size, dtype=bool)
+        indices = [k for k, name in enumerate(self.weights) if name in heard and name not in cut]
+        if indices:
+            names, together = list(self.weights), np.zeros(len(indices), dtype=np.int64)
+            errors = self.soft(np.stack([heard[names[k]] for k in indices]))
+            struck[indices] = rules.strikes(errors, together, 1, len(self.start), round_index)
+            doubted[indices] = rules.left_out(errors, together, 1, round_index)
+        return struck, doubted
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        return () if self.soft is None else self._cut(state.strikes)
+
+    def _cut(self, strikes: np.ndarray) -> tuple[str, ...]:
+        return tuple(
+            name for name, count in zip(self.weights, strikes, strict=True) if count >= rules.STRIKES
+        )
+
+    def read(self, state: Any) -> np.ndarray:
+        return self.strategy.read(state if self.soft is None else state.state)[0]
+
+    def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
+        if not heard:
+            return None
+        selection = 0 if isinstance(self.strategy, Tracking) else ...
+        message = self._message(state)[0][selection]
+        size = float(np.linalg.norm(message)) or 1.0
+        distances = [float(np.linalg.norm(other[selection] - message)) for other in heard.values()]
+        return sum(distances) / size / len(heard)
+
+
+@dataclass(frozen=True, eq=False)
+class Relayer:
+    """Sends each neighbour on the spanning tree a message of its own; the next one makes up for a lost one."""
+
+    strategy: Relay  # over the tree as this peer sees it
+    neighbours: tuple[str, ...]  # in the order of its links
+    start: np.ndarray  # [C, K]
+    residual: Residual
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.start.shape
+
+    @property
+    def same_to_all(self) -> bool:
+        return False
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        return ()
+
+    def begin(self) -> Any:
+        return self.strategy.adapt(self.strategy.begin(self.start[None]), self.residual)
+
+    def outgoing(self, state: Any) -> dict[str, np.ndarray]:
+        return dict(zip(self.neighbours, self.strategy.messages(state), strict=True))
+
+    def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any:
+        inbox = np.stack(
+            [heard.get(name, last) for name, last in zip(self.neighbours, state.inbox, strict=True)]
+        ) if self.neighbours else state.inbox  # fmt: skip
+        return self.strategy.adapt(self.strategy.hear(state, inbox), self.residual)
+
+    def read(self, state: Any) -> np.ndarray:
+        return self.strategy.read(state)[0]
+
+    def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
+        return None  # messages are sums of what lies behind a link, not states of a neighbour

@@ -1,0 +1,288 @@
+"""Pairwise masks and shared noise between neighbours: keys, groups, streams."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from peerbayes.errors import IdentityError, PeerError, RefusedMessage, TermsError
+from peerbayes.learning.secure_sums import MIN_GROUP, fixed, unfixed
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.privacy import edge_noise
+from peerbayes.privacy.accounting import Privacy
+from peerbayes.privacy.noise import Source
+
+# --- pairwise masks: all words of a group reveal their sum, fewer reveal nothing
+#     key_uw  = HKDF-SHA256(X25519(sk_u, pk_w), info)     info: network, run, round t, receiver v, group A, pair {u, w}
+#     m_u     = fix(a_vu φ_u) + Σ_{w∈A, w>u} PRG(key_uw) − Σ_{w∈A, w<u} PRG(key_uw)   mod 2⁶⁴
+#     Σ_u m_u = Σ_u fix(a_vu φ_u)                         every PRG(key_uw) occurs once with + and once with −
+#
+# PRG is ChaCha20's keystream as little-endian uint64. A mask may be used once: one message per key, round and
+# receiver. The pair's names are part of `info`: otherwise a member that passed another's public key off as its own
+# would make the masks between a third member and these two cancel.
+
+MASK_PURPOSE = b"peerbayes/mask/1"
+KEY = 32  # bytes of a key, private or public
+NONCE = bytes(16)  # each key makes one keystream, from its beginning
+
+
+def new_key() -> bytes:
+    """Return a new private key."""
+    return X25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_key(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+@dataclass(frozen=True)
+class Group:
+    """The members whose messages one receiver adds up: names and public keys."""
+
+    receiver: str
+    keys: Mapping[str, bytes]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.keys))
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of names and keys: it differs between peers that see different groups."""
+        fields = [field for name in self.names for field in (name.encode(), self.keys[name])]
+        return hashlib.sha256(packed(fields)).hexdigest()
+
+
+class Masker:
+    """One peer's masks in one run. Shared secrets are computed once for each other peer."""
+
+    def __init__(self, name: str, private: bytes, network: str, run: str) -> None:
+        self.name = name
+        self._private = X25519PrivateKey.from_private_bytes(private)
+        self._run = network.encode(), run.encode()
+        self._secrets: dict[bytes, bytes] = {}
+        self._zeros = b""
+
+    def words(self, values: np.ndarray, round_index: int, group: Group) -> np.ndarray:
+        """Return m_u of the numbers a_vu φ_u: uint64 of the same shape. ValueError where they are too large."""
+        words = fixed(values, len(group.names)).view(np.uint64).reshape(-1)
+        for member in group.names:
+            if member == self.name:
+                continue
+            stream = self._stream(self._key(member, round_index, group), words.size)
+            if member > self.name:
+                words += stream
+            else:
+                words -= stream
+        return words.reshape(values.shape)
+
+    def _key(self, member: str, round_index: int, group: Group) -> bytes:
+        pair = sorted((self.name.encode(), member.encode()))
+        context = (round_index.to_bytes(8, "big"), group.receiver.encode(), bytes.fromhex(group.digest))
+        info = packed((MASK_PURPOSE, *self._run, *context, *pair))
+        return HKDF(hashes.SHA256(), KEY, None, info).derive(self.secret(member, group.keys[member]))
+
+    def secret(self, member: str, public: bytes) -> bytes:
+        """Return the secret shared with another member: X25519 of their keys."""
+        if public not in self._secrets:
+            try:
+                self._secrets[public] = self._private.exchange(X25519PublicKey.from_public_bytes(public))
+            except ValueError as problem:  # a point of small order, or not 32 bytes
+                raise IdentityError(
+                    f"the mask key of {member} is not valid: {problem}; its owner must start again"
+                ) from problem
+        return self._secrets[public]
+
+    def _stream(self, key: bytes, words: int) -> np.ndarray:
+        if len(self._zeros) != 8 * words:
+            self._zeros = bytes(8 * words)
+        stream = Cipher(ChaCha20(key, NONCE), mode=None).encryptor().update(self._zeros)
+        return np.frombuffer(stream, dtype="<u8")
+
+
+def summed(words: Iterable[np.ndarray]) -> np.ndarray:
+    """Return Σ_u a_vu φ_u as float64 from all words of a group."""
+    first, *remaining = words
+    total = first.astype(np.uint64)
+    for addend in remaining:
+        total += addend
+    return unfixed(total)
+
+
+def packed(fields: Iterable[bytes]) -> bytes:
+    """Concatenate fields, each preceded by its length: no two lists give the same bytes."""
+    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+
+
+# --- the members' public keys for masks, agreed on before the first round
+# A member's certificate is known to all by its fingerprint in the roster, which the authority signed. So each
+# vouches for its key with its certificate's key, and the keys travel as a union over the spanning tree, to everybody:
+# those who mask against each other need not be neighbours. A neighbour that passes keys on can omit them, but not
+# replace them.
+#
+# The key is made for one run on one machine and kept in its state: another run under the same terms, members and
+# links has other masks. With a permanent key, a second run would use the same masks for other messages, and the
+# difference of two masked messages would be that of the messages.
+
+PURPOSE = b"peerbayes mask key"
+PHASE = "mask keys"
+
+Vouch = Callable[[bytes], bytes]  # content -> a proof that this peer says so
+Vouched = Callable[[str, bytes, bytes], None]  # refuses: name, content, proof
+
+_entries = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
+
+
+@dataclass(frozen=True)
+class MaskKeys:
+    """Public keys by name, each with a proof that it is that member's."""
+
+    held: Mapping[str, tuple[bytes, bytes]]
+
+    def __add__(self, other: MaskKeys) -> MaskKeys:
+        if twice := sorted(self.held.keys() & other.held.keys()):
+            raise RefusedMessage("wrong message", f"two mask keys of {twice[0]!r:.80}; expected one")
+        return MaskKeys({**self.held, **other.held})
+
+    def pack(self) -> bytes:
+        return msgspec.msgpack.encode(dict(sorted(self.held.items())))
+
+    @classmethod
+    def parse(cls, content: bytes) -> MaskKeys:
+        try:
+            return cls(_entries.decode(content))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RefusedMessage("unreadable", f"mask keys that cannot be read: {error}") from error
+
+    @property
+    def public(self) -> dict[str, bytes]:
+        """The public keys by name, without proofs."""
+        return {name: key for name, (key, _) in self.held.items()}
+
+    @property
+    def digest(self) -> str:
+        """sha256 of names and keys, without proofs: a key can be signed in more than one way."""
+        fields = [field for name, key in sorted(self.public.items()) for field in (name.encode(), key)]
+        return hashlib.sha256(packed(fields)).hexdigest()
+
+
+def own_key(private: bytes, roster: Roster, name: str, vouch: Vouch) -> MaskKeys:
+    """Return this peer's public key with its proof."""
+    key = public_key(private)
+    return MaskKeys({name: (key, vouch(_statement(roster.run, name, key)))})
+
+
+def verified(keys: MaskKeys, roster: Roster, vouched: Vouched) -> None:
+    """Refuse any set of keys but one of each member, vouched for by that member."""
+    names = {member.name for member in roster.members}
+    if unmatched := sorted(names ^ keys.held.keys()):
+        raise PeerError(
+            f"the mask keys are not those of the members: {unmatched[0]!r:.80} is in one of the two only"
+        )
+    for name, (key, proof) in keys.held.items():
+        if len(key) != KEY:
+            raise PeerError(f"the mask key of {name} has {len(key)} bytes; expected {KEY}")
+        try:
+            vouched(name, _statement(roster.run, name, key), proof)
+        except RefusedMessage as error:
+            raise PeerError(
+                f"the mask key of {name} is not vouched for by its certificate in roster {roster.version}: {error}. "
+                "Somebody replaced it on the way, or its certificate was renewed meanwhile: all peers must leave and "
+                "run again"
+            ) from error
+
+
+def _statement(run: str, name: str, key: bytes) -> bytes:
+    return packed((PURPOSE, run.encode(), name.encode(), key))
+
+
+# --- who sums whose messages where sums are secure: groups of three or more, the same for everybody with one roster
+
+
+def groups(roster: Roster) -> dict[str, tuple[str, ...]]:
+    """Return each receiver's group: its neighbours that are not revoked and have a group themselves (the 3-core).
+
+    A peer with fewer than three neighbours left can neither sum nor be summed: a peer that does not mix would pull
+    everybody towards itself. Without it others may have too few, and so on, until each has three or more.
+    """
+    members = {
+        member.name: set(roster.present(member.name))
+        for member in roster.members
+        if member.name not in roster.revoked
+    }
+    while small := [name for name, others in members.items() if len(others) < MIN_GROUP]:
+        for name in small:
+            for other in members.pop(name):
+                members.get(other, set()).discard(name)
+    return {name: tuple(sorted(others)) for name, others in members.items()}
+
+
+def refuse_small(roster: Roster) -> None:
+    """Refuse a network of secure sums in which somebody has fewer than three neighbours."""
+    for member in roster.members:
+        if member.name in roster.revoked:
+            continue
+        others = roster.present(member.name)
+        if len(others) < MIN_GROUP:
+            raise TermsError(
+                f"{member.name} has {len(others)} neighbours ({', '.join(others) or 'nobody'}); secure sums need "
+                f"{MIN_GROUP} or more at every peer, since single messages can be inferred from a sum of fewer. Link "
+                f"it to more: `peerbayes network invite … --links …,{member.name}` for those still to join, or "
+                "revoke it and invite it under another name; or found a network without secure_sum"
+            )
+
+
+# --- noise that two neighbours share, from the secret that their keys give: +Z at one end of a link, −Z at the other
+
+
+def refuse_thin(roster: Roster, promise: Privacy) -> None:
+    """Refuse a network in which edge noise hides too little; the error names the member."""
+    if not promise.edge_noise:
+        return
+    for member in roster.members:
+        others = roster.neighbours(member.name)
+        if len(others) < edge_noise.FEWEST_NEIGHBOURS:
+            raise TermsError(
+                f"{member.name} has {len(others)} neighbours ({', '.join(others) or 'nobody'}); edge_noise needs "
+                f"{edge_noise.FEWEST_NEIGHBOURS} or more at every peer, since whoever holds most of its keys sees "
+                f"through it. Link it to more: `peerbayes network invite … --links …,{member.name}` for those "
+                "still to join; or found a network with edge_noise = 0"
+            )
+    for member in roster.members:
+        if len(roster.parts(without=(member.name,))) > 1:
+            raise TermsError(
+                f"without {member.name} the network falls apart; edge_noise needs one that no peer can cut in two. "
+                "Add links, or found a network with edge_noise = 0"
+            )
+    try:
+        edge_noise.exposure(roster.adjacency(), promise.edge_noise, promise.colluders)
+    except ValueError as error:
+        raise TermsError(f"privacy.{error}") from error
+
+
+def shared_sources(
+    masker: Masker, keys: Mapping[str, bytes], roster: Roster
+) -> Callable[[int], dict[str, tuple[Source, int]]]:
+    """Return a function: release number -> by neighbour, the source of Z and its sign (+ if first in the roster)."""
+    index = roster.place(masker.name)
+    signs = {name: 1 if index < roster.place(name) else -1 for name in roster.neighbours(masker.name)}
+
+    def sources(number: int) -> dict[str, tuple[Source, int]]:
+        sources_by_name = {}
+        for name, sign in signs.items():
+            pair = sorted((masker.name.encode(), name.encode()))
+            label = packed((roster.network.encode(), roster.run.encode(), number.to_bytes(8, "big"), *pair))
+            sources_by_name[name] = edge_noise.keyed(masker.secret(name, keys[name]), label), sign
+        return sources_by_name
+
+    return sources

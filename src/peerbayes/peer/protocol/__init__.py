@@ -1,0 +1,1 @@
+"""What peers ask each other, over mutual TLS."""

@@ -1,0 +1,193 @@
+"""Members that tell different neighbours different things: how it is found out, and what follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from peerbayes.errors import RefusedMessage
+from peerbayes.peer.protocol.mailboxes import Inbox
+from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.transport import Transport
+from peerbayes.peer.protocol.wire import MOST_SAID, Reply, Said
+from peerbayes.peer.state.audit_log import AuditLog
+from peerbayes.peer.state.store import Store
+
+# --- detect equivocation: neighbours sign what they send to everybody, so two different messages in one round are found
+# Every message that goes to all neighbours alike comes with a signature of (run, round, digest). With its next
+# request a peer passes on the signatures of common neighbours; two digests of one peer and round, both signed by it,
+# prove that it equivocated. Peers without a common neighbour cannot compare: a tree has none.
+
+REMEMBERED = 4  # rounds around the current one whose statements are compared
+
+Signed = Callable[[Said], bool]  # whether a statement is signed by its author
+
+
+@dataclass
+class Witnesses:
+    """Statements of the last rounds, one for each neighbour and round."""
+
+    signed: Signed
+    _statements: dict[tuple[str, int], Said] = field(default_factory=dict)
+    _first_hand: set[tuple[str, int]] = field(default_factory=set)
+
+    def heard(self, statement: Said) -> tuple[Said, Said] | None:
+        """Add a verified statement that came with a message; return two contradictory statements, or None."""
+        key = statement.name, statement.turn
+        earlier = self._statements.get(key)
+        self._statements[key] = statement
+        self._first_hand.add(key)
+        return (earlier, statement) if earlier is not None and self._differ(earlier, statement) else None
+
+    def told(self, statement: Said, by: str, round_index: int) -> tuple[Said, Said] | None:
+        """Add a statement passed on by another peer, at this peer's round; return two contradictory ones, or None."""
+        key = statement.name, statement.turn
+        if abs(statement.turn - round_index) > REMEMBERED:
+            return None
+        earlier = self._statements.setdefault(key, statement)
+        if earlier.digest == statement.digest:
+            return None
+        if not self.signed(statement):
+            raise RefusedMessage(
+                "false witness",
+                f"{by} passed on a statement of {statement.name} in round {statement.turn} with a wrong signature",
+            )
+        if key not in self._first_hand and not self.signed(earlier):
+            self._statements[key] = statement  # it was passed on by somebody else, and never verified
+            return None
+        return earlier, statement
+
+    def of(self, names: Iterable[str], round_index: int) -> tuple[Said, ...]:
+        """Return the statements of these peers in a round that this peer received first-hand."""
+        keys = ((name, round_index) for name in names)
+        return tuple(self._statements[key] for key in keys if key in self._first_hand)[:MOST_SAID]
+
+    def forget(self, round_index: int) -> None:
+        """Forget rounds long before this one."""
+        for key in [key for key in self._statements if key[1] < round_index - REMEMBERED]:
+            self._first_hand.discard(key)
+            del self._statements[key]
+
+    def _differ(self, earlier: Said, statement: Said) -> bool:
+        """Return whether two statements contradict and both are signed; the second is known to be."""
+        return earlier.digest != statement.digest and self.signed(earlier)
+
+
+# --- the blocklist: neighbours whose messages are no longer accepted
+
+STRUCK_OFF, TWO_STORIES = "struck off", "two stories"  # reasons
+
+
+class Parted:
+    """Names of blocked neighbours, and the reason for each."""
+
+    def __init__(self, standing: Standing, inbox: Inbox) -> None:
+        self._standing, self._inbox = standing, inbox
+        self._reasons: dict[str, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._reasons
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reasons)
+
+    def add(self, name: str, reason: str, why: str) -> None:
+        """Block a neighbour permanently; its requests are refused with the reason."""
+        if name in self._reasons:
+            return
+        self._reasons[name] = reason
+        neighbour_state = self._standing.line(name)
+        neighbour_state.left, neighbour_state.note = True, f"{reason}: {why}"
+        self._inbox.drop(name)
+        self._standing.tell("parted", neighbour=name, reason=reason, why=why)
+        self._standing.news.tell()
+
+    def strike_off(self, names: tuple[str, ...]) -> None:
+        """Block the neighbours whose models failed the guard."""
+        for name in names:
+            self.add(name, STRUCK_OFF, "its models fail on this peer's rows")
+
+    def refuse(self, caller: str) -> None:
+        """Refuse a blocked caller."""
+        why, detail = self._reasons.get(caller), f"{self._standing.name} hears {caller} no more"
+        if why == TWO_STORIES:
+            raise RefusedMessage("two stories", detail)
+        if why is not None:
+            raise RefusedMessage("struck off", detail)
+
+
+# --- equivocation: neighbours compare what a member signed for each; two messages of one round are proof, and are kept
+
+
+class Evidence:
+    """Compares signed messages with those that other neighbours got, and keeps proofs of equivocation."""
+
+    def __init__(
+        self, standing: Standing, store: Store, transport: Transport, audit: AuditLog, parted: Parted
+    ) -> None:
+        self._standing, self._store, self._transport, self._audit = standing, store, transport, audit
+        self._parted = parted
+        self._witnesses = Witnesses(self._is_signed)
+
+    def recall(self) -> None:
+        """Part again, after a restart, with neighbours against which there is a proof."""
+        for name in self._proofs():
+            self._parted.add(name, TWO_STORIES, "")
+
+    def hear(self, neighbour: str, round_index: int, reply: Reply) -> None:
+        """Remember a neighbour's message of a round; refuse it where its signature or other peers contradict it."""
+        statement = Said(neighbour, round_index, reply.digest, reply.signature)
+        if not self._is_signed(statement):
+            raise RefusedMessage(
+                "wrong signature", f"the message of round {round_index} is not signed by {neighbour}"
+            )
+        self._expose(self._witnesses.heard(statement))
+        if neighbour in self._parted:
+            raise RefusedMessage(
+                "two stories", f"{neighbour} sent something else to another peer in round {round_index}"
+            )
+
+    def listen(self, caller: str, statements: tuple[Said, ...]) -> None:
+        """Compare the messages that a neighbour got from common neighbours with those that this peer got."""
+        common = self._common(caller)
+        for statement in statements:
+            if statement.name in common:
+                self._expose(self._witnesses.told(statement, caller, self._standing.turn))
+
+    def to_pass_on(self, neighbour: str) -> tuple[Said, ...]:
+        """Return what common neighbours signed in the last round."""
+        return self._witnesses.of(sorted(self._common(neighbour)), self._standing.turn)
+
+    def forget(self) -> None:
+        """Forget old rounds."""
+        self._witnesses.forget(self._standing.turn)
+
+    def _is_signed(self, statement: Said) -> bool:
+        return self._transport.signed(
+            statement.name, statement.signature, statement.content(self._standing.roster.run)
+        )
+
+    def _common(self, neighbour: str) -> set[str]:
+        """Return the neighbours of both this peer and a neighbour."""
+        roster = self._standing.roster
+        return set(roster.neighbours(neighbour)) & set(roster.neighbours(self._standing.name))
+
+    def _proofs(self) -> dict[str, dict[str, object]]:
+        return dict(json.loads(self._store.told(TWO_STORIES) or "{}"))
+
+    def _expose(self, pair: tuple[Said, Said] | None) -> None:
+        """Part with a neighbour that signed two messages of one round; keep the proof."""
+        if pair is None or pair[0].name in self._parted:
+            return
+        name, round_index = pair[0].name, pair[0].turn
+        proofs = self._proofs()
+        proofs[name] = {
+            "run": self._standing.roster.run, "round": round_index,
+            "signed": [{"digest": signed.digest.hex(), "signature": signed.signature.hex()} for signed in pair],
+        }  # fmt: skip
+        self._store.keep(TWO_STORIES, json.dumps(proofs))
+        for signed in pair:  # nothing is sent, but readers of the log must see it
+            self._audit.add(name, f"{TWO_STORIES} of round {round_index}, not sent", 0, signed.digest)
+        digests = " and ".join(signed.digest.hex()[:12] for signed in pair)
+        self._parted.add(name, TWO_STORIES, f"it signed two messages of round {round_index}: {digests}")

@@ -1,0 +1,184 @@
+"""Messages of rounds: those that came in, and those that are ready to be fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from peerbayes.peer.agreement.negotiate import Agreed
+from peerbayes.peer.learning.releases import Release
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.state.ledger import Ledger
+from peerbayes.peer.state.store import Store
+
+# --- the inbox of the coming round: neighbours' messages, and when there are enough of them
+
+
+class Inbox:
+    """Holds messages of the coming round by neighbour: arrays, or masked words."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._messages: dict[str, Any] = {}
+        self._given_up: set[str] = set()
+
+    def lacks(self, neighbour: str) -> bool:
+        """Return whether a neighbour's message may still come."""
+        return neighbour not in self._messages and neighbour not in self._given_up
+
+    def put(self, neighbour: str, round_index: int, message: Any) -> None:
+        if round_index == self._standing.turn + 1:  # else the round was closed without it
+            self._messages[neighbour] = message
+
+    def give_up(self, neighbour: str) -> None:
+        """Stop waiting for a neighbour's message: the round goes on without it."""
+        self._given_up.add(neighbour)
+
+    def drop(self, neighbour: str) -> None:
+        """Remove a neighbour's message."""
+        self._messages.pop(neighbour, None)
+
+    def clear(self) -> None:
+        """Start the next round with an empty inbox."""
+        self._messages.clear()
+        self._given_up.clear()
+
+    async def enough(self, agreed: Agreed) -> dict[str, Any]:
+        """Return the neighbours' messages: all of them, or a quorum after the deadline."""
+        standing = self._standing
+        limits = standing.terms.limits
+        began, clock = time.monotonic(), time.time()
+        while True:
+            expected = [name for name in self._senders(agreed) if name in standing.neighbours]
+            lacking = [name for name in expected if self.lacks(name)]
+            if not lacking:
+                break
+            # A neighbour that answers is only behind, perhaps waiting for another one itself: if this peer went on
+            # without it while it still hears this peer, the network's sum would suffer. It gets twice as long.
+            behind = any(
+                (standing.line(name).seen or 0.0) > clock and not standing.line(name).note for name in lacking
+            )
+            remaining = began + limits.deadline * (2 if behind else 1) - time.monotonic()
+            if remaining <= 0 and len(expected) - len(lacking) >= limits.quorum * len(expected):
+                break
+            await standing.news.wait(min(remaining, 1.0) if remaining > 0 else 1.0)
+        return dict(self._messages)
+
+    def _senders(self, agreed: Agreed) -> tuple[str, ...]:
+        """Return the neighbours whose messages a round needs."""
+        if (masked := self._standing.masked) is None or not masked.neighbours:
+            return agreed.learner.neighbours
+        return masked.groups(self._standing.roster).get(self._standing.name, ())
+
+
+# --- this peer's messages of each round: stored on disk before neighbours can have them
+
+
+class Ready(NamedTuple):
+    """A message that may be sent."""
+
+    body: bytes
+    digest: bytes
+    shape: tuple[int, ...] = ()
+    group: str = ""
+    """The digest of the group that a masked message was made for."""
+
+
+class Prepared(NamedTuple):
+    """A round and its results, in the order of `Store.add_round`."""
+
+    round_index: int
+    state: Any
+    outgoing: dict[str, np.ndarray]
+    heard: tuple[str, ...]
+    missing: tuple[str, ...]
+    figures: dict[str, float | None] | None
+    groups: dict[str, str]
+    release: Release | None
+    left_out: tuple[str, ...]
+    reference: np.ndarray | None
+
+
+Messages = dict[tuple[int, str], Ready]  # by round and receiver
+Found = Ready | Literal["gone"] | None  # None: not yet
+
+
+class Outbox:
+    """This peer's messages: the last two rounds in memory, older ones from the store."""
+
+    def __init__(self, standing: Standing, store: Store, ledger: Ledger) -> None:
+        self._standing, self._store, self._ledger = standing, store, ledger
+        self._ready: Messages = {}
+        self._last: tuple[Prepared, dict[str, bytes]] | None = (
+            None  # the round that was stored last, and its digests
+        )
+
+    def prepared(
+        self,
+        agreed: Agreed,
+        round_index: int,
+        state: Any,
+        heard: tuple[str, ...] = (),
+        missing: tuple[str, ...] = (),
+        figures: dict[str, float | None] | None = None,
+        left_out: tuple[str, ...] = (),
+        reference: np.ndarray | None = None,
+    ) -> Prepared:
+        """Return a round ready to be stored, with the messages of the next; computed once, even if storing fails."""
+        last = round_index >= self._standing.terms.rounds
+        outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, round_index + 1)
+        release = None if agreed.private is None else agreed.private.taken()
+        return Prepared(
+            round_index, state, outgoing, heard, missing, figures, groups, release, left_out, reference
+        )
+
+    def stored(self, agreed: Agreed, ready: Prepared) -> Messages:
+        """Store a round, and return the messages of the next as bytes: only now may neighbours have them.
+
+        If that fails, it can be tried again: what is already stored is not stored twice.
+        """
+        if self._last is None or self._last[0] is not ready:
+            self._last = ready, self._store.add_round(*ready)
+        digests = self._last[1]
+        if agreed.private is not None and ready.release is not None:
+            self._ledger.enter(ready.release.name)
+            agreed.private.done += 1
+        self._standing.stored = self._store.stored()
+        distinct = {digests[name]: message for name, message in ready.outgoing.items()}
+        bodies = {digest: wire.bytes_of(message) for digest, message in distinct.items()}
+        return {
+            (ready.round_index + 1, name): Ready(
+                bodies[digests[name]], digests[name], message.shape, ready.groups.get(name, "")
+            )
+            for name, message in ready.outgoing.items()
+        }
+
+    def _outgoing(
+        self, agreed: Agreed, state: Any, round_index: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Return the messages of a round by receiver, and the groups that they were masked for."""
+        if (masked := self._standing.masked) is None:
+            return agreed.learner.outgoing(state), {}
+        hidden = masked.hidden(state, round_index, self._standing.roster)
+        return (
+            {name: message.words for name, message in hidden.items()},
+            {name: message.group for name, message in hidden.items()},
+        )
+
+    def show(self, messages: Messages) -> None:
+        """Release stored messages to neighbours; those of the round before are kept for neighbours one round behind."""
+        round_index = self._standing.turn
+        self._ready = {key: ready for key, ready in self._ready.items() if key[0] == round_index} | messages
+
+    async def find(self, agreed: Agreed, round_index: int, receiver: str) -> Found:
+        """Return the message of a round to a neighbour."""
+        if (ready := self._ready.get((round_index, receiver))) is not None:
+            return ready
+        stored = await asyncio.to_thread(self._store.message, round_index, receiver)
+        if stored is None:
+            return "gone" if round_index < self._store.oldest() else None
+        return Ready(*stored, agreed.learner.shape, self._store.group(round_index, receiver))

@@ -1,0 +1,300 @@
+"""The server's side: answers to what neighbours ask, at a bounded rate."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from peerbayes.errors import OtherProcess, PeerError, RefusedMessage
+from peerbayes.peer.agreement.runner import Agreeing
+from peerbayes.peer.agreement.tree_sums import Objection
+from peerbayes.peer.protocol import signals, wire
+from peerbayes.peer.protocol.copies import Processes
+from peerbayes.peer.protocol.equivocation import Evidence, Parted
+from peerbayes.peer.protocol.mailboxes import Found, Outbox, Ready
+from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.transport import Transport, Unreachable
+from peerbayes.peer.protocol.wire import Reply, Request
+from peerbayes.peer.state.audit_log import AuditLog
+
+# --- rate limits per caller, for requests that cost more to serve than to send
+
+
+@dataclass
+class Rate:
+    """A rate limit: a burst per caller, and then one request every so many seconds."""
+
+    at_once: int
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _due: dict[str, float] = field(default_factory=dict)
+
+    def allows(self, caller: str) -> bool:
+        """Return whether this caller may make a request now, and count it if so. Callers are members: there are few."""
+        now = self.clock()
+        due = max(now, self._due.get(caller, now))
+        if due - now > (self.at_once - 1) * self.seconds:
+            return False
+        self._due[caller] = due + self.seconds
+        return True
+
+
+# --- calls back to a neighbour that wants to know whether it can be reached, only at its address in the roster
+
+EVERY = 5.0  # seconds between two calls that one neighbour may have: nobody scans a network through this peer
+WITHIN = (
+    6.0  # seconds to try: a connection that was refused a moment ago is tried again by gRPC only after two
+)
+PAUSE = 0.5  # seconds between attempts
+
+
+class Callbacks:
+    """Sends a hello to neighbours that ask for one."""
+
+    def __init__(self, standing: Standing, transport: Transport) -> None:
+        self._standing, self._transport = standing, transport
+        self._due: dict[str, float] = {}
+
+    async def tried(self, caller: str) -> str:
+        """Return why a call back to the caller failed, in plain words; "" where it was reached."""
+        if caller not in self._standing.roster.present(self._standing.name):
+            raise RefusedMessage("not a neighbour", f"{caller} has no link to {self._standing.name}")
+        now = time.monotonic()
+        if now < self._due.get(caller, 0.0):
+            raise RefusedMessage("too many at once", f"{caller} was called back less than {EVERY:.0f} s ago")
+        self._due[caller] = math.inf  # while it is being called
+        try:
+            return await self._called(caller, now + WITHIN)
+        finally:
+            self._due[caller] = time.monotonic() + EVERY
+
+    async def _called(self, caller: str, until: float) -> str:
+        request = self._standing.request("hello")
+        while True:
+            remaining = until - time.monotonic()
+            try:
+                content = await self._transport.ask(caller, wire.encode(request), max(remaining, PAUSE))
+                wire.reply_in(content, request, caller)
+                return ""
+            except Unreachable as error:
+                if remaining <= PAUSE:
+                    return str(error)[:400]
+            except PeerError as error:
+                return str(error)[:400]
+            await asyncio.sleep(PAUSE)
+
+
+# --- the server side of a peer: who may ask for what, and the reply. Whatever is sent was stored before
+
+AT_ONCE = 4  # requests of one neighbour that may wait here
+ROSTERS = 8  # rosters of one caller that are verified at once
+ROSTER_EVERY = 2.0  # seconds between two more of them
+
+
+class Answering:
+    """Answers callers that have a certificate of this network."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        agreeing: Agreeing,
+        outbox: Outbox,
+        parted: Parted,
+        evidence: Evidence,
+        transport: Transport,
+        audit: AuditLog,
+        adopt: Callable[[bytes], Awaitable[None]],
+        processes: Processes,
+    ) -> None:
+        self._standing, self._agreeing, self._outbox = standing, agreeing, outbox
+        self._parted, self._evidence = parted, evidence
+        self._transport, self._audit, self._adopt, self._processes = transport, audit, adopt, processes
+        self._callbacks = Callbacks(standing, transport)
+        self._busy: Counter[str] = Counter()
+        self._rosters = Rate(ROSTERS, ROSTER_EVERY)
+        self._signature = b"", b""  # the last message that was signed, and its signature
+
+    async def answer(self, caller: str, content: bytes) -> bytes:
+        """Return the reply to a request, whatever its bytes are."""
+        request = None
+        try:
+            request = wire.request_in(content)
+            self._admit(caller, request)
+            self._standing.asked_by = time.time()
+            self._busy[caller] += 1
+            try:
+                reply = await self._reply(caller, request)
+                if reply.digest:
+                    self._standing.room.clear("request")  # what left was logged
+            finally:
+                self._busy[caller] -= 1
+        except RefusedMessage as error:
+            other = error if isinstance(error, OtherProcess) else None
+            if other is None or other.certain:
+                self._standing.refuse(caller, error)
+            if other is not None and other.certain:
+                self._standing.note(caller, str(error))
+            kind: wire.Kind = "hello" if request is None else request.kind
+            reply = self._make_reply(
+                request, kind, "refused", reason=f"{error.reason}: {error}"[:500], shown=other and other.shown
+            )
+        except (OSError, sqlite3.Error) as error:
+            if request is None or not self._standing.room.note("request", error):
+                raise
+            # Nothing leaves that cannot be logged or stored.
+            reply = self._make_reply(request, request.kind, "not yet")
+        return wire.encode(reply)
+
+    def _make_reply(
+        self, request: Request | None, kind: wire.Kind, status: wire.Status, **fields: Any
+    ) -> Reply:
+        standing = self._standing
+        echoed: dict[str, Any] = {} if request is None else {"phase": request.phase, "turn": request.turn}
+        return Reply(
+            wire.VERSION, standing.roster.run, standing.name, kind, status, done=standing.turn,
+            roster=standing.roster.version, roster_digest=standing.roster.digest, clock=time.time(),
+            process=standing.process(), **(echoed | fields),
+        )  # fmt: skip
+
+    def _admit(self, caller: str, request: Request) -> None:
+        name, roster = self._standing.name, self._standing.roster
+        if request.sender != caller:
+            raise RefusedMessage("speaks for another", f"{caller} asks in the name of {request.sender!r}")
+        self._refuse_revoked(caller)
+        if caller in roster.neighbours(name):
+            self._processes.hear_request(caller, request)
+        if self._busy[caller] >= AT_ONCE:
+            raise RefusedMessage("too many at once", f"{caller} has {AT_ONCE} requests waiting here")
+        if request.kind not in wire.OF_RUN:
+            return
+        if caller not in roster.neighbours(name):
+            raise RefusedMessage("not a neighbour", f"{caller} has no link to {name}")
+        self._parted.refuse(caller)
+        if request.run != roster.run:
+            raise RefusedMessage("wrong network", f"run {request.run:.12} instead of {roster.run:.12}")
+
+    def _refuse_revoked(self, caller: str) -> None:
+        if caller in self._standing.roster.revoked:
+            raise RefusedMessage("revoked", f"{caller} is no longer a member")
+
+    def _refuse_halted(self) -> None:
+        if self._standing.halted is not None:
+            raise RefusedMessage("stopping", f"{self._standing.name} stops, and says nothing more")
+
+    async def _reply(self, caller: str, request: Request) -> Reply:
+        if caller in self._standing.roster.neighbours(self._standing.name):
+            self._in_touch(caller, request)
+        if request.kind == "roster" and request.body:
+            await self._brought(caller, request.body)
+            self._standing.news.tell()
+            return self._make_reply(request, "roster", "ok")
+        if request.kind == "roster":
+            signed = self._standing.own.signed
+            return self._deliver(request, Ready(signed, wire.digest_of(signed)))
+        if request.kind == "call back":
+            return self._make_reply(request, "call back", "ok", reason=await self._callbacks.tried(caller))
+        if request.kind in ("hello", "leave"):
+            return self._make_reply(request, request.kind, "ok")
+        answer = await self._awaited(caller, request)
+        if answer is None:
+            return self._make_reply(request, request.kind, "not yet")
+        if answer == "gone":
+            return self._make_reply(request, request.kind, "gone")
+        if isinstance(answer, Objection):
+            return self._make_reply(request, request.kind, "refused", reason=answer.reason)
+        self._refuse_revoked(caller)  # meanwhile
+        self._refuse_halted()
+        self._log(caller, request, answer)
+        return self._deliver(request, answer)
+
+    async def _brought(self, caller: str, signed: bytes) -> None:
+        """Adopt a roster that a caller brings, unless it brings many: to verify one costs more than to send it."""
+        if signed == self._standing.own.signed:
+            return
+        if not self._rosters.allows(caller):
+            raise RefusedMessage(
+                "too many rosters",
+                f"{caller} sent more than {ROSTERS} at once, then one every {ROSTER_EVERY:g} s",
+            )
+        await self._adopt(signed)
+
+    def _in_touch(self, caller: str, request: Request) -> None:
+        """Update what is known of a neighbour, and of others, from its request."""
+        standing, neighbour_state = self._standing, self._standing.line(caller)
+        changed = request.done > neighbour_state.done or request.roster > neighbour_state.roster
+        neighbour_state.done, neighbour_state.seen = max(neighbour_state.done, request.done), time.time()
+        neighbour_state.roster = max(neighbour_state.roster, request.roster)
+        standing.compare_rosters(caller, request.roster, request.roster_digest)
+        if request.kind == "leave":
+            neighbour_state.left = True
+            standing.note(caller, "left")
+        if request.heard and request.run == standing.roster.run:
+            self._evidence.listen(caller, request.heard)
+        if changed or request.kind == "leave":
+            standing.news.tell()
+
+    async def _awaited(self, caller: str, request: Request) -> Found | Objection:
+        """Return what is asked for as soon as it is available; None: not within the time that the caller allows."""
+        news = self._standing.news
+        until = time.monotonic() + min(request.wait, signals.WAIT)
+        since = news.next
+        while (answer := await self._look_up(caller, request)) is None and time.monotonic() < until:
+            await news.wait(until - time.monotonic(), since)
+            since = news.next
+        return answer
+
+    async def _look_up(self, caller: str, request: Request) -> Found | Objection:
+        standing, agreed = self._standing, self._standing.agreed
+        if not standing.roster.closed:  # others may still join: there is no tree of all members yet
+            return None
+        if request.kind == "sum":
+            body = self._agreeing.sums.behind(caller, request.phase)
+            return Ready(body, wire.digest_of(body)) if isinstance(body, bytes) else body
+        if request.kind == "first":
+            statistics = self._agreeing.sums.first()
+            if statistics is None:
+                return None
+            body = wire.bytes_of(statistics)
+            return Ready(body, wire.digest_of(body), statistics.shape)
+        if request.kind != standing.kind:
+            raise RefusedMessage(
+                "wrong message", f"{request.kind!r} was asked for; this network has {standing.kind!r}"
+            )
+        if agreed is not None and request.schema != agreed.schema.fingerprint:
+            raise RefusedMessage(
+                "wrong schema", f"schema {request.schema:.12} instead of {agreed.schema.fingerprint:.12}"
+            )
+        if agreed is None or request.turn > standing.turn + 1:
+            return None
+        return await self._outbox.find(agreed, request.turn, caller)
+
+    def _log(self, caller: str, request: Request, ready: Ready) -> None:
+        """Write to the audit log whatever is computed from this peer's rows, before it leaves."""
+        description = {"round": f"round {request.turn}", "masked": f"masked round {request.turn}"}.get(
+            request.kind, f"{request.kind} {request.phase}".strip()
+        )
+        if self._standing.terms.privacy.epsilon is not None:
+            description = f"private {description}"
+        self._audit.add(caller, description, len(ready.body), ready.digest)
+
+    def _deliver(self, request: Request, ready: Ready) -> Reply:
+        agreed, signature = self._standing.agreed, b""
+        if request.kind == "round" and agreed is not None and agreed.learner.same_to_all:
+            signature = self._signed(request.turn, ready.digest)
+        return self._make_reply(
+            request, request.kind, "ok", phase=ready.group if request.kind == "masked" else request.phase,
+            schema=request.schema, shape=ready.shape, digest=ready.digest, body=ready.body, signature=signature,
+        )  # fmt: skip
+
+    def _signed(self, round_index: int, digest: bytes) -> bytes:
+        """Return this peer's signature of its message of a round, the same for all neighbours."""
+        content = wire.statement(self._standing.roster.run, round_index, digest)
+        if self._signature[0] != content:
+            self._signature = content, self._transport.sign(content)
+        return self._signature[1]

@@ -1,0 +1,149 @@
+"""The session of a peer: its identity, its progress and the state of its neighbours, shared by all parts of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.peer.agreement.negotiate import Agreed
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.learning.masked import Masked
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.signals import News
+from peerbayes.peer.protocol.wire import Process, Request
+from peerbayes.peer.state.disk import WAITING, Room
+
+
+@dataclass(frozen=True)
+class Membership:
+    """This peer's name and network."""
+
+    name: str
+    terms: Terms
+    roster: Roster
+    signed: bytes = b""
+    """The roster as the authority signed it."""
+
+
+@dataclass
+class Line:
+    """The known state of a neighbour."""
+
+    done: int = 0
+    seen: float | None = None
+    note: str = ""
+    roster: int = -1
+    """The roster version that it reports."""
+    tried: int = -1
+    """The version last requested from it: one request is enough."""
+    offered: int = -1
+    """The version last sent to it."""
+    left: bool = False
+    rival: bytes = b""
+    """The digest of a different roster of the same version that it reports."""
+    wanted: bool = False
+    """Whether that roster is still to be requested."""
+    answered: bool = False
+    """Whether it has answered since this peer started."""
+
+
+@dataclass(eq=False)
+class Standing:
+    """Shared state of a node and its events: the parts of a node update the state and emit events."""
+
+    own: Membership
+    told: Callable[[str, dict[str, Any]], None]
+    news: News = field(default_factory=News)
+    turn: int = 0
+    """The last completed and stored round."""
+    stored: int = 0
+    """Number of rounds and releases in its state."""
+    agreed: Agreed | None = None
+    lines: dict[str, Line] = field(default_factory=dict)
+    halted: PeerError | None = None
+    """Why this peer stops; from then on it sends nothing."""
+    stop: Callable[[], object] = lambda: None
+    """Cancels the work in progress."""
+    process: Callable[[], Process | None] = lambda: None
+    """Returns the process that acts for this peer."""
+    step: str = "starting"
+    """The current phase, in a few words."""
+    asked_by: float | None = None
+    """When this peer last received a request; None: not since it started."""
+
+    def __post_init__(self) -> None:
+        self.room = Room(self.tell)
+
+    @property
+    def phase(self) -> str:
+        """The phase that `status` and metrics show."""
+        return WAITING if self.room.full else self.step
+
+    @property
+    def name(self) -> str:
+        return self.own.name
+
+    @property
+    def terms(self) -> Terms:
+        return self.own.terms
+
+    @property
+    def roster(self) -> Roster:
+        return self.own.roster
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """Names of the neighbours that are still active."""
+        return tuple(name for name in self.roster.present(self.name) if not self.line(name).left)
+
+    @property
+    def kind(self) -> wire.Kind:
+        """The kind of this network's messages."""
+        return "masked" if self.terms.privacy.secure_sum else "round"
+
+    @property
+    def masked(self) -> Masked | None:
+        """The learner, where messages are masked."""
+        return self.agreed.learner if self.agreed and isinstance(self.agreed.learner, Masked) else None
+
+    def line(self, name: str) -> Line:
+        return self.lines.setdefault(name, Line())
+
+    def request(self, kind: wire.Kind, **fields: Any) -> Request:
+        """Return a request with this peer's current state."""
+        return Request(
+            wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version,
+            roster_digest=self.roster.digest, process=self.process(), **fields,
+        )  # fmt: skip
+
+    def halt(self, error: PeerError) -> bool:
+        """Stop sending, since this peer is to stop; return whether this is the first reason."""
+        first, self.halted = self.halted is None, self.halted or error
+        return first
+
+    def compare_rosters(self, neighbour: str, version: int, digest: bytes) -> None:
+        """Report a neighbour with a different roster of the same version: the authority has signed two."""
+        neighbour_state, roster = self.line(neighbour), self.roster
+        if not digest or version != roster.version or digest in (roster.digest, neighbour_state.rival):
+            return
+        neighbour_state.rival, neighbour_state.wanted = digest, True
+        detail = (
+            f"{neighbour} has another roster {version}, {digest.hex():.12} and not {roster.digest.hex():.12}: one of "
+            "the two is not what all members have"
+        )
+        self.refuse(neighbour, RefusedMessage("two rosters", detail))
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self.told(event, facts)
+
+    def refuse(self, sender: str, error: RefusedMessage) -> None:
+        self.tell("refused", who=sender, reason=error.reason, detail=str(error)[:300])
+
+    def note(self, neighbour: str, note: str, lost: bool = False) -> None:
+        neighbour_state = self.line(neighbour)
+        if neighbour_state.note != note:
+            neighbour_state.note = note
+            self.tell("lost" if lost else "neighbour", neighbour=neighbour, note=note)

@@ -1,0 +1,187 @@
+"""The wire format: small requests, and replies with raw numbers and their digest.
+
+A request and a reply are msgpack of a struct with fixed fields; unknown fields, wrong types and oversized texts are
+refused before anything is used. Numbers are little-endian float64 (int64 while sums are agreed on, uint64 where they
+are masked), checked for length, digest and finiteness. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+
+from peerbayes.errors import RefusedMessage
+
+VERSION = 3
+LARGEST_REQUEST = 512 << 10  # bytes; requests carry no numbers, at most a roster
+
+Name = Annotated[
+    str, msgspec.Meta(max_length=64, pattern=r"^[ -~]*\Z")
+]  # fit for a log: no line breaks, no colours
+Text = Annotated[str, msgspec.Meta(max_length=500)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+STATEMENT = b"peerbayes statement\n"  # signed prefix: no other signature of a peer passes for a statement
+PROCESS = b"peerbayes process\n"  # the same for descriptions of its processes
+MOST_SAID = 1000  # statements in one request
+Kind = Literal["hello", "call back", "roster", "leave", "sum", "first", "round", "masked"]
+OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
+OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
+Status = Literal["ok", "not yet", "gone", "refused"]
+
+
+Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+RosterDigest = Annotated[bytes, msgspec.Meta(max_length=32)]  # sha256 of what the authority signed
+Signature = Annotated[bytes, msgspec.Meta(max_length=80)]  # ECDSA P-256 in DER has at most 72
+
+
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A peer's statement to all its neighbours in a round: the digest of its message, and its signature of that."""
+
+    name: Name
+    turn: Whole
+    digest: Digest
+    signature: Signature
+
+    def content(self, run: str) -> bytes:
+        """Return the content that is signed."""
+        return statement(run, self.turn, self.digest)
+
+
+def statement(run: str, round_index: int, digest: bytes) -> bytes:
+    """Return the content that a peer signs of its message of a round."""
+    return STATEMENT + f"{run} {round_index} ".encode() + digest
+
+
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A process of a peer and the length of its state; signed by that peer."""
+
+    state: Name  # the state's own name
+    start: Whole  # which start of the folder's peer this is
+    id: Name  # of this process alone
+    began: Whole  # rounds and releases that were stored when it started
+    stored: Whole  # and that are now
+    signature: Signature = b""
+
+    def content(self, name: str) -> bytes:
+        """Return the content that the peer of that name signs."""
+        return PROCESS + f"{name} {self.state} {self.start} {self.id} {self.began} {self.stored}".encode()
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request from one peer to another."""
+
+    version: Whole
+    run: Name  # which run: the roster's digest of terms, members and links
+    sender: Name
+    kind: Kind
+    phase: Name = ""  # of the agreement
+    turn: Whole = 0  # the round that is asked for
+    schema: Name = ""  # fingerprint, once there is one
+    done: Whole = 0  # rounds that the sender has stored
+    roster: Whole = 0  # the version that the sender knows
+    roster_digest: RosterDigest = b""
+    wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0  # seconds the answer may take
+    body: bytes = b""  # a signed roster that the sender thinks is newer
+    heard: Annotated[tuple[Said, ...], msgspec.Meta(max_length=MOST_SAID)] = ()  # from neighbours of both
+    process: Process | None = None  # which process of the sender asks
+    shown: Process | None = None  # another one of the sender, which it was shown by the peer that it asks
+
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The reply to a request."""
+
+    version: Whole
+    run: Name
+    sender: Name
+    kind: Kind
+    status: Status
+    reason: Text = ""
+    phase: Name = ""  # of a masked message: the digest of the group that it was made for
+    turn: Whole = 0
+    schema: Name = ""
+    done: Whole = 0
+    roster: Whole = 0
+    roster_digest: RosterDigest = b""
+    clock: float = 0.0  # seconds since 1970 where the sender is
+    shape: Annotated[tuple[Whole, ...], msgspec.Meta(max_length=4)] = ()
+    digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+    body: bytes = b""
+    signature: Signature = b""  # of a round's message that goes to all neighbours alike
+    process: Process | None = None  # which process of the sender answers
+    shown: Process | None = None  # where it refuses: another process of the peer that asks
+
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+
+def encode(message: Request | Reply) -> bytes:
+    return _encoder.encode(message)
+
+
+def request_in(content: bytes) -> Request:
+    """Decode a request; refuse anything else."""
+    if len(content) > LARGEST_REQUEST:
+        raise RefusedMessage("too large", f"a request of {len(content):,} bytes; at most {LARGEST_REQUEST:,}")
+    try:
+        request = _requests.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedMessage("unreadable", f"not a request: {error}") from error
+    _check_version(request.version)
+    return request
+
+
+def reply_in(content: bytes, request: Request, neighbour: str) -> Reply:
+    """Decode a reply; refuse it unless it is from that neighbour, of that run, and to that request."""
+    try:
+        reply = _replies.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RefusedMessage("unreadable", f"not a reply: {error}") from error
+    _check_version(reply.version)
+    if reply.sender != neighbour:
+        raise RefusedMessage("speaks for another", f"{neighbour} answered in the name of {reply.sender!r}")
+    if reply.run != request.run and request.kind in OF_RUN:
+        raise RefusedMessage("wrong network", f"run {reply.run:.12} instead of {request.run:.12}")
+    if reply.kind != request.kind or (reply.phase != request.phase and request.kind != "masked"):
+        raise RefusedMessage(
+            "wrong message", f"{reply.kind} {reply.phase} instead of {request.kind} {request.phase}"
+        )
+    if reply.turn != request.turn:
+        raise RefusedMessage("wrong round", f"round {reply.turn} instead of {request.turn}")
+    if reply.status == "ok":
+        if reply.schema != request.schema:
+            raise RefusedMessage("wrong schema", f"schema {reply.schema:.12} instead of {request.schema:.12}")
+        if (reply.body or request.kind in OF_RUN) and hashlib.sha256(reply.body).digest() != reply.digest:
+            raise RefusedMessage("wrong digest", "the bytes do not match their digest")
+    return reply
+
+
+def numbers_in(reply: Reply, shape: tuple[int, ...], dtype: str = "<f8") -> np.ndarray:
+    """Return the array of a reply; refuse another shape, NaN and infinity."""
+    if reply.shape != shape or len(reply.body) != 8 * math.prod(shape):
+        raise RefusedMessage("wrong shape", f"{reply.shape} in {len(reply.body):,} bytes instead of {shape}")
+    array = np.frombuffer(reply.body, dtype=dtype).reshape(shape)
+    if not np.isfinite(array).all():
+        raise RefusedMessage("not finite", "NaN or infinity among the numbers")
+    return array
+
+
+def bytes_of(array: np.ndarray) -> bytes:
+    """Return numbers in wire format: float64, or uint64 for masked words."""
+    return np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8").tobytes()
+
+
+def digest_of(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise RefusedMessage(
+            "other version", f"protocol {version}; this peerbayes speaks {VERSION}. Update the older one"
+        )

@@ -1,0 +1,240 @@
+"""A peer as a process: its folder, its data, its node, and a clean end when it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peerbayes.data import sources
+from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.peer.agreement.private_agreement import refuse_values
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.inspection import exposure
+from peerbayes.peer.learning.held_out import Table, held_out, split_key
+from peerbayes.peer.learning.verdict import Verdict
+from peerbayes.peer.node import Node
+from peerbayes.peer.protocol import connections
+from peerbayes.peer.protocol.connections import Spare
+from peerbayes.peer.protocol.session import Membership
+from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.state.audit_log import LEFT, AuditLog, Tail
+from peerbayes.peer.state.continuity import Log, refuse_broken
+from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
+from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.ledger import refuse_overspent
+from peerbayes.peer.state.store import Store
+from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
+from peerbayes.peer.supervision import Beside
+from peerbayes.privacy.exposure import WORDS
+
+__all__ = ["Stopped", "lock", "running", "serve", "set_aside", "tables_of"]
+
+log = logging.getLogger("peerbayes.peer")
+
+FLUSH = 1.0  # seconds between two writes of what happened
+WATCH = 0.5  # seconds between two looks at the roster in the folder
+ALONE = 60.0  # seconds after which a peer that nobody has called warns about it
+
+
+def tables_of(peer: Peer) -> tuple[Table, Table | None]:
+    """Return the peer's features and labels as named in the agreement: for training, and held out."""
+    terms, settings = peer.terms, peer.settings
+    columns = [*terms.features, terms.label] if terms.features else ()
+    read = sources.read(settings.data, settings.query, columns, terms.texts)
+    rows = sources.labelled(read, terms.label, terms.features)
+    if terms.privacy.epsilon is not None:
+        # all of them, also the held-out rows, which are used only once the run is under way
+        refuse_values(*rows, terms)
+    return held_out(*rows, settings.hold_out, split_key(peer.folder) if settings.hold_out else b"")
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How a run ended."""
+
+    done: bool
+    round: int
+    by: int | None = None
+    """The signal that stopped it."""
+    verdict: Verdict | None = None
+    """The verdict on a completed run."""
+
+
+async def serve(
+    home: Home, linger: float, journal_to: list[Journal] | None = None, process_lock: Lock | None = None
+) -> Stopped:
+    """Run the peer of a folder until it is done, or until SIGTERM or SIGINT. `process_lock` shows its phase."""
+    peer = home.load()
+    refuse_broken(home.state_path, home.audit_path)
+    refuse_overspent(home, peer)
+    (frame, labels), away = tables_of(peer)
+    connections.raise_limit()
+    spare = Spare()
+    store = await _opened(home, process_lock)
+    journal, audit = Journal(store), AuditLog(home.audit_path)
+    if journal_to is not None:
+        journal_to.append(journal)
+    transport = Grpc(peer, journal.refused)
+    node = Node(
+        Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
+        frame, labels, store, transport, audit,
+        model=home.model_path, newer=lambda signed: spare.run(lambda: _keep_roster(home, signed)), told=journal,
+        linger=linger, away=away,
+    )  # fmt: skip
+    if store.last() is None:  # once a run, before anything leaves
+        for alarm in exposure(peer, labels).alarms():
+            journal("exposed", {"alarm": f"{alarm}. {WORDS}"})
+    for warning in warnings_of(home, peer):
+        journal("warning", {"warning": warning})
+    work = asyncio.ensure_future(node.run())
+    beside = Beside(work)
+    beside.add("the watch of the roster in the folder", lambda: _watch(home, journal, node, spare))
+    beside.add("the server for neighbours", transport.guard)
+    beside.add("the writing of what happens", lambda: _flush(home, journal, node, process_lock))
+    caught: list[int] = []
+    with _signals(work, caught):
+        try:
+            await work
+            return Stopped(True, node.turn, verdict=node.verdict)
+        except asyncio.CancelledError:
+            if beside.failed is not None:
+                raise beside.failed from None
+            if not caught:
+                raise
+            return Stopped(False, node.turn, caught[0])
+        finally:
+            await beside.stop()
+            spare.close()
+            _closed(journal, node)
+
+
+async def _opened(home: Home, process_lock: Lock | None) -> Store:
+    """Open the store, once the disk has room for it."""
+
+    def tell(event: str) -> None:
+        log.warning(LINES[event])
+        if process_lock is not None:
+            process_lock.tell(WAITING if event == "disk full" else "starting")
+
+    return await Room(tell).until("store", lambda: Store(home.state_path), in_thread=False)
+
+
+def _closed(journal: Journal, node: Node) -> None:
+    """Write the last notes and close; errors here must not hide why the peer stops."""
+    for write in (lambda: journal.flush(node.lines), node.audit.close, node.store.close):
+        try:
+            write()
+        except Exception as error:
+            if not node.standing.room.note("end", error):
+                log.warning(f"the last notes could not be written: {type(error).__name__}: {error}")
+
+
+def _keep_roster(home: Home, signed: bytes) -> Roster:
+    """Return a valid roster, and store it if it is newer than the one on disk."""
+    return home.keep_roster(signed) or Roster.verified(signed, home.authority_path.read_bytes())
+
+
+async def _watch(home: Home, journal: Journal, node: Node, spare: Spare) -> None:
+    """Adopt a roster that its owner put into the folder with `join`."""
+    refused = b""
+    while True:
+        await asyncio.sleep(WATCH)
+        signed = await asyncio.to_thread(spare.run, home.roster_path.read_bytes)
+        if signed in (node.standing.own.signed, refused):
+            continue
+        try:
+            await node.adopt_offered(signed)
+        except RefusedMessage as error:
+            refused = signed  # reported once
+            journal.refused("this folder", error.reason, str(error))
+
+
+async def _flush(home: Home, journal: Journal, node: Node, process_lock: Lock | None) -> None:
+    """Write the journal and the peer's phase regularly."""
+    room, began, last_warning = node.standing.room, time.monotonic(), None
+    while True:
+        await asyncio.sleep(FLUSH)
+        if process_lock is not None:
+            process_lock.tell(node.standing.phase)
+        try:
+            await asyncio.to_thread(node.remember)
+            await asyncio.to_thread(journal.flush, dict(node.lines))
+            unreached = node.unreached() if time.monotonic() - began > ALONE else ""
+            if unreached != last_warning:
+                await asyncio.to_thread(node.store.keep, UNREACHED, unreached)
+                last_warning = unreached
+                if unreached:
+                    journal("warning", {"warning": unreached})
+        except (OSError, sqlite3.Error) as error:
+            if not room.note("journal", error):
+                raise
+        else:
+            room.clear("journal")
+        if room.full and not is_scarce(home.folder):  # failed replies are retried when others ask again
+            room.clear("request", "audit")
+
+
+@contextlib.contextmanager
+def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
+    """Cancel the work at SIGTERM and SIGINT; the state is always on disk."""
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        caught.append(number)
+        work.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def set_aside(home: Home) -> Path | None:
+    """Move the state of a run aside, so that another can begin; return its new path. The audit log records it first."""
+    state, start = None, 0
+    if home.state_path.exists():
+        with contextlib.closing(Store(home.state_path)) as store:
+            store.flush()
+            state, start = store.told("state"), int(store.told("starts") or 0)
+    _log_left(home, state, start)
+    if not home.state_path.exists():
+        return None
+    target = _free(home, "state.left-{}.sqlite")
+    home.state_path.replace(target)
+    return target
+
+
+def _log_left(home: Home, state: str | None, start: int) -> None:
+    """Log that the run of this state, and of states that are lost, is given up; a damaged log is set aside."""
+    try:
+        states = Log.of(Tail(home.audit_path)).states
+    except PeerError:
+        states = {}
+        home.audit_path.replace(_free(home, "audit.left-{}.jsonl"))
+    abandoned = {name: entry.start for name, entry in states.items() if entry.committed and not entry.left}
+    if state is not None:
+        abandoned[state] = max(start, abandoned.get(state, 0))
+    if not abandoned:
+        return
+    with contextlib.closing(AuditLog(home.audit_path)) as audit:
+        for name, last in abandoned.items():
+            audit.add("", LEFT, 0, b"", state=name, start=last)  # the next state counts on from there
+
+
+def _free(home: Home, pattern: str) -> Path:
+    """Return the first free path of a numbered pattern."""
+    number = 1
+    while (target := home.folder / pattern.format(number)).exists():
+        number += 1
+    return target

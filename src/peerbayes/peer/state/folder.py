@@ -1,0 +1,258 @@
+"""A peer's folder: its key, its settings, and the certificate, agreement and roster of its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from peerbayes.data.files import write
+from peerbayes.errors import IdentityError, TermsError, TwoRosters
+from peerbayes.peer.agreement.column_facts import private
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.identity import keys
+from peerbayes.peer.identity.founder import Invitation, is_invitation, is_roster
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.state.peer_settings import Settings, everywhere, refuse_weaker
+
+__all__ = ["Home", "Peer", "Settings"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A member of a network, with all its documents verified."""
+
+    name: str
+    key: bytes
+    certificate: bytes
+    authority: bytes
+    terms: Terms
+    roster: Roster
+    settings: Settings
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of a peer."""
+
+    folder: Path
+
+    @property
+    def settings_path(self) -> Path:
+        return self.folder / "peer.toml"
+
+    @property
+    def key_path(self) -> Path:
+        return self.folder / "peer.key"
+
+    @property
+    def request_path(self) -> Path:
+        return self.folder / "peer.csr"
+
+    @property
+    def certificate_path(self) -> Path:
+        return self.folder / "peer.crt"
+
+    @property
+    def authority_path(self) -> Path:
+        return self.folder / "authority.crt"
+
+    @property
+    def agreement_path(self) -> Path:
+        return self.folder / "agreement.toml"
+
+    @property
+    def roster_path(self) -> Path:
+        return self.folder / "roster.json"
+
+    @property
+    def state_path(self) -> Path:
+        return self.folder / "state.sqlite"
+
+    @property
+    def audit_path(self) -> Path:
+        return self.folder / "audit.jsonl"
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / "model.peerbayes"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "node.log"
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        name: str,
+        address: str,
+        data: str,
+        query: str | None = None,
+        listen: str | None = None,
+        hold_out: float = 0.0,
+    ) -> Home:
+        """Create a folder with a key, a certificate request, and settings. Nothing is overwritten."""
+        home = cls(Path(folder))
+        settings = Settings(name, address, listen or everywhere(address), str(data), query, hold_out)
+        for path in (home.key_path, home.settings_path, home.request_path):
+            if path.exists():
+                raise IdentityError(
+                    f"{path} already exists; expected a folder without a peer: choose another one"
+                )
+        key, request = keys.new_request(name)
+        home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private(home.key_path, key)
+        write(home.request_path, request)
+        # Private as well: a database's URL may contain a password.
+        private(home.settings_path, settings.to_toml(home.folder).encode())
+        return home
+
+    def settings(self) -> Settings:
+        """Return the owner's settings, with an absolute path of the data."""
+        return Settings.read(self.settings_path)
+
+    def join(self, content: bytes) -> Roster:
+        """Accept an invitation or a newer roster, and return the roster that is in force from now on.
+
+        Every file is written atomically, and the roster last: after a crash in between, joining again completes it.
+        """
+        if not is_invitation(content):
+            if not is_roster(content):
+                raise IdentityError(
+                    f"neither an invitation nor a signed roster: it starts with {content[:20]!r}; expected the file "
+                    "that the founder sent, unaltered"
+                )
+            current = self.roster()
+            roster = self.keep_roster(content)
+            if roster is None and (offered := Roster.verified(content, self._authority())) != current:
+                raise IdentityError(
+                    f"the roster has version {offered.version}, this folder's {current.version}; expected a newer one"
+                )
+            return roster or current
+        invitation, name = Invitation.parse(content), self.settings().name
+        certificate, authority = invitation.certificate.encode(), invitation.authority.encode()
+        keys.checked(certificate, self._read(self.key_path), authority, name, datetime.now(UTC))
+        roster = invitation.verified_roster()
+        moves = self.authority_path.exists() and self._authority() != authority
+        if moves and not self._has_left():
+            network = keys.name_of(self._authority())
+            raise IdentityError(
+                f"this folder belongs to the network {network} of another authority; the invitation is for "
+                f"{roster.network}: make another folder with `peerbayes node request`, or, for the same rows, leave "
+                "that network first with `peerbayes node leave`"
+            )
+        refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
+        if moves:  # first: it is signed by another authority than the new documents
+            self.roster_path.unlink(missing_ok=True)
+        elif self.roster_path.exists():
+            self._refuse_second(self.roster(), roster, invitation.roster.encode())
+        current_newer = self._newer(roster)
+        write(self.certificate_path, certificate)
+        write(self.authority_path, authority)
+        write(self.agreement_path, invitation.terms.encode())
+        if current_newer is None:
+            write(self.roster_path, invitation.roster.encode())
+        return current_newer or roster
+
+    def keep_roster(self, content: bytes) -> Roster | None:
+        """Store a newer roster from a neighbour; None where it is not newer, IdentityError where it is not valid."""
+        # Verified first: a roster that nobody signed costs no more than this.
+        offered = Roster.verified(content, self._authority())
+        current = self.roster()
+        self._refuse_second(current, offered, content)
+        if offered.version <= current.version:
+            return None
+        _refuse_unrelated(current, offered)
+        write(self.roster_path, content)
+        return offered
+
+    def _refuse_second(self, current: Roster, offered: Roster, content: bytes) -> None:
+        """Refuse another roster of the same version, and store it as proof: the authority has signed both."""
+        if offered.version != current.version or offered == current:
+            return
+        path = self.folder / f"roster-{offered.version}-{offered.digest.hex()[:8]}.json"
+        if not path.exists():
+            write(path, content)
+        raise TwoRosters(
+            f"the authority signed two rosters of version {current.version} "
+            f"({'; '.join(current.differences(offered)):.200}). This peer keeps the one it has; the other is {path}. "
+            f"Compare them with `peerbayes network inspect {self.roster_path} {path}`, and ask the founder"
+        )
+
+    def roster(self) -> Roster:
+        """Return the roster in this folder, verified."""
+        return Roster.verified(self._read(self.roster_path), self._authority())
+
+    def load(self, now: datetime | None = None) -> Peer:
+        """Return the peer with all its documents verified; an error says what to do where one does not match."""
+        settings = self.settings()
+        key, certificate, authority = (
+            self._read(self.key_path),
+            self._read(self.certificate_path),
+            self._authority(),
+        )
+        keys.checked(certificate, key, authority, settings.name, now or datetime.now(UTC))
+        terms, roster = Terms.read(self.agreement_path), self.roster()
+        if terms.digest != roster.terms or terms.network != roster.network:
+            raise TermsError(
+                f"{self.agreement_path} is not what the members of {roster.network} agreed on: its digest is "
+                f"{terms.digest:.8}, the roster's {roster.terms:.8}; join again with the invitation to get it back"
+            )
+        refuse_weaker(terms, settings.require, str(self.settings_path))
+        if settings.name in roster.revoked:
+            raise IdentityError(
+                f"{settings.name} was revoked in {roster.network}, as its roster {roster.version} says; ask the founder"
+            )
+        if roster.member(settings.name).certificate != keys.fingerprint(certificate):
+            raise IdentityError(
+                f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
+                "a newer one was issued: join with the latest invitation"
+            )
+        return Peer(settings.name, key, certificate, authority, terms, roster, settings, self.folder)
+
+    def _newer(self, roster: Roster) -> Roster | None:
+        """Return this folder's roster where it is newer than an invitation's and lists the invitation's certificate."""
+        if not self.roster_path.exists():
+            return None
+        current, name = self.roster(), self.settings().name
+        if current.version <= roster.version:
+            _refuse_unrelated(current, roster)
+            return None
+        is_listed = roster.member(name).certificate == current.member(name).certificate
+        if not is_listed or name in current.revoked:
+            raise IdentityError(
+                f"the invitation's roster has version {roster.version}, this folder's {current.version}; expected a "
+                "newer one: this invitation is out of date"
+            )
+        return current
+
+    def _has_left(self) -> bool:
+        """Return whether a run was left here and none is under way: the folder may then join another network."""
+        return not self.state_path.exists() and any(self.folder.glob("state.left-*.sqlite"))
+
+    def _authority(self) -> bytes:
+        return self._read(self.authority_path)
+
+    def _read(self, path: Path) -> bytes:
+        if path.exists():
+            return path.read_bytes()
+        if not self.settings_path.exists():
+            raise IdentityError(
+                f"{self.folder} holds no peer; make one with `peerbayes node request {self.folder}`"
+            )
+        raise IdentityError(
+            f"{path} is missing: this peer has not joined yet. Send {self.request_path} to the network's founder, then "
+            f"`peerbayes node join {self.folder} FILE` with the invitation that comes back"
+        )
+
+
+def _refuse_unrelated(current: Roster, newer: Roster) -> None:
+    """Refuse a roster with another agreement, or with other members or links than a closed network has."""
+    if current.terms != newer.terms or (current.closed and not (newer.closed and current.run == newer.run)):
+        raise IdentityError(
+            f"roster {newer.version} of {current.network} changes what was settled in roster {current.version} "
+            f"({'; '.join(current.differences(newer)):.200}); expected changes of addresses, certificates and "
+            "revocations only: ask the founder"
+        )

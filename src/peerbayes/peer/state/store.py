@@ -1,0 +1,547 @@
+"""A peer's state on disk: everything of a round in one SQLite transaction.
+
+After kill -9 or a power cut the peer continues from its last round. Arrays are stored by their digest, so what did not
+change since the previous round is not written again; messages are kept for neighbours that were away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from peerbayes.errors import PeerError
+from peerbayes.peer.learning.releases import Release
+from peerbayes.peer.state.audit_log import Position
+
+T = TypeVar("T")
+# Memory address and size of an array -> the array and its digest.
+StoredArrays = dict[tuple[int, int], tuple[np.ndarray, bytes]]
+
+FORMAT = 1
+
+# Rounds whose messages are kept for neighbours that were away.
+KEPT = 256
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS sums (phase TEXT, sender TEXT, body BLOB NOT NULL, PRIMARY KEY (phase, sender)) STRICT;
+CREATE TABLE IF NOT EXISTS rounds (
+    turn INTEGER PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL, digest BLOB NOT NULL,
+    heard TEXT NOT NULL, missing TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS judged (
+    turn INTEGER PRIMARY KEY, train_error REAL, soft_error REAL, test_error REAL, disagreement REAL
+) STRICT;
+CREATE TABLE IF NOT EXISTS left_out (turn INTEGER, name TEXT, PRIMARY KEY (turn, name)) STRICT;
+CREATE TABLE IF NOT EXISTS reference (turn INTEGER PRIMARY KEY, shape TEXT NOT NULL, body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS outbox (
+    turn INTEGER, receiver TEXT, digest BLOB NOT NULL, PRIMARY KEY (turn, receiver)
+) STRICT;
+CREATE TABLE IF NOT EXISTS groups (
+    turn INTEGER, receiver TEXT, digest TEXT NOT NULL, PRIMARY KEY (turn, receiver)
+) STRICT;
+CREATE TABLE IF NOT EXISTS releases (
+    name TEXT PRIMARY KEY, at REAL NOT NULL, cost REAL NOT NULL, digest BLOB NOT NULL, body BLOB
+) STRICT;
+CREATE TABLE IF NOT EXISTS neighbours (name TEXT PRIMARY KEY, seen REAL, done INTEGER, note TEXT) STRICT;
+CREATE TABLE IF NOT EXISTS refusals (
+    who TEXT, reason TEXT, count INTEGER NOT NULL, last REAL NOT NULL, detail TEXT, PRIMARY KEY (who, reason)
+) STRICT;
+"""
+
+
+# Figures of a peer's model after a round.
+FIGURES = ("train_error", "soft_error", "test_error", "disagreement")
+
+
+class NoState(PeerError):
+    """Raised for a peer that has not run yet."""
+
+
+def synchronised(method: Callable[..., T]) -> Callable[..., T]:
+    """Let one thread at a time call a method, so that none writes into another's transaction."""
+
+    @wraps(method)
+    def locked(self: Store, *arguments: Any, **named: Any) -> T:
+        with self._lock:
+            return method(self, *arguments, **named)
+
+    return locked
+
+
+class Store:
+    """One SQLite file. Only one process writes it."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        self.path = path
+        self._lock = threading.RLock()  # one connection, several threads
+        if readonly and not path.exists():
+            raise NoState(f"there is no state yet: {path} does not exist; the peer has not run")
+        self._stored_digests: set[bytes] = set()
+        self._digests: StoredArrays = {}  # of the last state
+        self._logged: Position | None = None
+        try:
+            if not readonly and not path.exists():  # it holds this peer's messages, and a key for secure sums
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+            uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+            self._db = sqlite3.connect(
+                uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
+            )
+            try:
+                self._prepare(readonly)
+            except BaseException:
+                self._db.close()  # otherwise it holds locks until it is garbage-collected
+                raise
+        except sqlite3.DatabaseError as error:
+            raise PeerError(f"{path} cannot be used as a peer's state: {error}") from error
+
+    def _prepare(self, readonly: bool) -> None:
+        """Create the tables, or check that they exist; refuse another format."""
+        path = self.path
+        if not readonly:
+            self._db.execute("PRAGMA page_size = 16384")  # arrays are large
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(
+                f"BEGIN; {TABLES} INSERT OR IGNORE INTO meta VALUES ('format', '{FORMAT}'); COMMIT"
+            )
+        elif not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            raise NoState(f"there is no state yet: {path} is just being made")
+        if self.told("format") != str(FORMAT):
+            raise PeerError(
+                f"{path} has format {self.told('format')}; this peerbayes reads {FORMAT}. Update it"
+            )
+        if not readonly:
+            self._stored_digests.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
+
+    @synchronised
+    def close(self) -> None:
+        """Close the file, once any write is done."""
+        self._db.close()
+
+    @synchronised
+    def flush(self) -> None:
+        """Move the write-ahead log into the file, so that the file can be moved."""
+        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise PeerError(f"{self.path} is being read by another process; try again in a moment")
+
+    # --- single facts ----------------------------------------------------------------------------------
+
+    @synchronised
+    def told(self, key: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    @synchronised
+    def keep(self, key: str, value: str) -> None:
+        self._db.execute(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (key, value)
+        )
+
+    @synchronised
+    def secret(self, key: str, make: Callable[[], bytes]) -> bytes:
+        """Return a secret of this state, made at the first call and kept as long as the state."""
+        value = self.told(key)
+        if value is None:
+            for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
+                if (file := self.path.with_name(name)).exists():
+                    file.chmod(0o600)
+            self.keep(key, value := make().hex())
+        return bytes.fromhex(value)
+
+    @synchronised
+    def claim(self, facts: Mapping[str, tuple[str, str]]) -> None:
+        """Store what must not change during a run, or refuse a change: key -> (value, description)."""
+        for key, (value, description) in facts.items():
+            before = self.told(key)
+            if before is not None and before != value:
+                raise PeerError(
+                    f"{self.path} belongs to a run with {description}. Go back to it, or give up that run here with "
+                    "`peerbayes node leave` and start again"
+                )
+        with self._transaction():
+            for key, (value, _) in facts.items():
+                self.keep(key, value)
+
+    # --- which state this is, and how far it and its audit log go ----------------------------------------
+
+    def identity(self) -> str:
+        """Return the random name of this state, which its lines in the audit log carry."""
+        return self.secret("state", lambda: os.urandom(8)).hex()
+
+    @synchronised
+    def begin(self, before: int) -> int:
+        """Count a start of this folder's peer after `before` known ones, and store it before anything is sent."""
+        start = max(int(self.told("starts") or 0), before) + 1
+        self.keep("starts", str(start))
+        return start
+
+    @synchronised
+    def round(self) -> int | None:
+        """Return the last round; None: there is none yet."""
+        row = self._db.execute("SELECT MAX(turn) FROM rounds").fetchone()
+        return None if row[0] is None else int(row[0])
+
+    @synchronised
+    def stored(self) -> int:
+        """Return the number of rounds and releases, which never decreases in a state that continues."""
+        counted = self._db.execute("SELECT (SELECT COUNT(*) FROM rounds) + (SELECT COUNT(*) FROM releases)")
+        return int(counted.fetchone()[0])
+
+    @synchronised
+    def messages(self) -> dict[tuple[int, str], bytes]:
+        """Return the digests of all kept messages, by round and receiver."""
+        rows = self._db.execute("SELECT turn, receiver, digest FROM outbox")
+        return {(round_index, receiver): digest for round_index, receiver, digest in rows}
+
+    def mark(self, logged: Position) -> None:
+        """Remember the length of the audit log on disk; written with the next round or the next notes."""
+        self._logged = logged
+
+    def _write_mark(self) -> None:
+        if (logged := self._logged) is not None:
+            self.keep("logged", f"{logged.lines} {logged.chain}")
+
+    def logged(self) -> Position | None:
+        """Return the least length of the audit log."""
+        line_count, _, chain = (self.told("logged") or "").partition(" ")
+        return Position(int(line_count), chain) if line_count else None
+
+    # --- the agreement ---------------------------------------------------------------------------------
+
+    @synchronised
+    def add_sum(self, phase: str, sender: str, body: bytes) -> None:
+        self._db.execute("INSERT OR IGNORE INTO sums VALUES (?, ?, ?)", (phase, sender, body))
+
+    @synchronised
+    def forget_agreement(self) -> None:
+        """Forget an agreement that failed: the next start begins anew, with whatever rows there are then.
+
+        Once something was released, the rows must stay the same: it is sent again, and not bought anew.
+        """
+        with self._transaction():
+            self._db.execute("DELETE FROM sums")
+            dropped = ("mask keys",) if self.releases() else ("run", "data", "mask keys")
+            self._db.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in dropped])
+
+    @synchronised
+    def sums(self, phase: str) -> dict[str, bytes]:
+        return dict(self._db.execute("SELECT sender, body FROM sums WHERE phase = ?", (phase,)))
+
+    # --- releases with noise ---------------------------------------------------------------------------
+
+    @synchronised
+    def bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the int64 numbers released under a name: made and stored the first time, the same ever after."""
+        row = self._db.execute("SELECT digest, body FROM releases WHERE name = ?", (name,)).fetchone()
+        if row is not None:
+            if hashlib.sha256(row[1]).digest() != row[0]:
+                raise PeerError(
+                    f"{self.path}: the release {name} does not match its digest; the file is damaged"
+                )
+            shape, _, body = bytes(row[1]).partition(b"\n")
+            return np.frombuffer(body, dtype="<i8").reshape(json.loads(shape))
+        with self._transaction():
+            values = make()
+            content = np.ascontiguousarray(values, dtype="<i8").tobytes()
+            body = json.dumps(values.shape).encode() + b"\n" + content
+            self._add_release(name, cost, body, body)
+        return values
+
+    def _add_release(self, name: str, cost: float, content: bytes, body: bytes | None) -> None:
+        """Add an entry to the ledger; a name occurs once, or the transaction fails."""
+        digest = hashlib.sha256(content).digest()
+        self._db.execute(
+            "INSERT INTO releases VALUES (?, ?, ?, ?, ?)", (name, time.time(), cost, digest, body)
+        )
+
+    @synchronised
+    def releases(self) -> list[dict[str, Any]]:
+        """Return the ledger: name, time, μ² and digest of every release."""
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'releases'").fetchone():
+            return []  # an earlier version's file
+        rows = self._db.execute("SELECT name, at, cost, digest FROM releases ORDER BY at, rowid")
+        return [dict(zip(("name", "at", "cost", "digest"), row, strict=True)) for row in rows]
+
+    @synchronised
+    def release(self, name: str) -> tuple[float, bytes]:
+        """Return the cost and the digest of one entry of the ledger."""
+        cost, digest = self._db.execute(
+            "SELECT cost, digest FROM releases WHERE name = ?", (name,)
+        ).fetchone()
+        return cost, digest
+
+    # --- rounds ----------------------------------------------------------------------------------------
+
+    @synchronised
+    def add_round(
+        self,
+        round_index: int,
+        state: Any,
+        outgoing: Mapping[str, np.ndarray],
+        heard: Iterable[str],
+        missing: Iterable[str],
+        figures: Mapping[str, float | None] | None = None,
+        groups: Mapping[str, str] | None = None,
+        release: Release | None = None,
+        left_out: Iterable[str] = (),
+        reference: np.ndarray | None = None,
+    ) -> dict[str, bytes]:
+        """Store the state after a round, its figures and the next messages, all or nothing; return their digests.
+
+        A round is stored once, with the group that each masked message was made for, by receiver, and with its cost: a
+        message made of a release is never stored without its entry in the ledger. `left_out` are neighbours that closed
+        this round without this peer, `reference` is S of a model that a later one is compared with.
+        """
+        with self._transaction():
+            if release is not None:
+                values = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
+                self._add_release(release.name, release.cost, values, None)
+            stored_arrays: StoredArrays = {}
+            described = json.dumps(self._described(state, stored_arrays))
+            digest = hashlib.sha256(described.encode()).digest()
+            names = json.dumps(sorted(heard)), json.dumps(sorted(missing))
+            self._db.execute(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
+                (round_index, time.time(), described, digest, *names),
+            )
+            if figures:
+                self._db.execute(
+                    "INSERT INTO judged VALUES (?, ?, ?, ?, ?)",
+                    (round_index, *(figures.get(name) for name in FIGURES)),
+                )
+            for name in left_out:
+                self._db.execute("INSERT INTO left_out VALUES (?, ?)", (round_index, name))
+            if reference is not None:
+                body = np.ascontiguousarray(reference, dtype="<f8").tobytes()
+                self._db.execute(
+                    "INSERT INTO reference VALUES (?, ?, ?)", (round_index, json.dumps(reference.shape), body)
+                )
+            digests = {receiver: self._put(message, stored_arrays) for receiver, message in outgoing.items()}
+            for receiver, message_digest in digests.items():
+                self._db.execute(
+                    "INSERT INTO outbox VALUES (?, ?, ?)", (round_index + 1, receiver, message_digest)
+                )
+            for receiver, group in (groups or {}).items():
+                self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", (round_index + 1, receiver, group))
+            self._forget(round_index)
+            self._write_mark()
+        self._digests = stored_arrays
+        return digests
+
+    @synchronised
+    def last(self) -> tuple[int, Any] | None:
+        """Return the last round and the state after it, as nested lists of arrays."""
+        with self._moment():
+            row = self._db.execute(
+                "SELECT turn, state, digest FROM rounds ORDER BY turn DESC LIMIT 1"
+            ).fetchone()
+            if row is None:
+                return None
+            round_index, described, digest = row
+            if hashlib.sha256(described.encode()).digest() != digest:
+                raise PeerError(
+                    f"{self.path}: the state of round {round_index} does not match its digest; the file is damaged"
+                )
+            return int(round_index), self._restored(json.loads(described))
+
+    @synchronised
+    def message(self, round_index: int, receiver: str) -> tuple[bytes, bytes] | None:
+        """Return this peer's message to a neighbour in a round, if it is stored: bytes and sha256."""
+        with self._moment():
+            row = self._db.execute(
+                "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", (round_index, receiver)
+            ).fetchone()
+            return None if row is None else (self._body(row[0]), row[0])
+
+    @synchronised
+    def group(self, round_index: int, receiver: str) -> str:
+        """Return the digest of the group that a masked message was made for; empty: it was not masked."""
+        row = self._db.execute(
+            "SELECT digest FROM groups WHERE turn = ? AND receiver = ?", (round_index, receiver)
+        ).fetchone()
+        return "" if row is None else str(row[0])
+
+    @synchronised
+    def oldest(self) -> int:
+        """Return the first round whose messages are still stored; 0: none."""
+        row = self._db.execute("SELECT MIN(turn) FROM outbox").fetchone()
+        return int(row[0] or 0)
+
+    @synchronised
+    def history(self, after: int = -1) -> list[dict[str, Any]]:
+        """Return every round after one: closing time, who was heard, who was missing, and figures where evaluated."""
+        evaluated = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'judged'").fetchone()
+        figure_columns = ", ".join(FIGURES if evaluated else ["NULL"] * len(FIGURES))
+        join = "LEFT JOIN judged USING (turn)" if evaluated else ""  # an earlier version's file has no table
+        rows = self._db.execute(
+            f"SELECT turn, at, heard, missing, {figure_columns} FROM rounds {join} WHERE turn > ? ORDER BY turn",
+            (after,),
+        )
+        return [
+            {"round": round_index, "at": at, "heard": json.loads(heard), "missing": json.loads(missing)}
+            | dict(zip(FIGURES, figures, strict=True))
+            for round_index, at, heard, missing, *figures in rows
+        ]
+
+    @synchronised
+    def left_out(self) -> dict[int, list[str]]:
+        """Return, by round, the neighbours that had closed it before this peer's message was ready."""
+        if not self._has("left_out"):  # an earlier version's file
+            return {}
+        names: dict[int, list[str]] = {}
+        for round_index, name in self._db.execute("SELECT turn, name FROM left_out ORDER BY turn, name"):
+            names.setdefault(int(round_index), []).append(name)
+        return names
+
+    @synchronised
+    def reference(self) -> np.ndarray | None:
+        """Return S [C, K] of the model some rounds before the last, which the last one is compared with."""
+        if not self._has("reference"):
+            return None
+        row = self._db.execute("SELECT shape, body FROM reference ORDER BY turn DESC LIMIT 1").fetchone()
+        return None if row is None else np.frombuffer(row[1], dtype="<f8").reshape(json.loads(row[0]))
+
+    def _has(self, table: str) -> bool:
+        return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
+
+    # --- events ----------------------------------------------------------------------------------------
+
+    @synchronised
+    def note(
+        self,
+        refused: Mapping[tuple[str, str], tuple[int, str]],
+        neighbours: Mapping[str, tuple[float | None, int, str]],
+    ) -> None:
+        """Store refusals since the last call, by sender and reason, and the state of each neighbour."""
+        with self._transaction():
+            for (who, reason), (count, detail) in refused.items():
+                self._db.execute(
+                    "INSERT INTO refusals VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                    "count = count + excluded.count, last = excluded.last, detail = excluded.detail",
+                    (who, reason, count, time.time(), detail),
+                )
+            for name, (last_message, done, note) in neighbours.items():
+                self._db.execute(
+                    "INSERT INTO neighbours VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                    "seen = COALESCE(excluded.seen, seen), done = excluded.done, note = excluded.note",
+                    (name, last_message, done, note),
+                )
+            self._write_mark()
+
+    @synchronised
+    def refusals(self) -> list[dict[str, Any]]:
+        rows = self._db.execute("SELECT who, reason, count, last, detail FROM refusals ORDER BY last DESC")
+        return [dict(zip(("who", "reason", "count", "last", "detail"), row, strict=True)) for row in rows]
+
+    @synchronised
+    def neighbours(self) -> dict[str, dict[str, Any]]:
+        rows = self._db.execute("SELECT name, seen, done, note FROM neighbours ORDER BY name")
+        return {
+            name: {"seen": last_message, "done": done, "note": note}
+            for name, last_message, done, note in rows
+        }
+
+    # --- arrays ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _moment(self) -> Iterator[None]:
+        """Read a consistent snapshot: a running peer could otherwise delete data between two reads."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        before = set(self._stored_digests)
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # with a full disk, SQLite may have ended it by itself
+                self._db.execute("ROLLBACK")
+            self._stored_digests = before
+            raise
+
+    def _put(self, array: np.ndarray, stored_arrays: StoredArrays) -> bytes:
+        """Store an array unless it is there; return its digest, which is also that of its bytes on the wire."""
+        location = array.__array_interface__["data"][0], array.nbytes
+        for arrays in (stored_arrays, self._digests):
+            if location in arrays:  # that array is still referenced, so this is the same memory
+                stored_arrays[location] = arrays[location]
+                return arrays[location][1]
+        body = np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8")
+        digest = hashlib.sha256(body.data).digest()
+        if digest not in self._stored_digests:
+            self._db.execute("INSERT INTO arrays VALUES (?, ?)", (digest, body.data))
+            self._stored_digests.add(digest)
+        if body is array:
+            stored_arrays[location] = array, digest
+        return digest
+
+    def _body(self, digest: bytes) -> bytes:
+        row = self._db.execute("SELECT body FROM arrays WHERE digest = ?", (digest,)).fetchone()
+        if row is None:
+            raise PeerError(f"{self.path}: an array is missing; the file is damaged")
+        if hashlib.sha256(row[0]).digest() != digest:
+            raise PeerError(f"{self.path}: an array does not match its digest; the file is damaged")
+        return bytes(row[0])
+
+    def _described(self, state: Any, stored_arrays: StoredArrays) -> Any:
+        """Return a state as nested lists, with the digest and shape of each array as text."""
+        if isinstance(state, tuple | list):
+            return [self._described(item, stored_arrays) for item in state]
+        array = np.asarray(state)
+        return f"{self._put(array, stored_arrays).hex()} {json.dumps(array.shape)}"
+
+    def _restored(self, described: Any) -> Any:
+        if isinstance(described, list):
+            return [self._restored(item) for item in described]
+        digest, _, shape = described.partition(" ")
+        body = self._body(bytes.fromhex(digest))
+        return np.frombuffer(body, dtype="<f8").reshape(json.loads(shape)).copy()
+
+    def _forget(self, round_index: int) -> None:
+        """Delete arrays that only the previous state and expired messages used."""
+        current = self._db.execute("SELECT state FROM rounds WHERE turn = ?", (round_index,)).fetchone()
+        previous = self._db.execute("SELECT state FROM rounds WHERE turn = ?", (round_index - 1,)).fetchone()
+        expired = self._db.execute(
+            "SELECT DISTINCT digest FROM outbox WHERE turn <= ?", (round_index - KEPT,)
+        ).fetchall()
+        dropped = {digest for (digest,) in expired}
+        if previous is not None:
+            dropped.update(_digests(json.loads(previous[0])))
+            self._db.execute("UPDATE rounds SET state = '[]' WHERE turn = ?", (round_index - 1,))
+        self._db.execute("DELETE FROM outbox WHERE turn <= ?", (round_index - KEPT,))
+        self._db.execute("DELETE FROM groups WHERE turn <= ?", (round_index - KEPT,))
+        for digest in dropped - set(_digests(json.loads(current[0]))):
+            if (
+                self._db.execute("SELECT 1 FROM outbox WHERE digest = ? LIMIT 1", (digest,)).fetchone()
+                is None
+            ):
+                self._db.execute("DELETE FROM arrays WHERE digest = ?", (digest,))
+                self._stored_digests.discard(digest)
+
+
+def _digests(described: Any) -> Iterator[bytes]:
+    if isinstance(described, list):
+        for item in described:
+            yield from _digests(item)
+    else:
+        yield bytes.fromhex(described.partition(" ")[0])

@@ -1,0 +1,265 @@
+"""What a peer shows of itself: warnings, status, and the events of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from peerbayes.data.files import printable
+from peerbayes.errors import PeerError
+from peerbayes.peer.identity import keys
+from peerbayes.peer.learning.held_out import told
+from peerbayes.peer.protocol.session import Line
+from peerbayes.peer.state.audit_log import Tail
+from peerbayes.peer.state.disk import WAITING, phase
+from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.ledger import spent
+from peerbayes.peer.state.store import FIGURES, NoState, Store
+
+# --- warnings to an operator before something becomes a problem; shown by `check`, `status` and the log of a run
+
+ENDS_SOON = timedelta(days=60)
+OTHERS = 0o077  # permission bits that a private file does not have
+
+
+def warnings_of(home: Home, peer: Peer, now: datetime | None = None) -> list[str]:
+    """Return the problems of a peer's folder that do not prevent a run."""
+    return [*_readable(home), *_ending(peer, now or datetime.now(UTC))]
+
+
+def days_left(certificate: bytes, now: datetime | None = None) -> float:
+    """Return the days until a certificate expires; negative: it has expired."""
+    return (keys.expiry(certificate) - (now or datetime.now(UTC))) / timedelta(days=1)
+
+
+def unreached(address: str, reached: Iterable[str]) -> str:
+    """Return the warning that nobody has ever reached this peer, though it reaches others."""
+    return (
+        f"nobody has reached this peer at {address} since it started, though it reaches {', '.join(reached)}: is the "
+        "port open inwards in this machine's firewall, and forwarded by its router? `peerbayes node check` asks a "
+        "neighbour"
+    )
+
+
+def _readable(home: Home) -> Iterable[str]:
+    for path in (home.key_path, home.state_path):
+        if path.exists() and (mode := path.stat().st_mode & 0o777) & OTHERS:
+            yield f"{path} can be read by others (mode {mode:04o}); make it private with `chmod 600 {path}`"
+
+
+def _ending(peer: Peer, now: datetime) -> Iterable[str]:
+    for subject, certificate, advice in (
+        (
+            f"the certificate of {peer.name}",
+            peer.certificate,
+            "ask the founder for a new one (`peerbayes network invite --again`) and join with it",
+        ),
+        ("the certificate of the network's authority", peer.authority, "create another network before that"),
+    ):
+        days = days_left(certificate, now)
+        if days < ENDS_SOON / timedelta(days=1):
+            end = keys.expiry(certificate)
+            yield f"{subject} ends in {max(0, int(days))} days, on {end:%Y-%m-%d}; {advice}"
+
+
+# --- the status of a peer, read from its folder, whether it runs or not
+
+
+class Sent:
+    """Totals of sent messages from an audit log; each read continues after the last."""
+
+    def __init__(self, home: Home) -> None:
+        self._tail = Tail(home.audit_path)
+        self.messages = self.bytes = 0
+        self.problem: str | None = None
+        """Why the log cannot be trusted; lines before the problem count."""
+
+    def read(self) -> Sent:
+        try:
+            for entry in self._tail.read() if self.problem is None else ():
+                if entry["to"]:  # other entries record releases and starts, with which nothing was sent
+                    self.messages, self.bytes = self.messages + 1, self.bytes + int(entry["bytes"])
+        except PeerError as error:
+            self.problem = str(error)
+        return self
+
+
+def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
+    """Return the status of a peer, as far as its folder shows it."""
+    peer, current_phase = home.load(), phase(home)
+    log = (sent or Sent(home)).read()
+    report: dict[str, Any] = {
+        "name": peer.name,
+        "network": peer.terms.network,
+        "running": current_phase is not None,
+        "phase": current_phase or "not running",
+        "closed": peer.roster.closed,
+        "members": len(peer.roster.members),
+        "round": 0,
+        "rounds": peer.terms.rounds,
+        "model": str(home.model_path) if home.model_path.exists() else None,
+        "neighbours": {
+            name: {"seen": None, "done": 0, "note": ""} for name in peer.roster.neighbours(peer.name)
+        },
+        "missing": {},
+        "judged": None,
+        "verdict": None,
+        "refusals": [],
+        "privacy": spent(home, peer),
+        "sent": {"messages": log.messages, "bytes": log.bytes},
+        "audit": {"ok": log.problem is None, "problem": log.problem},
+        "certificate_days": round(days_left(peer.certificate), 1),
+        "warnings": warnings_of(home, peer),
+    }
+    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
+        history = store.history()
+        report["round"] = history[-1]["round"] if history else 0
+        report["last_round_at"] = history[-1]["at"] if history else None
+        report["agreed"] = bool(history)
+        judged = [entry for entry in history if entry["train_error"] is not None]
+        report["judged"] = {name: judged[-1][name] for name in ("round", *FIGURES)} if judged else None
+        report["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
+        report["neighbours"] |= store.neighbours()
+        report["refusals"] = store.refusals()
+        report["verdict"] = json.loads(store.told("verdict") or "null")
+        if report["running"] and (unreached := store.told(UNREACHED)):
+            report["warnings"].append(unreached)
+    for name, neighbour in report["neighbours"].items():
+        neighbour["state"] = (
+            "revoked" if name in peer.roster.revoked else state_of(neighbour, report["running"])
+        )
+    report["done"] = report["round"] >= report["rounds"]
+    return report
+
+
+UNREACHED = "unreached"  # key in the store of the warning that nobody has ever reached this peer
+
+
+def state_of(neighbour: dict[str, Any], running: bool) -> str:
+    """Return the state of a neighbour in a word; it is not known while this peer does not run."""
+    if neighbour["note"] == "left":
+        return "left"
+    if not running:
+        return "not known"
+    if neighbour["note"]:
+        return "down"
+    return "never heard" if neighbour["seen"] is None else "up"
+
+
+# --- the journal of a peer's events: log lines for people, and notes in the store for `status`
+
+log = logging.getLogger("peerbayes.peer")
+
+# A neighbour can change its state at will: so many log lines about it at once, then one every so many seconds.
+LINES_AT_ONCE, QUIET = 10, 1.0
+REASONS = 1000  # different (who, reason) pairs that are counted separately; more are counted together
+
+
+class Journal:
+    """Logs every event of a peer. `flush` writes what is new to the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._refused: dict[tuple[str, str], tuple[int, str]] = {}
+        self._ever: Counter[tuple[str, str]] = Counter()
+        self._began = time.monotonic()
+        self._spoken: dict[str, float] = {}
+
+    def __call__(self, event: str, facts: dict[str, Any]) -> None:
+        if event == "refused":
+            self.refused(facts["who"], facts["reason"], facts["detail"])
+        elif event == "round":
+            self._round(facts)
+        elif event in ("lost", "neighbour"):
+            self._neighbour(
+                facts["neighbour"], facts["note"], logging.WARNING if event == "lost" else logging.INFO
+            )
+        elif (template := LINES.get(event)) is not None:
+            if event in ("agreed", "resumed"):
+                self._began = time.monotonic()
+            log.log(
+                logging.WARNING if event in WARNINGS else logging.INFO, printable(template.format(**facts))
+            )
+
+    def _neighbour(self, name: str, note: str, level: int) -> None:
+        """Log a neighbour's state, unless there were many lines about it just now."""
+        now = time.monotonic()
+        due = max(now, self._spoken.get(name, now))
+        if due - now < LINES_AT_ONCE * QUIET:
+            self._spoken[name] = due + QUIET
+            log.log(level, f"{name}: {printable(note) or 'in touch'}")
+
+    def refused(self, who: str, reason: str, detail: str) -> None:
+        """Count a refusal; the first, tenth, hundredth… of a kind is also logged."""
+        who, detail = printable(who), printable(detail)
+        with self._lock:
+            key = who, reason
+            if key not in self._ever and len(self._ever) >= REASONS:
+                key = "others", reason if len(self._ever) < 2 * REASONS else "others"
+            self._ever[key] += 1
+            count, _ = self._refused.get(key, (0, ""))
+            self._refused[key] = count + 1, detail
+            total = self._ever[key]
+        if str(total).strip("0") == "1":
+            log.warning(
+                f"refused from {who}: {reason} ({detail})" + (f", {total} times" if total > 1 else "")
+            )
+
+    def _round(self, facts: dict[str, Any]) -> None:
+        heard, missing, epsilon = facts["heard"], facts["missing"], facts.get("epsilon")
+        now = time.monotonic()
+        tail = f"; {error}" if (error := told(facts["figures"], epsilon is not None)) else ""
+        tail += f"; epsilon {epsilon:.3f} spent" if epsilon is not None else ""
+        tail += f"; not heard: {', '.join(missing)}" if missing else ""
+        log.info(
+            f"round {facts['round']}/{facts['of']}: heard {len(heard)} of {len(heard) + len(missing)} in "
+            f"{now - self._began:.2f} s{tail}"
+        )
+        self._began = now
+
+    def flush(self, neighbour_states: dict[str, Line]) -> None:
+        """Write to the store what is new since the last call."""
+        with self._lock:
+            refused, self._refused = self._refused, {}
+        notes = {
+            name: (state.seen, state.done, "left" if state.left else printable(state.note))
+            for name, state in neighbour_states.items()
+        }
+        try:
+            self._store.note(refused, notes)
+        except BaseException:
+            with self._lock:  # they are written the next time
+                for key, (count, detail) in refused.items():
+                    later_count, later_detail = self._refused.get(key, (0, detail))
+                    self._refused[key] = count + later_count, later_detail
+            raise
+
+
+WARNINGS = ("left behind", "parted", "exposed", "ended badly", "disk full", "warning")
+LINES = {
+    "warning": "{warning}",
+    "disk full": f"the disk is full: {WAITING}. Nothing is lost, and the peer goes on when there is room",
+    "disk has room": "there is room on the disk again: going on",
+    "exposed": "privacy: {alarm}",
+    "open": "the network is still open (members: {members}): waiting for its founder to close it",
+    "roster": "roster {version} is in force",
+    "agreeing": "agreeing on {phase}",
+    "private": "private: whatever leaves this peer has noise. Nobody learns more about one row than epsilon "
+    "{epsilon:g} (delta {delta:g}) allows, of which {spent:.3g} is spent; sigma {sigma:.4g} at clip {clip:.4g}, "
+    "rho {rho:.3g}",
+    "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
+    "resumed": "going on after round {round}",
+    "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",
+    "done": "all {round} rounds are done: {verdict}. Staying until the neighbours are done as well",
+    "ended badly": "the run has ended after {round} rounds, but not well: {problem}",
+    "parted": "{neighbour} is no longer heard, {reason}: {why}",
+    "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
+}

@@ -1,0 +1,264 @@
+"""Who may look: addresses, tokens, certificates, and requests that are turned away."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from peerbayes.errors import AddressError, WebError
+
+# --- the address that the dashboard listens on: this machine only, by default
+
+LOOPBACK = "127.0.0.1"
+USUAL_PORT, TRIED = 8765, 64  # the default port, and how many ports from it on are tried
+
+
+@dataclass(frozen=True)
+class Address:
+    """A host and a port; None: the default port or the next free one, 0: any free port."""
+
+    host: str = LOOPBACK
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str | None) -> Address:
+        """Parse [HOST:]PORT; the default host is this machine."""
+        if text is None:
+            return cls()
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+        if not (port.isascii() and port.isdigit()) or int(port) >= 1 << 16 or (":" in host) != ("[" in text):
+            raise AddressError(f"the address is {text!r}; expected PORT or HOST:PORT, such as 127.0.0.1:8765")
+        return cls(host or LOOPBACK, int(port))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it; any name but localhost may belong to another machine."""
+        return is_loopback(self.host)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is the wildcard address: all interfaces of this machine."""
+        return self.host in ("0.0.0.0", "::")
+
+    def bind(self) -> socket.socket:
+        """Return a socket that listens on this address."""
+        ports = range(USUAL_PORT, USUAL_PORT + TRIED) if self.port is None else (self.port,)
+        host = LOOPBACK if self.host == "localhost" else self.host
+        for port in ports:
+            try:
+                return listen(host, port)
+            except OSError as error:
+                reason = error
+        raise WebError(
+            f"cannot listen on {self.host}, port {ports[0]}: {reason.strerror}; choose another with --address"
+        ) from reason
+
+
+def listen(host: str, port: int) -> socket.socket:
+    [(family, _, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is a loopback address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def names_loopback(header: str) -> bool:
+    """Return whether a Host header names this machine; others are refused, against DNS rebinding."""
+    if header.startswith("["):
+        host, closed, suffix = header[1:].partition("]")
+        suffix = suffix if closed else "not closed"
+    else:
+        host, colon, port = header.partition(":")
+        suffix = colon + port
+    well_formed = not suffix or (suffix.startswith(":") and suffix[1:].isascii() and suffix[1:].isdigit())
+    return well_formed and is_loopback(host.lower())
+
+
+# --- access control and security headers of the dashboard: applied to every request before anything else
+
+# plotly.js sets style attributes, and adds rules to its own sheets: the page has these, empty, so that it adds none.
+EMPTY_SHEET = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+    f"style-src 'self' {EMPTY_SHEET}; style-src-attr 'unsafe-inline'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+METHODS = ("GET", "HEAD")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Passes permitted requests to `app`, and sets the same headers on every response.
+
+    Without a token, only requests that name this machine pass. With one, the browser sends it once in the URL
+    (`/?token=…`) and then in a cookie, so that it does not stay in the browser's history.
+    """
+
+    app: ASGIApp
+    token: str | None
+    port: int
+    secure: bool = False
+    """Whether browsers connect over TLS."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1008})
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        answer = self.refusal(scope) or self.app
+        return await answer(scope, receive, with_headers)
+
+    def refusal(self, scope: Scope) -> Response | None:
+        """Return the response to a request that may not pass or must show the token; None where it may pass."""
+        headers = Headers(scope=scope)
+        if scope["method"] not in METHODS:
+            return text_response(405, "This page is read-only.", {"Allow": ", ".join(METHODS)})
+        if self.token is None and not names_loopback(headers.get("host", "")):
+            return text_response(
+                421, "This dashboard can only be opened on its own machine, as http://127.0.0.1."
+            )
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"] != "/":
+            return text_response(403, "Other sites may not read this dashboard.")
+        return None if self.token is None else self._check_token(scope, headers, self.token)
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name; it contains the port, because browsers share cookies between ports."""
+        return f"peerbayes-{self.port}"
+
+    def _check_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        """Return None where the cookie holds the token; a redirect that sets it where the URL does; else a refusal."""
+        cookie = cookie_parser(headers.get("cookie", "")).get(self.cookie, "")
+        if equal(cookie, token) and b"token=" not in scope["query_string"]:
+            return None
+        parameter = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] != "/" or not equal(parameter, token):
+            return text_response(
+                401, "This dashboard needs its token: open the address that `peerbayes` printed."
+            )
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(self.cookie, token, path="/", secure=self.secure, httponly=True, samesite="strict")
+        return answer
+
+
+def equal(text: str, token: str) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(text.encode(), token.encode())
+
+
+def text_response(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """Return a short response in plain text."""
+    return PlainTextResponse(f"{text}\n", status, headers)
+
+
+# --- access rules of the dashboard: none on this machine; a token and TLS from other machines
+
+# Characters that need no escaping in cookies and URLs, and too many of them to guess.
+TOKEN = re.compile(r"[A-Za-z0-9._~-]{16,512}")
+
+
+@dataclass(frozen=True)
+class Access:
+    """An address, and the credentials that browsers need there."""
+
+    address: Address
+    token: str | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @classmethod
+    def granted(
+        cls,
+        address: Address,
+        token_file: Path | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        plain_http: bool = False,
+    ) -> Access:
+        """Return the requested access; AddressError where others could eavesdrop or connect without a token."""
+        if (certificate is None) != (key is None):
+            raise AddressError(
+                "only one of --certificate and --key was given; expected both, as PEM files, or neither"
+            )
+        if not address.loopback and certificate is None and not plain_http:
+            raise AddressError(
+                f"{address.host} can be reached from other machines, which would connect over plain HTTP; expected "
+                "--certificate and --key, or --plain-http behind a proxy that terminates TLS. With `ssh -L` to "
+                "127.0.0.1 none of these are needed"
+            )
+        for path in (certificate, key):
+            if path is not None and not path.is_file():
+                raise WebError(f"{path} does not exist; expected a PEM file")
+        token = read_token(token_file) if token_file is not None else None
+        if token is None and not address.loopback:
+            token = secrets.token_urlsafe(32)
+        return cls(address, token, certificate, key)
+
+    @property
+    def remote(self) -> bool:
+        """Whether other machines may connect: the address is not loopback, or a token is required."""
+        return self.token is not None or not self.address.loopback
+
+    @property
+    def secure(self) -> bool:
+        return self.certificate is not None
+
+    def url(self, port: int) -> str:
+        """Return the URL to open in a browser."""
+        host = socket.gethostname() if self.address.everywhere else self.address.host
+        shown = f"[{host}]" if ":" in host else host
+        query = "" if self.token is None else f"?token={self.token}"
+        return f"{'https' if self.secure else 'http'}://{shown}:{port}/{query}"
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file."""
+    token = path.read_text(encoding="utf-8", errors="replace").strip()
+    if not TOKEN.fullmatch(token):
+        raise AddressError(
+            f"{path} holds no token: it has {len(token)} characters; expected 16 or more letters, digits and '-._~' "
+            "on one line, such as the output of `openssl rand -hex 32`"
+        )
+    return token

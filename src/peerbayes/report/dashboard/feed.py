@@ -1,0 +1,315 @@
+"""What viewers are sent: messages that hold what is new, and who gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from peerbayes.report import figures as report_figures
+from peerbayes.report.curves import drawn_peers
+from peerbayes.report.dashboard import peer_figures
+from peerbayes.report.dashboard.snapshot import Snapshot
+from peerbayes.report.figures import CAPTIONS
+from peerbayes.report.page import SECTIONS, SPANS, TALL
+from peerbayes.simulation.view import LEVELS, View
+
+# --- messages to the pages of a dashboard, as JSON: the full state, and updates since
+
+# Curves that are summarised over all peers, and the levels of the summary.
+SUMMARY_CURVES = ("test_error", "train_error", "disagreement", "bytes")
+SUMMARY_LEVELS = ("mean", "least", "most")
+
+
+def figures(snapshot: Snapshot, version: int, now: float) -> bytes:
+    """Return the full state: facts and all figures."""
+    specs = _figures(snapshot)
+    content = {
+        "figures": specs,
+        "sections": sections(snapshot, specs),
+        "lines": snapshot.log_entries,
+        "model": snapshot.model,
+    }
+    return encoded(_state(snapshot, version, now) | content)
+
+
+def event(snapshot: Snapshot, before: Snapshot | None, version: int, now: float) -> bytes:
+    """Return the update since `before` as a server-sent event: a patch, or a request to reload everything."""
+    if before is None or not snapshot.follows(before) or not _grows(snapshot.view, before.view):
+        return beat(snapshot, version, now, reload=True)
+    content = {**_state(snapshot, version, now), "since": version - 1, "model": snapshot.model}
+    if snapshot.view is not None and before.view is not None and snapshot.view is not before.view:
+        content["patch"] = _patch(snapshot, int(before.view.rounds[-1]) if len(before.view.rounds) else 0)
+    if snapshot.kind == "peer":
+        last_number = before.log_entries[-1]["number"] if before.log_entries else 0
+        content["lines"] = [entry for entry in snapshot.log_entries if entry["number"] > last_number]
+        if _neighbour_states(snapshot) != _neighbour_states(before):
+            content["replaced"] = {"network": _peer_network(snapshot)}
+    return as_event("update", content)
+
+
+def beat(snapshot: Snapshot, version: int, now: float, reload: bool = False) -> bytes:
+    """Return a heartbeat, or a request to reload everything."""
+    content = {"version": version, "now": now, "at": snapshot.facts.get("at"), "reload": reload}
+    if "running" in snapshot.facts:
+        content["running"] = snapshot.facts["running"]
+    return as_event("reload" if reload else "beat", content)
+
+
+def peer(snapshot: Snapshot, number: int) -> bytes:
+    """Return one peer's values by round."""
+    assert snapshot.view is not None
+    return encoded(report_figures.curve(snapshot.view, number))
+
+
+def model(snapshot: Snapshot) -> bytes:
+    """Return the figures of the model only."""
+    return encoded({"model": snapshot.model, "figures": _of_model(snapshot.view)})
+
+
+def summary(view: View) -> dict[str, list[float | None]]:
+    """Return the current values of `SUMMARY_LEVELS` over all peers, by curve."""
+    if not len(view.rounds):
+        return {}
+    columns = [LEVELS.index(name) for name in SUMMARY_LEVELS]
+    return {name: [_number(value) for value in view.spread[name][-1, columns]] for name in SUMMARY_CURVES}
+
+
+def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
+    """Return the sections of the page: [heading, [[name, title, caption, CSS classes of its card], …]], …"""
+    of_peer = snapshot.kind == "peer"
+    captions = CAPTIONS | (peer_figures.CAPTIONS if of_peer else {})
+    headings = peer_figures.SECTIONS | dict(list(SECTIONS.items())[1:]) if of_peer else SECTIONS
+    return [
+        (heading, [(name, *captions[name], _card_classes(name, of_peer)) for name in names if name in specs])
+        for heading, names in headings.items()
+        if any(name in specs for name in names)
+    ]
+
+
+def encoded(content: Any) -> bytes:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False, default=_plain).encode()
+
+
+def as_event(name: str, content: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + encoded(content) + b"\n\n"
+
+
+def _state(snapshot: Snapshot, version: int, now: float) -> dict[str, Any]:
+    state = {"kind": snapshot.kind, "version": version, "now": now, "facts": snapshot.facts}
+    if snapshot.kind == "run" and snapshot.view is not None:
+        state["summary"] = summary(snapshot.view)
+    return state
+
+
+def _figures(snapshot: Snapshot) -> dict[str, Any]:
+    if snapshot.view is None:
+        return {}
+    if snapshot.kind == "peer":
+        return peer_figures.figures(snapshot.view, snapshot.facts) | _of_model(snapshot.view)
+    if snapshot.view.finished:
+        return report_figures.of(snapshot.view)
+    return report_figures.live(snapshot.view) | report_figures.structured(snapshot.view)
+
+
+def _of_model(view: View | None) -> dict[str, Any]:
+    """Return the figures that do not change with every round."""
+    if view is None or view.statistics is None:
+        return {}
+    return {name: spec for name, spec in report_figures.of(view).items() if name not in report_figures.LIVE}
+
+
+def _card_classes(name: str, of_peer: bool) -> str:
+    """Return the CSS classes of a card, which set its width and height."""
+    if of_peer and name in peer_figures.CAPTIONS:
+        return "span-3"
+    return f"span-{SPANS.get(name, 2)}{' tall' if name in TALL else ''}"
+
+
+def _patch(snapshot: Snapshot, since: int) -> dict[str, Any]:
+    assert snapshot.view is not None
+    if snapshot.kind == "peer":
+        return peer_figures.patch(snapshot.view, since)
+    return report_figures.patch(snapshot.view, since)
+
+
+def _peer_network(snapshot: Snapshot) -> dict[str, Any]:
+    assert snapshot.view is not None
+    return peer_figures.network(snapshot.view, snapshot.facts)
+
+
+def _grows(view: View | None, before: View | None) -> bool:
+    """Return whether the figures only grew: the same curves of the same peers."""
+    if view is None or before is None or view is before:
+        return view is before
+    return view.error == before.error and np.array_equal(
+        view.peers[drawn_peers(view)], before.peers[drawn_peers(before)]
+    )
+
+
+def _neighbour_states(snapshot: Snapshot) -> list[tuple[str, str]]:
+    return [(neighbour["name"], neighbour["state"]) for neighbour in snapshot.facts["neighbours"]]
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy number as a Python number."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be encoded as JSON")
+
+
+# --- the feed of updates: one task reads the folder, encodes each update once, and sends it to all viewers
+
+log = logging.getLogger("peerbayes.web")
+
+PAUSE = 0.1  # seconds between two reads: at most ten updates per second
+PAUSE_FACTOR = 3.0  # pause, in units of the duration of a read: a large run costs at most a quarter of a core
+BEAT = 5.0  # seconds without an update after which viewers get a heartbeat
+VIEWERS = 200  # most viewers at a time
+
+
+class Source(Protocol):
+    """What the feed reads: a folder."""
+
+    def look(self) -> Snapshot: ...
+
+
+class Viewer:
+    """One browser's stream. It queues one message at most, so that a slow browser costs nothing."""
+
+    def __init__(self) -> None:
+        self._pending: bytes | None = None
+        self._open = True
+        self._ready = asyncio.Event()
+
+    def put(self, message: bytes, instead: bytes) -> None:
+        """Queue a message, or `instead` where the last message is still waiting."""
+        self._pending = message if self._pending is None else instead
+        self._ready.set()
+
+    def end(self) -> None:
+        self._open = False
+        self._ready.set()
+
+    async def next(self) -> bytes | None:
+        """Return the next message; None at the end of the stream."""
+        await self._ready.wait()
+        if not self._open:
+            return None
+        self._ready.clear()
+        message, self._pending = self._pending, None
+        return message
+
+
+class Feed:
+    """Reads the folder while there are viewers. Snapshots are numbered, so that a browser notices what it missed."""
+
+    def __init__(self, source: Source, clock: Callable[[], float] = time.time) -> None:
+        self._source = source
+        self._clock = clock
+        self._viewers: set[Viewer] = set()
+        self._read_lock = asyncio.Lock()
+        self._has_viewers = asyncio.Event()
+        self._snapshot: Snapshot | None = None
+        self._version = 0
+        self._encoded: tuple[int, bytes] | None = None
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Read and broadcast repeatedly, while there are viewers."""
+        sent_at, due = 0.0, time.monotonic()
+        while not self._stopped:
+            await self._has_viewers.wait()
+            started = time.monotonic()
+            try:
+                message = await self._read()
+            except Exception:  # viewers keep the last snapshot, and the next read may succeed
+                log.exception("reading the folder failed")
+                await asyncio.sleep(BEAT)
+                continue
+            now = time.monotonic()
+            if message is None and now - sent_at >= BEAT and self._snapshot is not None:
+                message = beat(self._snapshot, self._version, self._clock())
+            if message is not None:
+                sent_at = now
+                self._broadcast(message)
+            due = max(due, started - PAUSE) + PAUSE  # catch up after a late start
+            due = max(due, now + PAUSE_FACTOR * (now - started))
+            await asyncio.sleep(due - now)
+
+    def stop(self) -> None:
+        """End all streams."""
+        self._stopped = True
+        self._has_viewers.set()
+        for viewer in self._viewers:
+            viewer.end()
+
+    @property
+    def full(self) -> bool:
+        return len(self._viewers) >= VIEWERS
+
+    @contextlib.contextmanager
+    def viewer(self) -> Iterator[Viewer]:
+        """Open a stream for the duration of a browser's connection."""
+        viewer = Viewer()
+        self._viewers.add(viewer)
+        self._has_viewers.set()
+        try:
+            yield viewer
+        finally:
+            self._viewers.discard(viewer)
+            if not self._viewers and not self._stopped:
+                self._has_viewers.clear()
+
+    async def snapshot(self) -> Snapshot:
+        """Read the folder and return the current snapshot."""
+        if (message := await self._read()) is not None:
+            self._broadcast(message)
+        assert self._snapshot is not None
+        return self._snapshot
+
+    async def greeting(self) -> bytes:
+        """Return the first message of a stream: the current version."""
+        return beat(await self.snapshot(), self._version, self._clock())
+
+    async def figures(self) -> bytes:
+        """Return all current figures as JSON; concurrent requests share the same bytes."""
+        snapshot = await self.snapshot()
+        async with self._read_lock:
+            if self._encoded is None or self._encoded[0] != self._version:
+                version, snapshot = self._version, self._snapshot or snapshot
+                encoded = await asyncio.to_thread(figures, snapshot, version, self._clock())
+                self._encoded = version, encoded
+            return self._encoded[1]
+
+    async def _read(self) -> bytes | None:
+        """Read once; return the message to send, None where nothing changed."""
+        async with self._read_lock:
+            before, version = self._snapshot, self._version + 1
+            snapshot, message = await asyncio.to_thread(self._update, before, version)
+            if message is not None:
+                self._snapshot, self._version = snapshot, version
+            return message
+
+    def _update(self, before: Snapshot | None, version: int) -> tuple[Snapshot, bytes | None]:
+        snapshot = self._source.look()
+        if before is not None and snapshot.same(before):
+            return before, None
+        return snapshot, event(snapshot, before, version, self._clock())
+
+    def _broadcast(self, message: bytes) -> None:
+        instead = (
+            beat(self._snapshot, self._version, self._clock(), reload=True) if self._snapshot else message
+        )
+        for viewer in self._viewers:
+            viewer.put(message, instead)

@@ -1,0 +1,150 @@
+"""The dashboard's application: its pages, files and events."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from peerbayes import report
+from peerbayes.report import style
+from peerbayes.report.dashboard.access import Guard, text_response
+from peerbayes.report.dashboard.feed import Feed, model, peer
+
+# --- the static files of a page, kept in memory under fixed names: no other file can be requested
+
+TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+YEAR = 365 * 24 * 3600
+
+
+@dataclass(frozen=True, eq=False)
+class File:
+    """One static file."""
+
+    content: bytes
+    media: str
+
+    @classmethod
+    def read(cls, path: Path) -> File:
+        return cls(path.read_bytes(), TYPES[path.suffix])
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()[:16]
+
+    @cached_property
+    def small(self) -> bytes:
+        """The compressed content: plotly.js has five megabytes."""
+        return gzip.compress(self.content, 6, mtime=0)
+
+    def answer(self, request: Request) -> Response:
+        """Return the response; a browser that requests this version by its digest may cache it."""
+        forever = request.query_params.get("v") == self.digest
+        headers = {
+            "ETag": f'"{self.digest}"',
+            "Cache-Control": f"private, max-age={YEAR}, immutable" if forever else "no-cache",
+            "Vary": "Accept-Encoding",
+        }
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(self.content, headers=headers, media_type=self.media)
+        return Response(self.small, headers={**headers, "Content-Encoding": "gzip"}, media_type=self.media)
+
+
+def page(template: str, files: Mapping[str, File], sheets: Sequence[str] = ()) -> str:
+    """Return the page with its files named by digest, so that they can be cached, and with empty style sheets."""
+    for name, file in files.items():
+        template = template.replace(f'"static/{name}"', f'"static/{name}?v={file.digest}"')
+    return template.replace(
+        "</head>", "".join(f'<style id="{name}"></style>\n' for name in sheets) + "</head>"
+    )
+
+
+# --- the routes of the dashboard: its page, static files, figures, one peer's curve, and the stream of updates
+
+HERE, REPORT = Path(__file__).parent / "static", Path(report.__file__).parent / "static"
+
+JSON, EVENTS = "application/json", "text/event-stream"
+
+
+def application(feed: Feed, token: str | None, port: int, secure: bool = False) -> ASGIApp:
+    """Return the dashboard's application behind its guard."""
+    files = static_files()
+    sheets = style.style_ids(files["plotly.min.js"].content.decode())
+    html = page((HERE / "dashboard.html").read_text(encoding="utf-8"), files, sheets)
+
+    def home(request: Request) -> Response:
+        return HTMLResponse(html)
+
+    async def static(request: Request) -> Response:
+        file = files.get(request.path_params["name"])
+        if file is None:
+            raise HTTPException(404, "There is no such file.")
+        return await asyncio.to_thread(file.answer, request)
+
+    async def figures(request: Request) -> Response:
+        return Response(await feed.figures(), media_type=JSON)
+
+    async def model_figures(request: Request) -> Response:
+        snapshot = await feed.snapshot()
+        return Response(await asyncio.to_thread(model, snapshot), media_type=JSON)
+
+    async def one_peer(request: Request) -> Response:
+        snapshot, number = await feed.snapshot(), request.path_params["number"]
+        if snapshot.view is None or not 0 <= number < snapshot.view.nodes:
+            peers = "no peer yet" if snapshot.view is None else f"0 to {snapshot.view.nodes - 1}"
+            raise HTTPException(404, f"There is no peer {number}; expected {peers}.")
+        return Response(await asyncio.to_thread(peer, snapshot, number), media_type=JSON)
+
+    async def events(request: Request) -> Response:
+        if feed.full:
+            raise HTTPException(503, "Too many viewers are connected; close another page first.")
+        if request.method == "HEAD":
+            return Response(media_type=EVENTS)
+        return StreamingResponse(stream(feed), media_type=EVENTS)
+
+    router = Starlette(
+        routes=[
+            Route("/", home),
+            Route("/static/{name}", static),
+            Route("/figures", figures),
+            Route("/model", model_figures),
+            Route("/peers/{number:int}", one_peer),
+            Route("/events", events),
+        ],
+        exception_handlers={HTTPException: error_response, Exception: error_response},
+    )
+    return Guard(router, token, port, secure)
+
+
+async def stream(feed: Feed) -> AsyncIterator[bytes]:
+    """Yield updates from now on, as server-sent events."""
+    with feed.viewer() as viewer:
+        yield await feed.greeting()
+        while (message := await viewer.next()) is not None:
+            yield message
+
+
+def static_files() -> dict[str, File]:
+    """Return the dashboard's files, the report's, and plotly.js from plotly's package, by name."""
+    ours = (HERE / "dashboard.js", HERE / "dashboard.css", REPORT / "figures.js", REPORT / "page.css")
+    return {path.name: File.read(path) for path in (*ours, style.path())}
+
+
+def error_response(request: Request, error: Exception) -> Response:
+    """Return an error as a line of text."""
+    if isinstance(error, HTTPException):
+        return text_response(error.status_code, error.detail)
+    return text_response(500, "This request failed; see the output of the dashboard's process.")

@@ -1,0 +1,220 @@
+"""Figures of one real peer: its error, its disagreement with its neighbours, the bytes it sent, and its network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from peerbayes.report.network_figure import positions
+from peerbayes.report.style import Spec, axis, colour, faint, figure, gapped, label, layout, packed, size
+from peerbayes.simulation.view import View
+
+# Curves in the figure of errors: metric, title, role of the colour, dash.
+ERRORS = (
+    ("test_error", "on held-out rows", "peers", "solid"),
+    ("train_error", "on training rows", "ml", "dot"),
+)
+
+# By state of a member: title, role of the colour, symbol, size. States differ in shape as well as in colour.
+MARKS = {
+    "up": ("neighbour, up", "rc", "circle", 13),
+    "down": ("neighbour, down", "chosen", "x", 13),
+    "never heard": ("neighbour, no message yet", "muted", "circle-open", 13),
+    "not known": ("neighbour, state unknown", "muted", "circle-open-dot", 13),
+    "left": ("neighbour, left", "muted", "x-thin-open", 12),
+    "revoked": ("neighbour, revoked", "muted", "square-x-open", 12),
+    "member": ("other member", "muted", "circle", 7),
+    "me": ("this peer", "peers", "star", 18),
+}
+SECTIONS = {"Training": ("error", "network", "disagreement", "bytes")}
+
+# By figure: its title and its caption.
+CAPTIONS = {
+    "error": (
+        "Error by round",
+        "Error on this peer's rows: on its training rows, and on its held-out rows (hold_out in peer.toml), which it "
+        "never learns from.",
+    ),
+    "network": (
+        "Network",
+        "The members and their links according to the roster. This peer exchanges messages with its neighbours only; "
+        "of the others it knows only the names.",
+    ),
+    "disagreement": (
+        "Disagreement between peers",
+        "Distance between the neighbours' messages and this peer's own, on a logarithmic scale.",
+    ),
+    "bytes": ("Bytes sent", "All bytes sent from this machine up to a round, according to the audit log."),
+}
+NAMED = 60  # members up to which their names are shown
+
+
+def figures(view: View, facts: dict[str, Any]) -> dict[str, Spec]:
+    """Return all figures of the peer by name."""
+    return {name: make(view) for name, make in CURVES.items()} | {"network": network(view, facts)}
+
+
+def patch(view: View, since: int) -> Spec:
+    """Return what the rounds after `since` add, in the form of `report.figures.patch`."""
+    begin = int(np.searchsorted(view.rounds, since, side="right"))
+    result: Spec = {"since": since, "round": _last(view), "turn": view.turn, "figures": {}}
+    if begin < len(view.rounds):
+        for name, make in CURVES.items():
+            spec = make(view)
+            traces = {
+                index: {"x": packed(view.rounds[begin:]), "y": packed(_curve(view, trace)[begin:])}
+                for index, trace in enumerate(spec["data"])
+            }
+            result["figures"][name] = {"traces": traces, "summary": spec["layout"]["meta"]["summary"]}
+    return result
+
+
+def error(view: View) -> Spec:
+    """Return the figure of the error by round, on held-out and on training rows."""
+    errors = [
+        f"{name} {figure(float(view.curves[metric][-1, 0]))}"
+        for metric, name, _, _ in ERRORS
+        if len(view.rounds) and np.isfinite(view.curves[metric][-1, 0])
+    ]
+    data = [
+        {
+            **_line(view, metric, ".4f"),
+            "name": name,
+            "line": {"color": colour(role), "width": 2.5, "dash": dash},
+        }
+        for metric, name, role, dash in ERRORS
+    ]
+    summary = (
+        f"Error after round {_last(view)}: {', '.join(errors)}."
+        if errors
+        else "No round has been evaluated yet."
+    )
+    return {
+        "data": data,
+        "layout": layout(
+            summary, 340, showlegend=True, xaxis=_rounds(), yaxis=axis("error", rangemode="tozero")
+        ),
+    }
+
+
+def disagreement(view: View) -> Spec:
+    """Return the figure of the disagreement with the neighbours by round."""
+    values = view.curves["disagreement"][:, 0]
+    value = (
+        f"{values[-1]:.2g} after round {_last(view)}"
+        if len(values) and np.isfinite(values[-1])
+        else "not known yet"
+    )
+    return {
+        "data": [_line(view, "disagreement", ".3g")],
+        "layout": layout(
+            f"Disagreement with the neighbours: {value}.",
+            300,
+            xaxis=_rounds(),
+            yaxis=axis("disagreement", type="log", exponentformat="power"),
+        ),
+    }
+
+
+def sent(view: View) -> Spec:
+    """Return the figure of the bytes sent up to each round, according to the audit log."""
+    values = view.curves["bytes"][:, 0]
+    volume = f"{size(float(values[-1]))} up to round {_last(view)}" if len(values) else "nothing yet"
+    return {
+        "data": [_line(view, "bytes", ".3s")],
+        "layout": layout(
+            f"Bytes sent to all neighbours: {volume}.",
+            300,
+            xaxis=_rounds(),
+            yaxis=axis("sent to all neighbours", rangemode="tozero", tickformat="~s", ticksuffix="B"),
+        ),
+    }
+
+
+CURVES: dict[str, Callable[[View], Spec]] = {"error": error, "disagreement": disagreement, "bytes": sent}
+
+
+def network(view: View, facts: dict[str, Any]) -> Spec:
+    """Return the figure of the members and links of the roster, marked by the neighbours' states."""
+    names = view.names or ()
+    at = positions(view.nodes, view.links)
+    states = {neighbour["name"]: neighbour["state"] for neighbour in facts["neighbours"]} | {
+        facts["name"]: "me"
+    }
+    groups: dict[str, list[int]] = {state: [] for state in MARKS}
+    for index, name in enumerate(names):
+        groups[states.get(name, "member")].append(index)
+    links: Spec = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": packed(gapped(at[view.links, 0])),
+        "y": packed(gapped(at[view.links, 1])),
+        "line": {"color": faint("muted", 0.38), "width": 1.2},
+        "hoverinfo": "skip",
+        "showlegend": False,
+        "meta": {"role": "links"},
+    }
+    counts = ", ".join(f"{len(indices)} × {MARKS[state][0]}" for state, indices in groups.items() if indices)
+    hidden = {"visible": False, "constrain": "domain"}
+    return {
+        "data": [links, *(_members(state, at[indices], [names[i] for i in indices], view.nodes)
+                          for state, indices in groups.items() if indices)],
+        "layout": layout(
+            f"{view.nodes:,} members and {len(view.links):,} links: {counts}.",
+            380,
+            margin={"l": 24, "r": 24, "t": 12, "b": 12},
+            showlegend=True,
+            xaxis=hidden,
+            yaxis={**hidden, "scaleanchor": "x"},
+        ),
+    }  # fmt: skip
+
+
+def _members(state: str, at: np.ndarray, names: list[str], nodes: int) -> Spec:
+    title, role, symbol, marker_size = MARKS[state]
+    return {
+        "type": "scatter",
+        "mode": "markers+text" if nodes <= NAMED else "markers",
+        "name": title,
+        "x": packed(at[:, 0]),
+        "y": packed(at[:, 1]),
+        "text": [label(name) for name in names],
+        "textposition": "bottom center",
+        "textfont": {"color": colour("ink")},
+        "cliponaxis": False,
+        "marker": {
+            "color": colour(role),
+            "symbol": symbol,
+            "size": marker_size,
+            "line": {"width": 2, "color": colour(role)},
+        },
+        "hovertemplate": f"%{{text}}<br>{title}<extra></extra>",
+        "meta": {"role": state},
+    }
+
+
+def _line(view: View, metric: str, number_format: str) -> Spec:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": packed(view.rounds),
+        "y": packed(view.curves[metric][:, 0]),
+        "line": {"color": colour("peers"), "width": 2.5},
+        "marker": {"size": 3},
+        "hovertemplate": f"round %{{x}}: %{{y:{number_format}}}<extra></extra>",
+        "meta": {"role": metric, "grows": "append"},
+    }
+
+
+def _curve(view: View, trace: Spec) -> np.ndarray:
+    return view.curves[trace["meta"]["role"]][:, 0]
+
+
+def _rounds() -> Spec:
+    return axis("round", rangemode="tozero")
+
+
+def _last(view: View) -> int:
+    return int(view.rounds[-1]) if len(view.rounds) else 0

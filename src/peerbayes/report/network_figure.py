@@ -1,0 +1,397 @@
+"""The network of a run: where its nodes are drawn, and the figure."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
+from scipy.spatial import cKDTree
+
+from peerbayes.report.curves import ERROR_NAMES, REFERENCE_LABELS, REFERENCE_TITLES, references
+from peerbayes.report.style import (
+    TRANSPARENT,
+    Spec,
+    axis,
+    colour,
+    faint,
+    figure,
+    gapped,
+    label,
+    layout,
+    packed,
+    scale,
+)
+from peerbayes.simulation.view import View
+
+# --- positions of peers in a drawing: close to the peers they are linked with. Equal networks get equal positions
+# Distances in the drawing follow distances in links d_ij (stress majorisation): every peer i moves to the weighted
+# mean of the positions that the others prefer for it,
+#
+#     x_i ← Σ_j w_ij (x_j + d_ij (x_i − x_j)/|x_i − x_j|) / Σ_j w_ij,     w_ij = 1/d_ij²
+#
+# with j over all peers of a small network, and over its links and some pivots of a large one.
+
+TERMS = 1 << 19  # peers times pivots
+FEWEST_PIVOTS = 40
+STEPS = 40
+MOST_SPREADING = 0.75
+SEPARATION_STEPS, LEAST_DISTANCE = 12, 0.35  # steps that separate peers closer than this, in links
+ASPECT, MOST_STRETCH = (
+    0.72,
+    1.7,
+)  # least height relative to the width, and the most that a drawing is stretched for it
+GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
+
+
+def positions(nodes: int, links: np.ndarray) -> np.ndarray:
+    """Return coordinates within about ±1, the longest extent horizontal: [E, 2] pairs of peers -> [N, 2]."""
+    pairs = np.ascontiguousarray(links, dtype=np.int64).reshape(-1, 2)
+    return _cached_positions(nodes, pairs.tobytes()).copy()
+
+
+@lru_cache(maxsize=8)  # a dashboard draws the same network for every viewer
+def _cached_positions(nodes: int, content: bytes) -> np.ndarray:
+    pairs = np.frombuffer(content, dtype=np.int64).reshape(-1, 2)
+    ones = np.ones(len(pairs))
+    graph = sparse.csr_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(nodes, nodes))
+    graph = (graph + graph.T).tocsr()
+    count, components = csgraph.connected_components(graph, directed=False)
+    if count == 1:
+        return _fitted(_connected(graph))
+    order = np.argsort(components, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(components, minlength=count))[:-1])
+    return _fitted(
+        _packed(nodes, [(component, _connected(graph[component][:, component])) for component in members])
+    )
+
+
+def _connected(graph: sparse.csr_array) -> np.ndarray:
+    """Return the coordinates of a connected network, in units of one link."""
+    nodes = graph.shape[0]
+    if nodes == 1:
+        return np.zeros((1, 2))
+    distances = _distances(graph, min(nodes, max(FEWEST_PIVOTS, TERMS // nodes)))
+    points = _start(distances)
+    return _separated(_spread_out(_upright(_settled(points, graph, distances))))
+
+
+def _distances(graph: sparse.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return pivots far from each other, and the distances in links from them to all peers: [k], [k, N]."""
+    nodes = graph.shape[0]
+    if count == nodes:
+        return np.arange(nodes), csgraph.shortest_path(graph, unweighted=True, directed=False)
+    pivots, rows = [0], []
+    nearest = np.full(nodes, np.inf)
+    for _ in range(count):
+        rows.append(csgraph.dijkstra(graph, indices=pivots[-1:], unweighted=True, directed=False)[0])
+        nearest = np.minimum(nearest, rows[-1])
+        pivots.append(int(nearest.argmax()))
+    return np.array(pivots[:-1]), np.stack(rows)
+
+
+def _start(distances: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Return a start by pivot MDS: two principal directions of squared distances to the pivots, plus a spiral."""
+    squared = distances[1].T ** 2  # [N, k]
+    centred = squared - squared.mean(axis=0) - squared.mean(axis=1, keepdims=True) + squared.mean()
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    points = centred @ vectors[:, :-3:-1]
+    points *= np.sqrt((distances[1] ** 2).mean() / max((points**2).sum(axis=1).mean() * 2.0, 1e-12))
+    indices = np.arange(len(points))
+    spiral = np.sqrt((indices + 0.5) / len(points))[:, None] * np.stack(
+        [np.cos(indices * GOLDEN), np.sin(indices * GOLDEN)], 1
+    )
+    return points + 0.3 * spiral * (
+        1.0 if np.ptp(points) > 1e-6 else 10.0
+    )  # peers with equal distances, as in complete networks, need distinct starts
+
+
+def _settled(
+    points: np.ndarray, graph: sparse.csr_array, pivot_distances: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Return the points after stress majorisation, all peers at once."""
+    pivots, distances = pivot_distances
+    nodes = len(points)
+    with np.errstate(divide="ignore"):
+        weights = np.where(distances > 0, distances**-2.0, 0.0)  # [k, N]
+    weights *= nodes / len(pivots) if len(pivots) < nodes else 1.0
+    coordinates = graph.tocoo()
+    link_ends = None if len(pivots) == nodes else (coordinates.row, coordinates.col)
+    total = weights.sum(axis=0)
+    if link_ends is not None:
+        total = total + np.bincount(link_ends[0], minlength=nodes)
+    for _ in range(STEPS):
+        pivot_points = points[pivots]
+        moved = np.empty_like(points)
+        offsets = [pivot_points[:, None, k] - points[None, :, k] for k in (0, 1)]  # [k, N]
+        pull = weights * (1.0 - distances / np.maximum(np.hypot(*offsets), 1e-9))
+        for k in (0, 1):
+            moved[:, k] = np.einsum("kn,kn->n", pull, offsets[k])
+        if link_ends is not None:
+            link_offsets = points[link_ends[1]] - points[link_ends[0]]
+            length = np.maximum(np.hypot(*link_offsets.T), 1e-9)
+            pulls = link_offsets * (1.0 - 1.0 / length)[:, None]
+            moved += np.stack(
+                [np.bincount(link_ends[0], pulls[:, axis], minlength=nodes) for axis in (0, 1)], 1
+            )
+        points = points + moved / total[:, None]
+    return points
+
+
+def _spread_out(points: np.ndarray) -> np.ndarray:
+    """Spread out a crowded centre: distances from the centre move towards those of an evenly filled disc."""
+    away = np.hypot(*points.T)
+    farthest = float(away.max())
+    crowded = float(np.clip(1.0 - 2.0 * np.median(away) / farthest, 0.0, MOST_SPREADING))
+    even = farthest * np.sqrt((away.argsort(kind="stable").argsort(kind="stable") + 0.5) / len(points))
+    return points * (1.0 - crowded + crowded * even / np.maximum(away, 1e-9))[:, None]
+
+
+def _separated(points: np.ndarray) -> np.ndarray:
+    """Move peers apart that would be drawn on top of each other."""
+    for _ in range(SEPARATION_STEPS):
+        pairs = cKDTree(points).query_pairs(LEAST_DISTANCE, output_type="ndarray")
+        if not len(pairs):
+            break
+        first, second = pairs.T
+        offsets = points[first] - points[second]
+        length = np.maximum(np.hypot(*offsets.T), 1e-6)
+        push = offsets / length[:, None] * ((LEAST_DISTANCE - length) / 2.0)[:, None]
+        close_neighbours = np.maximum(np.bincount(pairs.ravel(), minlength=len(points)), 2)[:, None] / 2.0
+        move = [
+            np.bincount(first, push[:, axis], minlength=len(points))
+            - np.bincount(second, push[:, axis], minlength=len(points))
+            for axis in (0, 1)
+        ]
+        points = points + np.stack(move, 1) / close_neighbours
+    return points
+
+
+def _upright(points: np.ndarray) -> np.ndarray:
+    """Rotate so that the longest extent is horizontal: screens are wide."""
+    points = points - points.mean(axis=0)
+    _, vectors = np.linalg.eigh(points.T @ points)
+    turned = points @ vectors[:, ::-1]
+    return turned * np.where(turned[np.abs(turned).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
+
+
+def _packed(nodes: int, pieces: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Place the components of a network side by side, in rows, the largest first."""
+    points = np.zeros((nodes, 2))
+    pieces = sorted(pieces, key=lambda piece: -len(piece[0]))
+    sizes = [np.ptp(piece_points, axis=0) + 2.0 for _, piece_points in pieces]
+    width = max(1.5 * math.sqrt(sum(float(size.prod()) for size in sizes)), float(sizes[0][0]))
+    across = down = row = 0.0
+    for (members, piece_points), size in zip(pieces, sizes, strict=True):
+        if across and across + size[0] > width:
+            across, down, row = 0.0, down - row, 0.0
+        points[members] = piece_points - piece_points.min(axis=0) + [across + 1.0, down - size[1] + 1.0]
+        across, row = across + float(size[0]), max(row, float(size[1]))
+    return points
+
+
+def _fitted(points: np.ndarray) -> np.ndarray:
+    """Centre the points and scale their largest extent to [−1, 1]; a flat drawing is stretched vertically."""
+    across, down = np.ptp(points, axis=0)
+    if 0 < down < ASPECT * across:
+        points = points * [1.0, min(MOST_STRETCH, ASPECT * across / down)]
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2.0
+    return (points - middle) / max(float(np.ptp(points, axis=0).max()) / 2.0, 1e-9)
+
+
+# --- figures of the peers' current state: the network, and the distribution of their errors
+
+LINKS = 20_000  # most links drawn; of more, a sample
+LARGEST, SMALLEST = 16.0, 5.0  # diameters of markers in pixels
+CROWDED = 400  # peers above which markers shrink
+NARROWEST = 0.01  # least range of errors that the colours span: smaller differences are noise
+BARS = 40
+MARKED = ("rc", "ml")  # references in the histogram; peers alone would be far away
+SHAPE = 0.8  # most height of the network relative to its width
+
+
+def network(view: View) -> Spec:
+    """Return the figure of peers and links; colours show errors, sizes show numbers of rows."""
+    points = positions(view.nodes, view.links)
+    ends = view.links
+    if len(ends) > LINKS:
+        ends = ends[np.linspace(0, len(ends) - 1, LINKS).astype(np.int64)]
+    crowding = min(1.0, math.sqrt(CROWDED / max(view.nodes, 1)))
+    largest, smallest = max(3.5, LARGEST * crowding), max(2.5, SMALLEST * crowding)
+    links = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": packed(gapped(points[ends, 0])),
+        "y": packed(gapped(points[ends, 1])),
+        "line": {
+            "color": faint("muted", 0.38),
+            "width": 0.8 if view.nodes > CROWDED else 1.2,
+            "simplify": False,
+        },
+        "hoverinfo": "skip",
+        "meta": {"role": "links"},
+    }
+    peers: Spec = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": packed(points[:, 0]),
+        "y": packed(points[:, 1]),
+        "customdata": packed(np.arange(view.nodes), "i4"),
+        "marker": {
+            "size": packed(view.sizes, "i4"),
+            "sizemode": "area",
+            "sizeref": max(float(view.sizes.max(initial=1)), 1.0) / largest**2,
+            "sizemin": smallest / 2.0,
+            "line": {"width": 0},
+            "opacity": 1,
+            "colorscale": scale("low", "middle", "high"),
+            "showscale": True,
+            "colorbar": {
+                "title": {"text": ERROR_NAMES[view.error], "side": "right"},
+                "thickness": 10,
+                "len": 0.8,
+                "outlinewidth": 0,
+                "tickformat": ".3~f",
+                "nticks": 5,
+            },
+            **{key.removeprefix("marker."): value for key, value in _colours(view).items()},
+        },
+        "hovertemplate": _hover(view),
+        "meta": {"role": "peers", "grows": "set"},
+    }
+    if view.names is not None:
+        peers["text"] = [label(name) for name in view.names]
+    chosen = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [],
+        "y": [],
+        "marker": {
+            "size": max(16.0, largest + 8.0),
+            "color": TRANSPARENT,
+            "line": {"color": colour("chosen"), "width": 3},
+        },
+        "hoverinfo": "skip",
+        "meta": {"role": "chosen"},
+    }
+    hidden = {"visible": False, "constrain": "domain"}
+    return {
+        "data": [links, peers, chosen],
+        "layout": layout(
+            _network_summary(view),
+            600,
+            margin={"l": 4, "r": 4, "t": 8, "b": 8},
+            xaxis=hidden,
+            yaxis={**hidden, "scaleanchor": "x"},
+            meta={"summary": _network_summary(view), "shape": SHAPE},
+        ),
+    }
+
+
+def spread(view: View) -> Spec:
+    """Return the histogram of the peers' current errors."""
+    reference_errors = references(view)
+    reference_lines = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [value, value],
+            "y": [0, 1],
+            "yaxis": "y2",
+            "name": f"{REFERENCE_LABELS[reference]} {figure(value)}",
+            "line": {"color": colour(reference), "width": 1.5, "dash": "dash"},
+            "hovertemplate": f"{REFERENCE_TITLES[reference]}: {value:.4f}<extra></extra>",
+            "meta": {"role": reference},
+        }
+        for reference, value in reference_errors.items()
+        if reference in MARKED
+    ]
+    bars = {
+        "type": "bar",
+        "name": "peers",
+        "marker": {"color": colour("peers"), "opacity": 0.8, "line": {"width": 0}},
+        "hovertemplate": "%{y:,} peers around %{x:.4f}<extra></extra>",
+        "showlegend": False,
+        "meta": {"role": "bars", "grows": "set"},
+        **_bars(view),
+    }
+    return {
+        "data": [bars, *reference_lines],
+        "layout": layout(
+            _spread_summary(view),
+            380,
+            showlegend=bool(reference_lines),
+            bargap=0.04,
+            xaxis=axis(ERROR_NAMES[view.error]),
+            yaxis=axis("peers", rangemode="tozero"),
+            yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
+        ),
+    }
+
+
+def updated(view: View, name: str) -> Spec:
+    """Return the patch that a new round makes to a figure: by trace, the attributes to set."""
+    if name == "spread":
+        axis = {"xaxis.title.text": ERROR_NAMES[view.error]}
+        return {"traces": {"0": _bars(view)}, "layout": axis, "summary": _spread_summary(view)}
+    texts = {"marker.colorbar.title.text": ERROR_NAMES[view.error], "hovertemplate": _hover(view)}
+    return {"traces": {"1": {**_colours(view), **texts}}, "summary": _network_summary(view)}
+
+
+def _hover(view: View) -> str:
+    name = "peer %{customdata}" if view.names is None else "%{text}"
+    error = f"<br>{ERROR_NAMES[view.error]} %{{marker.color:.4f}}" if len(view.rounds) else ""
+    return f"{name}<br>%{{marker.size:,}} rows{error}<extra></extra>"
+
+
+def _errors(view: View) -> np.ndarray:
+    """Return the current errors: [N]; empty before the first evaluation."""
+    return view.last[view.error] if len(view.rounds) else np.zeros(0)
+
+
+def _colours(view: View) -> Spec:
+    """Return errors as colours, over their current range."""
+    errors = _errors(view)
+    finite = errors[np.isfinite(errors)]
+    if not finite.size:
+        return {"marker.color": colour("muted"), "marker.cmin": 0.0, "marker.cmax": 1.0}
+    low, high = float(finite.min()), float(finite.max())
+    wider = max(0.0, NARROWEST - (high - low)) / 2.0
+    return {"marker.color": packed(errors), "marker.cmin": low - wider, "marker.cmax": high + wider}
+
+
+def _bars(view: View) -> Spec:
+    """Return counts of errors in bins: plotly's own histogram would need every error."""
+    errors = _errors(view)
+    errors = errors[np.isfinite(errors)]
+    if not errors.size:
+        return {"x": packed([]), "y": packed([], "i4")}
+    low, high = float(errors.min()), float(errors.max())
+    wider = max(0.0, NARROWEST - (high - low)) / 2.0
+    count = int(np.clip(2.0 * math.sqrt(errors.size), 8, BARS))
+    counts, edges = np.histogram(errors, bins=count, range=(low - wider, high + wider))
+    return {"x": packed((edges[1:] + edges[:-1]) / 2.0), "y": packed(counts, "i4")}
+
+
+def _network_summary(view: View) -> str:
+    errors = _errors(view)
+    finite = errors[np.isfinite(errors)]
+    sentence = f"{view.nodes:,} peers and {len(view.links):,} links"
+    if len(view.links) > LINKS:
+        sentence += f", {LINKS:,} of them drawn"
+    if not finite.size:
+        return f"{sentence}."
+    return f"{sentence}; {ERROR_NAMES[view.error]} from {figure(finite.min())} to {figure(finite.max())}."
+
+
+def _spread_summary(view: View) -> str:
+    errors = _errors(view)
+    errors = errors[np.isfinite(errors)]
+    if not errors.size:
+        return "Distribution of the peers' errors: no round has been evaluated yet."
+    return (
+        f"The {ERROR_NAMES[view.error]} of {errors.size:,} peers after round {view.rounds[-1]}: from "
+        f"{figure(errors.min())} to {figure(errors.max())}, median {figure(float(np.median(errors)))}."
+    )

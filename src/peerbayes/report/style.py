@@ -1,0 +1,208 @@
+"""The look of all figures: arrays for plotly, labels, colours, and plotly.js itself."""
+
+from __future__ import annotations
+
+import base64
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes.data.files import printable
+from peerbayes.errors import PlotlyMissing
+
+# --- arrays in plotly's binary form: little-endian bytes in base64, a third of the size of decimal digits
+
+Spec = dict[str, Any]  # a figure, or an element of one, as a plain plotly dictionary
+
+# NumPy dtypes by plotly's names.
+DTYPES = {"f4": "<f4", "i4": "<i4", "u1": "u1"}
+
+
+def packed(values: Any, dtype: str = "f4") -> Spec:
+    """Return an array of one or two axes as {"dtype", "bdata"}, with its "shape" where it has two."""
+    array = np.ascontiguousarray(values, dtype=DTYPES[dtype])
+    spec = {"dtype": dtype, "bdata": base64.b64encode(array.tobytes()).decode("ascii")}
+    return spec if array.ndim == 1 else {**spec, "shape": ", ".join(map(str, array.shape))}
+
+
+def unpacked(spec: Spec) -> np.ndarray:
+    """Return the array that `packed` encoded."""
+    flat = np.frombuffer(base64.b64decode(spec["bdata"]), dtype=DTYPES[spec["dtype"]])
+    return flat.reshape([int(size) for size in spec["shape"].split(",")]) if "shape" in spec else flat
+
+
+def gapped(rows: np.ndarray) -> np.ndarray:
+    """Return curves [P, T] concatenated with a NaN after each: [P·(T + 1)], so that one trace draws them all."""
+    return np.concatenate([rows, np.full((len(rows), 1), np.nan)], axis=1).ravel()
+
+
+def number(value: float) -> float | None:
+    """Return the value as a JSON number; None where it is not finite."""
+    return float(value) if np.isfinite(value) else None
+
+
+# --- names from data as literal text: in labels plotly interprets a few HTML tags, entities and %{…} templates
+
+LONGEST = 28  # characters of a label; longer ones are cut off
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def label(value: Any, longest: int = LONGEST) -> str:
+    """Return any value as one line of text, with tags, entities and templates escaped."""
+    text = shown(value, longest)
+    for mark, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("%{", "%&#123;"), ("$", "&#36;")):
+        text = text.replace(mark, entity)
+    return text
+
+
+def shown(value: Any, longest: int = LONGEST) -> str:
+    """Return any value as one line of printable characters, not yet escaped."""
+    text = " ".join(str(value).split())
+    text = printable(text, "\N{REPLACEMENT CHARACTER}")
+    return (text if len(text) <= longest else f"{text[: longest - 1]}…") or "(empty)"
+
+
+def distinct(labels: list[str]) -> list[str]:
+    """Return the labels with a number appended to repeated ones: plotly treats equal names as one."""
+    counts: dict[str, int] = {}
+    distinct_labels = []
+    for text in labels:
+        counts[text] = counts.get(text, 0) + 1
+        distinct_labels.append(text if counts[text] == 1 else f"{text} ({counts[text]})")
+    return distinct_labels
+
+
+def figure(value: float) -> str:
+    """Return a number with about three digits."""
+    return f"{value:.3f}" if abs(value) < 1 else f"{value:,.4g}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its unit."""
+    power = 0
+    while count >= 1000 and power < len(UNITS) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:.3g} {UNITS[power]}"
+
+
+# --- colours and common layout of all figures. A dark page replaces these colours with its own
+
+# Colours by role. `static/page.css` has the same colours, and those of a dark page.
+LIGHT = {
+    "ink": "#1c2230",
+    "muted": "#58616f",
+    "grid": "#e4e7ec",
+    "paper": "#ffffff",
+    "peers": "#2563a8",
+    "rc": "#0f7b5f",
+    "ml": "#b45309",
+    "local": "#7b4fa3",
+    "chosen": "#d1225b",
+    "class-1": "#c2541c",
+    "class-2": "#0e7c66",
+    "class-3": "#b02a74",
+    "class-4": "#7446a8",
+    "class-5": "#7a6400",
+    "class-6": "#0a84ad",
+    "class-7": "#5f6570",
+    "class-8": "#8a4b2a",
+    "class-9": "#5b8c00",
+    "low": "#2f6fb1",
+    "middle": "#9a5aa8",
+    "high": "#e8763a",
+    "none": "#fdfdfe",
+    "some": "#9dc0e5",
+    "much": "#174a85",
+}
+
+CLASSES = ("peers", *(f"class-{number}" for number in range(1, 10)))
+
+TRANSPARENT = "rgba(0,0,0,0)"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+
+def colour(role: str) -> str:
+    return LIGHT[role]
+
+
+def class_colour(index: int) -> str:
+    """Return the colour of a class or run: ten colours, repeated."""
+    return LIGHT[CLASSES[index % len(CLASSES)]]
+
+
+def faint(role: str, alpha: float = 0.16) -> str:
+    """Return the colour of a role, mostly transparent."""
+    red, green, blue = (int(LIGHT[role][start : start + 2], 16) for start in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha:g})"
+
+
+def scale(*roles: str) -> list[list[object]]:
+    """Return an even colour scale over roles."""
+    return [[index / (len(roles) - 1), LIGHT[role]] for index, role in enumerate(roles)]
+
+
+def axis(title: str = "", **settings: object) -> Spec:
+    """Return an axis with a light grid; its title must not be an unescaped name from data."""
+    return {
+        "title": {"text": title, "standoff": 8},
+        "gridcolor": LIGHT["grid"],
+        "linecolor": LIGHT["grid"],
+        "zerolinecolor": LIGHT["grid"],
+        "zeroline": False,
+        "automargin": True,
+        **settings,
+    }
+
+
+def layout(summary: str, height: int = 340, **settings: object) -> Spec:
+    """Return the common layout; `summary` describes the figure in a sentence, for screen readers."""
+    return {
+        "height": height,
+        "autosize": True,
+        "margin": {"l": 48, "r": 16, "t": 12, "b": 40},
+        "font": {"family": FONT, "size": 12, "color": LIGHT["ink"]},
+        "paper_bgcolor": TRANSPARENT,
+        "plot_bgcolor": TRANSPARENT,
+        "hoverlabel": {
+            "bgcolor": LIGHT["paper"],
+            "bordercolor": LIGHT["grid"],
+            "font": {"color": LIGHT["ink"], "family": FONT, "size": 12},
+        },
+        "hovermode": "closest",
+        "showlegend": False,
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": TRANSPARENT},
+        "meta": {"summary": summary},
+        **settings,
+    }
+
+
+# --- plotly.js, as plotly's Python package contains it: nothing is downloaded
+
+
+def path() -> Path:
+    """Return the path of plotly.js."""
+    package = find_spec("plotly")  # not imported: an import takes a second
+    if package is None or package.origin is None:
+        raise PlotlyMissing("plotly is not installed; a report needs it: pip install 'peerbayes[report]'")
+    script = Path(package.origin).parent / "package_data" / "plotly.min.js"
+    if not script.exists():
+        raise PlotlyMissing(
+            f"{script} is missing; install plotly again: pip install --force-reinstall plotly"
+        )
+    return script
+
+
+def script() -> str:
+    """Return the text of plotly.js, safe inside a <script> element."""
+    return path().read_text(encoding="utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def style_ids(text: str) -> list[str]:
+    """Return the ids of the <style> elements that plotly.js adds unless they exist.
+
+    A page that has them, empty, need not allow inline styles: rules added to an allowed sheet pass the policy.
+    """
+    return ["plotly.js-style-global", *re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)]

@@ -1,0 +1,161 @@
+"""The test rows that all peers are evaluated on, and what peers alone and pooled learning reach on them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from sklearn.exceptions import ConvergenceWarning
+
+from peerbayes.data.schema import Schema
+from peerbayes.data.table import Array, Table
+from peerbayes.estimators.classifiers import ESTIMATOR_OF
+from peerbayes.learning import metrics
+from peerbayes.model import layout
+from peerbayes.model.calibration import AGREED_STEPS
+from peerbayes.model.families import BayesNet, Family, Rows
+from peerbayes.simulation import drivers, starts
+from peerbayes.simulation.inputs import plain, rows_at
+from peerbayes.simulation.population import Population
+from peerbayes.simulation.result import Run, record
+from peerbayes.simulation.settings import Asked
+
+# --- evaluation of simulated peers: all on the same rows, and only honest ones count
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The rows that models are evaluated on, and the honest peers."""
+
+    family: Family
+    train: metrics.Sample
+    """Rows of honest peers."""
+    test: metrics.Sample | None
+    attackers: np.ndarray
+    honest: np.ndarray
+
+    @classmethod
+    def of(cls, settings: Asked, peers: Population) -> Evaluation:
+        """Return the evaluation of these peers; training rows are those of honest peers."""
+
+        def sample(rows: Rows, labels: np.ndarray, limit: int | None) -> metrics.Sample:
+            return metrics.sample(
+                peers.family, rows, labels, peers.held.place, limit, peers.nodes, settings.seed
+            )
+
+        rows, from_honest = peers.held.rows, peers.from_honest
+        training_rows = rows if from_honest.all() else Rows(rows.values[from_honest], rows.codes[from_honest])
+        training, testing = settings.judged_rows
+        test_rows = peers.test_rows
+        return cls(
+            peers.family,
+            sample(training_rows, peers.held.labels[from_honest], training),
+            None if test_rows is None else sample(test_rows.rows, test_rows.labels, testing),
+            peers.attackers,
+            peers.honest,
+        )
+
+    @property
+    def test_rows(self) -> tuple[Any, ...]:
+        """Test rows and their labels, if there are any."""
+        return () if self.test is None else (self.test.rows, self.test.labels)
+
+    def record(self, round_index: int, stats: Array, of_weights: bool, sent: np.ndarray) -> np.ndarray:
+        """Return a row for each peer after a round: [N, C, K], bytes sent [N] -> [N, 8]; NaN for attackers."""
+        mean = array_namespace(stats).mean(stats[self.honest, ...], axis=0)
+        figures = metrics.judged(stats, mean, of_weights, self.family, self.train, self.test)
+        figures[:, self.attackers] = np.nan
+        return record(round_index, figures, sent)
+
+    def errors(self, stats: Array) -> np.ndarray:
+        """Return the mean training and test error over honest peers: [N, C, K] -> [2]."""
+        honest_stats = stats[self.honest, ...]
+        mean = array_namespace(honest_stats).mean(honest_stats, axis=0)
+        return metrics.judged(honest_stats, mean, False, self.family, self.train, self.test)[:2].mean(axis=1)
+
+    def outcome(self, stats: np.ndarray, of_weights: bool) -> metrics.Outcome:
+        """Return the outcome of honest peers' predictions, on test rows where there are any."""
+        sample = self.train if self.test is None else self.test
+        return sample.outcome(stats[self.honest], of_weights)
+
+
+# --- reference errors: of peers without a network, and of central learners that have all rows
+
+
+def local_errors(run: Run, settings: Asked, peers: Population, evaluation: Evaluation) -> dict[str, float]:
+    """Return the mean errors of honest peers that learn without a network; a run of "local" has them already."""
+    if run.configuration["strategy"] == "local":
+        train, test = run.records[-peers.nodes :, 2:4][peers.honest].mean(axis=0)
+    else:
+        train, test = evaluation.errors(_local_stats(settings, peers))
+    return {"train_local": float(train), "test_local": float(test)}
+
+
+def _local_stats(settings: Asked, peers: Population) -> Array:
+    """Return every peer's statistics after all rounds of "local": [N, C, K]."""
+    driver = drivers.local_driver(settings, peers)
+    state = driver.begin(peers.held.place.put(starts.alone(settings, peers)))
+    for round_index in range(1, settings.rounds + 1):
+        state, _ = driver.advance(state, round_index)
+    return driver.read(state)
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """The pooled rows of all honest peers, copied only when a model learns from them."""
+
+    family: Family
+    schema: Schema
+    table: Table
+    y: Any
+    rows: np.ndarray
+    """[m] their positions in the table."""
+    weights: np.ndarray
+    """[m] their weights."""
+    test: tuple[Any, Any] | None
+    """Test rows and labels."""
+
+    @classmethod
+    def of(cls, peers: Population, y: Any) -> Pooled:
+        from_honest, test_rows = peers.from_honest, peers.test_rows
+        return cls(
+            peers.family,
+            peers.schema,
+            peers.table,
+            y,
+            peers.row_indices[from_honest],
+            peers.held.row_weights[from_honest],
+            None if test_rows is None else (test_rows.X, test_rows.y),
+        )
+
+    def learned(
+        self, start: str, lr: float, rounds: int
+    ) -> tuple[dict[str, float], dict[str, metrics.Outcome]]:
+        """Return the errors of RC (the last iterate, as many iterations as rounds) and ML, and their outcomes."""
+        X, labels = plain(rows_at(self.table, self.rows)), np.asarray(self.y)[self.rows]
+        errors, outcomes = {}, {}
+        for name, model in self._models(start, lr, rounds).items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not be perfect
+                model.fit(X, labels, sample_weight=self.weights)
+            errors[f"train_{name}"] = float(1.0 - model.score(X, labels))
+            errors[f"test_{name}"] = float(np.nan if self.test is None else 1.0 - model.score(*self.test))
+            inputs, truth = (X, labels) if self.test is None else self.test
+            outcomes[name] = metrics.Outcome.of(model.predict_proba(inputs), self.schema.encode_labels(truth))
+        return errors, outcomes
+
+    def _models(self, start: str, lr: float, rounds: int) -> dict[str, Any]:
+        """Return the estimators of RC and ML, with the peers' structure if they have one."""
+        parameters: dict[str, Any] = {
+            "schema": self.schema, "start": start, "lr": lr, "max_iter": rounds, "keep": "last"
+        }  # fmt: skip
+        if isinstance(self.family, BayesNet):
+            parameters["structure"] = layout.named_parents(self.family, self.schema)
+        kind = ESTIMATOR_OF[self.family.name]
+        return {
+            "rc": kind(calibrate=True, em_iter=AGREED_STEPS, em_tol=0.0, **parameters),
+            "ml": kind(calibrate=False, **parameters),
+        }

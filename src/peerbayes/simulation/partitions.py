@@ -1,0 +1,331 @@
+"""Which rows of a table each node holds: i.i.d., drifting, or skewed.
+
+    iid           a random sample of the table, dealt at random
+    drift-x       the sample in order of its first principal component, cut into consecutive pieces
+    drift-y       the sample in order of its class, cut likewise: a piece across a border holds two classes
+                  (more, where a class has fewer rows than a piece)
+    drift-xy      by class and, within a class, by the first principal component of that class's rows
+    drift-y-pure  one class per node, without exception; every class has a node
+    dirichlet-A   each class over the nodes in proportions ~ Dirichlet(A); sizes follow from that
+    quantity-A    sizes in proportions ~ Dirichlet(A), rows i.i.d.
+
+All nodes together hold an i.i.d. random sample of the table, and from the same seed and the same number of rows every
+name yields the same sample: what is learnt from the pooled rows is one reference for all. Only drift-y-pure changes
+it: it drops rows that fill no node and draws others of the node's class instead.
+
+Consecutive pieces are neighbours in p(x) or p(y). They are dealt to nodes at random, so that a node's index says
+nothing, and a chain or a grid of nodes is not also an order of the data.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from peerbayes.data.arguments import LARGEST, refusal, wholes
+from peerbayes.errors import PartitionError
+
+NAMES = ("iid", "drift-x", "drift-y", "drift-xy", "drift-y-pure", "dirichlet-A", "quantity-A")
+
+# Principal scores and loadings that differ by less than this fraction of the largest count as equal. Far above the
+# rounding in which BLAS libraries differ, far below any difference in data: ties are broken alike on every machine.
+SAME = 1e-9
+
+# Dirichlet(A) is even to six digits from here on, and much larger numbers overflow in NumPy's sum of gammas.
+EVEN = 1e12
+
+
+def partition(
+    spec: str | Sequence[Any],
+    labels: Any,
+    features: Any,
+    nodes: int,
+    rows_per_node: Any,
+    rng: Generator,
+) -> list[np.ndarray]:
+    """Return the rows of each node: N disjoint, non-empty int64 arrays of positions in the table, in any order.
+
+    spec: one of NAMES, A a positive number ("dirichlet-0.3"), or a list of N index arrays, used as they are.
+    labels: [n] class indices. features: [n, K] numbers without gaps, or a function that returns them; only drift-x
+    and drift-xy look at them. rows_per_node: one number, one per node [N], or None for all rows, as evenly as
+    possible; dirichlet and quantity use only its sum, a given list ignores it.
+    """
+    labels = wholes("labels", labels, 0, error=PartitionError)
+    rows = len(labels)
+    nodes = enough(nodes, rows)
+    if isinstance(spec, list | tuple):
+        return _checked_assignment(spec, nodes, rows)
+    name, concentration = parsed(spec)
+    sizes = _sizes(rows_per_node, nodes, rows)
+    if name in ("drift-x", "drift-xy"):
+        features = _numbers(features() if callable(features) else features, rows)
+    ranked = rng.permutation(rows)  # the first draw, so that it is the same for every name
+    sample = ranked[: sizes.sum()]
+    if name == "drift-y-pure":
+        groups = by_class(ranked, labels)
+        if nodes < len(groups):
+            raise PartitionError(
+                f"{nodes} nodes cannot hold {len(groups)} classes, one each; use more, or drift-y"
+            )
+        if rows_per_node is None:
+            return _pure_pieces(groups, nodes, rng)
+        targets = np.array([np.isin(group, sample).sum() for group in groups])
+        return _pure_nodes(groups, targets, labels, sizes, rng)
+    if name == "dirichlet":
+        return _label_skew(sample, labels, concentration, nodes, rng)
+    if name == "quantity":
+        sizes = 1 + _proportional(len(sample) - nodes, concentration, nodes, rng)
+    return _dealt(_ordered(name, sample, labels, features, rng), sizes, rng)
+
+
+def shuffled(parts: Sequence[np.ndarray], rng: Generator) -> list[np.ndarray]:
+    """Return the same parts in random order."""
+    return [parts[k] for k in rng.permutation(len(parts))]
+
+
+def split(n: int, test: float, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return random training and test rows of n, neither empty; `test` is a fraction or an integer number of rows."""
+    if not _is_integer(n) or n < 2:
+        raise refusal("n", n, "at least 2 rows, one to train on and one to test on", PartitionError)
+    if _is_integer(test) and 1 <= test < n:
+        held_out = int(test)
+    elif isinstance(test, float | np.floating) and 0 < test < 1:
+        held_out = min(max(1, round(n * float(test))), n - 1)
+    else:
+        raise refusal("test", test, f"a fraction between 0 and 1, or 1 to {n - 1} rows", PartitionError)
+    order = rng.permutation(n)
+    return order[held_out:], order[:held_out]
+
+
+def heterogeneity(parts: Sequence[Any], labels: Any, classes: int) -> float:
+    """Return the mean over nodes of ½ Σ_c |p_v(c) − p(c)|, the total variation between local and pooled classes.
+
+    0 where all nodes have the same proportions, 1 − Σ_c p(c)² where each holds one class, in equal sizes.
+    """
+    labels = wholes("labels", labels, 0, classes - 1, PartitionError)
+    row_lists = _checked_assignment(parts, len(parts), len(labels))
+    owners = np.repeat(np.arange(len(row_lists)), [len(rows) for rows in row_lists])
+    cells = np.bincount(
+        owners * classes + labels[np.concatenate(row_lists)], minlength=len(row_lists) * classes
+    )
+    counts = cells.reshape(len(row_lists), classes)
+    local, pooled = counts / counts.sum(axis=1, keepdims=True), counts.sum(axis=0) / counts.sum()
+    return float(np.abs(local - pooled).sum(axis=1).mean() / 2)
+
+
+# --- orders ----------------------------------------------------------------------------------------
+
+
+def by_class(rows: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
+    """Return the rows of each class that occurs, by class, in stable order: [m], [n] -> C arrays."""
+    order = np.argsort(labels[rows], kind="stable")
+    return np.split(rows[order], np.flatnonzero(np.diff(labels[rows[order]])) + 1)
+
+
+def by_first_component(features: np.ndarray) -> np.ndarray:
+    """Return the stable order of rows along their first principal component: [n, K] -> [n].
+
+    The direction is the top eigenvector of XᵀX [K, K] or, where that is smaller, follows from that of XXᵀ [n, n], with
+    X the centred rows. Its first loading of the largest magnitude is positive.
+    """
+    centred = features - features.mean(axis=0, dtype=np.float64)
+    if centred.shape[1] <= len(centred):
+        direction = np.linalg.eigh(centred.T @ centred)[1][:, -1]
+    else:
+        direction = centred.T @ np.linalg.eigh(centred @ centred.T)[1][:, -1]
+    magnitudes = np.abs(direction)
+    first = np.argmax(magnitudes >= (1 - SAME) * magnitudes.max())
+    scores = centred @ direction * np.sign(direction[first])
+    step = SAME * np.abs(scores).max()
+    return np.argsort(np.rint(scores / step) if step > 0 else scores, kind="stable")
+
+
+def _ordered(name: str, sample: np.ndarray, labels: np.ndarray, features: Any, rng: Generator) -> np.ndarray:
+    """Return the randomly ordered sample in the order of the drift, classes in random order: [m] -> [m]."""
+    if name == "drift-x":
+        return sample[by_first_component(features[sample])]
+    if name in ("drift-y", "drift-xy"):
+        groups = by_class(sample, labels)
+        if name == "drift-xy":
+            groups = [group[by_first_component(features[group])] for group in groups]
+        return np.concatenate(shuffled(groups, rng))
+    return sample
+
+
+# --- sizes -----------------------------------------------------------------------------------------
+
+
+def _dealt(rows: np.ndarray, sizes: np.ndarray, rng: Generator) -> list[np.ndarray]:
+    """Return consecutive pieces of `rows`, dealt to nodes in random order, sizes[v] to node v: [m], [N] -> N arrays."""
+    order = rng.permutation(len(sizes))
+    pieces = np.split(rows, np.cumsum(sizes[order])[:-1])
+    return [pieces[k] for k in np.argsort(order)]
+
+
+def _proportional(total: int, concentration: float, nodes: int, rng: Generator) -> np.ndarray:
+    """Return counts [N] of `total` rows in proportions ~ Dirichlet(A); counts may be 0."""
+    shares = rng.dirichlet(np.full(nodes, min(concentration, EVEN)))
+    bounds = np.rint(total * np.cumsum(shares)).astype(np.int64)
+    bounds[-1] = total
+    counts = np.empty(nodes, dtype=np.int64)
+    # Few rows over many nodes: rounding favours evenly spaced nodes, which must not be the same for all classes.
+    counts[rng.permutation(nodes)] = np.diff(bounds, prepend=0)
+    return counts
+
+
+def _label_skew(
+    sample: np.ndarray, labels: np.ndarray, concentration: float, nodes: int, rng: Generator
+) -> list[np.ndarray]:
+    """Return each class spread over the nodes in its own proportions; empty nodes get a row of the largest one."""
+    owners = np.empty(len(sample), dtype=np.int64)
+    for group in by_class(np.arange(len(sample)), labels[sample]):
+        owners[group] = np.repeat(np.arange(nodes), _proportional(len(group), concentration, nodes, rng))
+    sizes = np.bincount(owners, minlength=nodes)
+    assigned = np.split(sample[np.argsort(owners, kind="stable")], np.cumsum(sizes)[:-1])
+    largest = [(-int(size), node) for node, size in enumerate(sizes)]
+    heapq.heapify(largest)
+    for node in np.flatnonzero(sizes == 0):
+        negative, donor = largest[0]
+        heapq.heapreplace(largest, (negative + 1, donor))
+        # Within a node rows keep the sample's order, which is random: so is the class of the row that moves.
+        assigned[donor], assigned[node] = assigned[donor][:-1], assigned[donor][-1:]
+    return assigned
+
+
+def _pure_pieces(groups: list[np.ndarray], nodes: int, rng: Generator) -> list[np.ndarray]:
+    """Return all rows, one class per node: the class with the largest pieces is cut again until there are N."""
+    available = np.array([len(group) for group in groups])
+    pieces = np.ones_like(available)
+    for _ in range(nodes - len(groups)):
+        pieces[np.argmax(available / pieces)] += 1
+    cut = [
+        piece for group, count in zip(groups, pieces, strict=True) for piece in np.array_split(group, count)
+    ]
+    return shuffled(cut, rng)
+
+
+def _pure_nodes(
+    groups: list[np.ndarray], targets: np.ndarray, labels: np.ndarray, sizes: np.ndarray, rng: Generator
+) -> list[np.ndarray]:
+    """Return one class per node, sizes[v] rows for node v, taken from the front of a class's group.
+
+    Large nodes choose first, each the class furthest below its target [C], its rows in the sample; the last nodes are
+    reserved for classes that have none yet. With equal sizes this finds an assignment wherever there is one.
+    """
+    available, taken = np.array([len(group) for group in groups]), np.zeros_like(targets)
+    order = rng.permutation(len(sizes))
+    assigned: dict[int, np.ndarray] = {}
+    for node in order[np.argsort(-sizes[order], kind="stable")]:
+        size, remaining, unused = sizes[node], available - taken, taken == 0
+        eligible = unused if len(sizes) - len(assigned) <= unused.sum() else np.ones_like(unused)
+        if not (eligible & (remaining >= size)).any():
+            fullest = int(np.argmax(np.where(eligible, remaining, -1)))
+            raise PartitionError(
+                f"class {labels[groups[fullest][0]]} has {remaining[fullest]} of its {available[fullest]} rows left, "
+                f"and the next node of one class needs {size}; lower rows_per_node or nodes, or use drift-y"
+            )
+        group = int(np.argmax(np.where(eligible & (remaining >= size), targets - taken, -LARGEST)))
+        assigned[node] = groups[group][taken[group] : taken[group] + size]
+        taken[group] += size
+    return [assigned[node] for node in range(len(sizes))]
+
+
+# --- checks ----------------------------------------------------------------------------------------
+
+
+def enough(nodes: Any, rows: int) -> int:
+    """Return the number of nodes, if a table of `rows` rows has at least one for each."""
+    if not _is_integer(nodes) or not 1 <= nodes <= rows:
+        raise refusal("nodes", nodes, f"1 to {rows}: each needs a row of the table, X", PartitionError)
+    return int(nodes)
+
+
+def parsed(spec: Any) -> tuple[str, float]:
+    """Return the name of a partition, and its A (0 where it has none)."""
+    text = spec if isinstance(spec, str) else ""
+    name, _, number = text.partition("-")
+    if text in NAMES and number != "A":
+        return text, 0.0
+    if f"{name}-A" not in NAMES:
+        expected = f"one of {', '.join(NAMES)}, or a list with the rows of each node"
+        raise refusal("the partition", spec, expected, PartitionError)
+    try:
+        concentration = float(number)
+    except ValueError:
+        concentration = math.nan
+    if not 0 < concentration < math.inf:
+        raise refusal("the partition", spec, f"a positive number, as in '{name}-0.3'", PartitionError)
+    return name, concentration
+
+
+def sizes_asked(rows_per_node: Any, nodes: int, most: int = LARGEST) -> np.ndarray:
+    """Return the requested rows of each node [N], from one number or one for each node, up to `most`."""
+    try:
+        scalar = np.ndim(rows_per_node) == 0
+    except ValueError:  # lists of different lengths
+        scalar = False
+    sizes = wholes("rows_per_node", [rows_per_node] if scalar else rows_per_node, 1, most, PartitionError)
+    if not scalar and len(sizes) != nodes:
+        raise PartitionError(
+            f"rows_per_node has {len(sizes)} entries; expected 1, or 1 for each of {nodes} nodes"
+        )
+    return np.broadcast_to(sizes, nodes)
+
+
+def _sizes(rows_per_node: Any, nodes: int, rows: int) -> np.ndarray:
+    """Return the number of rows of each node: [N], at most n in all."""
+    if rows_per_node is None:
+        return rows // nodes + (np.arange(nodes) < rows % nodes).astype(np.int64)
+    sizes = sizes_asked(rows_per_node, nodes, rows)
+    if sizes.sum() > rows:
+        raise PartitionError(
+            f"rows_per_node: {nodes} nodes want {sizes.sum()} rows in all, the table has {rows}; "
+            "lower nodes or rows_per_node, or pass None to share out all rows"
+        )
+    return sizes
+
+
+def _checked_assignment(row_lists: Sequence[Any], nodes: int, rows: int) -> list[np.ndarray]:
+    """Return the user's rows of each node as arrays, after checking them."""
+    if len(row_lists) != nodes or nodes == 0:
+        raise PartitionError(
+            f"the partition lists the rows of {len(row_lists)} nodes; expected {nodes or 'at least one'}"
+        )
+    checked = [
+        wholes(f"the partition's list of rows of node {node}", rows_listed, 0, rows - 1, PartitionError)
+        for node, rows_listed in enumerate(row_lists)
+    ]
+    listed = np.bincount(np.concatenate(checked), minlength=rows)
+    if listed.max() > 1:
+        row = int(np.argmax(listed > 1))
+        holders = [node for node, rows_listed in enumerate(checked) if row in rows_listed]
+        raise PartitionError(
+            f"the partition: row {row} is listed {listed[row]} times, by nodes {holders}; list it once"
+        )
+    return checked
+
+
+def _numbers(features: Any, rows: int) -> np.ndarray:
+    """Return features that rows can be ordered by, after checking them: [n, K], finite."""
+    values = np.asarray(features)
+    if values.ndim != 2 or len(values) != rows or values.shape[1] == 0 or values.dtype.kind not in "biuf":
+        raise PartitionError(
+            f"features is {values.dtype} {values.shape}; expected numbers [{rows}, K], a row per label"
+        )
+    finite = np.isfinite(values)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0]
+        raise PartitionError(
+            f"features holds {values[row, column]} (row {row}, column {column}); rows are ordered by it, so missing "
+            "values must be filled: pass 0 for them"
+        )
+    return values
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,177 @@
+"""Differential privacy in a simulation: settings that are refused, and R̃ of all peers at once.
+
+The noise comes from the simulation's seed, so that it can be repeated, and therefore protects nobody. Real peers call
+the same functions with the operating system's randomness.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes import network as topologies
+from peerbayes.data.table import Array
+from peerbayes.learning.local_rows import Holdings
+from peerbayes.model import core
+from peerbayes.model.families import Rows
+from peerbayes.model.layout import STRUCTURES
+from peerbayes.privacy import edge_noise
+from peerbayes.privacy.accounting import Privacy
+from peerbayes.privacy.mechanism import squares, summed
+from peerbayes.privacy.noise import LARGEST as WIDEST
+from peerbayes.privacy.row_steps import RowSteps
+from peerbayes.privacy.scheme import Scheme, scheme
+
+# Separate streams of random numbers under one seed: noise of rounds, of links, of starts.
+NOISE_STREAM, LINK_STREAM, START_STREAM = 21, 22, 23
+
+
+def refuse(
+    terms: Privacy,
+    strategy: Any,
+    family: str,
+    steps: int,
+    objective: str,
+    device: str | None,
+    dtype: str,
+    robust: str | None = None,
+) -> None:
+    """Refuse settings under which a simulation cannot be private; the error says why."""
+    name = getattr(strategy, "name", strategy)
+    reasons = (
+        (name == "auto", "strategy 'auto' chooses by what rows say at the start; use 'exact' or 'relay'"),
+        (
+            name == "consensus-ml",
+            "consensus-ml sends the sums of the rows themselves; use 'exact' with start='ml', which adds noise to them",
+        ),
+        (name == "dsgd", "dsgd takes its step from the length of the rows; use 'exact', 'crc' or 'relay'"),
+        (
+            getattr(strategy, "of_weights", False),
+            f"{name} learns weights; privacy is for strategies of statistics",
+        ),
+        (
+            family in STRUCTURES,
+            f"the structure of {family} is learned from pairs of columns of the rows, which nothing protects; use "
+            "'naive-bayes', 'qda' or 'lda', or a Bayesian network whose parents are known beforehand",
+        ),
+        (
+            robust == "guard",
+            "whom a guard cuts off reveals something about a peer's rows that is not accounted for; use robust='clip'",
+        ),
+        (
+            robust is not None and terms.edge_noise > 0,
+            "edge_noise cancels in sums, and clipped messages do not add up; use edge_noise=0, or robust=None",
+        ),
+        (steps > 1, f"local_steps is {steps}, and every local step would be a release of its own; use 1"),
+        (
+            objective == "peers",
+            "objective 'peers' weighs a row by how many a peer has, and so one row changes all the others' weights; "
+            "use 'rows'",
+        ),
+        (
+            device is not None or dtype != "float64",
+            "exact sums need NumPy and float64; leave out device and dtype",
+        ),
+    )
+    for applies, reason in reasons:
+        if applies:
+            raise ValueError(f"privacy: {reason}")
+
+
+def agreed(
+    terms: Privacy,
+    local_rows: Holdings,
+    rounds: int,
+    lr: float,
+    network: topologies.Schedule,
+    start: str,
+    faults: bool,
+) -> Scheme:
+    """Return the scheme of a simulated network; refuse too few rows, and promises that cannot be kept."""
+    few = np.flatnonzero(local_rows.sizes < terms.min_rows)
+    if few.size:
+        raise ValueError(
+            f"privacy: peer {few[0]} has {local_rows.sizes[few[0]]} rows, fewer than min_rows = {terms.min_rows}. Give "
+            "it more rows, or lower min_rows if you know what it means"
+        )
+    if local_rows.incomplete.any():
+        raise ValueError(
+            f"privacy: rows miss values that {local_rows.family.name} completes by everybody's model, so that one "
+            "row's share in a release has no bound; use family='naive-bayes', or fill them in first"
+        )
+    if terms.edge_noise and (faults or not network.static):
+        raise ValueError(
+            "privacy: edge_noise cancels only where every peer is present and every message arrives, and this network "
+            "changes, or loses peers or messages; use edge_noise=0"
+        )
+    promised = scheme(
+        terms, local_rows.family, local_rows.classes, float(local_rows.sizes.mean()), local_rows.nodes, rounds, lr,
+        network.at(1) if terms.edge_noise else None, (local_rows.rows.codes >= 0).all(axis=0), start != "uniform",
+    )  # fmt: skip
+    widest = max(promised.mechanism.sigma, promised.edge_sigma, promised.start_sigma)
+    if widest > WIDEST:
+        raise ValueError(
+            f"privacy: the noise would be {widest:.3g} steps of its grid wide; expected at most {WIDEST:.3g}. Use a "
+            "larger epsilon, or a smaller clip or edge_noise"
+        )
+    return promised
+
+
+class PrivateRows:
+    """R̃_v(S_v) of all peers, one release per call: [N, C, K] -> [N, C, K]. Once the budget is spent, zeros."""
+
+    def __init__(self, scheme: Scheme, local_rows: Holdings, network: csr_array, seed: int) -> None:
+        self.scheme, self.local_rows, self.network, self.seed = scheme, local_rows, network, seed
+        self.calls = 0  # releases so far
+        self._steps = [_steps_of(local_rows, rows) for rows in self._slices]
+        self._moved = scheme.mechanism.rows(local_rows.family, local_rows.rows)
+        self._lengths = squares(self._moved)
+
+    def __call__(self, stats: Array) -> np.ndarray:
+        round_index, self.calls = self.calls, self.calls + 1
+        if not self.scheme.ledger.fits(round_index):
+            return np.zeros(stats.shape)  # `exact` asks once more, for a message that is never sent
+        mechanism = self.scheme.mechanism
+        weights = np.asarray(self.local_rows.family.weights(stats))
+        steps = [of_peer(peer_weights) for of_peer, peer_weights in zip(self._steps, weights, strict=True)]
+        cut = mechanism.cut(np.concatenate(steps), self._moved, lengths=self._lengths)
+        sums = np.stack([summed(cut[rows], self._moved[rows]) for rows in self._slices])
+        sums += mechanism.noise(sums.shape, self._source(NOISE_STREAM, round_index))
+        if self.scheme.edge_sigma:
+            links = (self.network.nnz // 2, *sums.shape[1:])
+            drawn = mechanism.noise(links, self._source(LINK_STREAM, round_index), self.scheme.edge_sigma)
+            sums += edge_noise.shared(drawn, self.network)
+        return mechanism.opened(sums)
+
+    def start(self, marginal: bool = False) -> np.ndarray:
+        """Return noisy Y_vᵀΦ_v, or Σφ if `marginal`, of every peer: [N, C, K] or [N, 1, K]. Spends from the budget."""
+        mechanism, clip = self.scheme.mechanism, self.scheme.start_clip
+        labels = self.local_rows.labels
+        steps = np.ones((len(labels), 1)) if marginal else core.one_hot(labels, self.local_rows.classes)
+        sums = np.stack([mechanism.clipped(steps[rows], self._moved[rows], clip) for rows in self._slices])
+        sums += mechanism.noise(sums.shape, self._source(START_STREAM, 0), self.scheme.start_sigma)
+        return mechanism.opened(sums, classes=False)
+
+    def spent(self) -> np.ndarray:
+        """Return what each peer has spent so far, in the order of `SPENT`: [N, 5]."""
+        released = min(self.calls, self.scheme.ledger.rounds)
+        scheme = self.scheme
+        figures = (scheme.sigma, released, scheme.ledger.spent(released), scheme.terms.delta, scheme.rho)
+        return np.tile(np.array(figures, dtype=float), (self.local_rows.nodes, 1))
+
+    def _source(self, stream: int, round_index: int) -> Any:
+        return np.random.default_rng([self.seed, stream, round_index]).bytes
+
+    @property
+    def _slices(self) -> list[slice]:
+        ends = self.local_rows.offsets.tolist()
+        return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+
+
+def _steps_of(local_rows: Holdings, block: slice) -> RowSteps:
+    """Return the steps q of one peer's rows."""
+    rows = Rows(local_rows.rows.values[block], local_rows.rows.codes[block])
+    return RowSteps.of(local_rows.family, rows, local_rows.labels[block])

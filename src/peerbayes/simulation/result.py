@@ -1,0 +1,263 @@
+"""The result of a simulation: history, statistics, references, and the versions that made it."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import subprocess
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peerbayes.data import files
+from peerbayes.data.schema import Schema
+from peerbayes.errors import ModelFileDamaged
+from peerbayes.learning.metrics import Outcome
+from peerbayes.model.families import Family
+from peerbayes.model.statistics import Statistics
+
+# --- the provenance of a result: the version and commit of this package, and the versions of its dependencies
+
+CHANGED = " changed"  # ends the version of code with uncommitted changes
+STANDS_ON = ("numpy", "scipy", "scikit-learn", "pandas")
+
+
+@cache
+def code_version() -> str:
+    """Return the version of this package and, in a repository, the commit."""
+    from peerbayes import __version__
+
+    root = Path(__file__).parents[3]
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "src")
+    except (OSError, subprocess.CalledProcessError):
+        return __version__
+    return f"{__version__} {head}{CHANGED if changed else ''}"
+
+
+def made() -> dict[str, str]:
+    """Return the time and the versions that a run is made with."""
+    return {
+        "began": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "peerbayes": code_version(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in STANDS_ON},
+    }
+
+
+def _git(root: Path, *arguments: str) -> str:
+    process = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+    return process.stdout.strip()
+
+
+# --- the result of a simulation: every peer's model, its errors by round, and reference errors
+
+COLUMNS = ("round", "node", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
+REFERENCES = tuple(f"{kind}_{who}" for who in ("rc", "ml", "local") for kind in ("train", "test"))
+SPENT = ("sigma", "rounds", "epsilon", "delta", "rho")
+RUN_FILE = "run.peerbayes"
+LIVE_FILE = "live.sqlite"  # written while a simulation runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished simulation."""
+
+    configuration: dict[str, Any]
+    """The settings of the simulation."""
+    schema: Schema
+    """Columns and classes, in the units of the peers' rows."""
+    layout: Family
+    """The family, with the layout of `stats`."""
+    stats: np.ndarray
+    """[N, C, K] each peer's model: statistics, or natural weights for strategies that learn those."""
+    records: np.ndarray = field(repr=False)
+    """[rows, 8] the history, in the order of `COLUMNS`."""
+    references: dict[str, float]
+    """Errors of RC and ML on the pooled rows, and the mean error of peers alone (strategy "local")."""
+    sizes: np.ndarray = field(repr=False)
+    """[N] rows of each peer."""
+    of_weights: bool = False
+    """Whether the strategy learned natural weights instead of statistics."""
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)
+    """Time by activity: rounds, evaluation, references."""
+    links: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
+    """[E, 2] the links of the last round, each pair once, absent peers included."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict, repr=False)
+    """Confusion matrix and reliability at the end: of "peers" and, with references, of "rc" and "ml"."""
+    made: dict[str, str] = field(default_factory=dict, repr=False)
+    """When the run was made, and with which versions."""
+    spent: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)), repr=False)
+    """[N, 5] each peer's privacy spending, in the order of `SPENT`; no rows without privacy."""
+    attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
+    """Peers that lied; figures of peers are those of the others."""
+    rejected: dict[str, int] = field(default_factory=dict, repr=False)
+    """Rejected messages by reason; empty where nothing was checked (no robust, no attack)."""
+
+    @property
+    def history(self) -> Any:
+        """A DataFrame with a row per evaluated round and honest peer."""
+        return history_of(self._honest)
+
+    @property
+    def _honest(self) -> np.ndarray:
+        """The records of peers that did not lie."""
+        return self.records[~np.isin(self.records[:, 1], self.attackers)]
+
+    @property
+    def privacy(self) -> Any:
+        """A DataFrame with a row per peer: sigma of its noise, rounds released, epsilon spent, delta, and rho.
+
+        Without privacy it has no rows.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(self.spent, columns=list(SPENT)).astype({"rounds": np.int64})
+        return frame.rename_axis("node")
+
+    def summary(self) -> dict[str, float]:
+        """Return errors at the end: mean and standard deviation over honest peers, those of RC and ML, and gaps.
+
+        Values that were not computed are NaN: test errors without test rows, references without `references`.
+        With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
+        rows, `attackers` says how many lied, and `rejected` how many messages were refused.
+        """
+        records = self._honest
+        last = records[records[:, 0] == records[:, 0].max()]
+        column = {name: last[:, index] for index, name in enumerate(COLUMNS)}
+        summary = {"rounds": float(last[0, 0]), "peers": float(len(last))}
+        for kind in ("train", "test"):
+            errors = column[f"{kind}_error"]
+            summary[f"{kind}_error"], summary[f"{kind}_std"] = float(errors.mean()), float(errors.std())
+            for reference in ("rc", "ml", "local"):
+                summary[f"{kind}_{reference}"] = self.references.get(f"{kind}_{reference}", math.nan)
+                summary[f"{kind}_gap_{reference}"] = summary[f"{kind}_error"] - summary[f"{kind}_{reference}"]
+        summary["disagreement"] = float(column["disagreement"].mean())
+        summary["bytes_per_peer"] = float(column["bytes"].mean())
+        summary["floored"] = float(column["floored"].mean())
+        if len(self.spent):
+            summary["epsilon"] = float(self.spent[:, SPENT.index("epsilon")].max())
+        if self.rejected:
+            summary |= {
+                "attackers": float(self.attackers.size),
+                "rejected": float(sum(self.rejected.values())),
+            }
+        summary |= {f"seconds_{activity}": seconds for activity, seconds in self.seconds.items()}
+        return summary
+
+    def classifier(self, node: int) -> Any:
+        """Return the estimator of the peer `node`, counted from 0."""
+        if self.of_weights:
+            raise ValueError(
+                f"{self.configuration['strategy']} learns weights, not statistics: there is no generative classifier. "
+                "Use predict_proba of another strategy, or run.stats[node] as softmax weights"
+            )
+        if not 0 <= node < len(self.stats):
+            raise ValueError(f"node is {node}; expected 0 to {len(self.stats) - 1}")
+        from peerbayes.estimators.classifiers import (
+            ESTIMATOR_OF,  # here, so that a dashboard need not load scikit-learn
+        )
+
+        return ESTIMATOR_OF[self.layout.name].from_statistics(self.statistics(node))
+
+    def statistics(self, node: int) -> Statistics:
+        """Return the statistics of the peer `node`, with their schema and family."""
+        return Statistics.of_model(self.stats[node], self.schema, self.layout, float(self.sizes.sum()))
+
+    def report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML report of the run to `path`; needs the extra `report`."""
+        from importlib import import_module
+
+        return Path(import_module("peerbayes.report").write(path, [self]))  # a call upwards
+
+    def save(self, folder: str | Path) -> None:
+        """Write the run to a `folder`, where it replaces the live file; `Run.load` reads it."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        header = {
+            "kind": "run",
+            "configuration": self.configuration,
+            "references": {name: value for name, value in self.references.items() if math.isfinite(value)},
+            "made": self.made,
+            "of_weights": self.of_weights,
+            "seconds": self.seconds,
+            "rejected": self.rejected,
+            "schema": self.schema.to_json(),
+            "family": {"name": self.layout.name, **self.layout.layout()},
+        }
+        arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
+        if len(self.spent):
+            arrays["spent"] = self.spent
+        arrays["attackers"] = self.attackers
+        for who, outcome in self.outcomes.items():
+            arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
+        files.write(target / RUN_FILE, files.pack(header, arrays))
+        summary = json.dumps(as_json(self.summary()), indent=2, allow_nan=False)
+        (target / "summary.json").write_text(summary + "\n", encoding="utf-8")
+        forget_live(target)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Run:
+        """Read a run that `save` wrote to `folder`."""
+        path = Path(folder) / RUN_FILE
+        header, arrays = files.unpack(path.read_bytes(), path)
+        try:
+            first = {"schema": header["schema"], "family": header["family"], "calibrated": True}
+            layout = Statistics.restored(first, arrays["stats"][0]).family
+            return cls(
+                header["configuration"],
+                Schema.from_json(header["schema"]),
+                layout,
+                arrays["stats"],
+                arrays["records"],
+                {**dict.fromkeys(REFERENCES, math.nan), **header["references"]},
+                arrays["sizes"].astype(np.int64),
+                header["of_weights"],
+                header.get("seconds", {}),
+                arrays.get("links", np.zeros((0, 2))).astype(np.int64),
+                {
+                    name.removeprefix("confusion "): Outcome(
+                        confusion, arrays[name.replace("confusion", "reliability", 1)]
+                    )
+                    for name, confusion in arrays.items()
+                    if name.startswith("confusion ")
+                },
+                header.get("made", {}),
+                arrays.get("spent", np.zeros((0, 5))),
+                arrays.get("attackers", np.zeros(0)).astype(np.int64),
+                header.get("rejected", {}),
+            )
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error
+
+
+def as_json(summary: dict[str, float]) -> dict[str, float | None]:
+    """Return a summary as JSON can hold it: null for values that were not computed."""
+    return {name: value if math.isfinite(value) else None for name, value in summary.items()}
+
+
+def forget_live(folder: Path) -> None:
+    """Remove the live file of a simulation."""
+    for end in ("", "-wal", "-shm"):
+        (folder / f"{LIVE_FILE}{end}").unlink(missing_ok=True)
+
+
+def record(round_index: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarray:
+    """Return a row per peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
+    nodes = sent.size
+    return np.stack([np.full(nodes, float(round_index)), np.arange(nodes), *figures[:4], sent, figures[4]], 1)
+
+
+def history_of(records: np.ndarray) -> Any:
+    """Return records [rounds × peers, 8] as a DataFrame."""
+    import pandas as pd
+
+    frame = pd.DataFrame(records, columns=list(COLUMNS))
+    return frame.astype(dict.fromkeys(("round", "node", "bytes", "floored"), np.int64))

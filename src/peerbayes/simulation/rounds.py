@@ -1,0 +1,332 @@
+"""One round of a strategy over a network, with and without a defence against liars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from scipy.sparse import csr_array
+
+from peerbayes import network as topologies
+from peerbayes.data.table import Array
+from peerbayes.learning.relay import Relay
+from peerbayes.learning.robust import rules
+from peerbayes.learning.robust.attacks import HONEST_CODE, Attack
+from peerbayes.learning.robust.invariants import REASONS, Invariants
+from peerbayes.learning.robust.optimised import Optimiser
+from peerbayes.learning.robust.rules import combined
+from peerbayes.learning.secure_sums import SecureSums
+from peerbayes.learning.strategies import Residual, Strategy
+from peerbayes.model.devices import Place, fetch
+from peerbayes.network import Churn, Schedule
+from peerbayes.network.links import only, row_sums, rows_of
+
+# --- possibly false messages between simulated peers: sent by attackers; checked, screened and clipped by the others
+
+# Values of `robust` in `simulate`: by the mixing weights, clipped, or clipped and guarded.
+ROBUST = (None, "clip", "guard")
+STRATEGIES = ("exact", "crc")
+
+# W of messages [M, C, K], receivers [E], senders [E] -> soft errors on the receivers' own rows [E].
+SoftErrors = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+class Watched(NamedTuple):
+    """A strategy's state, the strikes on each link and the rejected messages."""
+
+    state: Any
+    strikes: np.ndarray  # [E] on each link; empty without a guard
+    rejected: np.ndarray  # [5] messages that were refused, as in `REASONS`
+
+
+@dataclass(frozen=True, eq=False)
+class Defence:
+    """How peers treat messages that may be false.
+
+    rule        "mean" or "clip": see `combining`
+    invariants  what honest messages obey; others are refused, and their weight goes to the receiver
+    attack      the kind of attack; None: there is none
+    attackers   the indices of the attackers
+    seed        of the attackers' random numbers
+    soft        soft errors of neighbours' models, for a guard; None: there is no guard
+    theta       θ of the family, for a guard
+    optimiser   for attacks of the kind "optimise"; None: there is no such attack
+    """
+
+    rule: str
+    invariants: Invariants
+    attack: Attack | None
+    attackers: np.ndarray
+    seed: int
+    soft: SoftErrors | None
+    theta: Callable[[Array], Array]
+    optimiser: Optimiser | None = None
+
+    def begin(self, state: Any, network: Schedule) -> Watched:
+        links = _settled_links(network) if self.soft is not None else None
+        return Watched(state, np.zeros(0 if links is None else links.nnz), np.zeros(len(REASONS)))
+
+    def mixed(
+        self,
+        watched: Watched,
+        network: Schedule,
+        mixing: csr_array,
+        arrived: np.ndarray,
+        message: Array,
+        round_index: int,
+        device: Place,
+    ) -> tuple[Array, Watched]:
+        """Return each peer's mix of the messages it accepts [N, C, K], and the state with strikes and rejections.
+
+        mixing   [N, N] the weights of this round's links
+        arrived  [E] which messages arrived, one for each stored entry
+        message  [N, C, K] the honest message of every peer
+        """
+        messages = np.array(fetch(message), dtype=np.float64)
+        message_index = mixing.indices.astype(np.int64)
+        if self.attack is not None:
+            worst = self._worst_messages(watched, network, mixing, messages, round_index)
+            messages, message_index = self.attack.messages(
+                messages, self.attackers, mixing, self.invariants, self.seed, round_index, worst
+            )
+        receivers = rows_of(mixing)
+        links = receivers != mixing.indices
+        reasons = self.invariants.reasons(messages, round_index)[message_index]
+        refused = links & arrived & (reasons >= 0)
+        rejected = watched.rejected + np.bincount(reasons[refused], minlength=len(REASONS))
+        heard, strikes = links & arrived & ~refused, watched.strikes
+        if self.soft is not None:
+            heard, strikes = self._screened(
+                strikes, network, mixing, messages, message_index, heard, round_index
+            )
+        weights = csr_array(
+            (mixing.data[heard], message_index[heard], only(mixing, heard).indptr),
+            shape=(len(message), len(messages)),
+        )
+        self_weights = row_sums(mixing) - row_sums(weights)
+        peers = np.arange(self_weights.size)
+        weights = csr_array(weights + csr_array((self_weights, (peers, peers)), shape=weights.shape))
+        weights = combined(self.rule, weights, messages)
+        mixed = (weights @ messages.reshape(len(messages), -1)).reshape(message.shape)
+        return device.put(self.invariants.settled(mixed)), Watched(watched.state, strikes, rejected)
+
+    def _worst_messages(
+        self, watched: Watched, network: Schedule, mixing: csr_array, honest: np.ndarray, round_index: int
+    ) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Return the function that finds the most harmful message to each victim; None without an optimiser."""
+        if self.optimiser is None:
+            return None
+        cut = np.zeros(mixing.nnz, dtype=bool)
+        if self.soft is not None:
+            links, between_peers = _settled_links(network), rows_of(mixing) != mixing.indices
+            cut[between_peers] = rules.cut(watched.strikes, links)[
+                rules.positions(links, only(mixing, between_peers))
+            ]
+        return self.optimiser.worst(honest, self.attackers, mixing, cut, round_index)
+
+    def _screened(
+        self,
+        strikes: np.ndarray,
+        network: Schedule,
+        mixing: csr_array,
+        messages: np.ndarray,
+        message_index: np.ndarray,
+        heard: np.ndarray,
+        round_index: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which messages are still heard, and the strikes. Attackers that lie strike nobody."""
+        assert self.soft is not None
+        links, receivers = _settled_links(network), rows_of(mixing)
+        between_peers = receivers != mixing.indices
+        link_index = np.zeros(mixing.nnz, dtype=np.int64)  # the index of each entry among the network's links
+        link_index[between_peers] = rules.positions(links, only(mixing, between_peers))
+        heard = heard & ~rules.cut(strikes, links)[link_index]
+        errors = np.zeros(mixing.nnz)
+        errors[heard] = self.soft(np.asarray(self.theta(messages)), receivers[heard], message_index[heard])
+        struck, doubted = np.zeros(mixing.nnz, dtype=bool), np.zeros(mixing.nnz, dtype=bool)
+        nodes = len(mixing.indptr) - 1
+        struck[heard] = rules.strikes(errors[heard], receivers[heard], nodes, messages.shape[1], round_index)
+        doubted[heard] = rules.left_out(errors[heard], receivers[heard], nodes, round_index)
+        if self.attack is not None and self.attack.kind not in HONEST_CODE:
+            lying = np.isin(receivers, self.attackers)
+            struck, doubted = struck & ~lying, doubted & ~lying
+        strikes = strikes.copy()
+        strikes[link_index[struck]] += 1
+        return heard & ~struck & ~doubted & ~rules.cut(strikes, links)[link_index], strikes
+
+
+def _settled_links(network: Schedule) -> csr_array:
+    """Return all links of the network over time: strikes are counted on them."""
+    base = network.base if isinstance(network, Churn) else network
+    if not base.static:
+        raise ValueError("a guard counts strikes on links, and this network is drawn anew; use robust='clip'")
+    return base.at(1)
+
+
+# --- one round of messages between all peers: mixing, lost and late messages, absent peers
+
+LOSS_STREAM = 3  # separates the faults of a round from other random numbers of the same seed
+
+
+class Rounds(Protocol):
+    """A strategy over a network: its initial state, a round, and the statistics it has learned."""
+
+    def begin(self, start: np.ndarray) -> Any: ...
+    def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
+        """Return the state after a round, and the bytes that each peer sent."""
+
+    def read(self, state: Any) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Lost and late messages, drawn independently for each message and round.
+
+    A message is lost with probability `loss`; otherwise, with probability `late`, its link lags: the message of the
+    previous round arrives instead, and in the first round none. A strategy that cannot use an old message goes on
+    without it.
+    """
+
+    loss: float
+    seed: int
+    late: float = 0.0
+
+    def fates(self, round_index: int, messages: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return which links deliver the message of this round, and which that of the last: two [E] of booleans."""
+        draws = np.random.default_rng([self.seed, LOSS_STREAM, round_index]).random(messages)
+        in_time = draws >= self.loss + (1.0 - self.loss) * self.late
+        return in_time, (draws >= self.loss) & ~in_time
+
+
+class Late(NamedTuple):
+    """A strategy's state, and the messages of the previous round, for links that lag."""
+
+    state: Any
+    message: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast:
+    """Send the same message to every neighbour; the weight of a missing message goes to the receiver itself."""
+
+    strategy: Strategy
+    network: topologies.Schedule
+    residual: Residual
+    faults: Faults
+    place: Place
+    secure: SecureSums | None = None
+    """Messages are summed in fixed point, all of a receiver's or none of them."""
+    defence: Defence | None = None
+    """The defence against false messages; None: all are accepted."""
+    _mixing: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def begin(self, start: Array) -> Any:
+        state = self.strategy.begin(start, self.residual)
+        if self.defence is not None:
+            return self.defence.begin(state, self.network)
+        return Late(state, self.strategy.message(state)) if self._stores_messages else state
+
+    @property
+    def _stores_messages(self) -> bool:
+        """Whether the messages of the previous round are stored: links lag, and the strategy takes old messages."""
+        return bool(self.faults.late) and self.strategy.takes_old and self.secure is None
+
+    def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
+        if self.defence is not None:
+            return self._defended(state, round_index, self.defence)
+        if not self._stores_messages:
+            return self._stepped(state, round_index, self.strategy.message(state), None)
+        message = self.strategy.message(state.state)
+        after, sent = self._stepped(state.state, round_index, message, state.message)
+        return Late(after, message), sent
+
+    def _stepped(
+        self, state: Any, round_index: int, message: Array, previous: Array | None
+    ) -> tuple[Any, np.ndarray]:
+        nodes = len(message)
+        if self.strategy.mixing == "none":
+            return self.strategy.step(state, message, self.residual), np.zeros(nodes)
+        links = self.network.at(round_index)
+        return self._learned(state, links, message, self._mixed(links, round_index, message, previous))
+
+    def _defended(self, watched: Any, round_index: int, defence: Defence) -> tuple[Any, np.ndarray]:
+        """Return the state after a round in which messages may be false, and the bytes that each peer sent."""
+        links, message = self.network.at(round_index), self.strategy.message(watched.state)
+        weights = self._weights(links)
+        arrived = self.faults.fates(round_index, weights.nnz)[0]
+        mixed, after = defence.mixed(
+            watched, self.network, weights, arrived, message, round_index, self.place
+        )
+        state, sent = self._learned(watched.state, links, message, mixed)
+        return after._replace(state=state), sent
+
+    def _learned(self, state: Any, links: csr_array, message: Array, mixed: Array) -> tuple[Any, np.ndarray]:
+        """Return the state after a round, and the bytes that each peer sent."""
+        after = self.strategy.step(state, mixed, self.residual)
+        degrees = np.diff(links.indptr)
+        if isinstance(self.network, topologies.Churn):
+            after = unless_away(state, after, self.place.put(degrees) > 0)
+        return after, degrees * float(message[0, ...].nbytes)
+
+    def _weights(self, links: csr_array) -> csr_array:
+        """Return the mixing weights: [N, N]."""
+        if self._mixing.get("links") is not links:
+            weights = getattr(topologies, self.strategy.mixing)(links)
+            self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))
+        return self._mixing["weights"]
+
+    def _mixed(self, links: csr_array, round_index: int, message: Array, previous: Array | None) -> Array:
+        """Return Σ_u a_vu message_u over the messages that arrived: [N, …]."""
+        if self.secure is not None:
+            delivered = self.faults.fates(round_index, self.secure.weights.nnz)[0]
+            return self.place.put(self.secure.mixed(links, delivered, fetch(message)))
+        weights, flat = self._weights(links), message.reshape(len(message), -1)
+        if not (self.faults.loss or self.faults.late):
+            return (self._mixing["placed"] @ flat).reshape(message.shape)
+        in_time, late = self.faults.fates(round_index, weights.nnz)
+        if previous is None or round_index == 1:
+            mixed = self.place.put_matrix(topologies.lose(weights, in_time)) @ flat
+            return mixed.reshape(message.shape)
+        fresh, stale = topologies.delay(weights, in_time, late)
+        mixed = self.place.put_matrix(fresh) @ flat
+        mixed += self.place.put_matrix(stale) @ previous.reshape(flat.shape)
+        return mixed.reshape(message.shape)
+
+    def read(self, state: Any) -> Array:
+        return self.strategy.read(state.state if self._stores_messages or self.defence is not None else state)
+
+
+@dataclass(frozen=True)
+class OverTree:
+    """Send each neighbour on a spanning tree its own message; the next one makes up for one that was lost."""
+
+    strategy: Relay
+    residual: Residual
+    faults: Faults
+
+    def begin(self, start: np.ndarray) -> Any:
+        return self.strategy.begin(start)
+
+    def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
+        state = self.strategy.adapt(state, self.residual)
+        inbox = self.strategy.messages(state)
+        if self.faults.loss or self.faults.late:
+            xp = array_namespace(inbox)
+            delivered = xp.asarray(self.faults.fates(round_index, len(inbox))[0], device=device(inbox))
+            inbox = xp.where(delivered[:, None, None], inbox, state.inbox)
+        sent = np.bincount(self.strategy.tree.sender, minlength=self.strategy.tree.nodes)
+        return self.strategy.hear(state, inbox), sent * float(state.accumulated[0, ...].nbytes)
+
+    def read(self, state: Any) -> np.ndarray:
+        return self.strategy.read(state)
+
+
+def unless_away(before: Any, after: Any, present: Array) -> Any:
+    """Return the state after a round; peers without a link in it (`present` false) keep their state before."""
+    if isinstance(after, tuple):
+        merged = [unless_away(old, new, present) for old, new in zip(before, after, strict=True)]
+        return type(after)(*merged) if hasattr(after, "_fields") else tuple(merged)
+    return array_namespace(after).where(present.reshape(-1, *[1] * (after.ndim - 1)), after, before)

@@ -1,0 +1,417 @@
+"""The driver of a simulation in shards: what `simulate` does, shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes import network as topologies
+from peerbayes.data.arguments import about, refusal
+from peerbayes.data.schema import Schema
+from peerbayes.estimators.classifiers import ESTIMATOR_OF
+from peerbayes.learning import metrics
+from peerbayes.learning.strategies import DSGD, STRATEGIES, Exact, Strategy
+from peerbayes.model import layout as layouts
+from peerbayes.model.calibration import start_statistics
+from peerbayes.model.devices import Place
+from peerbayes.model.families import FAMILIES, Family, Rows
+from peerbayes.model.statistics import Statistics
+from peerbayes.simulation import population
+from peerbayes.simulation.inputs import encoded_labelled, plain, row_weights, rows_at, table_of, warn_untested
+from peerbayes.simulation.loop import Clock, Progress
+from peerbayes.simulation.partitions import enough, sizes_asked
+from peerbayes.simulation.population import Dealt
+from peerbayes.simulation.result import history_of, record
+from peerbayes.simulation.settings import as_json, both, check_sizes, checked
+from peerbayes.simulation.sharded.shard import Plan, RowsOf, crossing, cut, plans, positions
+from peerbayes.simulation.sharded.workers import Engine, InProcess, RayActors, cluster
+
+ENGINES = ("local", "ray")
+SUPPORTED = (
+    "a network that stays the same, the uniform start, NumPy, no faults, and the strategies "
+    f"{', '.join(STRATEGIES)}; for anything else use simulate"
+)
+
+
+@dataclass(frozen=True)
+class ShardedRun:
+    """A finished simulation in shards: figures of all peers, and statistics of those requested."""
+
+    configuration: dict[str, Any]
+    schema: Schema
+    layout: Family
+    records: np.ndarray = field(repr=False)
+    """[rows, 8] the history, in the order of `runs.COLUMNS`."""
+    sizes: np.ndarray = field(repr=False)
+    """[N] rows of each peer."""
+    peers: np.ndarray = field(repr=False)
+    """[k] the peers whose statistics were requested."""
+    stats: np.ndarray = field(repr=False)
+    """[k, C, K] the statistics of these peers."""
+    parts: list[np.ndarray] = field(repr=False)
+    """The peers of each shard."""
+    crossing: int
+    """Links between shards."""
+    halo_bytes: int
+    """Bytes that all shards together exchange in a round."""
+    of_weights: bool = False
+    seconds: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def history(self) -> Any:
+        """A DataFrame with a row per evaluated round and peer."""
+        return history_of(self.records)
+
+    def classifier(self, node: int) -> Any:
+        """Return the estimator of a peer whose statistics were requested."""
+        if self.of_weights:
+            raise ValueError(f"{self.configuration['strategy']} learns weights and has no classifier")
+        index = np.flatnonzero(self.peers == node)
+        if not index.size:
+            raise ValueError(f"the statistics of peer {node} were not kept; include it in stats_of")
+        statistics = Statistics.of_model(
+            self.stats[index[0]], self.schema, self.layout, float(self.sizes.sum())
+        )
+        return ESTIMATOR_OF[self.layout.name].from_statistics(statistics)
+
+
+def simulate_shards(
+    X: Any = None,
+    y: Any = None,
+    *,
+    rows_of: RowsOf | None = None,
+    schema: Schema | None = None,
+    family: str = "naive-bayes",
+    kinds: Any = "auto",
+    nodes: int = 50,
+    rows_per_node: Any = 50,
+    topology: Any = "tree",
+    partition: Any = "iid",
+    strategy: str | Strategy = "exact",
+    start: str = "uniform",
+    rounds: int = 64,
+    lr: float = 0.05,
+    local_steps: int = 1,
+    objective: str = "rows",
+    test: tuple[Any, Any] | None = None,
+    evaluate_every: int = 0,
+    evaluate_rows: int | tuple[int, int] | None = None,
+    seed: int = 0,
+    clip: float | None = 5.0,
+    dtype: str = "float64",
+    shards: int | Sequence[Any] = 2,
+    engine: str = "local",
+    address: str | None = None,
+    stats_of: Any = (),
+    progress: Progress | None = None,
+    **others: Any,
+) -> ShardedRun:
+    """Do what `simulate` does, with the same arguments and, to rounding, the same numbers; without references.
+
+    rows_of         instead of X and y: called by each shard with its peers [n], returns their (X, y), one peer's
+                    rows after the other's, rows_per_node (a number, or [N]) of each. With it, `schema` says what
+                    columns, classes and units are, and without `test` nothing is tested
+    evaluate_every  rounds between evaluations; 0 evaluates at the end only
+    shards          how many, or a list with the peers of each
+    engine          "local": in this process; "ray": an actor each, a processor each. Trusted clusters only
+    address         of a Ray cluster to join ("auto": the one this machine is in); None starts Ray on this machine
+    stats_of        the peers whose statistics are returned, or "all"
+    """
+    arguments = checked(locals())
+    configuration = {
+        name: as_json(value)
+        for name, value in arguments.items()
+        if name not in ("X", "y", "schema", "test", "progress", "others", "stats_of", "address")
+    }
+    _refuse(family, strategy, start, engine, rows_of, schema, X, y, others)
+    nodes, rows_per_node, seed = arguments["nodes"], arguments["rows_per_node"], arguments["seed"]
+    if rows_of is None:
+        check_sizes(rows_per_node, nodes, partition)
+        X = table_of(X)
+        enough(nodes, X.rows)  # before links between so many are drawn
+    network = population.draw_network(topology, nodes, seed)
+    if not network.static:
+        raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
+    links = network.at(1)
+    shard_peers = (
+        _checked(shards, nodes) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
+    )
+    if rows_of is not None:
+        assert schema is not None
+        agreed, sizes, test_data = schema, _sizes(rows_per_node, nodes), test
+        sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
+    else:
+        dealt = Dealt.of(X, y, schema, kinds, arguments["clip"], partition, nodes, rows_per_node, seed)
+        with about("X" if schema is None else "X and schema"):
+            agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
+        test_data = test if test is not None else dealt.rest()
+        sources = _pieces(dealt, shard_peers)
+        if test_data is None:
+            warn_untested()
+    settings = _Settings(
+        family, agreed, sizes, strategy, arguments["rounds"], arguments["lr"], arguments["local_steps"], objective,
+        nodes, seed, both(arguments["evaluate_rows"]),
+    )  # fmt: skip
+    configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
+    device = Place(None, arguments["dtype"])
+    driver = _Driver(settings, plans(_mixing(strategy, links, device), shard_peers, sizes), links, device)
+    if engine == "local":
+        figures = driver.run(InProcess(), sources, test_data, arguments["evaluate_every"], stats_of, progress)
+    else:
+        with cluster(len(shard_peers), address) as ray:
+            actors = RayActors(ray)
+            try:
+                figures = driver.run(
+                    actors, sources, test_data, arguments["evaluate_every"], stats_of, progress
+                )
+            finally:
+                actors.stop()
+    return ShardedRun(
+        configuration,
+        agreed,
+        parts=shard_peers,
+        crossing=crossing(links, shard_peers),
+        sizes=sizes,
+        **figures,
+    )
+
+
+def _mixing(strategy: str | Strategy, links: csr_array, device: Place) -> csr_array | None:
+    """Return the mixing weights in the device's precision; None where nothing is sent."""
+    value = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
+    return None if value.mixing == "none" else device.put_matrix(getattr(topologies, value.mixing)(links))
+
+
+def _pieces(dealt: Dealt, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield the rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
+    labels = np.array(dealt.schema.classes)[dealt.codes]
+    for peers in shard_peers:
+        rows = np.concatenate([dealt.parts[peer] for peer in peers])
+        yield plain(rows_at(dealt.table, rows)), labels[rows]
+
+
+def _refuse(
+    family: str,
+    strategy: Any,
+    start: str,
+    engine: str,
+    rows_of: Any,
+    schema: Any,
+    X: Any,
+    y: Any,
+    others: dict[str, Any],
+) -> None:
+    """Refuse what `simulate` can do and shards cannot."""
+    if others:
+        raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
+    if strategy in ("relay", "auto"):
+        raise ValueError(f"strategy is {strategy!r}; shards take {SUPPORTED}")
+    if family in layouts.STRUCTURES:
+        raise ValueError(f"family is {family!r}, whose structure peers learn first; shards take {SUPPORTED}")
+    if start != "uniform":
+        raise ValueError(f"start is {start!r}; shards take {SUPPORTED}")
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    if (rows_of is None) == (X is None) or (X is None) != (y is None):
+        raise ValueError("expected either X and y, or rows_of")
+    if rows_of is not None and (schema is None or not schema.classes):
+        raise ValueError(
+            "rows_of needs a schema with classes, which all shards agree on: Schema.infer(some rows, labels)"
+        )
+
+
+def _checked(shards: Any, nodes: int) -> list[np.ndarray]:
+    """Return the user's own shards, after checking that they hold each peer once."""
+    shard_peers = [np.sort(np.asarray(peers, dtype=np.int64)) for peers in shards]
+    if not shard_peers or not np.array_equal(np.sort(np.concatenate(shard_peers)), np.arange(nodes)):
+        raise ValueError(f"shards must list every peer from 0 to {nodes - 1} exactly once")
+    if any(peers.size == 0 for peers in shard_peers):
+        raise ValueError("a shard has no peers; leave it out")
+    return shard_peers
+
+
+def _sizes(rows_per_node: Any, nodes: int) -> np.ndarray:
+    if rows_per_node is None:
+        raise refusal("rows_per_node", None, f"with rows_of a number, or one for each of {nodes} peers")
+    return sizes_asked(rows_per_node, nodes).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of a run."""
+
+    family: str
+    schema: Schema
+    sizes: np.ndarray
+    strategy: str | Strategy
+    rounds: int
+    lr: float
+    steps: int
+    objective: str
+    nodes: int
+    seed: int
+    evaluated_rows: tuple[int | None, int | None]
+    """Rows of training and of test that peers are evaluated on."""
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """Runs shards through their rounds, on any engine."""
+
+    settings: _Settings
+    plans: list[Plan]
+    links: csr_array
+    device: Place
+
+    def run(
+        self,
+        engine: Engine,
+        sources: Iterator[Any],
+        test_data: Any,
+        evaluate_every: int,
+        stats_of: Any,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        settings, clock = self.settings, Clock()
+        loading = []
+        for number, (plan, source) in enumerate(zip(self.plans, sources, strict=True)):
+            engine.start(plan, settings.schema, self.device)
+            loading.append(engine.call(number, "load", source))
+        encoded_test = None
+        if test_data is not None:
+            encoded_test = encoded_labelled(settings.schema, test_data, "test")
+        unseen = encoded_test is not None and bool(np.isnan(encoded_test[0].values).any())
+        family, strategy, start = self._start(engine, any(engine.get(loading)) or unseen)
+        tested = None
+        if encoded_test is not None:
+            sample = metrics.sample(
+                family, *encoded_test, self.device, settings.evaluated_rows[1], settings.nodes, settings.seed
+            )
+            tested = sample.rows, sample.labels
+        self._everywhere(engine, "set_evaluation_rows", self._training(engine), tested)
+        rows = int(settings.sizes.sum())
+        # Each shard uses the kernel that the whole network would use: its rounds are scaled up to all rows.
+        work = [-(-settings.rounds * rows // int(plan.sizes.sum())) for plan in self.plans]
+        out = [
+            engine.call_many(
+                number, "begin", 1 + len(plan.sends), strategy, start, work[number], settings.steps
+            )
+            for number, plan in enumerate(self.plans)
+        ]
+        bytes_each = engine.get([sent[0] for sent in out])[0]
+        clock.add("start")
+        per_round = np.diff(self.links.indptr) * float(bytes_each if strategy.mixing != "none" else 0)
+        records = []
+        for round_index in range(1, settings.rounds + 1):
+            out = self._round(engine, out)
+            engine.get([sent[0] for sent in out])
+            clock.add("rounds")
+            if round_index == settings.rounds or (evaluate_every and round_index % evaluate_every == 0):
+                records.append(self._record(engine, round_index, round_index * per_round))
+                clock.add("evaluation")
+            if progress is not None:
+                progress(round_index, settings.rounds)
+        peers, stats = self._requested_stats(engine, stats_of)
+        layout = FAMILIES[settings.family](**{**family.layout(), "cardinalities": family.cardinalities})
+        halo = bytes_each * sum(sent_peers.size for plan in self.plans for sent_peers in plan.sends.values())
+        return {
+            "layout": layout, "records": np.concatenate(records), "peers": peers, "stats": stats, "halo_bytes": halo,
+            "of_weights": strategy.of_weights, "seconds": clock.seconds,
+        }  # fmt: skip
+
+    def _everywhere(self, engine: Engine, verb: str, *arguments: Any) -> list[Any]:
+        return engine.get([engine.call(number, verb, *arguments) for number in range(len(self.plans))])
+
+    def _round(self, engine: Engine, out: list[list[Any]]) -> list[list[Any]]:
+        """Advance every shard by one round: each gets its halos, which the driver does not look at."""
+        positions_of = [{to: 1 + position for position, to in enumerate(plan.sends)} for plan in self.plans]
+        return [
+            engine.call_many(
+                number, "advance", 1 + len(plan.sends),
+                *(out[sender][positions_of[sender][number]] for sender in plan.hears),
+            )
+            for number, plan in enumerate(self.plans)
+        ]  # fmt: skip
+
+    def _start(self, engine: Engine, missing: bool) -> tuple[Family, Strategy, np.ndarray | None]:
+        """Return the family, the strategy and S⁰ that all peers begin with (None: their own statistics)."""
+        settings = self.settings
+        if missing and not FAMILIES[settings.family].marks_missing:
+            raise ValueError(
+                f"values are missing, and {settings.family} completes them; shards take such rows for naive-bayes "
+                "only. Use simulate, family='naive-bayes', or fill them in first"
+            )
+        rows = float(settings.sizes.sum())
+        family = layouts.calibrated(settings.family, settings.schema, missing, rows)
+        row_weight = row_weights(settings.objective, settings.sizes)
+        softmax = settings.strategy == "dsgd"
+        squares = engine.get(
+            [
+                engine.call(k, "configure", family, row_weight[plan.peers], softmax)
+                for k, plan in enumerate(self.plans)
+            ]
+        )
+        if isinstance(settings.strategy, str):
+            weight = float((row_weight * settings.sizes).sum())
+            strategy: Strategy = (
+                DSGD(rate=settings.nodes / weight / (0.5 * sum(squares) / weight)) if softmax
+                else Exact(rounds=settings.rounds) if settings.strategy == "exact"
+                else STRATEGIES[settings.strategy]()
+            )  # fmt: skip
+        else:
+            strategy = settings.strategy
+        if strategy.name == "consensus-ml":
+            return family, strategy, None
+        mass = rows / (settings.lr * settings.nodes)
+        return family, strategy, start_statistics("uniform", family, len(settings.schema.classes), mass)
+
+    def _training(self, engine: Engine) -> tuple[Rows, np.ndarray]:
+        """Return the training rows that every peer is evaluated on: those that `simulate` draws."""
+        settings = self.settings
+        total = int(settings.sizes.sum())
+        drawn_rows = metrics.drawn(total, settings.evaluated_rows[0], settings.nodes, settings.seed)
+        offsets = np.concatenate([[0], np.cumsum(settings.sizes)])
+        peer = np.searchsorted(offsets, drawn_rows, side="right") - 1
+        owner, position = positions([plan.peers for plan in self.plans])
+        rows_of_shard = [np.flatnonzero(owner[peer] == number) for number in range(len(self.plans))]
+        calls = []
+        for number, plan in enumerate(self.plans):
+            begins = np.concatenate([[0], np.cumsum(plan.sizes)])
+            chosen = rows_of_shard[number]
+            row_index = begins[position[peer[chosen]]] + drawn_rows[chosen] - offsets[peer[chosen]]
+            calls.append(engine.call(number, "rows_at", row_index))
+        order = np.argsort(np.concatenate(rows_of_shard))
+        values, codes, labels = (
+            np.concatenate(pieces)[order] for pieces in zip(*engine.get(calls), strict=True)
+        )
+        return Rows(values, codes), labels
+
+    def _record(self, engine: Engine, round_index: int, sent: np.ndarray) -> np.ndarray:
+        """Return a row for each peer, in the order of `runs.COLUMNS`: [N, 8]."""
+        nodes = self.settings.nodes
+        mean = sum(self._everywhere(engine, "total")) / nodes
+        figures = np.empty((5, nodes))
+        for plan, shard_figures in zip(self.plans, self._everywhere(engine, "judged", mean), strict=True):
+            figures[:, plan.peers] = shard_figures
+        return record(round_index, figures, sent)
+
+    def _requested_stats(self, engine: Engine, stats_of: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the requested peers and their statistics."""
+        nodes = self.settings.nodes
+        peers = (
+            np.arange(nodes) if isinstance(stats_of, str) and stats_of == "all" else np.asarray(stats_of, int)
+        )
+        if peers.size and not (peers.min() >= 0 and peers.max() < nodes):
+            raise ValueError(
+                f"stats_of names peers {peers.min()} to {peers.max()}; expected 0 to {nodes - 1}"
+            )
+        owner, position = positions([plan.peers for plan in self.plans])
+        order_by_shard = [np.flatnonzero(owner[peers] == number) for number in range(len(self.plans))]
+        shard_stats = engine.get(
+            [engine.call(k, "stats", position[peers[chosen]]) for k, chosen in enumerate(order_by_shard)]
+        )
+        return peers, np.concatenate(shard_stats)[np.argsort(np.concatenate(order_by_shard))]

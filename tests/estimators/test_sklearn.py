@@ -1,0 +1,17 @@
+"""scikit-learn's own checks, for every estimator."""
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import peerbayes as pb
+from peerbayes.estimators.classifiers import KDB, TAN, BayesNetClassifier
+
+ESTIMATORS = [
+    estimator(calibrate=calibrate)
+    for estimator in (pb.MixedNB, pb.QDA, pb.LDA, TAN, KDB, BayesNetClassifier)
+    for calibrate in (False, True)
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+def test_estimator_check(estimator, check):
+    check(estimator)

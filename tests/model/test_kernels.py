@@ -1,0 +1,340 @@
+"""The kernels for large tables give the numbers of the plain code for small ones, in blocks or not."""
+
+import math
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import special
+
+import peerbayes as pb
+from peerbayes.data import moments
+from peerbayes.data.table import Table
+from peerbayes.model import core, passes
+from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.model.families.base import Family
+from peerbayes.model.passes import blocks as sizes
+from peerbayes.model.passes import features
+
+ROWS = 5000  # two and a half blocks
+
+
+def use_kernels(monkeypatch, used):
+    limit = 0 if used else sys.maxsize
+    for module, name in ((moments, "LARGE"), (sizes, "LARGE_PASS"), (sizes, "LARGE_PASSES")):
+        monkeypatch.setattr(module, name, limit)
+
+
+@pytest.fixture
+def always_large(monkeypatch):
+    use_kernels(monkeypatch, True)
+
+
+def mixed_table(rng, rows=ROWS, missing=False):
+    X = np.concatenate([rng.normal(3, 2, (rows, 4)), rng.integers(-2, 3, (rows, 3))], axis=1)
+    if missing:
+        X[rng.random(X.shape) < 0.1] = np.nan
+    return X, {4: "discrete", 5: "discrete", 6: "discrete"}
+
+
+SHAPES = [(NaiveBayes, False), (NaiveBayes, True), (SeparateGaussian, False), (SharedGaussian, False)]
+
+
+@pytest.mark.parametrize(("kind", "missing"), SHAPES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rows", [1, 2048, ROWS, 8193])
+@pytest.mark.parametrize("way", [passes.Streamed, passes.Plain])
+def test_blocks_equal_the_whole(kind, missing, weighted, rows, way, monkeypatch):
+    use_kernels(monkeypatch, way is passes.Streamed)
+    rng = np.random.default_rng(0)
+    X, kinds = mixed_table(rng, rows, missing)
+    schema = pb.Schema.infer(X, kinds=kinds, clip=2.0)
+    layout = {"missing": True} if missing else {}
+    family = kind(
+        continuous=4, cardinalities=schema.cardinalities, variance_floor=0.05, count_floor=1e-4, **layout
+    )
+    labels = rng.integers(0, 3, rows).astype(np.int32)
+    weights = rng.uniform(0, 2, rows) if weighted else None
+    model = family.weights(family.uniform(3, 1.0) + rng.normal(0, 0.02, (3, family.size)))
+    one_hot = np.eye(3)[labels] * (1 if weights is None else weights[:, None])
+    held = passes.Held(family.features(schema.encode(X)), one_hot)
+    blocks = way(family, passes.Raw(schema, Table.of(X)), labels, 3, weights)
+    np.testing.assert_allclose(blocks.statistics(), held.statistics(), rtol=1e-12, atol=1e-9)
+    expected = core.evaluate(held.features, held.labels, model)
+    for found in (held.evaluate(model), blocks.evaluate(model)):
+        np.testing.assert_allclose(found.residual, expected[0], rtol=1e-9, atol=1e-9)
+        assert found.soft_error == pytest.approx(expected[1], rel=1e-12)
+        assert found.error == pytest.approx(expected[2], abs=1e-12)
+
+
+def test_equal_classes_are_wrong_but_for_the_first():
+    """Ties, as in the uniform start, go to the first class on every way."""
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(ROWS, 2)), rng.integers(0, 3, ROWS).astype(np.int32)
+    family, source = NaiveBayes(continuous=2), passes.Raw(pb.Schema.infer(X), Table.of(X))
+    model = family.weights(family.uniform(3, 1.0))
+    plain = passes.Plain(family, source, labels, 3)
+    for data in (plain, plain.held(), passes.Streamed(family, source, labels, 3)):
+        assert data.evaluate(model).error == pytest.approx(np.mean(labels != 0))
+
+
+def test_plain_sums_are_nearly_exact_over_any_number_of_blocks():
+    rng = np.random.default_rng(7)
+    z = rng.normal(3, 1e-3, (50_000, 2))
+    schema = pb.Schema((pb.Column("a", "continuous"), pb.Column("b", "continuous")))
+    labels = rng.integers(0, 2, len(z)).astype(np.int32)
+    found = passes.Plain(NaiveBayes(continuous=2), passes.Raw(schema, Table.of(z)), labels, 2).statistics()
+    for c in range(2):
+        exact = [math.fsum(column) for column in np.concatenate([z, z * z], axis=1)[labels == c].T]
+        np.testing.assert_allclose(found[c, 1:], exact, rtol=2.3e-16, atol=0)
+
+
+def test_what_is_lost_between_blocks_is_kept():
+    """A first block of 2⁵³, and 20 of 1 each: any one of them is half of what float64 can tell there."""
+    x = np.full((21 * 2048, 1), 2.0**-11)
+    x[:2048] = 2.0**42
+    schema = pb.Schema((pb.Column("a", "continuous"),), clip=None)
+    labels = np.zeros(len(x), dtype=np.int32)
+    stats = passes.Plain(NaiveBayes(continuous=1), passes.Raw(schema, Table.of(x)), labels, 1).statistics()
+    assert stats[0, 1] == math.fsum(x[:, 0]) == 2.0**53 + 20
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_network_of_columns_passes_by_in_blocks(weighted):
+    """Moments and cells by configurations of parents, of rows with weights of their own."""
+    rng = np.random.default_rng(11)
+    family = BayesNet(continuous=2, cardinalities=(2, 3), parents=((), (0, 2), (), (2,)))
+    rows = Rows(
+        rng.normal(size=(ROWS, 2)), np.stack([rng.integers(0, size, ROWS) for size in (2, 3)], axis=1)
+    )
+    frame = {"a": np.arange(6.0), "b": np.arange(6.0), "c": np.arange(6) % 2, "d": np.arange(6) % 3}
+    kinds = {"a": "continuous", "b": "continuous", "c": "discrete", "d": "discrete"}
+    source = passes.Encoded(pb.Schema.infer(pd.DataFrame(frame), kinds=kinds), rows)
+    labels, weights = rng.integers(0, 3, ROWS).astype(np.int32), rng.uniform(0, 2, ROWS) if weighted else None
+    one_hot = np.eye(3)[labels] * (1 if weights is None else weights[:, None])
+    blocks = passes.Plain(family, source, labels, 3, weights)
+    expected = core.statistics(family.features(rows), one_hot)
+    np.testing.assert_allclose(blocks.statistics(), expected, rtol=1e-11, atol=1e-9)
+    model = family.weights(expected)
+    residual, soft, wrong = core.evaluate(family.features(rows), one_hot, model)
+    evaluated = blocks.evaluate(model)
+    np.testing.assert_allclose(evaluated.residual, residual, rtol=1e-9, atol=1e-8)
+    assert evaluated.soft_error == pytest.approx(soft) and evaluated.error == pytest.approx(wrong)
+
+
+def test_scores_beyond_the_exponential_are_told_apart():
+    logits = np.array([[1e4, -1e4, 700.0], [1e4 + 1, 1e4, 710.0], [0.0, 1e4, 720.0]])
+    weights, labels = np.array([1.0, 2.0, 3.0]), np.array([1, 2, 0])
+    posterior = special.softmax(logits, axis=0)
+    np.testing.assert_allclose(features.softmax(logits.copy()), posterior, rtol=1e-12)
+    soft, wrong = features.residuals(logits, labels, weights)
+    np.testing.assert_allclose(logits, weights * (np.eye(3)[:, labels] - posterior), atol=1e-12)
+    assert soft == pytest.approx(weights @ (1 - posterior[labels, range(3)])) and wrong == 2.0 + 3.0
+
+
+@pytest.mark.parametrize("estimator", [pb.MixedNB, pb.QDA, pb.LDA])
+@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize("frame", [False, True])
+def test_estimators_do_not_care_how_large_a_table_is(estimator, calibrate, frame, monkeypatch):
+    rng = np.random.default_rng(1)
+    X, kinds = mixed_table(rng)
+    y = (X[:, 0] + X[:, 4] + rng.normal(size=ROWS) > 3).astype(int)
+    table = pd.DataFrame(X, columns=list("abcdefg")) if frame else X
+    kinds = {"abcdefg"[j]: kind for j, kind in kinds.items()} if frame else kinds
+    use_kernels(monkeypatch, False)
+    small = estimator(calibrate=calibrate, kinds=kinds, max_iter=5, keep="last").fit(table, y)
+    expected = small.predict_proba(table), small.predict_joint_log_proba(table), small.predict(table)
+    use_kernels(monkeypatch, True)
+    large = estimator(calibrate=calibrate, kinds=kinds, max_iter=5, keep="last").fit(table, y)
+    np.testing.assert_allclose(
+        np.asarray(large.statistics_), np.asarray(small.statistics_), rtol=1e-10, atol=1e-9
+    )
+    np.testing.assert_allclose(large.predict_proba(table), expected[0], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(large.predict_joint_log_proba(table), expected[1], rtol=1e-9)
+    np.testing.assert_array_equal(large.predict(table), expected[2])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int16, np.uint8])
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_any_number_type_and_memory_order(dtype, order, always_large):
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 3, ROWS)
+    plain = rng.integers(0, 200, (ROWS, 5)) + 10.0 * y[:, None]
+    X = np.asarray(plain, dtype=dtype, order="F" if order == "F" else "C")
+    if order == "strided":
+        X = np.repeat(X, 2, axis=1)[:, ::2]
+    expected = pb.MixedNB().fit(plain, y).predict_proba(plain)
+    np.testing.assert_allclose(pb.MixedNB().fit(X, y).predict_proba(X), expected, rtol=1e-6, atol=1e-9)
+
+
+BOTH = pytest.mark.parametrize("kernels", [False, True])
+
+
+@BOTH
+def test_a_table_of_other_columns_is_refused_on_either_way(kernels, monkeypatch):
+    use_kernels(monkeypatch, kernels)
+    X = np.zeros((3, 2))
+    with pytest.raises(pb.SchemaMismatch, match="has 2 columns, the schema 3"):
+        passes.source_of(pb.Schema.infer(np.zeros((3, 3))), Table.of(X), again=True)
+
+
+@BOTH
+def test_moments_equal_numpys_where_the_mean_is_far_from_zero(kernels, monkeypatch):
+    use_kernels(monkeypatch, kernels)
+    rng = np.random.default_rng(3)
+    values = rng.normal(1e6, 1e-2, (20_000, 4))
+    values[5000:, 1] += 1e3
+    values[rng.random(values.shape) < 0.2] = np.nan
+    values[:15_000, 3] = np.nan  # more than a block
+    count, mean, variance, low, high = moments.column_moments(values)
+    np.testing.assert_array_equal(count, (~np.isnan(values)).sum(axis=0))
+    np.testing.assert_allclose(mean, np.nanmean(values, axis=0), rtol=1e-14)
+    np.testing.assert_allclose(variance, np.nanvar(values, axis=0), rtol=1e-7)
+    np.testing.assert_array_equal(low, np.nanmin(values, axis=0))
+    np.testing.assert_array_equal(high, np.nanmax(values, axis=0))
+
+
+@BOTH
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("rows", [1, 3000, 20_001])
+def test_distinct_integers_equal_numpys(kernels, order, rows, monkeypatch):
+    use_kernels(monkeypatch, kernels)
+    values = np.random.default_rng(4).integers(-5, 40, (rows, 4)) * np.array([1, 3, 1, 1000])
+    values = np.asarray(values, order=order)
+    found = moments.distinct_integers(values, [0, 1, 3])
+    assert found == [tuple(np.unique(values[:, j]).tolist()) for j in (0, 1, 3)]
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int8, np.uint64])
+def test_category_indices_are_those_of_the_schema(kernels, dtype, monkeypatch):
+    use_kernels(monkeypatch, kernels)
+    top = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.iinfo(dtype).max
+    known = [0, 1, 2, 3, 5, 100, top]
+    plain = np.array(
+        known + ([-1, -1.5, 0.5, np.nan, -top] if np.dtype(dtype).kind == "f" else []), dtype=dtype
+    )
+    X = np.stack([plain, plain[::-1], plain], axis=1)
+    columns = [
+        pb.Column("a", "discrete", (3, -1, 0)),
+        pb.Column("b", "continuous"),
+        pb.Column("c", "discrete", (2, 5)),
+    ]
+    schema = pb.Schema(tuple(columns))
+    source = passes.Raw(schema, Table.of(X))
+    assert source.tables is not None
+    found = [block.codes for _, block in source.blocks(4, kernels)]
+    np.testing.assert_array_equal(np.concatenate(found), schema.encode(X).codes)
+
+
+def test_the_exponential_is_the_librarys():
+    from peerbayes.model.kernels import block_loops as kernels
+
+    logits = -np.random.default_rng(5).exponential(30, (2, 4000))
+    logits[0] = 0
+    expected = np.exp(logits) / np.exp(logits).sum(axis=0)
+    kernels.softmax(logits, np.empty(4000, dtype=np.int64))
+    np.testing.assert_allclose(logits, expected, rtol=4e-16, atol=1e-300)
+
+
+@pytest.mark.parametrize("way", [passes.Streamed, passes.Plain])
+def test_a_family_without_kernels_takes_the_general_way(way):
+    """A new family needs φ and θ only: the blocks are then expanded by φ itself."""
+
+    class Own(Family):
+        name = "own"
+        dense_size = 3
+
+        def dense(self, values):
+            return np.concatenate([np.ones((len(values), 1)), values], axis=1)
+
+        weights = uniform_moments = None
+
+    family = Own(continuous=2)
+    rng = np.random.default_rng(6)
+    X, labels = rng.normal(size=(ROWS, 2)), rng.integers(0, 3, ROWS).astype(np.int32)
+    schema = pb.Schema.infer(X)
+    streamed = way(family, passes.Raw(schema, Table.of(X)), labels, 3)
+    held = passes.Held(family.features(schema.encode(X)), np.eye(3)[labels])
+    weights = rng.normal(size=(3, 3))
+    np.testing.assert_allclose(streamed.statistics(), held.statistics(), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        streamed.evaluate(weights).residual, held.evaluate(weights).residual, atol=1e-9
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_column_may_have_very_many_categories(kernels, weighted, monkeypatch):
+    use_kernels(monkeypatch, kernels)
+    rng = np.random.default_rng(10)
+    X = np.stack([rng.permutation(6000), rng.integers(0, 3, 6000)], axis=1)
+    y, weights = rng.integers(0, 2, 6000), rng.uniform(1, 2, 6000) if weighted else np.ones(6000)
+    model = pb.MixedNB(kinds="discrete").fit(X, y, weights if weighted else None)
+    counts = np.asarray(model.statistics_)[:, 1:6001]
+    np.testing.assert_allclose(counts[y, X[:, 0]], weights)
+    assert np.count_nonzero(counts) == 6000
+    of_class = np.array([weights[y == c].sum() for c in range(2)])
+    seen = np.stack([[weights[(y == c) & (X[:, 1] == k)].sum() for k in range(3)] for c in range(2)])
+    joint = (of_class / of_class.sum())[:, None] * (counts[:, X[:, 0]] + 1) / (of_class + 6000)[:, None]
+    joint *= ((seen + 1) / (of_class + 3)[:, None])[:, X[:, 1]]
+    np.testing.assert_allclose(model.predict_proba(X), (joint / joint.sum(axis=0)).T, rtol=1e-9)
+
+
+# --- which way is taken ------------------------------------------------------------------------------------
+
+
+def test_the_way_depends_on_the_call_and_not_on_what_is_loaded():
+    """The two ways differ in the last bits, so a fit must not change when something else has loaded numba."""
+    code = """
+import sys, numpy as np, peerbayes as pb
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(3000, 5)), rng.integers(0, 3, 3000)
+def learnt():
+    models = [pb.MixedNB().fit(X, y), pb.MixedNB(calibrate=True).fit(X, y), pb.QDA().fit(X, y)]
+    return b"".join(model.predict_proba(X).tobytes() for model in models)
+before = learnt()
+assert "numba" not in sys.modules
+import peerbayes.model.kernels.block_loops
+assert learnt() == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_passes_are_work_for_the_kernels_sooner():
+    rng = np.random.default_rng(8)
+    family = NaiveBayes(continuous=20)
+
+    def ways(rows, iterations):
+        X = rng.normal(size=(rows, 20))
+        source = passes.source_of(pb.Schema.infer(X), Table.of(X), again=True)
+        once = passes.labelled(family, source, np.zeros(rows, np.int32), 2)
+        return type(once), type(passes.repeated(once, iterations))
+
+    assert ways(500, 1_000_000) == (passes.Held, passes.Held)  # never worth a wait
+    assert ways(5000, 64) == (passes.Plain, passes.Held)
+    assert ways(20_000, 2) == (passes.Plain, passes.Plain)
+    assert ways(20_000, 64) == (passes.Plain, passes.Streamed)
+    assert ways(60_000, 1) == (passes.Streamed, passes.Streamed)
+
+
+def test_one_hots_count_twice_a_column_however_many_categories_there_are():
+    """They are not written out: 2,000 rows of a column with 5,000 categories are little work, of 600 columns much."""
+    for cardinalities, large in (((5000,), False), ((2,) * 600, True)):
+        family = NaiveBayes(cardinalities=cardinalities)
+        assert sizes.is_large(family, 2000) == large
+
+
+def test_below_the_kernels_nothing_grows_with_the_rows():
+    """Neither Φ nor a copy of the rows is held: what a pass takes is a few blocks."""
+    rng = np.random.default_rng(9)
+    X, y = rng.normal(size=(50_000, 20)), rng.integers(0, 3, 50_000)
+    pb.MixedNB().fit(X, y)
+    tracemalloc.start()
+    pb.MixedNB().fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < X.nbytes / 2

@@ -1,0 +1,505 @@
+"""Peers in one event loop over the in-memory network: what they end with, what they refuse, whom they wait for."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("grpc")
+import msgspec
+import networkx as nx
+from commands import HANG
+
+import peerbayes as pb
+from peerbayes import network as topologies
+from peerbayes.errors import PeerError, SchemaMismatch
+from peerbayes.peer.agreement.negotiate import data_digest, refuse_large
+from peerbayes.peer.agreement.pooling import described
+from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.identity.roster import Member, Roster
+from peerbayes.peer.node import Membership, Node
+from peerbayes.peer.protocol import signals, wire
+from peerbayes.peer.protocol.transport import Hub
+from peerbayes.peer.state import store as store_module
+from peerbayes.peer.state.audit_log import AuditLog, entries
+from peerbayes.peer.state.store import Store
+
+SOON = HANG  # what takes longer hangs
+DENSE = nx.Graph(
+    [(0, 1), (1, 2), (2, 3), (3, 4), (0, 3), (1, 4)]
+)  # gossip agrees on a start within 300 rounds
+SIZES = (11, 40, 25, 60, 34)  # rows of each peer
+
+
+def table(rng, missing=True):
+    """Continuous, discrete and missing values; the classes are told apart by all columns."""
+    rows = sum(SIZES)
+    y = rng.choice(["low", "mid", "top"], rows, p=[0.5, 0.3, 0.2])
+    level = np.array([{"low": 0.0, "mid": 1.0, "top": 2.0}[label] for label in y])
+    X = pd.DataFrame(
+        {
+            "height": 3.0 * level + rng.normal(size=rows) + 170.0,
+            "weight": 1e-3 * (level + rng.normal(size=rows)),
+            "colour": np.where(rng.random(rows) < 0.25 * (1 + level), "red", "blue"),
+            "size": rng.integers(0, 3, rows).astype(str),
+        }
+    )
+    if missing:
+        X.loc[rng.random(rows) < 0.15, "height"] = np.nan
+        X.loc[rng.random(rows) < 0.10, "colour"] = None
+    return X, y
+
+
+def shared_out(rng, missing=True):
+    """The first peer has few rows, no "top" and only blue; the others have the rest."""
+    X, y = table(rng, missing)
+    narrow = np.flatnonzero((y != "top") & (X["colour"] == "blue"))[: SIZES[0]]
+    others = rng.permutation(np.setdiff1d(np.arange(len(y)), narrow))
+    return X, y, [narrow, *np.split(others, np.cumsum(SIZES[1:])[:-1])]
+
+
+def network(terms, graph):
+    """A closed roster with a member for each node of a graph."""
+    names = [f"p{place}" for place in sorted(graph)]
+    members = tuple(Member(name, f"localhost:{place + 1}", "0" * 64) for place, name in enumerate(names))
+    links = tuple((names[a], names[b]) for a, b in graph.edges)
+    return Roster("test", terms.digest, 1, members, links, (), True)
+
+
+class Peers:
+    """Nodes with a folder each, and everything that they told."""
+
+    def __init__(self, folder, terms, graph, tables):
+        self.folder, self.terms, self.roster = folder, terms, network(terms, graph)
+        self.names = [member.name for member in self.roster.members]
+        self.tables = dict(zip(self.names, tables, strict=True))
+        self.hub, self.told, self.nodes = Hub(), {name: [] for name in self.names}, {}
+
+    def node(self, name, **more):
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        frame, labels = self.tables[name]
+        self.nodes[name] = Node(
+            Membership(name, self.terms, self.roster), frame.reset_index(drop=True), labels,
+            Store(home / "state.sqlite"), self.hub.transport(name), AuditLog(home / "audit.jsonl"),
+            home / "model.peerbayes", told=lambda *event: self.told[name].append(event), **more,
+        )  # fmt: skip
+        return self.nodes[name]
+
+    def start(self, name, **more):
+        """A task of the running loop; its files are closed at its end, however that comes."""
+        node = self.node(name, **more)
+
+        async def work():
+            try:
+                return await node.run()
+            finally:
+                node.store.close()
+                node.audit.close()
+
+        return asyncio.create_task(work())
+
+    async def all(self, **more):
+        """Everybody's statistics [N, C, K], or what stopped it."""
+        tasks = [self.start(name, **more) for name in self.names]
+        try:
+            return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), SOON)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def history(self, name):
+        with contextlib.closing(Store(self.folder / name / "state.sqlite", readonly=True)) as store:
+            return store.history()
+
+    def rounds(self, name):
+        return [entry["round"] for entry in self.history(name)]
+
+    async def until(self, what):
+        async with asyncio.timeout(SOON):
+            while not what():
+                await asyncio.sleep(0.01)
+
+
+def peers_of(folder, terms, graph, shared):
+    X, y, parts = shared
+    return Peers(folder, terms, graph, [(X.iloc[part], y[part]) for part in parts])
+
+
+def simulated(shared, graph, terms):
+    X, y, parts = shared
+    return pb.simulate(
+        X, y, nodes=len(parts), partition=parts, topology=graph, family=terms.family, strategy=terms.strategy,
+        start=terms.start, rounds=terms.rounds, start_rounds=0 if terms.start == "uniform" else 300,
+        references=False, evaluate_every=0, test=(X, y),
+    )  # fmt: skip
+
+
+def same_as_simulated(folder, terms, graph, shared):
+    """Peers end with the simulator's statistics; all have one schema, which is the simulator's."""
+    peers = peers_of(folder, terms, graph, shared)
+    reached = np.stack(asyncio.run(peers.all()))
+    run = simulated(shared, graph, terms)
+    agreed = [node.agreed for node in peers.nodes.values()]
+    assert len({own.schema.fingerprint for own in agreed}) == 1
+    assert {own.strategy for own in agreed} == {run.configuration["strategy"]}
+    assert agreed[0].schema.names == run.schema.names and agreed[0].schema.classes == run.schema.classes
+    assert np.abs(reached - run.stats).max() <= 1e-9
+    for name in peers.names:
+        assert peers.rounds(name) == list(range(terms.rounds + 1))
+        assert not any(entry["missing"] for entry in peers.history(name))
+    return peers, run
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Calls in memory to a peer that has stopped end when their time is up; let that be soon."""
+    monkeypatch.setattr(signals, "WAIT", 0.2)
+    monkeypatch.setattr(signals, "GRACE", 0.2)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("start", ["uniform", "marginal", "ml"])
+@pytest.mark.parametrize(
+    "strategy", ["crc", "exact", "tracking", "relay", "auto", "local", "consensus-ml", "dsgd"]
+)
+def test_peers_end_where_the_simulator_does(strategy, start, tmp_path, rng):
+    terms = Terms("test", "label", strategy=strategy, start=start, rounds=12)
+    peers, run = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng))
+    for place, name in enumerate(peers.names):
+        path = tmp_path / name / "model.peerbayes"
+        if run.of_weights:
+            assert not path.exists()
+        else:
+            stored = pb.load(path).statistics_.expressed(run.schema).values
+            assert np.abs(stored - run.statistics(place).values).max() <= 1e-9
+
+
+@pytest.mark.parametrize("strategy", ["exact", "relay"])
+@pytest.mark.parametrize("family", ["naive-bayes", "qda", "lda"])
+def test_every_family_ends_where_the_simulator_does(family, strategy, tmp_path, rng):
+    terms = Terms("test", "label", family=family, strategy=strategy, start="ml", rounds=12)
+    same_as_simulated(tmp_path, terms, DENSE, shared_out(rng, missing=family == "naive-bayes"))
+
+
+@pytest.mark.parametrize(("alike", "chosen"), [(True, "exact"), (False, "relay")])
+def test_auto_measures_how_far_apart_data_are(alike, chosen, tmp_path, rng):
+    X, y = table(rng)
+    order = rng.permutation(len(y)) if alike else np.argsort(y)
+    terms = Terms("test", "label", strategy="auto", rounds=4)  # too few for everybody to be near
+    shared = X, y, np.split(order, np.cumsum(SIZES)[:-1])
+    peers, _ = same_as_simulated(tmp_path, terms, nx.path_graph(5), shared)
+    assert peers.nodes["p0"].agreed.strategy == chosen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["crc", "exact", "tracking", "relay", "auto", "dsgd"])
+def test_a_peer_that_stops_and_starts_changes_nothing(strategy, tmp_path, rng):
+    terms, shared = Terms("test", "label", strategy=strategy, rounds=24), shared_out(rng)
+    peers = peers_of(tmp_path, terms, DENSE, shared)
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        for name, turn in (("p3", 2), ("p0", 5), ("p3", 8)):
+            await peers.until(lambda name=name, turn=turn: peers.nodes[name].turn >= turn)
+            await ended(tasks[name])
+            tasks[name] = peers.start(name)
+        return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
+
+    reached = np.stack(asyncio.run(main()))
+    assert np.abs(reached - simulated(shared, DENSE, terms).stats).max() <= 1e-9
+    for name in peers.names:
+        assert peers.rounds(name) == list(range(terms.rounds + 1))
+        assert len(list(entries(tmp_path / name / "audit.jsonl"))) > terms.rounds  # and its chain holds
+    assert "resumed" in [what for what, _ in peers.told["p3"]]
+
+
+def test_a_sum_asked_for_while_others_may_still_join_is_not_there_yet(tmp_path, rng):
+    """Or a member that asks too early would settle the tree on those who have joined so far."""
+    graph, terms, (X, y, parts) = nx.path_graph(3), Terms("test", "label", rounds=6), shared_out(rng)
+    shared = X, y, [parts[0], parts[1], np.concatenate(parts[2:])]
+    peers = peers_of(tmp_path, terms, graph, shared)
+    closed = replace(peers.roster, version=2)
+    early = Roster("test", terms.digest, 1, closed.members[:2], closed.links[:1])
+
+    async def main():
+        peers.roster = early
+        tasks = [peers.start("p1", newer=lambda _: closed)]
+        await peers.until(lambda: "open" in [what for what, _ in peers.told["p1"]])
+        asked = wire.Request(wire.VERSION, early.run, "p0", "sum", phase="columns", roster=1)
+        told = msgspec.msgpack.decode(
+            await peers.nodes["p1"].answer("p0", wire.encode(asked)), type=wire.Reply
+        )
+        assert told.status == "not yet"
+        peers.nodes["p1"].adopt(b"the roster that was signed last")
+        peers.roster = closed
+        tasks = [peers.start("p0"), *tasks, peers.start("p2")]
+        return await asyncio.wait_for(asyncio.gather(*tasks), SOON)
+
+    assert np.abs(np.stack(asyncio.run(main())) - simulated(shared, graph, terms).stats).max() <= 1e-9
+
+
+async def ended(task):
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def refused_everywhere(peers, error):
+    """What every peer said when it stopped; nobody hangs."""
+    found = asyncio.run(peers.all())
+    assert all(isinstance(problem, error) for problem in found), found
+    return [str(problem) for problem in found]
+
+
+def test_tables_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
+    X, y, parts = shared_out(rng)
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=4), DENSE, (X, y, parts))
+    frame, labels = peers.tables["p2"]
+    peers.tables["p2"] = frame.assign(height="tall"), labels
+    frame, labels = peers.tables["p4"]
+    peers.tables["p4"] = frame.drop(columns="size").assign(shape="round"), labels
+    for told in refused_everywhere(peers, SchemaMismatch):
+        assert "column 'height' is continuous at p0, p1, p3, text at p2" in told
+        assert "column 'size' is at 4 of 5 peers" in told
+        assert "column 'shape' is at 1 of 5 peers (at p4, for one)" in told
+
+
+def test_labels_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=4), DENSE, shared_out(rng))
+    frame, labels = peers.tables["p1"]
+    peers.tables["p1"] = frame, np.arange(len(labels)) % 2
+    for told in refused_everywhere(peers, SchemaMismatch):
+        assert "the label is text at some peers and a number at others" in told
+
+
+@pytest.mark.parametrize("start", ["uniform", "marginal", "ml"])
+@pytest.mark.parametrize(
+    ("family", "strategy"), [("qda", "exact"), ("lda", "crc"), ("tan", "exact"), ("tan", "relay")]
+)
+@pytest.mark.long
+def test_peers_with_missing_values_end_where_the_simulator_does(family, strategy, start, tmp_path, rng):
+    terms = Terms("test", "label", family=family, strategy=strategy, start=start, rounds=12)
+    peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng))
+    plausible = peers.nodes["p0"].agreed.plausible
+    assert plausible.sums is None  # completed rows move them
+    tied = (
+        np.flatnonzero(abs(plausible.ties[:, 1:]).sum(axis=0)) + 1
+    )  # colour is missing somewhere, size is not
+    assert plausible.ties.shape[0] > (1 if family == "tan" else 0) and len(tied) >= 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["qda", "tan"])
+@pytest.mark.parametrize("strategy", ["tracking", "auto", "consensus-ml"])
+def test_other_strategies_complete_missing_values_too(family, strategy, tmp_path, rng):
+    terms = Terms("test", "label", family=family, strategy=strategy, start="ml", rounds=4)
+    same_as_simulated(tmp_path, terms, nx.path_graph(5) if strategy == "auto" else DENSE, shared_out(rng))
+
+
+def test_where_nobody_misses_a_value_class_sums_are_checked(tmp_path, rng):
+    terms = Terms("test", "label", family="tan", start="ml", rounds=4)
+    peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng, missing=False))
+    assert peers.nodes["p0"].agreed.plausible.sums is not None
+
+
+def test_weights_of_no_model_complete_nothing(tmp_path, rng):
+    terms, shared = Terms("test", "label", family="qda", strategy="dsgd", rounds=4), shared_out(rng)
+    for told in refused_everywhere(peers_of(tmp_path, terms, DENSE, shared), PeerError):
+        assert "values are missing at one of the peers, and qda completes them by its model" in told
+    with pytest.raises(ValueError, match="values are missing, and dsgd learns no generative model"):
+        simulated(shared, DENSE, terms)
+
+
+def test_rows_are_known_by_their_columns_values_labels_and_order(rng):
+    X, y = table(rng)
+    labels = np.array(y)
+    labels[0] = "top" if labels[0] != "top" else "low"
+    digests = {
+        data_digest(frame, given)
+        for frame, given in (
+            (X, y), (X, labels), (X.rename(columns={"size": "sizes"}), y), (X.iloc[::-1], y), (X.iloc[:-1], y[:-1]),
+            (X.assign(weight=X["weight"] + 1e-12), y), (X[X.columns[::-1]], y),
+        )
+    }  # fmt: skip
+    assert len(digests) == 7 and data_digest(X.copy(), np.array(y)) in digests
+
+
+def test_too_few_rows_and_too_large_messages_are_refused_before_anything_is_sent(rng):
+    X, y = table(rng)
+    few = Terms("test", "label", limits=Limits(rows=len(y)))
+    assert described("p0", X, y, few).rows == len(y)
+    with pytest.raises(PeerError, match=f"has {len(y) - 1} rows; the agreement asks for {len(y)} or more"):
+        described("p0", X.iloc[1:], y[1:], few)
+    small = Terms("test", "label", limits=Limits(message_bytes=8 * 3 * 50))
+    refuse_large(small, 3, 50)
+    for terms, size in ((small, 51), (replace(small, strategy="tracking"), 26)):
+        with pytest.raises(PeerError, match=r"messages of .* bytes; the agreement allows 1,200"):
+            refuse_large(terms, 3, size)
+
+
+def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):
+    terms, shared = Terms("test", "label", rounds=6), shared_out(rng)
+    peers = peers_of(tmp_path, terms, DENSE, shared)
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        await peers.until(lambda: peers.nodes["p1"].turn >= 2)
+        await ended(tasks["p1"])
+        before = peers.tables["p1"]
+        peers.tables["p1"] = before[0].assign(weight=before[0]["weight"] + 1e-12), before[1]
+        with pytest.raises(PeerError, match="other rows: the data has changed"):
+            await asyncio.wait_for(peers.start("p1"), SOON)
+        peers.tables["p1"] = before
+        tasks["p1"] = peers.start("p1")
+        return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
+
+    reached = np.stack(asyncio.run(main()))
+    assert np.abs(reached - simulated(shared, DENSE, terms).stats).max() <= 1e-9
+
+
+@pytest.mark.long
+def test_rounds_go_on_without_a_peer_that_does_not_come_back(tmp_path, rng):
+    limits = Limits(deadline=0.2, quorum=0.5)
+    terms = Terms("test", "label", strategy="crc", rounds=20, limits=limits)
+    peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
+
+    async def main():
+        tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
+        await peers.until(lambda: peers.nodes["p4"].turn >= 3)
+        await ended(tasks.pop("p4"))
+        return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
+
+    reached = asyncio.run(main())
+    missing = {name: [set(entry["missing"]) for entry in peers.history(name)] for name in peers.names}
+    for name in ("p1", "p3"):  # its neighbours
+        assert sum("p4" in lost for lost in missing[name]) >= 4
+        assert ("left behind", {"neighbours": ["p4"]}) in peers.told[name]
+    assert peers.rounds("p4")[-1] <= 16
+    for place, stats in enumerate(reached):
+        assert np.abs(stats - as_weighed(peers, missing)[place]).max() <= 1e-9
+
+
+def as_weighed(peers, missing):
+    """crc with the matrix of each round: the weight of whoever was missing goes to the peer itself."""
+    learners = [peers.nodes[name].agreed.learner for name in peers.names]
+    mixing = getattr(topologies, learners[0].strategy.mixing)(peers.roster.adjacency()).toarray()
+    states = [learner.begin() for learner in learners]
+    for turn in range(1, peers.terms.rounds + 1):
+        told = np.stack(
+            [learner.strategy.message(state)[0] for learner, state in zip(learners, states, strict=True)]
+        )
+        for place, name in enumerate(peers.names):
+            if turn >= len(missing[name]):
+                continue  # it was not there any more
+            weights = mixing[place].copy()
+            for other in missing[name][turn]:
+                weights[place] += weights[peers.names.index(other)]
+                weights[peers.names.index(other)] = 0.0
+            mixed = np.einsum("u,uck->ck", weights, told)[None]
+            states[place] = learners[place].strategy.step(states[place], mixed, learners[place].residual)
+    return [learner.read(state) for learner, state in zip(learners, states, strict=True)]
+
+
+@pytest.mark.long
+def test_below_the_quorum_a_peer_waits_for_as_long_as_it_takes(tmp_path, rng):
+    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.2, quorum=0.5))
+    graph, (X, y, parts) = nx.path_graph(3), shared_out(rng)
+    shared = X, y, [*parts[:2], np.concatenate(parts[2:])]
+    peers = peers_of(tmp_path, terms, graph, shared)
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        await peers.until(lambda: peers.nodes["p1"].turn >= 3)
+        await ended(tasks["p1"])  # the only neighbour of both others
+        await asyncio.sleep(5 * terms.limits.deadline)
+        there = peers.rounds("p1")[-1]
+        assert {peers.nodes[name].turn for name in ("p0", "p2")} <= {there, there + 1}
+        tasks["p1"] = peers.start("p1")
+        return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
+
+    reached = np.stack(asyncio.run(main()))
+    assert not any(entry["missing"] for name in ("p0", "p2") for entry in peers.history(name))
+    if not any(entry["missing"] for entry in peers.history("p1")):
+        assert np.abs(reached - simulated(shared, graph, terms).stats).max() <= 1e-9
+
+
+@pytest.mark.long
+def test_a_late_peer_catches_up_from_what_its_neighbours_said(tmp_path, rng):
+    # The others close each round at the deadline; the late one must hear them well within it, on a busy machine, too.
+    terms = Terms("test", "label", rounds=8, limits=Limits(deadline=3.0))
+    peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        await peers.until(lambda: peers.nodes["p4"].turn >= 2)
+        await ended(tasks["p4"])
+        gone.append(peers.rounds("p4")[-1])
+        others = [peers.nodes[name] for name in peers.names[:-1]]
+        await peers.until(lambda: all(node.turn == terms.rounds for node in others))
+        assert not any(
+            task.done() for name, task in tasks.items() if name in ("p1", "p3")
+        )  # they wait for it
+        tasks["p4"] = peers.start("p4")
+        await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
+
+    gone = []
+    asyncio.run(main())
+    assert peers.rounds("p4") == list(range(terms.rounds + 1))
+    late = peers.history("p4")[gone[0] + 2 :]
+    assert late and all(entry["heard"] == ["p1", "p3"] for entry in late)
+
+
+def test_a_peer_that_leaves_is_not_waited_for(tmp_path, rng):
+    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=600.0))
+    peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        await peers.until(lambda: peers.nodes["p4"].turn >= 2)
+        await ended(tasks.pop("p4"))
+        asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "leave", roster=peers.roster.version)
+        for name in ("p1", "p3"):
+            reply = await peers.hub.transport("p4").ask(name, wire.encode(asked), 1.0)
+            assert wire.reply_in(reply, asked, name).status == "ok"
+        await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
+
+    asyncio.run(main())
+    for name in peers.names[:-1]:
+        assert peers.rounds(name) == list(range(terms.rounds + 1))
+    assert "p4" in peers.history("p1")[-1]["missing"]
+
+
+@pytest.mark.long
+def test_messages_of_long_ago_are_gone_and_others_are_the_same_each_time(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr(store_module, "KEPT", 4)
+    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.1))
+    peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
+
+    async def ask(name, turn):
+        schema = peers.nodes[name].agreed.schema.fingerprint
+        asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "round", turn=turn, schema=schema)
+        return wire.reply_in(await peers.hub.transport("p4").ask(name, wire.encode(asked), 1.0), asked, name)
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        await peers.until(lambda: peers.nodes["p4"].turn >= 2)
+        await ended(tasks["p4"])
+        gone.append(peers.rounds("p4")[-1])
+        await peers.until(lambda: peers.nodes["p1"].turn == peers.nodes["p3"].turn == terms.rounds)
+        assert [(await ask("p1", turn)).status for turn in (3, 36, 37, 40)] == ["gone", "gone", "ok", "ok"]
+        assert (await ask("p1", 38)).body == (await ask("p1", 38)).body
+        tasks["p4"] = peers.start("p4")
+        await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
+
+    gone = []
+    asyncio.run(main())
+    assert peers.rounds("p4") == list(range(terms.rounds + 1))
+    for entry in peers.history("p4")[gone[0] + 2 :]:
+        assert entry["missing"] == (["p1", "p3"] if entry["round"] <= terms.rounds - 4 else [])
