@@ -169,4 +169,4 @@ def test_toml_is_read_in_one_place():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import) and any(alias.name == "tomllib" for alias in node.names)
     }
-    assert readers == {"toml.py"}
+    assert readers == {"files.py"}

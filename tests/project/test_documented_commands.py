@@ -50,7 +50,7 @@ NOT_RUN = {
         "peerbayes reproduce all --datasets digits --columns rows20 --seeds 1 --engine local --format markdown",
     ),
     "peerbayes reproduce 8 --datasets digits --columns rows20 --seeds 2 --engine ray": (
-        "starts Ray; tests/simulation/test_ray.py does, where it is installed. The page also has it with local processes",
+        "starts Ray; tests/simulation/test_ray.py does, where it is installed. The page has the same locally",
         None,
     ),
     "python sharded.py ray": (

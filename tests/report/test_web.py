@@ -396,11 +396,8 @@ def test_many_rounds_hold_fewer_peers_whether_read_at_once_or_one_by_one(tmp_pat
 
 
 def test_a_message_is_encoded_once_and_a_slow_viewer_is_told_to_load_anew(simulated, tmp_path, monkeypatch):
-    encoded = []
-    monkeypatch.setattr(
-        "peerbayes.report.dashboard.feed.event",
-        lambda *args: encoded.append(messages.event(*args)) or encoded[-1],
-    )
+    encoded, event = [], messages.event
+    monkeypatch.setattr(messages, "event", lambda *args: encoded.append(event(*args)) or encoded[-1])
 
     async def watch():
         feed = Feed(Folder(tmp_path))
