@@ -91,7 +91,7 @@ def lower_median(values: Iterable[float]) -> float:
 #     M, D    medians by vote of members' means, and of their root mean squares of x − M (see `medians`)
 #     report  of a member with values: a, the mean of (x − M)/D, within ±κ, and b, that of its square, up to κ²
 #     units   of the means over these members: location M + D ā, scale D √(b̄ − ā²)
-#     κ²      6.25; of few members n/2, and 1 at least, so that one of them adds at most a half to b̄
+#     κ²      6.25; of few members n/3, and 1 at least, so that one of them adds at most a third to b̄
 #
 # Where members have as many rows each and none is beyond κ, these are the units of all rows together, but for
 # rounding: a report is one digit of twelve bits, six for each number, so that every digit is a report that a member
@@ -110,7 +110,7 @@ BEYOND = 1e150
 
 def limit_of(members: int) -> float:
     """Return κ of a network of so many."""
-    return min(FARTHEST, math.sqrt(max(1.0, members / 2)))
+    return min(FARTHEST, math.sqrt(max(1.0, members / 3)))
 
 
 def report_of(values: np.ndarray, middle: float, deviation: float, limit: float) -> int:
