@@ -652,12 +652,12 @@ def test_spectral_gaps_in_closed_form():
 def test_large_and_small_networks_are_measured_alike(mixing, name, monkeypatch):
     weights = mixing(build(name, 150))
     dense = spectral_gap(weights), smallest_eigenvalue(weights)
-    monkeypatch.setattr(topologies.reach, "DENSE_NODES", 100)
+    monkeypatch.setattr(topologies.mixing, "DENSE_NODES", 100)
     assert (spectral_gap(weights), smallest_eigenvalue(weights)) == pytest.approx(dense, abs=1e-9)
 
 
 def test_eigenvalues_of_a_large_network_in_parts(monkeypatch):
-    monkeypatch.setattr(topologies.reach, "DENSE_NODES", 200)
+    monkeypatch.setattr(topologies.mixing, "DENSE_NODES", 200)
     weights = metropolis(Churn(Static(build("tree", 300)), 0.2).at(1))
     assert spectral_gap(weights) == pytest.approx(0, abs=1e-12)
     one_way = lose(metropolis(build("regular-4", 300)), rng().random(1500) > 0.2)
@@ -670,7 +670,7 @@ def test_eigenvalues_of_a_large_network_in_parts(monkeypatch):
     ("name", "nodes"), [("tree", 40), ("ring", 9), ("grid", 24), ("star", 10), ("tree+9", 30)]
 )
 def test_distances_are_those_of_networkx(name, nodes, monkeypatch):
-    monkeypatch.setattr(topologies.reach, "DISTANCES_AT_ONCE", 3 * nodes)  # several blocks
+    monkeypatch.setattr(topologies.mixing, "DISTANCES_AT_ONCE", 3 * nodes)  # several blocks
     matrix = build(name, nodes)
     graph = nx.from_scipy_sparse_array(matrix)
     lengths = [length for _, found in nx.all_pairs_shortest_path_length(graph) for length in found.values()]

@@ -113,7 +113,6 @@ def test_files_that_a_page_names_exist(page):
         assert (ROOT / path).exists(), path
 
 
-# Modules that still lie beside the folders of the architecture, by the folder that they belong to.
 def test_folders_are_in_the_architecture():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for module in (ROOT / "src" / "peerbayes").iterdir():

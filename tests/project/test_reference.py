@@ -31,12 +31,12 @@ import reference  # noqa: E402
 
 # Modules that users extend or call: whatever they define without an underscore is public.
 MODULES = (
-    "core", "calibration", "gossip", "families.base", "families.naive_bayes", "families.gaussian", "strategies",
-    "relay", "topologies.networks", "topologies.schedules", "topologies.mixing", "topologies.reach", "partitions",
-    "metrics", "privacy.terms", "privacy.accounting", "privacy.coordinates", "privacy.projection", "privacy.sampling",
-    "privacy.mechanism", "privacy.edges", "privacy.scheme", "privacy.plan", "shards.driver",
-    "datasets.sources", "datasets.errors", "sources", "sources.errors", "report",
-    "audit.observing", "audit.reconstruction", "audit.belonging", "audit.judgement",
+    "model.core", "model.calibration", "model.families.base", "model.families.naive_bayes", "model.families.gaussian",
+    "learning.strategies", "learning.relay", "learning.metrics", "network.topologies", "network.schedules",
+    "network.mixing", "simulation.partitions", "privacy.accounting", "privacy.mechanism", "privacy.noise",
+    "privacy.edge_noise", "privacy.scheme", "privacy.plan", "privacy.exposure", "simulation.sharded.driver",
+    "data.datasets.loading", "data.sources", "data.sources.values", "errors", "report",
+    "audit.observation", "audit.reconstruction", "audit.membership_inference",
 )  # fmt: skip
 
 # Methods that scikit-learn documents.
@@ -162,8 +162,8 @@ def test_every_setting_of_a_file_is_explained():
         (reference.terms.Limits, reference.limits_table),
         (reference.terms.Privacy, reference.privacy_table),
         (reference.terms.Robust, reference.robust_table),
-        (reference.facts.Facts, reference.facts_table),
-        (reference.settings.Settings, reference.peer_table),
+        (reference.column_facts.Facts, reference.facts_table),
+        (reference.peer_settings.Settings, reference.peer_table),
     ],
 )
 def test_every_field_of_a_file_is_explained(cls, table):
@@ -187,7 +187,7 @@ def test_settings_shown_on_the_page_are_settings():
     (terms,) = [reference.terms.Terms.parse(agreement, "the page")]
     assert terms.features and terms.limits.rows == 100
     assert all(
-        name in {**reference.settings.Settings.__dataclass_fields__, **reference.demands.DEMANDS}
+        name in {**reference.peer_settings.Settings.__dataclass_fields__, **reference.peer_settings.DEMANDS}
         for name in re.findall(r"^(\w+) =", peer, re.M)
     )
     assert all(name in {*config.SETTINGS, *config.DATA} for name in re.findall(r"^(\w+) =", run, re.M))
