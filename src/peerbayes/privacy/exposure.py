@@ -11,7 +11,7 @@ from typing import Any
 from peerbayes.privacy.accounting import membership, mu_of
 
 # --- measured success of the attacks on three datasets, as `benchmarks/audit.py` printed it, by the rows of a peer
-#  pulsar has 8 features and 2 classes, adult 14 and 2, letter 16 and 26. Lower bounds: a better attack may recover
+# pulsar has 8 features and 2 classes, adult 14 and 2, letter 16 and 26. Lower bounds: a better attack may recover
 # more.
 
 # Rounds of the attacked runs.

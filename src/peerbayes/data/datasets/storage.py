@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 # --- files of datasets on this machine: the user's folder, and a cache in which every file has a record of its digest
-#  `letter_recognition.parquet` lies beside `letter_recognition.parquet.json`, which holds the sha256 of the file,
+# `letter_recognition.parquet` lies beside `letter_recognition.parquet.json`, which holds the sha256 of the file,
 # where it came from, and the sha256 of the publisher's table. A file is used only if it matches its record. Where the
 # registry has no digest of the publisher's table, every later download must match the record of the first: trust on
 # first use. It finds damage and change, not malice: whoever can write the file can write the record.
