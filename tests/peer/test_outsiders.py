@@ -117,11 +117,11 @@ def test_no_peer_asks_over_tls_1_2(tmp_path, version, comes_about):
 
 
 def test_grpc_that_was_loaded_with_tls_1_2_is_not_used():
-    code = "import grpc\nfrom peerbayes.peer import tls\ntls.grpc()"
+    code = "import grpc\nfrom peerbayes.peer.protocol import connections as tls\ntls.grpc()"
     environment = {key: value for key, value in os.environ.items() if key != "GRPC_SSL_CIPHER_SUITES"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and "grpc was imported before peerbayes could turn TLS 1.2 off" in done.stderr
-    code = "from peerbayes.peer import tls\nprint(tls.grpc().__name__, tls.grpc().__name__)"
+    code = "from peerbayes.peer.protocol import connections as tls\nprint(tls.grpc().__name__, tls.grpc().__name__)"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout == "grpc grpc\n"
 
@@ -196,7 +196,7 @@ def test_connections_leave_descriptors_to_the_peer(open_files, expected):
 
 def test_the_limit_of_descriptors_is_raised_as_far_as_it_may():
     code = (
-        "import resource\nfrom peerbayes.peer import descriptors\n"
+        "import resource\nfrom peerbayes.peer.protocol import connections as descriptors\n"
         "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 900))\n"
         "print(descriptors.raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE), descriptors.limit())\n"
