@@ -16,9 +16,9 @@ SETTINGS = {"nodes": 10, "rows_per_node": 60, "rounds": 60, "partition": "drift-
 SCRIPT = """
 import sys, time
 import peerbayes as pb
-from peerbayes import checkpoints
+from peerbayes.learning import state
 from sklearn.datasets import load_digits
-checkpoints.PAUSE = 0.0
+state.PAUSE = 0.0
 X, y = load_digits(return_X_y=True)
 slowly = lambda done, of: (print(done, flush=True), time.sleep(0.02))
 pb.simulate(X, y, checkpoint=sys.argv[1], progress=slowly, **{settings})
