@@ -616,7 +616,7 @@ def test_refusals_of_many_names_take_bounded_room(tmp_path):
 def test_handshakes_that_failed_are_told_and_other_words_are_passed_on():
     """gRPC mentions them on standard error only."""
     code = (
-        "import os, time; from peerbayes.peer import handshakes\n"
+        "import os, time; from peerbayes.peer.protocol import connections as handshakes\n"
         "told = []\n"
         "handshakes.watch(lambda *failed: told.append(failed))\n"
         "line = b'E0000 00:00:00.000000 7 ssl.cc:5] Handshake failed: %s\\n'\n"
@@ -636,7 +636,7 @@ def test_handshakes_that_failed_are_told_and_other_words_are_passed_on():
 def test_standard_error_is_read_on_whatever_goes_wrong_with_a_line():
     """Else the pipe fills up, and whoever writes the next line to it waits for ever."""
     code = (
-        "import os, sys; from peerbayes.peer import handshakes\n"
+        "import os, sys; from peerbayes.peer.protocol import connections as handshakes\n"
         "handshakes.watch(lambda *failed: 1 / 0)\n"
         "for _ in range(3): os.write(2, b'E0000 00:00:00.000000 7 ssl.cc:5] Handshake failed: ?\\n')\n"
         "print('x' * 200_000, file=sys.stderr)\n"
@@ -650,7 +650,7 @@ def test_standard_error_is_read_on_whatever_goes_wrong_with_a_line():
 
 def test_the_last_words_of_a_process_are_not_lost():
     code = (
-        "import sys; from peerbayes.peer import handshakes\n"
+        "import sys; from peerbayes.peer.protocol import connections as handshakes\n"
         "handshakes.watch(lambda *told: None)\n"
         "print('x' * 100_000, file=sys.stderr)\n"
         "sys.exit('the reason')"
