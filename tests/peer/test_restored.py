@@ -672,11 +672,11 @@ def test_a_folder_restored_as_a_whole_is_noticed_by_its_neighbours_before_it_say
 
 def test_a_folder_restored_within_one_start_is_noticed_by_how_far_it_was(tmp_path):
     """The numbers of starts fit: the backup was made while the peer ran."""
-    fate = Mishaps(tmp_path, terms(), TRIANGLE)
+    fate = Mishaps(tmp_path, terms(rounds=200), TRIANGLE)
     peers = fate.peers
 
     async def interrupted():
-        task = asyncio.create_task(peers.run(5))
+        task = asyncio.create_task(peers.run(30))
         await peers.until(lambda: "p0" in peers.nodes and peers.nodes["p0"].turn >= 2)
         snapshot(peers.home, tmp_path / "running")
         await task
