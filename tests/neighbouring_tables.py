@@ -84,6 +84,7 @@ DRAWN = {
         "classes": of(("no", "yes"), ("none", "some", "NA"), (0, 1, 2), (False, True), (-1, 7)),
         "family": of(*(name for name in known() if name not in STRUCTURES)),
         "strategy": of(*PROTECTED),
+        "packages": only(()),  # families and strategies of packages: tests/project/test_outside_package.py
         "start": of("uniform", "marginal", "ml"),
         "rounds": of(1, 3, 8),
         "lr": of(0.05, 1.0),

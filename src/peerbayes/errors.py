@@ -12,6 +12,8 @@
     ├── ModelFileError         (also a ValueError)  a model file that cannot be trusted
     │   ├── ModelFileDamaged   truncated, flipped, or not a model file at all
     │   └── ModelFileTooNew    written by a newer peerbayes
+    ├── ExtensionError         (also an ImportError) an outside package that is missing, is broken or clashes
+    ├── NotSupported           (also a NotImplementedError) what a family of an outside package cannot do
     ├── SourceError            (also a ValueError)  rows that cannot be read, or cannot be used as they are
     ├── DatasetError           a dataset that cannot be loaded
     │   ├── UnknownDataset     (also a ValueError)  no dataset has that name
@@ -93,6 +95,14 @@ class ModelFileDamaged(ModelFileError):
 
 class ModelFileTooNew(ModelFileError):
     """Written by a newer peerbayes than this one."""
+
+
+class ExtensionError(PeerbayesError, ImportError):
+    """A family, strategy, topology, source or report section of an outside package that cannot be used."""
+
+
+class NotSupported(PeerbayesError, NotImplementedError):
+    """What a family does not define: `sample`, `explain`, `describe`, or statistics in other units."""
 
 
 class DatasetError(PeerbayesError):

@@ -15,7 +15,7 @@ from peerbayes.cli.shared import check_format, exit_on_error
 from peerbayes.data.files import printable, write
 from peerbayes.errors import TermsError, parts_needed
 from peerbayes.peer.agreement.column_facts import Facts
-from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
+from peerbayes.peer.agreement.terms import Limits, Privacy, Terms, packages_of
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import Inspection
 
@@ -51,6 +51,11 @@ def _terms_lines(terms: Terms) -> list[str]:
         f"  features   {columns}",
         f"  learn      {terms.family} by {terms.strategy} from {terms.start}: {terms.rounds} rounds, lr {terms.lr:g}, "
         f"{terms.local_steps} local step{'s' * (terms.local_steps > 1)}, clip {clip}",
+        *(
+            [f"  packages   {', '.join(terms.packages)}: code that every member installs"]
+            if terms.packages
+            else []
+        ),
         f"  limits     a round waits {terms.limits.deadline:g} s, for {terms.limits.quorum:.0%} of the neighbours; "
         f"messages up to {terms.limits.message_bytes:,} bytes; {terms.limits.rows} or more rows per peer",
         *_privacy(terms),
@@ -321,6 +326,9 @@ def _terms(settings: dict[str, Any], limits: dict[str, Any], privacy: Privacy) -
             raise TermsError(f"{option} is missing; expected it, or an agreement file with --terms FILE")
     if chosen.get("clip") == 0:
         chosen["clip"] = None
+    family, strategy = (chosen.get(name, getattr(Terms, name)) for name in ("family", "strategy"))
+    if packages := packages_of(family, strategy):
+        chosen["packages"] = packages
     bounds = replace(Limits(), **{key: value for key, value in limits.items() if value is not None})
     return Terms(**chosen, limits=bounds, privacy=privacy)
 

@@ -75,6 +75,9 @@ def report(
         Path | None, typer.Option(help="Also write each figure as an image to this folder.")
     ] = None,
     form: Annotated[str, typer.Option(help="Format of these images: svg, png or pdf.")] = "svg",
+    section: Annotated[
+        list[str] | None, typer.Option(help="Add this section of an installed package; may be repeated.")
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Write one HTML page of a run, or of several side by side; it opens offline."""
@@ -88,7 +91,7 @@ def report(
         runs = [Run.load(folder) for folder in run_folders]
         target = out or (run_folders[0] / "report.html" if len(run_folders) == 1 else Path("report.html"))
         run_titles = titles(runs, [folder.resolve().name for folder in run_folders])
-        page = pages.write(target, runs, run_titles)
+        page = pages.write(target, runs, run_titles, section or ())
         console.print(f"{page} ({size(page.stat().st_size)})", soft_wrap=True, markup=False, highlight=False)
         if figures is not None:
             written = pages.figure_files(figures, runs, form, run_titles)

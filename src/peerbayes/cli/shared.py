@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from peerbayes.data.files import lines, printable
-from peerbayes.errors import NeedsPerson, PeerbayesError
+from peerbayes.errors import ExtensionError, NeedsPerson, PeerbayesError
 
 
 class Terminal(Console):
@@ -42,7 +42,7 @@ def exit_on_error() -> Iterator[None]:
         yield
     except (PeerbayesError, ValueError, TypeError, OSError) as error:
         print(f"peerbayes: {lines(str(error))}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ValueError | TypeError | NeedsPerson) else 1)
+        sys.exit(2 if isinstance(error, ValueError | TypeError | NeedsPerson | ExtensionError) else 1)
 
 
 @contextmanager

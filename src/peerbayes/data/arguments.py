@@ -10,7 +10,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
@@ -109,7 +109,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def one_of(
-    name: str, value: Any, choices: Sequence[str], more: str = "", error: type[Exception] = ValueError
+    name: str, value: Any, choices: Collection[str], more: str = "", error: type[Exception] = ValueError
 ) -> str:
     """Return the value if it is among `choices`; `more` names further choices in the error."""
     if not isinstance(value, str) or value not in choices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
-from peerbayes.errors import ModelFileDamaged
+from peerbayes.errors import ExtensionError, ModelFileDamaged
 from peerbayes.estimators.generative import GenerativeClassifier
 from peerbayes.model import passes
-from peerbayes.model.families import BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
+from peerbayes.model.families import FAMILIES, BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
 from peerbayes.model.families.structures import Parents, named
 from peerbayes.model.layout import named_parents, sized, with_parents
-from peerbayes.model.statistics import Statistics
+from peerbayes.model.statistics import Statistics, family_of
 from peerbayes.model.structure import Pairs, kdb, pairs_of, tan
 
 
@@ -328,9 +329,40 @@ class BayesNetClassifier(_Network):
 ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
     estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA, TAN, KDB, BayesNetClassifier)
 }
-ESTIMATOR_OF: dict[str, type[GenerativeClassifier]] = {
-    estimator.family_type.name: estimator for estimator in ESTIMATORS.values()
-}
+
+
+class _Estimators(dict[str, type[GenerativeClassifier]]):
+    """Estimators by the name of a family; those of outside packages are imported, or made, when they are needed."""
+
+    def __missing__(self, name: str) -> type[GenerativeClassifier]:
+        self[name] = _outside_estimator(FAMILIES[name])
+        return self[name]
+
+
+def _outside_estimator(family: type[Family]) -> type[GenerativeClassifier]:
+    """Return the estimator that a family of an outside package names, or one with the parameters of `MixedNB`."""
+    if not family.estimator:
+        name = f"{family.__name__}Classifier"
+        return type(name, (GenerativeClassifier,), {"family_type": family, "__module__": family.__module__})
+    try:
+        estimator = resolve_name(family.estimator)
+        fits = issubclass(estimator, GenerativeClassifier) and estimator.family_type is family
+    except Exception as error:  # whatever an outside package does when it is imported
+        raise ExtensionError(
+            f"the estimator {family.estimator!r} of the family {family.name!r} cannot be imported: "
+            f"{type(error).__name__}: {error}. Update the package, or tell its authors"
+        ) from error
+    if not fits:
+        raise ExtensionError(
+            f"the estimator {family.estimator!r} of the family {family.name!r} is {estimator!r:.80}; expected a "
+            f"GenerativeClassifier with family_type = {family.__name__}"
+        )
+    return estimator
+
+
+ESTIMATOR_OF: dict[str, type[GenerativeClassifier]] = _Estimators(
+    {estimator.family_type.name: estimator for estimator in ESTIMATORS.values()}
+)
 LEARNED: dict[str, type[GenerativeClassifier]] = {"tan": TAN, "kdb": KDB}
 """Estimators of the families whose structure is learned, by what `layouts.STRUCTURES` calls them."""
 
@@ -342,6 +374,8 @@ def load(path: str | Path) -> GenerativeClassifier:
         if header["kind"] == "statistics":
             statistics = Statistics.restored(header, arrays["statistics"])
             return ESTIMATOR_OF[statistics.family.name].from_statistics(statistics)
-        return ESTIMATORS[header["estimator"]]._loaded(header, arrays)
+        family = family_of(header).name
+        estimator = ESTIMATORS[header["estimator"]] if family in FAMILIES.built_in else ESTIMATOR_OF[family]
+        return estimator._loaded(header, arrays)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ModelFileDamaged(f"{path} does not describe a model: {error!r}") from error

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from array_api_compat import array_namespace
 
+from peerbayes.data.registry import Choices, Registry
 from peerbayes.data.table import Array
 
 Residual = Callable[[Array], Array]
@@ -243,6 +244,34 @@ def _added(change: Array, stats: Array, factor: float = 1.0) -> Array:
     return change
 
 
-STRATEGIES: dict[str, Callable[..., Strategy]] = {
-    strategy.name: strategy for strategy in (CRC, Exact, Tracking, Local, ConsensusML, DSGD)
-}
+# Names that drivers handle themselves: `relay` is no strategy of this kind, and "auto" chooses between two.
+OF_DRIVERS = ("relay", "auto")
+
+# What a driver needs of every strategy.
+NEEDED = ("name", "mixing", "of_weights", "takes_old", "begin", "message", "step", "read")
+
+
+def _problem(name: str, loaded: Any) -> str | None:
+    """Return what is wrong with a strategy of an outside package: a class, or a function that returns a value."""
+    if not callable(loaded):
+        return f"it is {loaded!r:.80}; expected a class, or a function that returns a strategy"
+    strategy = loaded()
+    if lacking := [attribute for attribute in NEEDED if not hasattr(strategy, attribute)]:
+        return f"it has no {', '.join(lacking)}; expected a value with {', '.join(NEEDED)}"
+    if strategy.name != name:
+        return f"its name is {strategy.name!r:.80}; expected that of its entry point"
+    return None
+
+
+STRATEGIES: Registry[Callable[..., Strategy]] = Registry(
+    "strategy",
+    "peerbayes.strategies",
+    {strategy.name: strategy for strategy in (CRC, Exact, Tracking, Local, ConsensusML, DSGD)},
+    _problem,
+    OF_DRIVERS.__contains__,
+)
+
+
+def strategy_names() -> Choices:
+    """Return the names of all strategies, including those of outside packages."""
+    return Choices(STRATEGIES, *OF_DRIVERS)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from peerbayes.data.registry import Choices
 from peerbayes.data.schema import Schema
 from peerbayes.errors import StructureError
 from peerbayes.model.families import FAMILIES, BayesNet, Family
@@ -91,9 +92,9 @@ def calibrated(
     return guarded(layout, rows, calibrate=True)
 
 
-def known() -> tuple[str, ...]:
-    """Return the names of all families, including your own once they are in `FAMILIES`."""
-    return (*FAMILIES, *STRUCTURES)
+def known() -> Choices:
+    """Return the names of all families, including those of outside packages and your own in `FAMILIES`."""
+    return Choices(FAMILIES, *STRUCTURES)
 
 
 def type_of(family: str) -> type[Family]:

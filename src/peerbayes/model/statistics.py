@@ -155,22 +155,22 @@ class Statistics:
 
     def described(self) -> dict[str, Any]:
         """Return everything but the numbers, as plain values."""
-        family = {"name": self.family.name, **self.family.layout()}
-        return {"schema": self.schema.to_json(), "family": family, "calibrated": self.calibrated}
+        return {
+            "schema": self.schema.to_json(),
+            **describe_family(self.family),
+            "calibrated": self.calibrated,
+        }
 
     @classmethod
     def restored(cls, described: dict[str, Any], values: np.ndarray) -> Statistics:
         """Return the statistics that `described` and `values` represent; an unknown family is refused."""
         schema, family = Schema.from_json(described["schema"]), described["family"]
-        if family["name"] not in FAMILIES:
-            raise StatisticsMismatch(
-                f"the family is {family['name']!r}; expected one of {', '.join(FAMILIES)}"
-            )
+        family_type = family_of(described)
         layout: dict[str, Any] = {"missing": True} if family.get("missing") is True else {}
         if "parents" in family:
             layout["parents"] = tuple(tuple(column_parents) for column_parents in family["parents"])
         layout |= {"continuous": len(schema.continuous), "cardinalities": schema.cardinalities}
-        built = FAMILIES[family["name"]](**layout)
+        built = family_type(**layout)
         if {"name": built.name, **built.layout()} != family:
             raise StatisticsMismatch(
                 f"the family {family} does not fit the schema, which needs {built.layout()}"
@@ -210,6 +210,24 @@ class Statistics:
             codes = [_index_of(schema.columns[j].categories, category, kind) for category in categories]
             levels.append(np.array(codes, dtype=np.int64))
         return Move(order, shift, ratio, schema.cardinalities, columns, tuple(levels))
+
+
+def describe_family(family: Family) -> dict[str, Any]:
+    """Return the name and the layout of a family, and the outside package that it is of, as plain values."""
+    described: dict[str, Any] = {"family": {"name": family.name, **family.layout()}}
+    if family.name in FAMILIES and (package := FAMILIES.package(family.name)) is not None:
+        described["package"] = package
+    return described
+
+
+def family_of(described: dict[str, Any]) -> type[Family]:
+    """Return the type of the family that a file describes; ExtensionError where its package is missing."""
+    name, package = described["family"]["name"], described.get("package")
+    if isinstance(name, str) and isinstance(package, str):
+        FAMILIES.require(name, package, "the file")
+    if name not in FAMILIES:
+        raise StatisticsMismatch(f"the family is {name!r:.80}; expected one of {', '.join(FAMILIES.names())}")
+    return FAMILIES[name]
 
 
 def _index_of(values: tuple[Any, ...], value: Any, kind: str) -> int:

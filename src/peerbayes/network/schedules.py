@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from peerbayes.data.arguments import LARGEST, LARGEST_SEED, about, number, shown
 from peerbayes.errors import TopologyError
 from peerbayes.network.links import check_connected, checked, only, rows_of, whole_number
-from peerbayes.network.topologies import MOST_NODES, adjacency, random_network
+from peerbayes.network.topologies import MOST_NODES, TOPOLOGIES, adjacency, random_network
 
 CHURN_STREAM = 1  # separates Churn's random numbers from those of a Changing with the same seed
 
@@ -63,7 +63,9 @@ class Changing:
     static = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.topology, str) or random_network(self.topology) is None:
+        if not isinstance(self.topology, str) or not (
+            random_network(self.topology) is not None or self.topology in TOPOLOGIES
+        ):
             raise TopologyError(
                 f"the topology {shown(self.topology)} cannot change, because it is not random. Expected tree, tree+K, "
                 "regular-D, erdos-P or small-world-D-P; for a list of networks, use a Sequence"

@@ -13,6 +13,7 @@ from scipy import sparse
 from scipy.sparse import csgraph, csr_array
 
 from peerbayes.data.arguments import refusal, shown
+from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.errors import TopologyError
 from peerbayes.network.links import checked, linked, whole_number
 
@@ -58,13 +59,27 @@ def adjacency(topology: Any, nodes: int, rng: np.random.Generator) -> csr_array:
 def _named(name: str, nodes: int, rng: np.random.Generator) -> csr_array:
     """Return the network of a name."""
     random = random_network(name)
-    if random is None and name not in FIXED:
-        raise refusal("topology", name, EXPECTED, TopologyError)
+    outside = random is None and name not in FIXED
+    if outside and name not in TOPOLOGIES:
+        more = f"; {', '.join(TOPOLOGIES.names())} of installed packages" if TOPOLOGIES.names() else ""
+        raise refusal("topology", name, f"{EXPECTED}{more}", TopologyError)
     if nodes == 1:
         raise TopologyError(
             f"{name} with 1 node; expected 2 or more, or for a single node one of {', '.join(ALONE)}"
         )
+    if outside:
+        return _of_package(name, nodes, rng)
     return FIXED[name](nodes) if random is None else random[0](nodes, rng, *random[1])
+
+
+def _of_package(name: str, nodes: int, rng: np.random.Generator) -> csr_array:
+    """Return the network that an outside package draws: its function returns a graph or a matrix."""
+    drawn = TOPOLOGIES[name](nodes, rng)
+    if isinstance(drawn, str | Path):
+        raise TopologyError(
+            f"the topology {name!r} of {TOPOLOGIES.package(name)} gave {shown(drawn)}; expected a matrix"
+        )
+    return adjacency(drawn, nodes, rng)
 
 
 # --- deterministic networks --------------------------------------------------------------------------------
@@ -280,6 +295,16 @@ def random_network(name: str) -> tuple[Callable[..., csr_array], tuple[str, ...]
     """Return the function that draws this network and the numbers in its name; None if it is not a random one."""
     matches = ((draw, re.fullmatch(pattern, name, flags=re.ASCII)) for pattern, draw in RANDOM.items())
     return next(((draw, match.groups()) for draw, match in matches if match), None)
+
+
+# Networks of outside packages: functions of the number of nodes and a random generator.
+TOPOLOGIES: Registry[Callable[[int, np.random.Generator], Any]] = Registry(
+    "topology",
+    "peerbayes.topologies",
+    {},
+    callable_problem,
+    lambda name: name in FIXED or random_network(name) is not None,
+)
 
 
 # --- user-defined networks ---------------------------------------------------------------------------------

@@ -19,8 +19,13 @@ from peerbayes.simulation.view import titles as default_titles
 __all__ = ["FORMS", "figure_files", "write"]
 
 
-def write(path: str | Path, runs: Sequence[Run], titles: Sequence[str] | None = None) -> Path:
-    """Write one HTML page of one run, or of several side by side; by default titles name what differs between runs."""
+def write(
+    path: str | Path, runs: Sequence[Run], titles: Sequence[str] | None = None, sections: Sequence[str] = ()
+) -> Path:
+    """Write one HTML page of one run, or of several side by side; by default titles name what differs between runs.
+
+    `sections` names sections of outside packages (entry points `peerbayes.report_sections`) to add.
+    """
     if not runs:
         raise ValueError("there are no runs; expected one or more")
     if titles is None:
@@ -29,5 +34,5 @@ def write(path: str | Path, runs: Sequence[Run], titles: Sequence[str] | None = 
         raise ValueError(f"{len(titles)} titles for {len(runs)} runs; expected one each")
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    files.write(target, html(runs, titles).encode("utf-8", "replace"))
+    files.write(target, html(runs, titles, sections).encode("utf-8", "replace"))
     return target

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.errors import NotSupported
 from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, disagreement, error
 from peerbayes.report.model_figures import Model, feature, features, informative_columns, priors
 from peerbayes.report.network_figure import network, spread, updated
@@ -120,8 +121,11 @@ def structured(view: View) -> dict[str, Spec]:
 
 
 def learned_by(view: View) -> Model | None:
-    """Return the view's model as its figures need it; None where there is none."""
-    return None if view.statistics is None else Model.of(view.statistics)
+    """Return the view's model as its figures need it; None where there is none, or its family has no parameters."""
+    try:
+        return None if view.statistics is None else Model.of(view.statistics)
+    except NotSupported:  # a family of an outside package without `parameters`
+        return None
 
 
 def columns(view: View, learned: Model | None = None) -> list[tuple[str, Spec]]:

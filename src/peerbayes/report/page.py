@@ -5,18 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from peerbayes.errors import DrawingFailed
+from peerbayes.data.registry import Registry, callable_problem
+from peerbayes.errors import DrawingFailed, ExtensionError
 from peerbayes.report.compare import error, facts, outcome, sentence, settings, summary
 from peerbayes.report.curves import ERROR_NAMES
 from peerbayes.report.figures import CAPTIONS, COMPARED, columns, learned_by, of
-from peerbayes.report.style import Spec, colour, packed, script, shown, style_ids
+from peerbayes.report.style import Spec, colour, layout, packed, script, shown, style_ids
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import HELD, View, sampled
 from peerbayes.simulation.view import titles as default_titles
@@ -67,10 +68,19 @@ PAGE = """<!doctype html>
 """
 
 
-def html(runs: Sequence[Run], titles: Sequence[str]) -> str:
-    """Return the HTML page of these runs."""
+# Sections of outside packages by name: functions of a run that return plotly figures by title, as dictionaries.
+REPORT_SECTIONS: Registry[Callable[[Run], Mapping[str, Any]]] = Registry(
+    "report section", "peerbayes.report_sections", {}, callable_problem
+)
+
+
+def html(runs: Sequence[Run], titles: Sequence[str], sections: Sequence[str] = ()) -> str:
+    """Return the HTML page of these runs, with the sections of outside packages that are named."""
     views = [View.of(run, title) for run, title in zip(runs, titles, strict=True)]
     figures, choices = drawn(views)
+    outside = [_outside_section(name, index, runs, titles) for index, name in enumerate(sections)]
+    for _, specs in outside:
+        figures |= specs
     content = {
         "runs": [_curves(view, len(views)) for view in views],
         "figures": figures,
@@ -85,10 +95,41 @@ def html(runs: Sequence[Run], titles: Sequence[str]) -> str:
         title=escape(_title(runs, titles)),
         styles="\n".join(f"<style{name}>{text}</style>" for name, text in styles),
         lead="\n".join(f'<p class="lead">{escape(text)}</p>' for text in _lead(runs, titles)),
-        main=_main(runs, views, figures, choices),
+        main=_main(runs, views, figures, choices, [block for block, _ in outside]),
         content=data(content),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),
     )
+
+
+def _outside_section(
+    name: str, number: int, runs: Sequence[Run], titles: Sequence[str]
+) -> tuple[str, dict[str, Spec]]:
+    """Return a section of an outside package: its part of the page, and its figures by their names there."""
+    make = REPORT_SECTIONS[name]
+    specs: dict[str, Spec] = {}
+    cards = []
+    for run, run_title in zip(runs, titles, strict=True):
+        try:
+            figures = {str(title): _outside_figure(str(title), spec) for title, spec in make(run).items()}
+            data(figures)  # plotly's own figures hold arrays that JSON cannot
+        except Exception as error:  # whatever an outside package may raise
+            raise ExtensionError(
+                f"the report section {name!r} of the package {REPORT_SECTIONS.package(name)} failed: "
+                f"{type(error).__name__}: {error}. Expected figures by title: {{'data': [...], 'layout': {{...}}}}"
+            ) from error
+        for title, spec in figures.items():
+            key = f"section{number}x{len(specs)}"
+            specs[key] = spec
+            head = title if len(runs) == 1 else f"{shown(run_title, 40)}: {title}"
+            cards.append(_card(shown(head, 80), key, 3, "", {}))
+    heading = escape(shown(name.replace("-", " ").capitalize(), 60))
+    return f'<h2>{heading}</h2>\n<div class="grid">{"".join(cards)}</div>', specs
+
+
+def _outside_figure(title: str, spec: Mapping[str, Any]) -> Spec:
+    """Return a figure of an outside package with the layout that all figures have."""
+    traces = [{**trace, "meta": {"role": "outside"}} for trace in spec["data"]]
+    return {"data": traces, "layout": layout(title, **dict(spec.get("layout", {})))}
 
 
 def drawn(views: Sequence[View]) -> tuple[dict[str, Spec], dict[str, list[tuple[str, Spec]]]]:
@@ -169,6 +210,7 @@ def _main(
     views: Sequence[View],
     specs: dict[str, Spec],
     choices: dict[str, list[tuple[str, Spec]]],
+    outside: Sequence[str],
 ) -> str:
     titles = [view.title for view in views]
     single = len(runs) == 1
@@ -182,6 +224,7 @@ def _main(
         if "error" in names:
             blocks.append('<div id="chooser" class="chooser"></div>')
         blocks.append(f'<div class="grid">{"".join(cards)}</div>')
+    blocks += outside
     configuration = facts(runs[0]) if single else settings(runs, titles)
     blocks += ["<h2>Configuration</h2>", f'<div class="card">{configuration}</div>']
     return "\n".join(blocks)

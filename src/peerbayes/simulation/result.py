@@ -6,6 +6,7 @@ import json
 import math
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -20,7 +21,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.errors import ModelFileDamaged
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.families import Family
-from peerbayes.model.statistics import Statistics
+from peerbayes.model.statistics import Statistics, describe_family
 
 # --- the provenance of a result: the version and commit of this package, and the versions of its dependencies
 
@@ -171,11 +172,16 @@ class Run:
         """Return the statistics of the peer `node`, with their schema and family."""
         return Statistics.of_model(self.stats[node], self.schema, self.layout, float(self.sizes.sum()))
 
-    def report(self, path: str | Path) -> Path:
-        """Write one self-contained HTML report of the run to `path`; needs the extra `report`."""
+    def report(self, path: str | Path, sections: Sequence[str] = ()) -> Path:
+        """Write one self-contained HTML report of the run to `path`; needs the extra `report`.
+
+        `sections` names sections of outside packages to add.
+        """
         from importlib import import_module
 
-        return Path(import_module("peerbayes.report").write(path, [self]))  # a call upwards
+        return Path(
+            import_module("peerbayes.report").write(path, [self], sections=sections)
+        )  # a call upwards
 
     def save(self, folder: str | Path) -> None:
         """Write the run to a `folder`, where it replaces the live file; `Run.load` reads it."""
@@ -190,7 +196,7 @@ class Run:
             "seconds": self.seconds,
             "rejected": self.rejected,
             "schema": self.schema.to_json(),
-            "family": {"name": self.layout.name, **self.layout.layout()},
+            **describe_family(self.layout),
         }
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
         if len(self.spent):
@@ -209,7 +215,7 @@ class Run:
         path = Path(folder) / RUN_FILE
         header, arrays = files.unpack(path.read_bytes(), path)
         try:
-            first = {"schema": header["schema"], "family": header["family"], "calibrated": True}
+            first = {**header, "calibrated": True}
             layout = Statistics.restored(first, arrays["stats"][0]).family
             return cls(
                 header["configuration"],

@@ -18,7 +18,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import PartitionError, SchemaError, TopologyError
 from peerbayes.learning.robust.attacks import Attack
-from peerbayes.learning.strategies import STRATEGIES, Strategy
+from peerbayes.learning.strategies import Strategy, strategy_names
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.devices import PRECISIONS, Place
 from peerbayes.model.layout import known as known_families
@@ -115,7 +115,7 @@ def _lr(value: Any) -> float:
 def _strategy(value: Any) -> Any:
     if isinstance(value, str | type) or not all(hasattr(value, name) for name in OF_STRATEGIES):
         or_value = f", or a strategy of your own: a value with {', '.join(OF_STRATEGIES)}"
-        return one_of("strategy", value, (*STRATEGIES, "relay", "auto"), or_value)
+        return one_of("strategy", value, strategy_names(), or_value)
     if not (isinstance(value.mixing, str) and callable(getattr(network, value.mixing, None))):
         one_of("strategy: its mixing", value.mixing, MIXINGS)
     if not isinstance(value.name, str):

@@ -1,37 +1,51 @@
-"""Sources of rows, for simulations and peers alike: a CSV file, a Parquet file, or a query of a database.
+"""Sources of rows, for simulations and peers alike: a CSV file, a Parquet file, a query of a database, or a source of
+an outside package.
 
-The same rows read the same from all three; see `values` for what they may hold.
+The same rows read the same from all of them; see `values` for what they may hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.data.sources.flat_files import SUFFIXES, read_parquet, read_text
 from peerbayes.data.sources.sql import read_query
 from peerbayes.data.sources.values import check_names, plain
-from peerbayes.errors import SourceError
+from peerbayes.errors import PeerbayesError, SourceError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SourceError", "labelled", "read"]
+__all__ = ["SOURCES", "SourceError", "labelled", "of_packages", "outside", "read"]
+
+# Endings of files, and schemes of the databases that SQLAlchemy itself supports.
+BUILT_IN = ("csv", "tsv", "gz", "parquet", "sqlite", "postgresql", "mysql", "mariadb", "oracle", "mssql")
+
+# Sources of outside packages by name: functions of the data and the query (None: there is none) that return a table.
+# The source NAME reads NAME://… and files that end in .NAME.
+SOURCES: Registry[Callable[[str, str | None], Any]] = Registry(
+    "source", "peerbayes.sources", {}, callable_problem, lambda name: name.partition("+")[0] in BUILT_IN
+)
 
 
 def read(
     data: str, query: str | None = None, columns: Sequence[str] = (), texts: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Read all rows of a .csv or .tsv (also .gz), a .parquet, or a query of a database given by its SQLAlchemy URL.
+    """Read all rows of a .csv or .tsv (also .gz), a .parquet, or a query of a database given by its SQLAlchemy URL;
+    or of data that a source of an outside package reads, see `SOURCES`.
 
     With `columns`, only these and in this order: the others may then hold anything. `texts` are columns known to
     hold text: those of a CSV file are then read as written, where otherwise their values could be taken for numbers or
     missing values.
     """
-    if "://" in data:
+    if (name := outside(data)) is not None:
+        frame, where = _read_outside(name, data, query)
+    elif "://" in data:
         if query is None:
             raise SourceError(
                 f"{data.partition('://')[0]}://… is a database; say which rows with a query: SELECT … FROM …"
@@ -50,6 +64,27 @@ def read(
 
     wanted = list(columns) or names
     return pd.DataFrame({name: plain(frame[name], f"column {name!r} of {where}") for name in wanted})
+
+
+def outside(data: str) -> str | None:
+    """Return the name of the outside package's source that reads this data; None: it is built in, or unknown."""
+    scheme, separator, _ = data.partition("://")
+    name = scheme if separator else Path(data).suffix.removeprefix(".").lower()
+    return name if name and name in SOURCES else None
+
+
+def _read_outside(name: str, data: str, query: str | None) -> tuple[pd.DataFrame, str]:
+    """Return the table of an outside package's source, and its name for errors, which may not hold a password."""
+    import pandas as pd
+
+    where = f"the source {name} of the package {SOURCES.package(name)}"
+    source = SOURCES[name]
+    try:
+        return pd.DataFrame(source(data, query)), where
+    except PeerbayesError:
+        raise
+    except Exception as error:  # whatever an outside package may raise
+        raise SourceError(f"{where} cannot read the rows: {type(error).__name__}: {error}") from error
 
 
 def labelled(
@@ -77,7 +112,7 @@ def _checked(path: Path) -> Path:
     if not path.name.lower().endswith((*SUFFIXES, ".parquet")):
         raise SourceError(
             f"cannot read rows from {path}; expected a .csv or a .parquet (also .tsv, .csv.gz), or the URL of a "
-            "database, like sqlite:///rows.db"
+            f"database, like sqlite:///rows.db{of_packages()}"
         )
     if path.is_dir():
         raise SourceError(f"cannot read rows from {path}, which is a folder; name a file in it")
@@ -86,3 +121,8 @@ def _checked(path: Path) -> Path:
     if not path.stat().st_size:
         raise SourceError(f"{path} is empty; expected a header and rows. Export it again")
     return path
+
+
+def of_packages() -> str:
+    """Return what sources of installed packages read, as the end of an error's expectation."""
+    return "".join(f", or {name}://… or a .{name} file" for name in SOURCES.names())

@@ -22,6 +22,7 @@ from array_api_compat import array_namespace, device
 from scipy.sparse import csr_array
 
 from peerbayes.data.table import Array, Rows
+from peerbayes.errors import NotSupported
 
 # Means are clipped to this many standardised units. Real means are below √m; without a limit, a count near
 # zero with a large first moment overflows.
@@ -76,6 +77,10 @@ class Family(ABC):
     """The default variance floor of calibration."""
     calibrated_shrinkage: ClassVar[float] = 0.0
     """The default shrinkage of calibration, in rows, for families that have one."""
+
+    estimator: ClassVar[str] = ""
+    """The scikit-learn estimator of a family of an outside package, "module:Class", imported where it is needed: peers
+    do without scikit-learn. "": one is made."""
 
     continuous: int = 0
     """Dc, the number of continuous columns."""
@@ -208,7 +213,7 @@ class Family(ABC):
 
         [C, dense] -> [C, dense']. Exact, since φ(z') is linear in φ(z). An order of −1 is a column without any value.
         """
-        raise NotImplementedError(f"{self.name} cannot be expressed in other units: agree on a schema first")
+        raise NotSupported(f"{self.name} cannot be expressed in other units: agree on a schema first")
 
     def moved(self, stats: np.ndarray, move: Move) -> tuple[Self, np.ndarray]:
         """Return the family for other columns, and S in its layout, exactly: [C, K] -> [C, K']."""
@@ -227,15 +232,15 @@ class Family(ABC):
 
     def parameters(self, stats: Array) -> Any:
         """Return the readable parameters of θ(S): prior, means, variances or covariances, cell probabilities."""
-        raise NotImplementedError(f"{self.name} has no readable parameters")
+        raise NotSupported(f"{self.name} has no readable parameters; its authors can add `parameters`")
 
     def contributions(self, stats: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         """Return a baseline [C] and a term per column [n, C, Dc + Dd] that add up to log p(x, c)."""
-        raise NotImplementedError(f"{self.name} has no contributions by column")
+        raise NotSupported(f"{self.name} has no contributions by column; its authors can add `contributions`")
 
     def sample(self, stats: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Rows:
         """Return one synthetic row for each class index in `labels`."""
-        raise NotImplementedError(f"{self.name} cannot sample rows")
+        raise NotSupported(f"{self.name} cannot sample rows; its authors can add `sample`")
 
     # --- shared helpers --------------------------------------------------------------------------------
 

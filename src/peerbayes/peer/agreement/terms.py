@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.data.files import key, line, string, table, text_of
+from peerbayes.data.registry import Choices, Registry, package_name
 from peerbayes.errors import TermsError
 from peerbayes.learning.robust.rules import RULES
 from peerbayes.learning.secure_sums import SUMMING
-from peerbayes.learning.strategies import STRATEGIES
+from peerbayes.learning.strategies import OF_DRIVERS, STRATEGIES, strategy_names
 from peerbayes.model.calibration import STARTS
+from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES, type_of
 from peerbayes.model.layout import known as known_families
 from peerbayes.peer.agreement.column_facts import Facts, canonical, categories_in, listed
@@ -25,6 +27,7 @@ from peerbayes.privacy.accounting import Privacy as Promise
 
 KINDS = ("auto", "continuous", "discrete")
 NETWORK = re.compile(r"[A-Za-z0-9-]{1,40}")
+PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 MOST = 2**31 - 1  # gRPC's largest message limit, and more rounds than anybody waits for
 
 Check = tuple[Callable[[Any], bool], str]
@@ -33,6 +36,11 @@ Check = tuple[Callable[[Any], bool], str]
 def _one_of(choices: Iterable[str]) -> Check:
     names = tuple(choices)
     return (lambda value: isinstance(value, str) and value in names), f"one of {', '.join(names)}"
+
+
+def _registered(choices: Choices, built_in: Iterable[str]) -> Check:
+    """Return the check of a name that an outside package may bring; its text has the built-in ones."""
+    return (lambda value: isinstance(value, str) and value in choices), f"one of {', '.join(built_in)}"
 
 
 def _integer(least: int) -> Check:
@@ -78,14 +86,21 @@ CHECKS: dict[str, Check] = {
         "1 to 40 letters, digits and '-'",
     ),
     "label": (_text, "the name of the column to predict"),
-    "family": _one_of(known_families()),
-    "strategy": _one_of((*STRATEGIES, "relay", "auto")),
+    "family": _registered(known_families(), (*FAMILIES, *STRUCTURES)),
+    "strategy": _registered(strategy_names(), (*STRATEGIES, *OF_DRIVERS)),
     "start": _one_of(STARTS),
     "rounds": _integer(1),
     "lr": (_positive, "a positive number (the paper's is 0.05)"),
     "local_steps": _integer(1),
     "clip": (lambda value: value is None or _positive(value), "a positive number, or false for no clipping"),
     "classes": (lambda value: isinstance(value, list | tuple), "a list of all values of the label"),
+    "packages": (
+        lambda value: (
+            isinstance(value, list | tuple)
+            and all(isinstance(name, str) and PACKAGE.fullmatch(name) for name in value)
+        ),
+        "a list of names of packages, as pip writes them",
+    ),
 }
 KIND = _one_of(KINDS)
 ROBUST_CHECKS: dict[str, Check] = {
@@ -219,10 +234,15 @@ class Terms:
     """How messages are protected from neighbours, as a section [privacy]."""
     robust: Robust = field(default_factory=Robust)
     """Defences against neighbours that may lie, as a section [robust]."""
+    packages: tuple[str, ...] = ()
+    """Packages outside peerbayes that the family and the strategy are of; none is loaded that is not named here."""
 
     def __post_init__(self) -> None:
+        _refuse("packages", self.packages, CHECKS["packages"])
+        object.__setattr__(self, "packages", tuple(sorted({package_name(name) for name in self.packages})))
         for name, check in CHECKS.items():
-            _refuse(name, getattr(self, name), check)
+            _refuse(name, getattr(self, name), check, packages=self.packages)
+        _refuse_unnamed(self)
         for name, kind in self.features.items():
             _refuse_feature(name, kind, self.label)
         object.__setattr__(self, "classes", categories_in(list(self.classes), "classes"))
@@ -272,10 +292,15 @@ class Terms:
             del plain["privacy"]
         if self.robust == Robust():
             del plain["robust"]
-        for name in ("facts", "classes"):
+        for name in ("facts", "classes", "packages"):
             if not plain[name]:
                 del plain[name]
         return hashlib.sha256(canonical(plain)).hexdigest()
+
+    def load_packages(self) -> None:
+        """Import the family and the strategy of outside packages; ExtensionError where one is broken."""
+        for registry, name in _outside(self.family, self.strategy):
+            registry[name]
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -306,7 +331,7 @@ class Terms:
         if content.get("clip") is False:
             content["clip"] = None
         for name, value in content.items():
-            _refuse(name, value, CHECKS[name], f"{where}{line(text, name)}: ")
+            _refuse(name, value, CHECKS[name], f"{where}{line(text, name)}: ", content.get("packages", ()))
         for section, (_, checks) in SECTIONS.items():
             for name, value in sections[section].items():
                 _refuse(f"{section}.{name}", value, checks[name], f"{where}{line(text, section, name)}: ")
@@ -342,6 +367,8 @@ class Terms:
         )
         described = "".join(_written(name, self.features[name], facts) for name, facts in self.facts.items())
         classes = f"classes = {listed(self.classes)}  # all values of the label\n" if self.classes else ""
+        named = f"packages = {listed(self.packages)}  # that the family and the strategy are of; install them first\n"
+        packages = named if self.packages else ""
         return f"""\
 # What the members of this network agreed on. Everybody holds the same; a change makes another network.
 network = {string(self.network)}
@@ -349,7 +376,7 @@ label = {string(self.label)}  # the column to predict
 {classes}
 family = {string(self.family)}  # {CHECKS["family"][1]}
 strategy = {string(self.strategy)}  # {CHECKS["strategy"][1]}
-start = {string(self.start)}  # {CHECKS["start"][1]}
+{packages}start = {string(self.start)}  # {CHECKS["start"][1]}
 rounds = {self.rounds}
 lr = {self.lr!r}
 local_steps = {self.local_steps}  # steps on a peer's own rows between two messages
@@ -399,16 +426,52 @@ def _flat(terms: Terms) -> dict[str, str]:
     plain |= {f"features.{name}": kind for name, kind in features.items()}
     for name, facts in terms.facts.items():
         plain |= {f"features.{name}.{entry}": value for entry, value in facts.written()}
-    plain["classes"] = list(terms.classes)
+    plain["classes"], plain["packages"] = list(terms.classes), list(terms.packages)
     for section in SECTIONS:
         plain |= {f"{section}.{name}": value for name, value in plain.pop(section).items()}
     return {name: "none" if value is None else str(value) for name, value in plain.items()}
 
 
-def _refuse(name: str, value: Any, check: Check, where: str = "") -> None:
+def _refuse(name: str, value: Any, check: Check, where: str = "", packages: Iterable[Any] = ()) -> None:
+    """Refuse a value that does not fit; `packages` are those that should bring the family and the strategy."""
     fits, expected = check
     if not fits(value):
+        if name in OUTSIDE:
+            expected = ", ".join([expected, *OUTSIDE[name].names()[len(OUTSIDE[name].data) :]])
+            if missing := [package for package in packages if isinstance(package, str)]:
+                expected += (
+                    f". The agreement takes it from the package {' or '.join(missing):.200}, which is not installed "
+                    "here or does not bring it: install it if you trust its authors"
+                )
         raise TermsError(f"{where}{name} is {value!r:.80}; expected {expected}")
+
+
+# What an outside package may bring to an agreement, by the name of the setting.
+OUTSIDE: dict[str, Registry[Any]] = {"family": FAMILIES, "strategy": STRATEGIES}
+
+
+def _outside(family: str, strategy: str) -> list[tuple[Registry[Any], str]]:
+    """Return which of the two an installed outside package brings; nothing is imported."""
+    names = ((FAMILIES, family), (STRATEGIES, strategy))
+    return [(registry, name) for registry, name in names if name in registry and registry.package(name)]
+
+
+def packages_of(family: str, strategy: str) -> tuple[str, ...]:
+    """Return the packages here that a family and a strategy are of; none for built-in ones."""
+    return tuple(str(registry.package(name)) for registry, name in _outside(family, strategy))
+
+
+def _refuse_unnamed(terms: Terms) -> None:
+    """Refuse a family or a strategy of a package that the agreement does not name: nobody accepted its code."""
+    for registry, name in _outside(terms.family, terms.strategy):
+        if (package := registry.package(name)) not in terms.packages:
+            expected = f'packages = ["{package}"], so that every member accepts its code'
+            if terms.packages:
+                named = " or ".join(terms.packages)
+                expected = f"it of {named}, which the agreement names; or in the agreement {expected}"
+            raise TermsError(
+                f"{registry.kind} is {name!r}, which is of the package {package} here; expected {expected}"
+            )
 
 
 def _line_of(text: str, problem: str) -> str:
@@ -465,7 +528,9 @@ def _refuse_exposing(terms: Terms) -> None:
     if terms.privacy.epsilon is None:
         return
     name = f"epsilon is {terms.privacy.epsilon:g} and"
-    completes = getattr(type_of(terms.family), "marks_missing", False) is False
+    # Families of outside packages are not imported to read terms, which may not be accepted yet.
+    inside = terms.family in (*FAMILIES.built_in, *STRUCTURES)
+    completes = not (inside and type_of(terms.family).marks_missing)
     reasons = {
         f"strategy {terms.strategy!r}, which tells what noise cannot protect; expected one of {', '.join(PROTECTED)}":
             terms.strategy not in PROTECTED,
@@ -473,6 +538,8 @@ def _refuse_exposing(terms: Terms) -> None:
             terms.local_steps > 1,
         f"family {terms.family!r}, whose structure is learned from sums that nothing protects; expected naive-bayes, "
         "qda or lda": terms.family in STRUCTURES,
+        f"family {terms.family!r}, which is not built in: nobody has checked that a row changes no other row's part; "
+        "expected naive-bayes, qda or lda": not inside,
         "robust.guard is true: whom a peer cuts off tells of its rows; expected combine = \"clip\" alone":
             terms.robust.guard,
         f"edge_noise {terms.privacy.edge_noise:g}, which cancels in sums, and clipped messages do not add up; expected "

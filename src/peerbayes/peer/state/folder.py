@@ -210,6 +210,7 @@ class Home:
                 f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
                 "a newer one was issued: join with the latest invitation"
             )
+        terms.load_packages()  # last: only what is verified, and the owner joined, may say which code is imported
         return Peer(settings.name, key, certificate, authority, terms, roster, settings, self.folder)
 
     def _newer(self, roster: Roster) -> Roster | None:

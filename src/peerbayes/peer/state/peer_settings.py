@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from peerbayes.data import sources
 from peerbayes.data.files import line, string, table, text_of
 from peerbayes.errors import ConfigurationError, TermsError
 from peerbayes.learning.robust.rules import RULES
@@ -126,10 +127,11 @@ class Settings:
             fits, expected = DEMANDS[name].check
             if not fits(requirement):
                 raise ConfigurationError(f"require.{name} is {requirement!r:.80}; expected {expected}")
-        if not self.data or is_url(self.data) != bool(self.query):
+        outside = sources.outside(self.data) is not None  # such a source decides itself what a query is
+        if not self.data or not (outside or is_url(self.data) == bool(self.query)):
             raise ConfigurationError(
                 f"the data is {without_password(self.data)!r} and the query {self.query!r}; expected a file alone, or "
-                "a database's URL and a query"
+                f"a database's URL and a query{sources.of_packages()}"
             )
 
     @classmethod
