@@ -150,11 +150,12 @@ def test_requests_and_replies_have_no_place_for_them():
         "body", "roster_digest",  # a roster
         "heard",  # signed digests of others' messages
         "process", "shown",  # which start of a peer speaks, and how many rounds and releases it has stored
+        "lowest", "highest",  # versions
     }  # fmt: skip
     assert set(wire.Reply.__struct_fields__) == {
         "version", "run", "sender", "kind", "status", "phase", "turn", "schema", "done", "roster", "clock", "shape",
         "digest", "body", "signature",  # releases, and what is made of them
-        "roster_digest", "process", "shown",
+        "roster_digest", "process", "shown", "lowest", "highest",
         "reason",  # why a request was refused: of what it said; what a call back met
     }  # fmt: skip
 

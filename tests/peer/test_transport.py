@@ -469,8 +469,8 @@ def test_peers_of_the_version_before_are_told_to_update(network):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await channel.unary_unary(PROOF)(bytes(32))
             assert (
-                f"protocol 2; this peerbayes speaks {wire.VERSION}. Update the older one"
-                in refused.value.details()
+                f"the caller speaks version 2 of the protocol, the peer that it asks {wire.SPOKEN}, so there is none "
+                "that both speak. Update peerbayes at the caller" in refused.value.details()
             )
         server, peer = grpc.aio.server(), network.homes["peer-1"].load()
         server.add_generic_rpc_handlers((Older(),))

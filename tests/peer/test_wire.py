@@ -187,11 +187,17 @@ def test_only_finite_numbers_are_taken(bad):
         b"\x80",
         b"",
         b"cos\nsystem\n(S'true'\ntR.",  # a pickle
-        msgspec.msgpack.encode({"version": 2, "run": "", "sender": "", "kind": "hello", "more": 1}),
-        msgspec.msgpack.encode({"version": 2, "run": "x" * 65, "sender": "", "kind": "hello"}),
-        msgspec.msgpack.encode({"version": 2, "run": "", "sender": "", "kind": "hello", "wait": math.nan}),
-        msgspec.msgpack.encode({"version": 2, "run": "", "sender": "", "kind": "hello", "turn": -1}),
-        msgspec.msgpack.encode({"version": 2, "run": "", "sender": "", "kind": "hello", "turn": 1 << 41}),
+        msgspec.msgpack.encode({"run": "", "sender": "", "kind": "hello"}),
+        msgspec.msgpack.encode({"version": wire.VERSION, "run": "x" * 65, "sender": "", "kind": "hello"}),
+        msgspec.msgpack.encode(
+            {"version": wire.VERSION, "run": "", "sender": "", "kind": "hello", "wait": math.nan}
+        ),
+        msgspec.msgpack.encode(
+            {"version": wire.VERSION, "run": "", "sender": "", "kind": "hello", "turn": -1}
+        ),
+        msgspec.msgpack.encode(
+            {"version": wire.VERSION, "run": "", "sender": "", "kind": "hello", "turn": 1 << 41}
+        ),
     ],
 )
 def test_traps_of_the_format_are_unreadable(content):

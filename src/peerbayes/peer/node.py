@@ -272,9 +272,9 @@ class Node:
         if behind:
             standing.tell("left behind", neighbours=behind)
         for name in (*standing.neighbours, *self._parted):  # so that they need not wait for this peer
-            last = standing.request("hello", heard=self._evidence.to_pass_on(name))
+            last = standing.request(name, "hello", heard=self._evidence.to_pass_on(name))
             if name in self._parted:
-                last = standing.request("leave")
+                last = standing.request(name, "leave")
             try:
                 await self.transport.ask(name, wire.encode(last), 1.0)
             except (Unreachable, RefusedMessage):

@@ -114,11 +114,11 @@ class Agreeing:
     async def _leave(self) -> None:
         """Tell the neighbours why this peer cannot go on, so that they do not wait for it."""
         standing = self._standing
-        requests = standing.request("roster", body=standing.own.signed), standing.request("leave")
 
         async def tell(name: str) -> None:
+            roster = standing.request(name, "roster", body=standing.own.signed)
             with contextlib.suppress(PeerError):
-                for request in requests:
+                for request in (roster, standing.request(name, "leave")):
                     await self._transport.ask(name, wire.encode(request), signals.FAREWELL)
 
         await asyncio.gather(*map(tell, standing.neighbours))

@@ -16,7 +16,7 @@ from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.peer.identity.roster import DIGEST
 from peerbayes.peer.learning.masks import packed
 from peerbayes.peer.protocol import connections
-from peerbayes.peer.protocol.wire import LARGEST_REQUEST, VERSION
+from peerbayes.peer.protocol.wire import LARGEST_REQUEST, SPOKEN, Versions, refuse_apart
 
 # --- signatures on a channel: a peer proves that it holds its key, and signs every reply; valid for one caller only
 # gRPC shows a client neither the TLS channel nor the server's certificate, so a signature is bound to what both
@@ -67,9 +67,7 @@ def proof_request(run: str, nonce: bytes) -> bytes:
 def proof_asked(content: bytes) -> tuple[str, bytes]:
     """Return the run and the nonce of a request for a proof; refuse anything else, or it would be signed."""
     if len(content) == OF_VERSION_2:
-        raise RefusedMessage(
-            "other version", f"protocol 2; this peerbayes speaks {VERSION}. Update the older one"
-        )
+        refuse_apart("the caller", Versions(2, 2), "the peer that it asks", SPOKEN)
     nonce, run = content[:NONCE], content[NONCE:].decode("ascii", "replace")
     if not DIGEST.fullmatch(run):
         raise RefusedMessage(

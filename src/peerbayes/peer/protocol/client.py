@@ -61,7 +61,7 @@ class Taking:
             neighbour_state.offered = request.roster if reply.status != "not yet" else neighbour_state.offered
         elif request.kind == "roster":
             neighbour_state.tried, neighbour_state.wanted = neighbour_state.roster, False
-        neighbour_state.answered = True
+        neighbour_state.answered, neighbour_state.versions = True, reply.spoken
         neighbour_state.done = max(neighbour_state.done, reply.done)
         neighbour_state.seen, neighbour_state.roster = time.time(), reply.roster
         self._standing.compare_rosters(neighbour, reply.roster, reply.roster_digest)
@@ -153,23 +153,25 @@ class Asking:
         """Return the next request to this neighbour; None: there is nothing to ask for."""
         standing, state = self._standing, self._standing.line(neighbour)
         roster, rounds = standing.roster, standing.terms.rounds
+        if state.versions is None:
+            return standing.request(neighbour, "hello")
         if state.roster > max(roster.version, state.tried) or state.wanted:
-            return standing.request("roster")
+            return standing.request(neighbour, "roster")
         if -1 < state.roster < roster.version and state.offered < roster.version:
-            return standing.request("roster", body=standing.own.signed)
+            return standing.request(neighbour, "roster", body=standing.own.signed)
         if state.roster < 0 or not roster.closed:
-            return standing.request("hello")
+            return standing.request(neighbour, "hello")
         if (pending := self._agreeing.sums.wanted(neighbour)) is not None:
-            return standing.request(pending[0], phase=pending[1], wait=signals.WAIT)
+            return standing.request(neighbour, pending[0], phase=pending[1], wait=signals.WAIT)
         if (agreed := standing.agreed) is None:
             return None
         if standing.turn < rounds and self._inbox.lacks(neighbour) and neighbour in agreed.learner.neighbours:
             return standing.request(
-                standing.kind, turn=standing.turn + 1, schema=agreed.schema.fingerprint, wait=signals.WAIT,
+                neighbour, standing.kind, turn=standing.turn + 1, schema=agreed.schema.fingerprint, wait=signals.WAIT,
                 heard=self._evidence.to_pass_on(neighbour),
             )  # fmt: skip
         if standing.turn >= rounds > state.done:
-            return standing.request("hello")
+            return standing.request(neighbour, "hello")
         return None
 
     async def _forever(self, neighbour: str) -> None:
@@ -196,8 +198,11 @@ class Asking:
                     self._agreeing.sums.unreachable(neighbour)
             except RefusedMessage as error:
                 standing.refuse(neighbour, error)
-                note = str(error) if isinstance(error, OtherProcess) else f"refused: {error.reason}"
-                standing.note(neighbour, note)
+                other_version = error.reason == "other version"
+                if other_version:
+                    standing.line(neighbour).versions = None  # it may have been updated: a hello will tell
+                explained = other_version or isinstance(error, OtherProcess)
+                standing.note(neighbour, str(error) if explained else f"refused: {error.reason}")
             except (OSError, sqlite3.Error) as error:
                 if not standing.room.note(f"answer of {neighbour}", error):
                     raise

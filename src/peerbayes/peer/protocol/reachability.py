@@ -91,7 +91,7 @@ class _Hello:
     async def answer(self, caller: str, content: bytes) -> bytes:
         """Return the reply to a neighbour's request during the check."""
         try:
-            request = wire.request_in(content)
+            request = wire.request_in(content, self._standing.versions)
         except RefusedMessage:
             return await self._answering.answer(caller, content)
         if request.kind not in ("leave", "roster"):
@@ -99,11 +99,20 @@ class _Hello:
         roster = self._standing.roster  # nothing would be stored: the neighbour has to send it again
         return wire.encode(
             Reply(
-                wire.VERSION, roster.run, self._standing.name, request.kind, "not yet", turn=request.turn,
-                reason="only a check runs here now; say it again later", phase=request.phase, roster=roster.version,
-                roster_digest=roster.digest, clock=time.time(),
+                **self._standing.reply_version(request), run=roster.run, sender=self._standing.name, kind=request.kind,
+                status="not yet", reason="only a check runs here now; say it again later", phase=request.phase,
+                turn=request.turn, roster=roster.version, roster_digest=roster.digest, clock=time.time(),
             )
         )  # fmt: skip
+
+
+def _greeting(peer: Peer, kind: wire.Kind) -> Request:
+    """Return a request of a peer that does not run, and does not know which versions its neighbours speak."""
+    roster = peer.roster
+    return Request(
+        **wire.SPOKEN.fields(), run=roster.run, sender=peer.name, kind=kind, roster=roster.version,
+        roster_digest=roster.digest,
+    )  # fmt: skip
 
 
 async def _both_ways(peer: Peer, transport: Grpc, name: str, listening: bool) -> list[Check]:
@@ -114,8 +123,7 @@ async def _both_ways(peer: Peer, transport: Grpc, name: str, listening: bool) ->
 async def _outward(peer: Peer, transport: Grpc, name: str) -> tuple[Check, bool]:
     """Return the check of a hello, and whether the neighbour answers this peer."""
     subject = f"neighbour {name}"
-    request = Request(wire.VERSION, peer.roster.run, peer.name, "hello", roster=peer.roster.version,
-                      roster_digest=peer.roster.digest)  # fmt: skip
+    request = _greeting(peer, "hello")
     began = time.time()
     try:
         reply = wire.reply_in(await transport.ask(name, wire.encode(request), PATIENCE), request, name)
@@ -148,8 +156,7 @@ async def _outward(peer: Peer, transport: Grpc, name: str) -> tuple[Check, bool]
 async def _inward(peer: Peer, transport: Grpc, name: str) -> Check:
     """Return the check of whether a neighbour reaches this peer at its address in the roster."""
     subject, address = f"reached by {name}", peer.roster.member(peer.name).address
-    request = Request(wire.VERSION, peer.roster.run, peer.name, "call back", roster=peer.roster.version,
-                      roster_digest=peer.roster.digest)  # fmt: skip
+    request = _greeting(peer, "call back")
     try:
         reply = wire.reply_in(await transport.ask(name, wire.encode(request), CALL_BACK), request, name)
     except PeerError as error:
@@ -172,10 +179,7 @@ async def _inward(peer: Peer, transport: Grpc, name: str) -> Check:
 async def farewell(peer: Peer) -> dict[str, str]:
     """Tell every neighbour that this peer leaves; return the outcome of each, by name."""
     transport = Grpc(peer, lambda who, reason, detail: None)
-    roster = peer.roster
-    request = Request(
-        wire.VERSION, roster.run, peer.name, "leave", roster=roster.version, roster_digest=roster.digest
-    )  # fmt: skip
+    request = _greeting(peer, "leave")
 
     async def tell(name: str) -> str:
         try:

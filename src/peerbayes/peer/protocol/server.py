@@ -75,7 +75,7 @@ class Callbacks:
             self._due[caller] = time.monotonic() + EVERY
 
     async def _called(self, caller: str, until: float) -> str:
-        request = self._standing.request("hello")
+        request = self._standing.request(caller, "hello")
         while True:
             remaining = until - time.monotonic()
             try:
@@ -124,7 +124,7 @@ class Answering:
         """Return the reply to a request, whatever its bytes are."""
         request = None
         try:
-            request = wire.request_in(content)
+            request = wire.request_in(content, self._standing.versions, caller, self._standing.name)
             self._admit(caller, request)
             self._standing.asked_by = time.time()
             self._busy[caller] += 1
@@ -157,8 +157,8 @@ class Answering:
         standing = self._standing
         echoed: dict[str, Any] = {} if request is None else {"phase": request.phase, "turn": request.turn}
         return Reply(
-            wire.VERSION, standing.roster.run, standing.name, kind, status, done=standing.turn,
-            roster=standing.roster.version, roster_digest=standing.roster.digest, clock=time.time(),
+            **standing.reply_version(request), run=standing.roster.run, sender=standing.name, kind=kind, status=status,
+            done=standing.turn, roster=standing.roster.version, roster_digest=standing.roster.digest, clock=time.time(),
             process=standing.process(), **(echoed | fields),
         )  # fmt: skip
 
@@ -230,6 +230,7 @@ class Answering:
         changed = request.done > neighbour_state.done or request.roster > neighbour_state.roster
         neighbour_state.done, neighbour_state.seen = max(neighbour_state.done, request.done), time.time()
         neighbour_state.roster = max(neighbour_state.roster, request.roster)
+        neighbour_state.versions = request.spoken
         standing.compare_rosters(caller, request.roster, request.roster_digest)
         if request.kind == "leave":
             neighbour_state.left = True

@@ -13,7 +13,7 @@ from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masked import Masked
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.signals import News
-from peerbayes.peer.protocol.wire import Process, Request
+from peerbayes.peer.protocol.wire import Process, Request, Versions
 from peerbayes.peer.state.disk import WAITING, Room
 
 
@@ -41,6 +41,8 @@ class Line:
     """The version last requested from it: one request is enough."""
     offered: int = -1
     """The version last sent to it."""
+    versions: Versions | None = None
+    """The versions of the protocol that it speaks; None: to be learned with a hello."""
     left: bool = False
     rival: bytes = b""
     """The digest of a different roster of the same version that it reports."""
@@ -56,6 +58,8 @@ class Standing:
 
     own: Membership
     told: Callable[[str, dict[str, Any]], None]
+    versions: Versions = wire.SPOKEN
+    """The versions of the protocol that this peer speaks."""
     news: News = field(default_factory=News)
     turn: int = 0
     """The last completed and stored round."""
@@ -112,12 +116,21 @@ class Standing:
     def line(self, name: str) -> Line:
         return self.lines.setdefault(name, Line())
 
-    def request(self, kind: wire.Kind, **fields: Any) -> Request:
-        """Return a request with this peer's current state."""
+    def request(self, neighbour: str, kind: wire.Kind, **fields: Any) -> Request:
+        """Return a request to a neighbour with this peer's current state, in the highest version that both speak."""
+        theirs = self.line(neighbour).versions
+        version = None if theirs is None else self.versions.common(theirs)
         return Request(
-            wire.VERSION, self.roster.run, self.name, kind, done=self.turn, roster=self.roster.version,
-            roster_digest=self.roster.digest, process=self.process(), **fields,
+            **self.versions.fields(version), run=self.roster.run, sender=self.name, kind=kind, done=self.turn,
+            roster=self.roster.version, roster_digest=self.roster.digest, process=self.process(), **fields,
         )  # fmt: skip
+
+    def reply_version(self, request: Request | None) -> dict[str, Any]:
+        """Return a reply's fields of versions: it is in the request's, or for a greeting in the highest in common."""
+        if request is None:
+            return self.versions.fields()
+        greeting = request.kind in wire.GREETINGS
+        return self.versions.fields(self.versions.common(request.spoken) if greeting else request.version)
 
     def halt(self, error: PeerError) -> bool:
         """Stop sending, since this peer is to stop; return whether this is the first reason."""

@@ -1,22 +1,28 @@
 """The wire format: small requests, and replies with raw numbers and their digest.
 
-A request and a reply are msgpack of a struct with fixed fields; unknown fields, wrong types and oversized texts are
-refused before anything is used. Numbers are little-endian float64 (int64 while sums are agreed on, uint64 where they
-are masked), checked for length, digest and finiteness. Nothing is unpickled.
+A request and a reply are msgpack of a struct; fields that this version does not know are ignored, wrong types and
+oversized texts are refused before anything is used. Each message says which versions of the protocol its sender speaks,
+and two peers use the highest that both do; that is checked before anything else is read. Numbers are little-endian
+float64 (int64 while sums are agreed on, uint64 where they are masked), checked for length, digest and finiteness.
+Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from peerbayes.errors import RefusedMessage
 
-VERSION = 3
+VERSION = 4  # the highest version that this program speaks
+LOWEST = (
+    4  # the oldest one that it still understands; 3 refused unknown fields, so there was no way to add any
+)
 LARGEST_REQUEST = 512 << 10  # bytes; requests carry no numbers, at most a roster
 
 Name = Annotated[
@@ -30,12 +36,62 @@ MOST_SAID = 1000  # statements in one request
 Kind = Literal["hello", "call back", "roster", "leave", "sum", "first", "round", "masked"]
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
 OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
+# The same in all versions, so that peers can say these before they know which versions the other one speaks.
+GREETINGS = ("hello", "call back", "leave")
 Status = Literal["ok", "not yet", "gone", "refused"]
 
 
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 RosterDigest = Annotated[bytes, msgspec.Meta(max_length=32)]  # sha256 of what the authority signed
 Signature = Annotated[bytes, msgspec.Meta(max_length=80)]  # ECDSA P-256 in DER has at most 72
+
+
+class Versions(NamedTuple):
+    """The versions of the protocol that a peer speaks: all from the lowest to the highest."""
+
+    lowest: int
+    highest: int
+
+    def common(self, other: Versions) -> int | None:
+        """Return the highest version that both speak; None: there is none."""
+        version = min(self.highest, other.highest)
+        return version if version >= max(self.lowest, other.lowest) else None
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.lowest <= version <= self.highest
+
+    def __str__(self) -> str:
+        if self.lowest == self.highest:
+            return f"version {self.highest}"
+        return f"versions {self.lowest} to {self.highest}"
+
+    def fields(self, version: int | None = None) -> dict[str, Any]:
+        """Return the fields of a message in one of these versions, by default the highest, that say all of them.
+
+        A bound that equals `version` is left out: a peer of version 3, which refuses fields that it does not know, can
+        read the refusal of one that speaks a single version, and says which one is to be updated.
+        """
+        version = self.highest if version is None else version
+        bounds = {"lowest": self.lowest, "highest": self.highest}
+        return {"version": version} | {name: bound for name, bound in bounds.items() if bound != version}
+
+
+SPOKEN = Versions(LOWEST, VERSION)
+
+
+def refuse_apart(sender: str, theirs: Versions, receiver: str, ours: Versions) -> None:
+    """Refuse a message of a peer that speaks no version that its receiver speaks; say which one is to be updated."""
+    if ours.common(theirs) is None:
+        older = sender if theirs.highest < ours.lowest else receiver
+        raise RefusedMessage(
+            "other version",
+            f"{sender} speaks {theirs} of the protocol, {receiver} {ours}, so there is none that both speak. Update "
+            f"peerbayes at {older}: pip install --upgrade peerbayes",
+        )
+
+
+# Signed field by field and passed on by others, so nothing can be added to the two structs below without a new version:
+# whoever does not know a field would drop it, and the signature would not fit.
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -71,10 +127,24 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
         return PROCESS + f"{name} {self.state} {self.start} {self.id} {self.began} {self.stored}".encode()
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request from one peer to another."""
+class Envelope(msgspec.Struct, frozen=True):
+    """The fields of every message that are read first, the same in all versions."""
 
     version: Whole
+    kind: str = ""
+    lowest: Whole | UnsetType = UNSET
+    highest: Whole | UnsetType = UNSET
+
+    @property
+    def spoken(self) -> Versions:
+        """The versions that the sender speaks."""
+        return _spoken(self)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request from one peer to another."""
+
+    version: Whole  # that this request is written in
     run: Name  # which run: the roster's digest of terms, members and links
     sender: Name
     kind: Kind
@@ -89,9 +159,16 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heard: Annotated[tuple[Said, ...], msgspec.Meta(max_length=MOST_SAID)] = ()  # from neighbours of both
     process: Process | None = None  # which process of the sender asks
     shown: Process | None = None  # another one of the sender, which it was shown by the peer that it asks
+    lowest: Whole | UnsetType = UNSET  # version that the sender speaks, if it is not `version`
+    highest: Whole | UnsetType = UNSET
+
+    @property
+    def spoken(self) -> Versions:
+        """The versions that the sender speaks."""
+        return _spoken(self)
 
 
-class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Reply(msgspec.Struct, frozen=True):
     """The reply to a request."""
 
     version: Whole
@@ -113,9 +190,22 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: Signature = b""  # of a round's message that goes to all neighbours alike
     process: Process | None = None  # which process of the sender answers
     shown: Process | None = None  # where it refuses: another process of the peer that asks
+    lowest: Whole | UnsetType = UNSET  # version that the sender speaks, if it is not `version`
+    highest: Whole | UnsetType = UNSET
+
+    @property
+    def spoken(self) -> Versions:
+        """The versions that the sender speaks."""
+        return _spoken(self)
+
+
+def _spoken(message: Envelope | Request | Reply) -> Versions:
+    bounds = message.lowest, message.highest
+    return Versions(*(message.version if bound is UNSET else bound for bound in bounds))
 
 
 _encoder = msgspec.msgpack.Encoder()
+_envelopes = msgspec.msgpack.Decoder(Envelope)
 _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
 
@@ -124,27 +214,34 @@ def encode(message: Request | Reply) -> bytes:
     return _encoder.encode(message)
 
 
-def request_in(content: bytes) -> Request:
-    """Decode a request; refuse anything else."""
+def request_in(
+    content: bytes, spoken: Versions = SPOKEN, caller: str = "the caller", name: str = "this peer"
+) -> Request:
+    """Decode a request of the caller to the peer of that name, which speaks these versions; refuse anything else."""
     if len(content) > LARGEST_REQUEST:
         raise RefusedMessage("too large", f"a request of {len(content):,} bytes; at most {LARGEST_REQUEST:,}")
     try:
-        request = _requests.decode(content)
+        _open(content, caller, name, spoken)
+        return _requests.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusedMessage("unreadable", f"not a request: {error}") from error
-    _check_version(request.version)
-    return request
 
 
 def reply_in(content: bytes, request: Request, neighbour: str) -> Reply:
     """Decode a reply; refuse it unless it is from that neighbour, of that run, and to that request."""
     try:
+        _open(content, neighbour, request.sender, request.spoken)
         reply = _replies.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusedMessage("unreadable", f"not a reply: {error}") from error
-    _check_version(reply.version)
+    if reply.version != request.version and request.kind not in GREETINGS and reply.status != "refused":
+        raise RefusedMessage(
+            "other version", f"a reply in version {reply.version} to a request in version {request.version}"
+        )
     if reply.sender != neighbour:
         raise RefusedMessage("speaks for another", f"{neighbour} answered in the name of {reply.sender!r}")
+    if reply.status == "refused" and reply.reason.startswith("other version: "):
+        raise RefusedMessage("other version", reply.reason.partition(": ")[2])
     if reply.run != request.run and request.kind in OF_RUN:
         raise RefusedMessage("wrong network", f"run {reply.run:.12} instead of {request.run:.12}")
     if reply.kind != request.kind or (reply.phase != request.phase and request.kind != "masked"):
@@ -180,8 +277,14 @@ def digest_of(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
 
 
-def _check_version(version: int) -> None:
-    if version != VERSION:
+def _open(content: bytes, sender: str, receiver: str, ours: Versions) -> None:
+    """Refuse a message in a version that its receiver does not speak, before anything else of it is read."""
+    envelope = _envelopes.decode(content)
+    theirs = envelope.spoken
+    if envelope.version not in theirs:
+        raise RefusedMessage("unreadable", f"version {envelope.version} from a peer that speaks {theirs}")
+    refuse_apart(sender, theirs, receiver, ours)
+    if envelope.version not in ours and envelope.kind not in GREETINGS:
         raise RefusedMessage(
-            "other version", f"protocol {version}; this peerbayes speaks {VERSION}. Update the older one"
+            "other version", f"a {envelope.kind:.20} in version {envelope.version}; {receiver} speaks {ours}"
         )
