@@ -37,7 +37,7 @@ from peerbayes.peer.protocol.session import Line, Membership, Standing
 from peerbayes.peer.protocol.transport import Transport, Unreachable
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.ledger import Ledger
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.peer.status import unreached
 from peerbayes.privacy.noise import Source
 
@@ -54,7 +54,7 @@ class Node:
     own: InitVar[Membership]
     frame: pd.DataFrame
     labels: np.ndarray
-    store: Store
+    store: PeerState
     transport: Transport
     audit: AuditLog
     model: Path | None = None

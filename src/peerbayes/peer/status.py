@@ -21,6 +21,7 @@ from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import spent
+from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.peer.state.store import FIGURES, NoState, Store
 
 # --- warnings to an operator before something becomes a problem; shown by `check`, `status` and the log of a run
@@ -165,7 +166,7 @@ REASONS = 1000  # different (who, reason) pairs that are counted separately; mor
 class Journal:
     """Logs every event of a peer. `flush` writes what is new to the store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: PeerState) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}

@@ -25,7 +25,7 @@ from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.session import Standing
 from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.state.ledger import Ledger
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.privacy.noise import Source
 
 
@@ -33,7 +33,7 @@ class Agreeing:
     """Computes everything that the rounds need, from this peer's rows and the sums over all peers."""
 
     def __init__(
-        self, standing: Standing, store: Store, ledger: Ledger, transport: Transport, source: Source
+        self, standing: Standing, store: PeerState, ledger: Ledger, transport: Transport, source: Source
     ) -> None:
         self._standing, self._store, self._ledger = standing, store, ledger
         self._transport, self._source = transport, source

@@ -25,7 +25,7 @@ from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.signals import News
 from peerbayes.peer.protocol.wire import Reply
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 
 # --- the roster's spanning tree from one member's view: the members behind each of its links
 
@@ -121,7 +121,7 @@ class Gone(NamedTuple):
 class TreeSums:
     """The sums of one run, phase by phase."""
 
-    def __init__(self, name: str, roster: Roster, store: Store, news: News) -> None:
+    def __init__(self, name: str, roster: Roster, store: PeerState, news: News) -> None:
         self._name, self._store, self._news = name, store, news
         self._neighbours = roster.neighbours(name)
         self._phases: dict[str, tuple[Phase, Any]] = {}

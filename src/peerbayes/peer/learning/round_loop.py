@@ -20,7 +20,7 @@ from peerbayes.peer.learning.verdict import last_rounds
 from peerbayes.peer.protocol.equivocation import Evidence, Parted
 from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox, Prepared
 from peerbayes.peer.protocol.session import Standing
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 
 QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
 
@@ -31,7 +31,7 @@ class Rounds:
     def __init__(
         self,
         standing: Standing,
-        store: Store,
+        store: PeerState,
         inbox: Inbox,
         outbox: Outbox,
         parted: Parted,

@@ -20,7 +20,7 @@ from peerbayes.model.families import Family, Rows
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.held_out import Judge
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 
 # --- how a run ended: whether its model settled, who was missing, and whether learning together was worth it
 # settled    the last eighth of the rounds changed the model's answers on the peer's own rows by little, and the
@@ -206,7 +206,7 @@ FEWEST_ROWS = 10  # fewer say nothing
 
 
 def concluded(
-    agreed: Agreed, terms: Terms, store: Store, judge: Judge, stats: np.ndarray, gone: Mapping[str, str]
+    agreed: Agreed, terms: Terms, store: PeerState, judge: Judge, stats: np.ndarray, gone: Mapping[str, str]
 ) -> Verdict:
     """Return the verdict on a run whose model is S [C, K]; the history comes from the store."""
     history = store.history()

@@ -23,7 +23,7 @@ from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.session import Standing
 from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.protocol.wire import Process, Reply, Request
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 
 COPIES, RESTORED = "two copies", "restored"  # why a message is refused
 
@@ -53,7 +53,7 @@ _decoder = msgspec.json.Decoder(dict[str, Heard])
 class Processes:
     """This peer's own process, and those of its neighbours."""
 
-    def __init__(self, standing: Standing, store: Store, transport: Transport) -> None:
+    def __init__(self, standing: Standing, store: PeerState, transport: Transport) -> None:
         self._standing, self._store, self._transport = standing, store, transport
         self._process: Process | None = None
         self._heard: dict[str, Heard] = {}

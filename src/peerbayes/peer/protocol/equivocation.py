@@ -12,7 +12,7 @@ from peerbayes.peer.protocol.session import Standing
 from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.protocol.wire import MOST_SAID, Reply, Said
 from peerbayes.peer.state.audit_log import AuditLog
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 
 # --- detect equivocation: neighbours sign what they send to everybody, so two different messages in one round are found
 # Every message that goes to all neighbours alike comes with a signature of (run, round, digest). With its next
@@ -124,7 +124,7 @@ class Evidence:
     """Compares signed messages with those that other neighbours got, and keeps proofs of equivocation."""
 
     def __init__(
-        self, standing: Standing, store: Store, transport: Transport, audit: AuditLog, parted: Parted
+        self, standing: Standing, store: PeerState, transport: Transport, audit: AuditLog, parted: Parted
     ) -> None:
         self._standing, self._store, self._transport, self._audit = standing, store, transport, audit
         self._parted = parted

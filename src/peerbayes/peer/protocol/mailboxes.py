@@ -13,7 +13,7 @@ from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.session import Standing
 from peerbayes.peer.state.ledger import Ledger
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.peer_state import PeerState
 
 # --- the inbox of the coming round: neighbours' messages, and when there are enough of them
 
@@ -89,7 +89,7 @@ class Ready(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A round and its results, in the order of `Store.add_round`."""
+    """A round and its results, in the order of `PeerState.add_round`."""
 
     round_index: int
     state: Any
@@ -110,7 +110,7 @@ Found = Ready | Literal["gone"] | None  # None: not yet
 class Outbox:
     """This peer's messages: the last two rounds in memory, older ones from the store."""
 
-    def __init__(self, standing: Standing, store: Store, ledger: Ledger) -> None:
+    def __init__(self, standing: Standing, store: PeerState, ledger: Ledger) -> None:
         self._standing, self._store, self._ledger = standing, store, ledger
         self._ready: Messages = {}
         self._last: tuple[Prepared, dict[str, bytes]] | None = (

@@ -22,6 +22,7 @@ from pathlib import Path
 from peerbayes.errors import BrokenRecord, PeerError
 from peerbayes.peer.state import store as stores
 from peerbayes.peer.state.audit_log import LEFT, RELEASE, Position, Tail
+from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.peer.state.store import NoState, Store
 
 ROUND = re.compile(r"(?:private )?(?:masked )?round (\d+)")
@@ -107,7 +108,7 @@ class Stored:
     """The least end of the log."""
 
     @classmethod
-    def of(cls, store: Store) -> Stored | None:
+    def of(cls, store: PeerState) -> Stored | None:
         """Return the content of a store; None: nothing was done in it yet."""
         state, last = store.told("state"), store.round()
         if state is None and last is None:

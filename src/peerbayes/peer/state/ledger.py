@@ -14,6 +14,7 @@ from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.state.audit_log import RELEASE, AuditLog, Tail
 from peerbayes.peer.state.continuity import Log
 from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.peer.state.store import NoState, Store
 from peerbayes.privacy import accounting
 from peerbayes.privacy.accounting import Privacy
@@ -29,7 +30,7 @@ class Ledger:
     written when the peer starts again. The state in turn records how far the log was known to be on disk.
     """
 
-    def __init__(self, store: Store, audit: AuditLog) -> None:
+    def __init__(self, store: PeerState, audit: AuditLog) -> None:
         self._store, self._audit = store, audit
         self._entered = ""  # the last release that was written to the log
 

@@ -22,45 +22,15 @@ import numpy as np
 
 from peerbayes.errors import PeerError
 from peerbayes.peer.learning.releases import Release
+from peerbayes.peer.state import migrations
 from peerbayes.peer.state.audit_log import Position
 
 T = TypeVar("T")
 # Memory address and size of an array -> the array and its digest.
 StoredArrays = dict[tuple[int, int], tuple[np.ndarray, bytes]]
 
-FORMAT = 1
-
 # Rounds whose messages are kept for neighbours that were away.
 KEPT = 256
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS arrays (digest BLOB PRIMARY KEY, body BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS sums (phase TEXT, sender TEXT, body BLOB NOT NULL, PRIMARY KEY (phase, sender)) STRICT;
-CREATE TABLE IF NOT EXISTS rounds (
-    turn INTEGER PRIMARY KEY, at REAL NOT NULL, state TEXT NOT NULL, digest BLOB NOT NULL,
-    heard TEXT NOT NULL, missing TEXT NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS judged (
-    turn INTEGER PRIMARY KEY, train_error REAL, soft_error REAL, test_error REAL, disagreement REAL
-) STRICT;
-CREATE TABLE IF NOT EXISTS left_out (turn INTEGER, name TEXT, PRIMARY KEY (turn, name)) STRICT;
-CREATE TABLE IF NOT EXISTS reference (turn INTEGER PRIMARY KEY, shape TEXT NOT NULL, body BLOB NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS outbox (
-    turn INTEGER, receiver TEXT, digest BLOB NOT NULL, PRIMARY KEY (turn, receiver)
-) STRICT;
-CREATE TABLE IF NOT EXISTS groups (
-    turn INTEGER, receiver TEXT, digest TEXT NOT NULL, PRIMARY KEY (turn, receiver)
-) STRICT;
-CREATE TABLE IF NOT EXISTS releases (
-    name TEXT PRIMARY KEY, at REAL NOT NULL, cost REAL NOT NULL, digest BLOB NOT NULL, body BLOB
-) STRICT;
-CREATE TABLE IF NOT EXISTS neighbours (name TEXT PRIMARY KEY, seen REAL, done INTEGER, note TEXT) STRICT;
-CREATE TABLE IF NOT EXISTS refusals (
-    who TEXT, reason TEXT, count INTEGER NOT NULL, last REAL NOT NULL, detail TEXT, PRIMARY KEY (who, reason)
-) STRICT;
-"""
-
 
 # Figures of a peer's model after a round.
 FIGURES = ("train_error", "soft_error", "test_error", "disagreement")
@@ -82,7 +52,7 @@ def synchronised(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class Store:
-    """One SQLite file. Only one process writes it."""
+    """One SQLite file, the implementation of `PeerState`. Only one process writes it; reading never changes it."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self.path = path
@@ -108,23 +78,18 @@ class Store:
             raise PeerError(f"{path} cannot be used as a peer's state: {error}") from error
 
     def _prepare(self, readonly: bool) -> None:
-        """Create the tables, or check that they exist; refuse another format."""
-        path = self.path
-        if not readonly:
-            self._db.execute("PRAGMA page_size = 16384")  # arrays are large
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(
-                f"BEGIN; {TABLES} INSERT OR IGNORE INTO meta VALUES ('format', '{FORMAT}'); COMMIT"
-            )
-        elif not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            raise NoState(f"there is no state yet: {path} is just being made")
-        if self.told("format") != str(FORMAT):
-            raise PeerError(
-                f"{path} has format {self.told('format')}; this peerbayes reads {FORMAT}. Update it"
-            )
-        if not readonly:
-            self._stored_digests.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
+        """Bring the file to this program's schema; for reading, it stays as it is."""
+        migrations.refuse_newer(self._db, self.path)
+        if readonly:
+            if migrations.is_empty(self._db):
+                raise NoState(f"there is no state yet: {self.path} is just being made")
+            self._db = migrations.in_memory(self._db)
+            return
+        self._db.execute("PRAGMA page_size = 16384")  # arrays are large
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        migrations.upgrade(self._db, self.path)
+        self._stored_digests.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
 
     @synchronised
     def close(self) -> None:
@@ -271,8 +236,6 @@ class Store:
     @synchronised
     def releases(self) -> list[dict[str, Any]]:
         """Return the ledger: name, time, μ² and digest of every release."""
-        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'releases'").fetchone():
-            return []  # an earlier version's file
         rows = self._db.execute("SELECT name, at, cost, digest FROM releases ORDER BY at, rowid")
         return [dict(zip(("name", "at", "cost", "digest"), row, strict=True)) for row in rows]
 
@@ -384,11 +347,9 @@ class Store:
     @synchronised
     def history(self, after: int = -1) -> list[dict[str, Any]]:
         """Return every round after one: closing time, who was heard, who was missing, and figures where evaluated."""
-        evaluated = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'judged'").fetchone()
-        figure_columns = ", ".join(FIGURES if evaluated else ["NULL"] * len(FIGURES))
-        join = "LEFT JOIN judged USING (turn)" if evaluated else ""  # an earlier version's file has no table
         rows = self._db.execute(
-            f"SELECT turn, at, heard, missing, {figure_columns} FROM rounds {join} WHERE turn > ? ORDER BY turn",
+            f"SELECT turn, at, heard, missing, {', '.join(FIGURES)} FROM rounds LEFT JOIN judged USING (turn) "
+            "WHERE turn > ? ORDER BY turn",
             (after,),
         )
         return [
@@ -400,8 +361,6 @@ class Store:
     @synchronised
     def left_out(self) -> dict[int, list[str]]:
         """Return, by round, the neighbours that had closed it before this peer's message was ready."""
-        if not self._has("left_out"):  # an earlier version's file
-            return {}
         names: dict[int, list[str]] = {}
         for round_index, name in self._db.execute("SELECT turn, name FROM left_out ORDER BY turn, name"):
             names.setdefault(int(round_index), []).append(name)
@@ -410,13 +369,8 @@ class Store:
     @synchronised
     def reference(self) -> np.ndarray | None:
         """Return S [C, K] of the model some rounds before the last, which the last one is compared with."""
-        if not self._has("reference"):
-            return None
         row = self._db.execute("SELECT shape, body FROM reference ORDER BY turn DESC LIMIT 1").fetchone()
         return None if row is None else np.frombuffer(row[1], dtype="<f8").reshape(json.loads(row[0]))
-
-    def _has(self, table: str) -> bool:
-        return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
 
     # --- events ----------------------------------------------------------------------------------------
 
