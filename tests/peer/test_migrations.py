@@ -163,6 +163,10 @@ def test_a_state_of_version_1_opens_after_a_migration(tmp_path, monkeypatch):
     with contextlib.closing(Store(path)) as store:
         assert store.told("fact") == "value" and store.round() == 0
     assert version(path) == 2 and version(migrations.copy_path(path)) == 1
+    monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, lambda db: None))
+    with contextlib.closing(Store(path)) as store:  # a step is done once
+        assert store.told("fact") == "value"
+    assert version(path) == 3
 
 
 def test_who_only_reads_an_older_state_changes_nothing(path, one_more):
