@@ -26,18 +26,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from peerbayes.learning.secure_sums import SUMMING
+from peerbayes.learning import planning
 from peerbayes.model.layout import STRUCTURES, known
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.pooling import Integers
 from peerbayes.peer.agreement.private_agreement import agree_privately
-from peerbayes.peer.agreement.terms import PROTECTED, Limits, Privacy, Robust, Terms
+from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.folder import Home, Settings
 from peerbayes.privacy import units as units_module
 from peerbayes.privacy.mechanism import Mechanism
 from peerbayes.privacy.units import Units
+
+PROTECTED = ("exact", "crc", "tracking", "relay", "local")
+SUMMED = planning.names(lambda declaration: declaration.summed)
+assert set(PROTECTED) == set(planning.names(lambda declaration: not declaration.exposes))
 
 PEERS = 5  # all linked: edge noise and masks need three neighbours each
 LINKS = tuple((a, b) for b in range(PEERS) for a in range(b))
@@ -135,8 +139,8 @@ def drawn_terms(rng, **forced):
     average = forced.get("average_rows", DRAWN["privacy"]["rows"](rng))
     if pick["secure_sum"] and "secure_sum" in forced:
         pick |= {"start": "uniform", "combine": "mean"}
-        pick["strategy"] = pick["strategy"] if pick["strategy"] in SUMMING else "exact"
-    elif pick["strategy"] not in SUMMING or pick["start"] != "uniform":
+        pick["strategy"] = pick["strategy"] if pick["strategy"] in SUMMED else "exact"
+    elif pick["strategy"] not in SUMMED or pick["start"] != "uniform":
         pick["secure_sum"] = False
     if pick["edge_noise"] or pick["secure_sum"] or pick["strategy"] not in ("exact", "crc"):
         pick["combine"] = "mean"

@@ -280,8 +280,8 @@ def test_without_attackers_checking_changes_nothing():
     ("settings", "text"),
     [
         ({"robust": "median"}, "expected None, 'clip' or 'guard'"),
-        ({"robust": "clip", "strategy": "relay"}, "for exact and crc"),
-        ({"attack": "flip", "strategy": "tracking"}, "for exact and crc"),
+        ({"robust": "clip", "strategy": "relay"}, "for crc and exact"),
+        ({"attack": "flip", "strategy": "tracking"}, "for crc and exact"),
         ({"robust": "clip", "strategy": "crc", "message_delay": 0.1}, "message_delay"),
         ({"robust": "guard", "topology": "tree", "change_every": 1}, "drawn anew"),
     ],

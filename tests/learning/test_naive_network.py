@@ -629,7 +629,7 @@ def test_auto_relays_up_to_a_ninth_of_the_rounds_or_where_data_differ(monkeypatc
         strategy = chosen_strategy(monkeypatch, topology="complete", strategy="auto", rounds=rounds)
         assert strategy.name == name, (ratio, rounds)
     for largest, name in ((20, "relay"), (19, "exact")):
-        monkeypatch.setattr(drivers, "LARGEST_NETWORK", largest)
+        monkeypatch.setattr(relay, "LARGEST_NETWORK", largest)
         strategy = chosen_strategy(monkeypatch, topology="complete", strategy="auto", rounds=17)
         assert strategy.name == name, largest
 

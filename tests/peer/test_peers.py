@@ -12,10 +12,12 @@ pytest.importorskip("grpc")
 import msgspec
 import networkx as nx
 from commands import HANG
+from own_strategy import Momentum
 
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.errors import PeerError, SchemaMismatch
+from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.peer.agreement.negotiate import data_digest, refuse_large
 from peerbayes.peer.agreement.pooling import described
 from peerbayes.peer.agreement.terms import Limits, Terms
@@ -180,6 +182,16 @@ def test_peers_end_where_the_simulator_does(strategy, start, tmp_path, rng):
         else:
             stored = pb.load(path).statistics_.expressed(run.schema).values
             assert np.abs(stored - run.statistics(place).values).max() <= 1e-9
+
+
+@pytest.mark.parametrize("start", ["uniform", "ml"])
+def test_peers_run_a_strategy_of_ones_own(start, tmp_path, rng, monkeypatch):
+    """One that only its own file knows of: terms name it, its declaration and `planned` do the rest."""
+    monkeypatch.setitem(STRATEGIES, "momentum", Momentum)
+    terms = Terms("test", "label", strategy="momentum", start=start, rounds=12)
+    peers, run = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng))
+    assert peers.nodes["p0"].agreed.learner.strategy == Momentum(0.5)
+    assert run.configuration["strategy"] == "momentum"
 
 
 @pytest.mark.parametrize("strategy", ["exact", "relay"])

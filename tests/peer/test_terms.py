@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peerbayes.errors import TermsError
-from peerbayes.learning.secure_sums import SUMMING
-from peerbayes.learning.strategies import STRATEGIES
+from peerbayes.learning import planning
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES
 from peerbayes.peer.agreement.column_facts import Facts
@@ -30,11 +29,11 @@ def agreements(draw):
         draw(whole),
     )
     strategy, start = (
-        draw(st.sampled_from([*STRATEGIES, "relay", "auto"])),
+        draw(st.sampled_from(planning.names())),
         draw(st.sampled_from(["uniform", "marginal", "ml"])),
     )
     family = draw(st.sampled_from(list(FAMILIES)))
-    summed = strategy in SUMMING and start == "uniform" and family not in STRUCTURES
+    summed = planning.declaration_of(strategy).summed and start == "uniform" and family not in STRUCTURES
     return Terms(
         network=draw(st.from_regex(r"[A-Za-z0-9-]{1,40}", fullmatch=True)),
         label=label,

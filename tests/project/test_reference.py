@@ -32,7 +32,8 @@ import reference  # noqa: E402
 # Modules that users extend or call: whatever they define without an underscore is public.
 MODULES = (
     "model.core", "model.calibration", "model.families.base", "model.families.naive_bayes", "model.families.gaussian",
-    "learning.strategies", "learning.relay", "learning.metrics", "network.topologies", "network.schedules",
+    "learning.strategies", "learning.relay", "learning.planning", "learning.metrics", "network.topologies",
+    "network.schedules",
     "network.mixing", "simulation.partitions", "privacy.accounting", "privacy.mechanism", "privacy.noise",
     "privacy.edge_noise", "privacy.scheme", "privacy.plan", "privacy.exposure", "simulation.sharded.driver",
     "data.datasets.loading", "data.sources", "data.sources.values", "errors", "report",

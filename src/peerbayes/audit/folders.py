@@ -13,8 +13,9 @@ from peerbayes.audit.observation import Observation, again
 from peerbayes.audit.reconstruction import reconstruct
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ConfigurationError
+from peerbayes.learning import planning
 from peerbayes.learning.relay import LARGEST_NETWORK, spanning_tree
-from peerbayes.learning.strategies import CRC
+from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model.families import NaiveBayes
 from peerbayes.privacy.exposure import Exposure
@@ -55,13 +56,14 @@ def beside_a_mirror(schema: Schema, X: Any, y: Any, rounds: int, lr: float = 0.0
     missing = bool(np.isnan(rows.values).any())
     family = layout.calibrated("naive-bayes", schema, missing, float(len(labels)))
     classes = len(schema.classes)
-    start = family.uniform(classes, len(labels) / lr)
+    plan = planning.plan(LearningSettings(planning.PAPER, rounds, lr), NetworkFacts(1, len(labels)))
+    strategy, start = plan.strategy, family.uniform(classes, plan.start_weight)
     observation = Observation(
-        0, 1, True, CRC(), (0.0, 1.0), family, start, start[None], start[None], rows, labels, schema
+        0, 1, True, strategy, (0.0, 1.0), family, start, start[None], start[None], rows, labels, schema
     )
     residual, messages, stats = observation.residual, [start], start[None]
     for _ in range(rounds - 1):
-        stats = CRC().step(stats, stats, residual)
+        stats = strategy.step(stats, stats, residual)
         messages.append(stats[0])
     return replace(observation, heard=np.array(messages), said=np.array(messages))
 
@@ -83,8 +85,6 @@ def _attacked(name: str, observation: Observation, rounds: int, seconds: float) 
 
 
 # --- audit a folder: a saved run, a peer's home or a founder's network
-
-SILENT = "local"  # the strategy that sends nothing
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
     strategy, rounds = run.configuration["strategy"], int(run.configuration["rounds"])
     nodes = len(run.sizes)
     degree = np.bincount(run.links.ravel(), minlength=nodes)
-    if strategy == "relay" and nodes <= LARGEST_NETWORK:  # only links of the tree carry messages
+    if (
+        planning.declaration_of(strategy).over_tree and nodes <= LARGEST_NETWORK
+    ):  # only links of the tree carry messages
         links = network.adjacency(np.asarray(run.links), nodes, np.random.default_rng(0))
         degree = np.bincount(spanning_tree(links).sender, minlength=nodes)
     counts = None if labels is None else _class_counts(run, labels)
@@ -139,7 +141,7 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
     exposures = [
         Exposure(
             f"peer {peer}", int(degree[peer]), int(run.sizes[peer]), None if counts is None else counts[peer], rounds,
-            strategy != SILENT, promise.get("epsilon"), promise.get("delta", 1e-5),
+            not planning.silent(strategy), promise.get("epsilon"), promise.get("delta", 1e-5),
             int(degree[peer]) if run.configuration.get("secure_sum") else 1,
         )
         for peer in range(nodes)

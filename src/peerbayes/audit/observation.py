@@ -13,11 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes import network
 from peerbayes.data.infer import KINDS
 from peerbayes.data.schema import Schema
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
-from peerbayes.learning.strategies import CRC, STRATEGIES, Exact, Residual, Strategy, Tracking
+from peerbayes.learning.strategies import (
+    Declaration,
+    LearningSettings,
+    NetworkFacts,
+    Residual,
+    Strategy,
+    declared,
+)
 from peerbayes.model import layout
 from peerbayes.model.families import Family, Rows
 from peerbayes.simulation import population
@@ -67,6 +74,10 @@ class Recorder:
     def takes_old(self) -> bool:
         return self.strategy.takes_old
 
+    @property
+    def declaration(self) -> Declaration:
+        return declared(self.strategy)
+
     def begin(self, start: Any, residual: Residual) -> Any:
         self.start, self.messages = np.array(start[self.peers[0]]), []
         return self.strategy.begin(start, residual)
@@ -91,7 +102,8 @@ class Observation:
     neighbour: int
     leaf: bool
     """Whether the peer has no other neighbour."""
-    strategy: Strategy
+    strategy: Any
+    """The strategy, with `recovered`."""
     weights: tuple[float, float]
     """The peer's weights in mixing: of itself, and of the neighbour."""
     family: Family
@@ -183,47 +195,15 @@ def again(
 def seen(observation: Observation) -> Seen:
     """Return the residuals that the neighbour knows exactly: of every round at a leaf, else of the first only.
 
-    crc      R = S_v − S̄_v,  S̄_v = Σ_u a_vu S_u, which is the neighbour's own message at a leaf
-    exact    ψ = φ_v − ρ(S_v − previous ψ),  R = (ψ − S_v)/b,  S_v = a_vv φ_v + a_vu φ_u
-    tracking R = G_v − Σ_u a_vu G_u + previous R
+    At a leaf everything that the peer mixes is known: S_v = a_vv φ_v + a_vu φ_u. The strategy's `recovered` computes
+    R from that.
     """
-    strategy, start = observation.strategy, observation.start
-    stats, changes = [start], [_first(observation)]
+    heard, said, mixed = observation.heard, observation.said, []
     if observation.leaf:
-        _followed(observation, stats, changes)
-    if isinstance(strategy, CRC):  # its first message is the start, known to all
-        stats, changes = stats[: len(observation.heard) - 1], changes[: len(observation.heard) - 1]
+        own_weight, neighbour_weight = observation.weights
+        mixed = [own_weight * heard[t] + neighbour_weight * said[t] for t in range(len(heard) - 1)]
+    stats, changes = observation.strategy.recovered(observation.start, heard, mixed)
     return Seen(np.array(stats), np.array(changes))
-
-
-def _first(observation: Observation) -> np.ndarray:
-    """Return R at the start, from the first message that depends on rows."""
-    strategy, start, heard = observation.strategy, observation.start, observation.heard
-    if isinstance(strategy, CRC):
-        return np.asarray(heard[1] - start)
-    if isinstance(strategy, Exact):
-        return np.asarray((heard[0] - start) / strategy.boost)
-    return np.asarray(heard[0][1])
-
-
-def _followed(observation: Observation, stats: list[np.ndarray], changes: list[np.ndarray]) -> None:
-    """Append R of the later rounds of a leaf: everything that it mixes is known."""
-    strategy, heard, said = observation.strategy, observation.heard, observation.said
-    own_weight, neighbour_weight = observation.weights
-    adapted = heard[0]
-    for round_index in range(1, len(heard)):
-        mixed = own_weight * heard[round_index - 1] + neighbour_weight * said[round_index - 1]
-        if isinstance(strategy, CRC):
-            if round_index > 1:
-                stats.append(mixed)
-                changes.append(heard[round_index] - mixed)
-        elif isinstance(strategy, Exact):
-            adapted = heard[round_index] - strategy.memory * (mixed - adapted)
-            stats.append(mixed)
-            changes.append((adapted - mixed) / strategy.boost)
-        else:
-            stats.append(mixed[0])
-            changes.append(heard[round_index][1] - mixed[1] + changes[-1])
 
 
 def _observed(
@@ -251,14 +231,15 @@ def _observed(
         raise ValueError(
             f"neighbour is {observer}; expected one of peer {peer}'s: {around.tolist() or 'it has none'}"
         )
-    recorder = Recorder(_strategy(complete.get("strategy", "exact"), complete["rounds"]), (peer, observer))
+    facts = NetworkFacts(nodes, float(dealt.sizes.sum()))
+    recorder = Recorder(_strategy(complete, facts), (peer, observer))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "peers hold all rows", UserWarning)  # nothing is tested here
         run = simulate(
             X, y, **{**complete, "partition": dealt.parts, "topology": links, "strategy": recorder},
             references=False, evaluate_every=0, evaluate_rows=1,
         )  # fmt: skip
-    weights = getattr(network, recorder.mixing)(links)
+    weights = planning.mixing_weights(recorder, links)
     mixing_weights = float(weights[peer, peer]), float(weights[peer, observer])
     guarded = layout.guarded(run.layout, float(run.sizes.sum()), calibrate=True)
     peer_rows = dealt.parts[peer]
@@ -271,11 +252,13 @@ def _observed(
     ), run  # fmt: skip
 
 
-def _strategy(strategy: Any, rounds: int) -> Strategy:
-    if isinstance(strategy, str) and strategy in ("exact", "crc", "tracking"):
-        return Exact(rounds=rounds) if strategy == "exact" else STRATEGIES[strategy]()
-    if isinstance(strategy, Exact | CRC | Tracking):
-        return strategy
-    raise ValueError(
-        f"strategy is {getattr(strategy, 'name', strategy)!r}; the audit follows exact, crc and tracking"
-    )
+def _strategy(settings: dict[str, Any], facts: NetworkFacts) -> Any:
+    """Return the strategy of a run without faults, if a neighbour can compute residuals from its messages."""
+    chosen = settings.get("strategy", "exact")
+    kind = planning.kind_of(chosen)
+    if not hasattr(kind, "recovered"):
+        followed = [name for name in planning.names() if hasattr(planning.kind_of(name), "recovered")]
+        raise ValueError(
+            f"strategy is {planning.name_of(chosen)!r}; the audit follows {', '.join(followed[:-1])} and {followed[-1]}"
+        )
+    return planning.plan(LearningSettings(chosen, settings["rounds"]), facts).strategy

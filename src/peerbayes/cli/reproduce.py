@@ -26,10 +26,8 @@ from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.cells import FILES, read_as
 from peerbayes.experiments.engines import engine_of
 from peerbayes.experiments.sweep import Store, Sweep
-from peerbayes.learning.strategies import STRATEGIES
+from peerbayes.learning import planning
 from peerbayes.simulation.result import code_version
-
-KNOWN_STRATEGIES = (*STRATEGIES, "relay", "auto")
 
 
 def reproduce(
@@ -78,7 +76,7 @@ def reproduce(
         sweep = Sweep(
             chosen_tables,
             tuple(_named(name) for name in _split(datasets)) or PAPER,
-            _checked("strategy", _split(strategies), KNOWN_STRATEGIES),
+            _checked("strategy", _split(strategies), planning.names()),
             tuple(range(first_seed, first_seed + seeds)),
             _checked("column", _split(columns), tuple(c for t in chosen_tables for c in t.columns)) or None,
             start,
@@ -134,7 +132,7 @@ def _write(sweep: Sweep, store: Store, folder: Path, words: str) -> None:
     arguments = f"{words} --seeds {len(sweep.seeds)} --strategies {','.join(sweep.strategies)}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "reproduction.md").write_text(pages.reproduction(sweep, store, arguments), encoding="utf-8")
-    comparison = pages.strategies(sweep, store, ("auto", *STRATEGIES))
+    comparison = pages.strategies(sweep, store, planning.compared())
     if comparison is not None:
         (folder / "strategies.md").write_text(comparison, encoding="utf-8")
     count = store.export(folder / "results.parquet")

@@ -70,6 +70,10 @@ class Registry(UserDict[str, T]):
             self._loaded[name] = self._load(name)
         return self._loaded[name][1]
 
+    def present(self, name: str) -> T | None:
+        """Return the object of a name if it is built in or loaded already; import nothing."""
+        return self.data[name] if name in self.data else self._loaded.get(name, (None, None))[1]
+
     def names(self) -> tuple[str, ...]:
         """Return all names, those of outside packages last; for errors, so that no clash raises here."""
         outside = sorted(

@@ -11,6 +11,7 @@ from peerbayes.data.datasets.catalogue import IMAGES
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.paper_tables import CONVERGED, GAP_TABLES, Record, printed
 from peerbayes.experiments.sweep import Store, Sweep
+from peerbayes.learning.planning import PAPER
 from peerbayes.simulation.result import CHANGED
 
 # --- agreement with the paper, and the evidence for what differs: a section of docs/reproduction.md
@@ -48,7 +49,7 @@ def section(sweep: Sweep, store: Store, records: Sequence[Record]) -> str:
     )
     text_lines += _readings(sweep, store, errors)
     text_lines += _likelihood(sweep, store)
-    crc = [r for r in records if r.strategy == "crc" and r.table in GAP_TABLES and _comparable(r)]
+    crc = [r for r in records if r.strategy == PAPER and r.table in GAP_TABLES and _comparable(r)]
     better, worse = ([r for r in crc if sign * _difference(r) > FAR] for sign in (-1, 1))
     text_lines.append(
         f"- `crc` in the gap tables: {len(crc) - len(better) - len(worse)} of {len(crc)} cells are within {FAR} of "

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from peerbayes.experiments.paper_tables import CONVERGED, GAP_TABLES, Record, Table
+from peerbayes.learning.planning import PAPER
 
 FORMATS = ("table", "markdown", "latex", "csv", "json")
 CLOSE = 0.05  # gaps below this have the paper's second mark
@@ -87,7 +88,12 @@ def counts(records: Iterable[Record], strategies: Sequence[str]) -> tuple[list[s
 
     The paper prints two digits; `crc` is also counted as it would have been printed.
     """
-    header = ["table", "cells", "paper ≤ 0.01", *(["crc, printed ≤ 0.01"] if "crc" in strategies else [])]
+    header = [
+        "table",
+        "cells",
+        "paper ≤ 0.01",
+        *([f"{PAPER}, printed ≤ 0.01"] if PAPER in strategies else []),
+    ]
     header += [f"{who} < 0.01" for who in strategies]
     header += [f"{who}, largest" for who in strategies]
     rows = []
@@ -106,7 +112,7 @@ def counts(records: Iterable[Record], strategies: Sequence[str]) -> tuple[list[s
         gaps = {
             who: [r.gap for r in of_table if r.strategy == who and r.gap is not None] for who in strategies
         }
-        row += [str(sum(round(gap, 2) <= CONVERGED for gap in gaps["crc"]))] if "crc" in gaps else []
+        row += [str(sum(round(gap, 2) <= CONVERGED for gap in gaps[PAPER]))] if PAPER in gaps else []
         row += [str(sum(gap < CONVERGED for gap in gaps[who])) for who in strategies]
         row += [_number(max(gaps[who], default=None), 3) for who in strategies]
         rows.append(row)

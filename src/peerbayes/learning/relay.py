@@ -24,7 +24,7 @@ run, when little is left to learn, growth is noise, and the reflex would only le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,7 +33,7 @@ from array_api_compat import array_namespace
 from scipy.sparse import csgraph, csr_array
 
 from peerbayes.data.table import Array
-from peerbayes.learning.strategies import Residual
+from peerbayes.learning.strategies import Declaration, Exact, LearningSettings, NetworkFacts, Residual
 from peerbayes.model import core
 from peerbayes.model.devices import HERE, Place
 
@@ -128,10 +128,31 @@ class Relay:
 
     name: ClassVar[str] = "relay"
     of_weights: ClassVar[bool] = False
+    declaration: ClassVar[Declaration] = Declaration(
+        conserves=True, contains_start=False, summed=False, over_tree=True
+    )
 
     tree: Tree
     rounds: int = 64
     place: Place = HERE
+
+    @classmethod
+    def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay:
+        """Return the strategy of all peers over the network's spanning tree."""
+        if facts.tree is None:
+            raise ValueError(
+                "relay needs a fixed network, but this one changes or loses peers; use strategy='exact' or 'auto'"
+            )
+        return cls(facts.tree(), settings.rounds)
+
+    def on(self, place: Place) -> Relay:
+        """Return the strategy with its arrays on a device."""
+        return replace(self, place=place)
+
+    def seen_from(self, peer: int) -> tuple[Relay, np.ndarray]:
+        """Return one peer's view of the strategy, and the peer's neighbours on the tree: see `Tree.seen_from`."""
+        tree, neighbours = self.tree.seen_from(peer)
+        return replace(self, tree=tree), neighbours
 
     @property
     def boost(self) -> float:
@@ -235,6 +256,46 @@ class Relay:
     @cached_property
     def _beyond(self) -> Array:
         return self.place.put(self.tree.beyond)
+
+
+class Auto:
+    """The choice between `relay` and `exact`: relay where distances are short or peers' data differ.
+
+    Delay costs little where distances are short, and mixing costs much where data differ.
+    """
+
+    name: ClassVar[str] = "auto"
+    of_weights: ClassVar[bool] = False
+    takes_old: ClassVar[bool] = False
+    declaration: ClassVar[Declaration] = Declaration(
+        conserves=True,
+        summed=False,
+        exposes="strategy 'auto' chooses by what rows say at the start; use 'exact' or 'relay'",
+    )
+
+    @classmethod
+    def missing(cls, settings: LearningSettings, facts: NetworkFacts) -> tuple[str, ...]:
+        """Return ("difference",) where only a measurement at the start can tell."""
+        undecided = cls._takes_tree(facts) and not cls._near(settings, facts)
+        return ("difference",) if undecided and facts.difference is None else ()
+
+    @classmethod
+    def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay | Exact:
+        """Return the chosen strategy: `exact` for as long as a measurement is missing."""
+        if cls._takes_tree(facts) and (
+            cls._near(settings, facts) or (facts.difference is not None and facts.difference > DIFFERENT)
+        ):
+            return Relay.planned(settings, facts)
+        return Exact.planned(settings, facts)
+
+    @staticmethod
+    def _takes_tree(facts: NetworkFacts) -> bool:
+        return facts.tree is not None and facts.peers <= LARGEST_NETWORK
+
+    @staticmethod
+    def _near(settings: LearningSettings, facts: NetworkFacts) -> bool:
+        assert facts.tree is not None
+        return bool(facts.tree().mean_distance <= NEAR * settings.rounds)
 
 
 def first_residual(

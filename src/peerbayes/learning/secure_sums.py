@@ -25,11 +25,6 @@ LARGEST = (
 # Fewest neighbours of a receiver. A sum of one message is that message; of two, each sender can subtract its own.
 MIN_GROUP = 3
 
-# Strategies whose messages keep their sums over classes, where no completed value moves them.
-CONSERVING = ("crc", "exact", "tracking", "dsgd")
-SUMMING = (*CONSERVING, "consensus-ml", "local")
-"""Strategies that need only Σ_u a_vu φ_u of the messages that they receive."""
-
 
 def fixed(values: np.ndarray, members: int) -> np.ndarray:
     """Return round(2³² x) as int64, for a sum over `members` of a group; ValueError from 2³⁰/members on."""

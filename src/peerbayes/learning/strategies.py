@@ -10,11 +10,14 @@
 a leading axis is all peers at once.
 The weight of a neighbour whose message is missing goes to the peer itself. All strategies conserve the class sums of S,
 unless values are missing that the family completes.
+
+What a strategy can do beside that it declares (`Declaration`), and how it is set up for a run it decides from settings
+and facts that all peers know (`planned`); drivers ask `planning.plan` for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -32,8 +35,108 @@ LOSSY_MEMORY, ROBUST_MEMORY = 0.97, 0.9
 NOISY_WINDOW = 0.5
 
 
+@dataclass(frozen=True)
+class Declaration:
+    """What a strategy's messages are, and what may be done with them: all that drivers know of it beside its functions.
+
+    The defaults fit a strategy that sends one matrix of statistics to every neighbour and sees rows through R alone;
+    they claim nothing that a receiver would rely on to refuse a message.
+    """
+
+    matrices: int = 1
+    """Matrices [C, K] in a message; the first is the one that class sums and disagreement are taken of."""
+    conserves: bool = False
+    """Whether class sums of messages never change, where no completed value moves them."""
+    contains_start: bool = True
+    """Whether messages are S⁰ plus what was learned; otherwise they start from zero."""
+    convex: bool = False
+    """Whether a message is a convex mix of received ones plus one R, and the first is S⁰: its growth has a bound."""
+    first_is_start: bool = False
+    """Whether the first message is S⁰ itself: R is then taken after a round's messages, and none is left over."""
+    summed: bool = True
+    """Whether Σ_u a_vu message_u is enough, as in secure sums and shards; otherwise it needs messages singly."""
+    judged: bool = False
+    """Whether a message is a model by itself, so that receivers can check, clip and screen single messages."""
+    exposes: str = ""
+    """What would leave a peer that noise cannot protect, and what to use instead; empty: nothing."""
+    over_tree: bool = False
+    """Whether each neighbour on a spanning tree of a fixed network gets its own sum over the peers behind it."""
+    own_start: bool = False
+    """Whether each peer begins with its own YᵀΦ instead of a common start."""
+    uses_lr: bool = True
+    """Whether the learning rate, by the weight of the start, changes what is learned."""
+    uses_local_steps: bool = True
+    """Whether several steps on a peer's own rows between two messages change what is learned."""
+
+    @property
+    def same_to_all(self) -> bool:
+        """Whether every neighbour gets the same message, so that neighbours can compare theirs."""
+        return not self.over_tree
+
+
+@dataclass(frozen=True)
+class LearningSettings:
+    """The settings that decide how a strategy is set up; all peers of a network have the same.
+
+    `expects_loss` says that messages or peers are known to go missing: `exact` then forgets (ρ = 0.97). A simulation
+    knows it from its own faults. Real peers do not know how many messages the network will lose, and an agreement has
+    no such setting: they leave it False and run with ρ = 1, so under loss they differ from a simulation that declares
+    its loss, and equal one that is given the strategy `Exact(rounds, memory=1.0)`.
+    """
+
+    strategy: Any
+    """The name of a registered strategy, or a strategy of the user's own."""
+    rounds: int
+    lr: float = 0.05
+    local_steps: int = 1
+    start: str = "uniform"
+    robust: bool = False
+    """Whether messages may be false, so that receivers clip them."""
+    private: bool = False
+    """Whether residuals carry noise."""
+    expects_loss: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkFacts:
+    """Facts that all peers of a network know before the first round; a plan says which of the optional ones it needs.
+
+    peers        n
+    rows         m, the number of rows of all peers, as reported
+    average      rows of an average peer, where only that is known; None: rows / peers
+    weight       the weight of all rows; None: as many as there are rows
+    largest      the largest weight of the rows of one peer; None: as `weight`
+    tree         returns the spanning tree of a fixed network; None: the network changes
+    difference   F of `relay.difference_ratio`: how much peers' data differ; None: not measured
+    mean_square  the mean of ‖φ‖² over all rows; None: not measured
+    """
+
+    peers: int
+    rows: float
+    average: float | None = None
+    weight: float | None = None
+    largest: float | None = None
+    tree: Callable[[], Any] | None = None
+    difference: float | None = None
+    mean_square: float | None = None
+
+    @property
+    def row_weight(self) -> float:
+        """The weight of all rows."""
+        return self.rows if self.weight is None else self.weight
+
+
+def declared(strategy: Any) -> Declaration:
+    """Return the declaration of a strategy or of its class; one without any has the defaults."""
+    return getattr(strategy, "declaration", Declaration())
+
+
 class Strategy(Protocol):
-    """The interface that a driver needs."""
+    """The interface that a driver needs.
+
+    A strategy may also have a `declaration`; as class methods `planned`, which sets it up for a network, and `missing`,
+    the facts which that takes; and `recovered`, by which the audit follows it (see `Exact`).
+    """
 
     @property
     def name(self) -> str: ...
@@ -63,6 +166,7 @@ class _Simple:
     mixing: ClassVar[str]
     of_weights: ClassVar[bool] = False
     takes_old: ClassVar[bool] = True
+    declaration: ClassVar[Declaration]
 
     def begin(self, start: Array, residual: Residual) -> Array:
         return start
@@ -79,6 +183,9 @@ class CRC(_Simple):
     """The paper's Algorithms 2 and 3: S̄_v = mean of the neighbours' S, self excluded; S_v = S̄_v + R_v(S̄_v)."""
 
     name: ClassVar[str] = "crc"
+    declaration: ClassVar[Declaration] = Declaration(
+        conserves=True, convex=True, first_is_start=True, judged=True
+    )
 
     with_self: bool = False
     """Whether a peer counts among its own neighbours: Theorem 1 needs it, Algorithm 2 does not have it."""
@@ -90,6 +197,13 @@ class CRC(_Simple):
     def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
         return _added(residual(mixed), mixed)
 
+    def recovered(
+        self, start: Array, heard: Sequence[Array], mixed: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Return S and R = S_v − S̄_v as in `Exact.recovered`; the first message is the start, known to all."""
+        later = range(1, len(mixed))
+        return [start, *mixed[1:]], [heard[1] - start, *(heard[t + 1] - mixed[t] for t in later)]
+
 
 @dataclass(frozen=True)
 class Local(_Simple):
@@ -97,6 +211,7 @@ class Local(_Simple):
 
     name: ClassVar[str] = "local"
     mixing: ClassVar[str] = "none"
+    declaration: ClassVar[Declaration] = Declaration(conserves=True, first_is_start=True)
 
     def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
         return _added(residual(state), state)
@@ -108,6 +223,14 @@ class ConsensusML(_Simple):
 
     name: ClassVar[str] = "consensus-ml"
     mixing: ClassVar[str] = "metropolis"
+    declaration: ClassVar[Declaration] = Declaration(
+        contains_start=False,
+        exposes="consensus-ml sends the sums of the rows themselves; use 'exact' with start='ml', which adds noise to "
+        "them",
+        own_start=True,
+        uses_lr=False,
+        uses_local_steps=False,
+    )
 
     def step(self, state: Array, mixed: Array, residual: Residual) -> Array:
         return mixed
@@ -120,9 +243,25 @@ class DSGD(_Simple):
     name: ClassVar[str] = "dsgd"
     mixing: ClassVar[str] = "metropolis"
     of_weights: ClassVar[bool] = True
+    declaration: ClassVar[Declaration] = Declaration(
+        conserves=True,
+        contains_start=False,
+        exposes="dsgd takes its step from the length of the rows; use 'exact', 'crc' or 'relay'",
+        uses_lr=False,
+    )
 
     rate: float = 1.0
     """The step size, a factor of R: 1 / (rows of a peer · half the mean of ‖φ‖²) is always stable."""
+
+    @classmethod
+    def missing(cls, settings: LearningSettings, facts: NetworkFacts) -> tuple[str, ...]:
+        return ("mean_square",) if facts.mean_square is None else ()
+
+    @classmethod
+    def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> DSGD:
+        if facts.mean_square is None:
+            return cls()
+        return cls(rate=facts.peers / facts.row_weight / (0.5 * facts.mean_square))
 
     def begin(self, start: Array, residual: Residual) -> Array:
         return array_namespace(start).zeros_like(start)
@@ -155,6 +294,7 @@ class Exact:
     mixing: ClassVar[str] = "stable"
     of_weights: ClassVar[bool] = False
     takes_old: ClassVar[bool] = False
+    declaration: ClassVar[Declaration] = Declaration(conserves=True, judged=True)
 
     rounds: int = 64
     memory: float = 1.0
@@ -162,6 +302,13 @@ class Exact:
     a false message, also after its sender is cut off; ρ forgets it in 1/(1 − ρ) rounds."""
     averaged: int | None = None
     """Rounds that the read-out averages; None: an eighth of them, at most six. Half of them where there is noise."""
+
+    @classmethod
+    def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Exact:
+        """Return the strategy for a network: ρ by what its messages suffer, a long read-out where there is noise."""
+        memory = ROBUST_MEMORY if settings.robust else LOSSY_MEMORY if settings.expects_loss else 1.0
+        averaged = int(settings.rounds * NOISY_WINDOW) if settings.private else None
+        return cls(settings.rounds, memory, averaged)
 
     @property
     def window(self) -> int:
@@ -201,6 +348,24 @@ class Exact:
             total = total + stats * (xp.astype(age < count, stats.dtype) / count)
         return total
 
+    def recovered(
+        self, start: Array, heard: Sequence[Array], mixed: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Return what a neighbour computes of a peer: statistics [C, K], and R_v at each, oldest first.
+
+        ψ = φ_v − ρ(S_v − previous ψ),  R = (ψ − S_v)/b
+
+        start  [C, K] S⁰, which everybody knows
+        heard  the peer's messages, round by round
+        mixed  S_v after each round but the last, where the neighbour can compute it; empty: only the first R shows
+        """
+        stats, changes, adapted = [start], [(heard[0] - start) / self.boost], heard[0]
+        for message, mix in zip(heard[1:], mixed, strict=False):
+            adapted = message - self.memory * (mix - adapted)
+            stats.append(mix)
+            changes.append((adapted - mix) / self.boost)
+        return stats, changes
+
 
 class TrackingState(NamedTuple):
     """The state of `Tracking`."""
@@ -218,6 +383,7 @@ class Tracking:
     mixing: ClassVar[str] = "metropolis"
     of_weights: ClassVar[bool] = False
     takes_old: ClassVar[bool] = False
+    declaration: ClassVar[Declaration] = Declaration(matrices=2, conserves=True)
 
     def begin(self, start: Array, residual: Residual) -> TrackingState:
         first = residual(start)
@@ -234,6 +400,16 @@ class Tracking:
 
     def read(self, state: TrackingState) -> Array:
         return state.stats
+
+    def recovered(
+        self, start: Array, heard: Sequence[Array], mixed: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Return S and R = G_v − Σ_u a_vu G_u + previous R as in `Exact.recovered`."""
+        stats, changes = [start], [heard[0][1]]
+        for message, mix in zip(heard[1:], mixed, strict=False):
+            stats.append(mix[0])
+            changes.append(message[1] - mix[1] + changes[-1])
+        return stats, changes
 
 
 def _added(change: Array, stats: Array, factor: float = 1.0) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.errors import ConfigurationError, TermsError
+from peerbayes.learning import planning
 from peerbayes.learning.relay import spanning_tree
 from peerbayes.learning.secure_sums import MIN_GROUP
 from peerbayes.peer.agreement.terms import Terms
@@ -23,8 +24,6 @@ from peerbayes.peer.state.peer_settings import Settings
 from peerbayes.privacy.exposure import FEW_ROWS, NOISE_HOLDS, Exposure
 
 # --- the exposure of a real peer to its neighbours, as the audit evaluates it
-
-SILENT = "local"  # the strategy that sends nothing in the rounds
 
 
 def exposure(peer: Peer, labels: Any) -> Exposure:
@@ -39,15 +38,15 @@ def member(
 ) -> Exposure:
     """Return the exposure of a member of a roster."""
     present = roster.present(name)
-    if terms.strategy == "relay" and len(roster.members) > 1 and roster.closed:
+    if planning.declaration_of(terms.strategy).over_tree and len(roster.members) > 1 and roster.closed:
         index = roster.place(name)
         tree = spanning_tree(roster.adjacency())  # only its links carry messages
         heard = {roster.members[sender].name for sender in tree.sender[tree.receiver == index]}
         present = tuple(other for other in present if other in heard)
     privacy = terms.privacy
     return Exposure(
-        name, len(present), rows, counts, terms.rounds, terms.strategy != SILENT, privacy.epsilon, privacy.delta,
-        MIN_GROUP if privacy.secure_sum else 1,
+        name, len(present), rows, counts, terms.rounds, not planning.silent(terms.strategy), privacy.epsilon,
+        privacy.delta, MIN_GROUP if privacy.secure_sum else 1,
     )  # fmt: skip
 
 
@@ -66,7 +65,7 @@ def warnings(roster: Roster, terms: Terms) -> list[str]:
         messages.append(
             f"{shown}: one neighbour only, which learns such a peer's contribution exactly, every round"
         )
-    if terms.limits.rows < FEW_ROWS and terms.strategy != SILENT:
+    if terms.limits.rows < FEW_ROWS and not planning.silent(terms.strategy):
         messages.append(
             f"the agreement lets peers bring {terms.limits.rows} rows (limits.rows): below {FEW_ROWS}, neighbours can "
             "reconstruct most of them"

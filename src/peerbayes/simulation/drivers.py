@@ -7,20 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from peerbayes import network as topologies
-from peerbayes.learning.local_rows import Holdings
-from peerbayes.learning.relay import DIFFERENT, LARGEST_NETWORK, NEAR, Relay, spanning_tree
-from peerbayes.learning.robust.invariants import ROUNDING, ROUNDING_SINGLE, Invariants, invariants_of
+from peerbayes.learning import planning
+from peerbayes.learning.planning import Plan
+from peerbayes.learning.robust.invariants import ROUNDING, ROUNDING_SINGLE, Invariants
 from peerbayes.learning.robust.optimised import Optimiser
-from peerbayes.learning.secure_sums import CONSERVING, SUMMING, SecureSums
-from peerbayes.learning.strategies import (
-    DSGD,
-    LOSSY_MEMORY,
-    NOISY_WINDOW,
-    ROBUST_MEMORY,
-    STRATEGIES,
-    Exact,
-    Strategy,
-)
+from peerbayes.learning.secure_sums import SecureSums
+from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.rounds import Broadcast, Defence, Faults, OverTree
 from peerbayes.simulation.settings import Asked
@@ -30,93 +22,82 @@ Driver = Broadcast | OverTree
 
 def build_driver(settings: Asked, peers: Population, start: np.ndarray) -> Driver:
     """Return the driver of these settings over the peers' network, from a start [N, C, K]."""
-    driver = _basic_driver(settings, peers, start)
+    plan = plan_of(settings, peers, start)
+    driver = _basic_driver(plan, settings, peers)
     if settings.secure_sum:
-        driver = _with_secure_sums(settings.strategy, driver, peers)
+        driver = _with_secure_sums(plan, driver, peers)
     if isinstance(driver, Broadcast) and settings.checks_messages:
-        driver = replace(driver, defence=_defence(settings, peers, driver.strategy, start))
+        driver = replace(driver, defence=_defence(plan, settings, peers, start))
     return driver
 
 
 def local_driver(settings: Asked, peers: Population) -> Broadcast:
-    """Return the driver of the strategy "local", without messages."""
+    """Return the driver of peers on their own, without messages."""
     local, faults = peers.held, Faults(0.0, settings.seed)
     residual = local.residual(settings.rounds, settings.local_steps)
-    return Broadcast(STRATEGIES["local"](), peers.network, residual, faults, local.place)
+    alone = LearningSettings(
+        planning.ALONE, settings.rounds, settings.lr, settings.local_steps, settings.start
+    )
+    strategy = planning.plan(alone, NetworkFacts(local.nodes, peers.reported_rows)).strategy
+    return Broadcast(strategy, peers.network, residual, faults, local.place)
 
 
-def _basic_driver(settings: Asked, peers: Population, start: np.ndarray) -> Driver:
-    """Return the driver without secure sums and defence; "auto" chooses relay or exact by what peers can measure."""
-    local, network, name = peers.held, peers.network, settings.strategy
+def plan_of(settings: Asked, peers: Population, start: np.ndarray) -> Plan:
+    """Return the plan of a simulation, with what it takes measured on the peers' rows at their start [N, C, K]."""
+    local, network = peers.held, peers.network
+    rows = np.add.reduceat(local.row_weights, local.offsets[:-1]) if local.sizes.all() else local.sizes
+    learning = LearningSettings(
+        settings.strategy, settings.rounds, settings.lr, settings.local_steps, settings.start,
+        settings.robust is not None, settings.privacy is not None,
+        settings.lossy or isinstance(network, topologies.Churn),
+    )  # fmt: skip
+    tree = planning.tree_of(network.at(1)) if network.static else None
+    facts = NetworkFacts(
+        local.nodes, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()), tree=tree
+    )
+    plan = planning.plan(learning, facts)
+    if "difference" in plan.missing:
+        facts = replace(facts, difference=local.differ(start, network.at(1)))
+    if "mean_square" in plan.missing:
+        facts = replace(facts, weight=float(local.row_weights.sum()), mean_square=local.mean_square())
+    return planning.plan(learning, facts) if plan.missing else plan
+
+
+def _basic_driver(plan: Plan, settings: Asked, peers: Population) -> Driver:
+    """Return the driver without secure sums and defence."""
+    local, network, strategy = peers.held, peers.network, plan.strategy
     faults = Faults(settings.message_loss, settings.seed, settings.message_delay)
-    if isinstance(name, str) and name == "auto":
-        name = "relay" if _relay_fits(network, local, start, settings.rounds) else "exact"
-    if isinstance(name, str) and name == "relay":
-        if not network.static:
-            raise ValueError(
-                "relay needs a fixed network, but this one changes or loses peers; use strategy='exact' or 'auto'"
-            )
-        learner = Relay(spanning_tree(network.at(1)), settings.rounds, local.place)
-        residual = peers.hidden or local.residual(settings.rounds, settings.local_steps)
-        return OverTree(learner, residual, faults)
-    strategy = _strategy(name, settings, peers)
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
+    if plan.declaration.over_tree:
+        return OverTree(strategy.on(local.place), residual, faults)
     return Broadcast(strategy, network, residual, faults, local.place)
 
 
-def _relay_fits(network: topologies.Schedule, local: Holdings, start: np.ndarray, rounds: int) -> bool:
-    """Return whether distances are short, so that delay costs little, or data differ, so that mixing costs much."""
-    if not network.static or local.nodes > LARGEST_NETWORK:
-        return False
-    near = spanning_tree(network.at(1)).mean_distance <= NEAR * rounds
-    return near or local.differ(start, network.at(1)) > DIFFERENT
-
-
-def _strategy(name: str | Strategy, settings: Asked, peers: Population) -> Strategy:
-    """Return a strategy by its name, with parameters for this network; a strategy object stays as it is."""
-    if not isinstance(name, str):
-        return name
-    if name == "exact":
-        lossy = settings.lossy or isinstance(peers.network, topologies.Churn)
-        memory = ROBUST_MEMORY if settings.robust is not None else LOSSY_MEMORY if lossy else 1.0
-        averaged = None if settings.privacy is None else int(settings.rounds * NOISY_WINDOW)
-        return Exact(rounds=settings.rounds, memory=memory, averaged=averaged)
-    if name == "dsgd":
-        local = peers.held
-        total = float(local.row_weights.sum())
-        return DSGD(rate=local.nodes / total / (0.5 * local.mean_square()))
-    return STRATEGIES[name]()
-
-
-def _with_secure_sums(strategy: str | Strategy, driver: Driver, peers: Population) -> Broadcast:
+def _with_secure_sums(plan: Plan, driver: Driver, peers: Population) -> Broadcast:
     """Return the driver with sums in fixed point over the network that all agreed on, absent peers included."""
-    if not isinstance(driver, Broadcast) or strategy == "auto":
+    strategy = plan.settings.strategy
+    if not isinstance(driver, Broadcast) or not planning.declaration_of(strategy).summed:
         raise ValueError(
-            f"secure_sum is True and the strategy is {strategy}, which needs single messages; expected one of "
-            f"{', '.join(SUMMING)}"
+            f"secure_sum is True and the strategy is {planning.name_of(strategy)}, which needs single messages; "
+            f"expected one of {', '.join(planning.names(lambda declaration: declaration.summed))}"
         )
     local, family, network = peers.held, peers.family, peers.network
-    name, base = driver.strategy.name, network.base if isinstance(network, topologies.Churn) else network
+    base = network.base if isinstance(network, topologies.Churn) else network
     if not base.static:
         raise ValueError("secure_sum is True and the network changes; expected a fixed network")
-    if driver.strategy.mixing == "none":
+    if not plan.sends:
         return driver
     complete = (local.rows.codes >= 0).all(axis=0)
     linked = getattr(family, "linked", np.zeros(family.continuous + complete.size, dtype=bool))
     counted = complete | linked[family.continuous :]
     cells = tuple(cells for cells, columns in family.tabled() if counted[list(columns)].all())
-    conserved = name in CONSERVING and not local.incomplete.any()
+    conserved = plan.declaration.conserves and not local.incomplete.any()
     return replace(driver, secure=SecureSums(base.at(1), driver.strategy.mixing, conserved, cells))
 
 
-def _defence(settings: Asked, peers: Population, strategy: Strategy, start: np.ndarray) -> Defence:
+def _defence(plan: Plan, settings: Asked, peers: Population, start: np.ndarray) -> Defence:
     """Return the defence against false messages, with the attack if there is one."""
-    invariants = _invariants(settings, peers, strategy, start)
-    if peers.hidden is not None:
-        largest_degree = int(np.diff(peers.network.at(1).indptr).max(initial=0))
-        invariants = replace(
-            invariants, noise=peers.hidden.scheme.spread(largest_degree, getattr(strategy, "boost", 1.0))
-        )
+    invariants = _invariants(plan, peers, start)
     soft = peers.held.soft_errors if settings.robust == "guard" else None
     rule = "mean" if settings.robust is None else "clip"
     optimiser = None
@@ -128,13 +109,16 @@ def _defence(settings: Asked, peers: Population, strategy: Strategy, start: np.n
     return Defence(rule, invariants, settings.attack, peers.attackers, settings.seed, soft, theta, optimiser)
 
 
-def _invariants(settings: Asked, peers: Population, strategy: Strategy, start: np.ndarray) -> Invariants:
+def _invariants(plan: Plan, peers: Population, start: np.ndarray) -> Invariants:
     """Return the invariants of honest messages in this run."""
-    local = peers.held
+    local, noise = peers.held, 0.0
     complete = [bool((local.rows.codes[:, k] >= 0).all()) for k in range(local.rows.codes.shape[1])]
-    rows = np.add.reduceat(local.row_weights, local.offsets[:-1]) if local.sizes.all() else local.sizes
-    return invariants_of(
-        strategy, local.family, start[0].astype(np.float64), complete, bool(local.incomplete.any()), float(rows.sum()),
-        float(rows.max()), peers.reported_rows / (settings.lr * local.nodes), settings.local_steps, peers.schema.limit,
-        settings.start != "ml", ROUNDING if local.place.precision == "float64" else ROUNDING_SINGLE,
+    if peers.hidden is not None:
+        scheme = peers.hidden.scheme
+        largest_degree = int(np.diff(peers.network.at(1).indptr).max(initial=0))
+        noise = plan.noise(lambda boost: scheme.spread(largest_degree, boost))
+    rounding = ROUNDING if local.place.precision == "float64" else ROUNDING_SINGLE
+    return plan.invariants(
+        local.family, start[0].astype(np.float64), complete, bool(local.incomplete.any()), peers.schema.limit, rounding,
+        noise,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Table
 from peerbayes.estimators.classifiers import ESTIMATOR_OF
-from peerbayes.learning import metrics
+from peerbayes.learning import metrics, planning
 from peerbayes.model import layout
 from peerbayes.model.calibration import AGREED_STEPS
 from peerbayes.model.families import BayesNet, Family, Rows
@@ -86,8 +86,8 @@ class Evaluation:
 
 
 def local_errors(run: Run, settings: Asked, peers: Population, evaluation: Evaluation) -> dict[str, float]:
-    """Return the mean errors of honest peers that learn without a network; a run of "local" has them already."""
-    if run.configuration["strategy"] == "local":
+    """Return the mean errors of honest peers that learn without a network; a run without messages has them already."""
+    if planning.silent(run.configuration["strategy"]):
         train, test = run.records[-peers.nodes :, 2:4][peers.honest].mean(axis=0)
     else:
         train, test = evaluation.errors(_local_stats(settings, peers))

@@ -17,12 +17,12 @@ from peerbayes.model import core
 from peerbayes.model.families import Family, Rows
 
 
-def refuse_gaps(family: Family, *blocks: Rows) -> None:
+def refuse_gaps(strategy: str, family: Family, *blocks: Rows) -> None:
     """Refuse missing values for strategies that learn weights: they have no model to complete rows with."""
     if any(family.incomplete(rows).any() for rows in blocks):
         raise ValueError(
-            "values are missing, and dsgd learns no generative model that could complete them; use another strategy "
-            "or family='naive-bayes', or fill them in first"
+            f"values are missing, and {strategy} learns no generative model that could complete them; use another "
+            "strategy or family='naive-bayes', or fill them in first"
         )
 
 

@@ -12,7 +12,7 @@ from peerbayes import network as topologies
 from peerbayes.data.arguments import about
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
-from peerbayes.learning import exact_sums
+from peerbayes.learning import exact_sums, planning
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
 from peerbayes.model import layout
@@ -187,8 +187,9 @@ class Population:
             weights *= np.repeat(reports.weights, sizes)
         test_rows = _test_rows(agreed, test, dealt)
         family, sent = _family(settings.family, agreed, rows, labels, sizes, test_rows, network, reports)
-        if getattr(settings.strategy, "name", settings.strategy) == "dsgd":
-            refuse_gaps(family, rows, *(() if test_rows is None else (test_rows.rows,)))
+        if planning.of_weights(settings.strategy):
+            tested = () if test_rows is None else (test_rows.rows,)
+            refuse_gaps(planning.name_of(settings.strategy), family, rows, *tested)
         rows, labels = _training_rows(
             family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes)
         )

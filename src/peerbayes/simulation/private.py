@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.table import Array
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.model import core
 from peerbayes.model.families import Rows
@@ -40,17 +41,12 @@ def refuse(
     robust: str | None = None,
 ) -> None:
     """Refuse settings under which a simulation cannot be private; the error says why."""
-    name = getattr(strategy, "name", strategy)
+    exposes = planning.declaration_of(strategy).exposes
     reasons = (
-        (name == "auto", "strategy 'auto' chooses by what rows say at the start; use 'exact' or 'relay'"),
+        (bool(exposes), exposes),
         (
-            name == "consensus-ml",
-            "consensus-ml sends the sums of the rows themselves; use 'exact' with start='ml', which adds noise to them",
-        ),
-        (name == "dsgd", "dsgd takes its step from the length of the rows; use 'exact', 'crc' or 'relay'"),
-        (
-            getattr(strategy, "of_weights", False),
-            f"{name} learns weights; privacy is for strategies of statistics",
+            planning.of_weights(strategy),
+            f"{planning.name_of(strategy)} learns weights; privacy is for strategies of statistics",
         ),
         (
             family in STRUCTURES,

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.table import Array
+from peerbayes.learning.planning import mixing_weights, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
 from peerbayes.learning.robust.attacks import HONEST_CODE, Attack
@@ -28,7 +29,6 @@ from peerbayes.network.links import only, row_sums, rows_of
 
 # Values of `robust` in `simulate`: by the mixing weights, clipped, or clipped and guarded.
 ROBUST = (None, "clip", "guard")
-STRATEGIES = ("exact", "crc")
 
 # W of messages [M, C, K], receivers [E], senders [E] -> soft errors on the receivers' own rows [E].
 SoftErrors = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -247,7 +247,7 @@ class Broadcast:
         self, state: Any, round_index: int, message: Array, previous: Array | None
     ) -> tuple[Any, np.ndarray]:
         nodes = len(message)
-        if self.strategy.mixing == "none":
+        if silent(self.strategy):
             return self.strategy.step(state, message, self.residual), np.zeros(nodes)
         links = self.network.at(round_index)
         return self._learned(state, links, message, self._mixed(links, round_index, message, previous))
@@ -274,7 +274,7 @@ class Broadcast:
     def _weights(self, links: csr_array) -> csr_array:
         """Return the mixing weights: [N, N]."""
         if self._mixing.get("links") is not links:
-            weights = getattr(topologies, self.strategy.mixing)(links)
+            weights = mixing_weights(self.strategy, links)
             self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))
         return self._mixing["weights"]
 

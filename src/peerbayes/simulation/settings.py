@@ -17,8 +17,9 @@ from peerbayes.data.infer import check_kinds
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import PartitionError, SchemaError, TopologyError
+from peerbayes.learning import planning
 from peerbayes.learning.robust.attacks import Attack
-from peerbayes.learning.strategies import Strategy, strategy_names
+from peerbayes.learning.strategies import STRATEGIES, Strategy, strategy_names
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.devices import PRECISIONS, Place
 from peerbayes.model.layout import known as known_families
@@ -26,7 +27,6 @@ from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation import partitions, private
 from peerbayes.simulation.rounds import ROBUST
-from peerbayes.simulation.rounds import STRATEGIES as DEFENDED
 
 # --- checks of each argument of `simulate`: converted to a plain value, or refused by its name before any work starts
 # Rows and the network are checked when they are read: see `drawn`. Combinations of settings are checked by `asked`.
@@ -115,7 +115,10 @@ def _lr(value: Any) -> float:
 def _strategy(value: Any) -> Any:
     if isinstance(value, str | type) or not all(hasattr(value, name) for name in OF_STRATEGIES):
         or_value = f", or a strategy of your own: a value with {', '.join(OF_STRATEGIES)}"
-        return one_of("strategy", value, strategy_names(), or_value)
+        name = one_of("strategy", value, strategy_names(), or_value)
+        if name in STRATEGIES:
+            STRATEGIES[name]  # imports an outside package's, whose declaration is needed
+        return name
     if not (isinstance(value.mixing, str) and callable(getattr(network, value.mixing, None))):
         one_of("strategy: its mixing", value.mixing, MIXINGS)
     if not isinstance(value.name, str):
@@ -372,10 +375,11 @@ class Asked:
     def _check_robust(self) -> None:
         if not self.checks_messages:
             return
-        name = getattr(self.strategy, "name", self.strategy)
-        if name not in DEFENDED:
+        name = planning.name_of(self.strategy)
+        if not planning.declaration_of(self.strategy).judged:
+            judged = planning.names(lambda declaration: declaration.judged)
             raise ValueError(
-                f"strategy is {name!r}; robust combining and attacks are for {' and '.join(DEFENDED)}, whose messages "
+                f"strategy is {name!r}; robust combining and attacks are for {' and '.join(judged)}, whose messages "
                 "are a peer's own statistics"
             )
         if self.privacy is not None and self.attack is not None and self.attack.report is not None:
@@ -383,7 +387,7 @@ class Asked:
                 f"privacy and an attack with report={self.attack.report!r}; private peers report only noisy values: "
                 "leave the report out"
             )
-        if self.message_delay and name == "crc":
+        if self.message_delay and planning.takes_old(self.strategy):
             raise ValueError(
-                "message_delay is above 0; with robust or attack crc takes no messages of the previous round"
+                f"message_delay is above 0; with robust or attack {name} takes no messages of the previous round"
             )

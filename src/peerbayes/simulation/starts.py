@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, start_statistics_of
 from peerbayes.learning.robust.invariants import counted_columns, ties_of
-from peerbayes.learning.strategies import Strategy
+from peerbayes.learning.strategies import NetworkFacts, Strategy
 from peerbayes.model.calibration import AGREED_STEPS, start_statistics
 from peerbayes.network import Schedule
 from peerbayes.network.mixing import agree
@@ -30,7 +31,7 @@ def agreed(asked: Asked, peers: Population) -> tuple[np.ndarray, int]:
 
 def alone(asked: Asked, peers: Population) -> np.ndarray:
     """Every peer's S⁰ [N, C, K] for the strategy "local", from rows without noise."""
-    return _start(asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, "local")[0]
+    return _start(asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, planning.ALONE)[0]
 
 
 def _start(
@@ -50,8 +51,8 @@ def _start(
     privacy, Y_vᵀΦ_v is a noisy release. Where reports may be false, so may be Y_vᵀΦ_v and the number of rows.
     """
     rows = float((held.sizes if reports is None else reports.rows).sum())
-    nodes, mass = held.nodes, rows / (lr * held.nodes)
-    alone = getattr(strategy, "name", strategy) == "consensus-ml"
+    nodes, mass = held.nodes, planning.start_weight(lr, NetworkFacts(held.nodes, rows))
+    alone = planning.declaration_of(strategy).own_start
     if alone and not held.incomplete.any():
         return held.statistics(), 0
     if start == "uniform" and not alone:

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.learning.relay import Relay
-from peerbayes.learning.strategies import Strategy
+from peerbayes.learning.strategies import Strategy, declared
 from peerbayes.model.families import BayesNet, Family
 
 # Class sums and cells are conserved; rounding errors are far below this share of m⁰.
@@ -223,8 +223,8 @@ def invariants_of(
     if gapped:
         bounds = np.full(family.size, UNCLIPPED * max(1.0, limit**2))
     bounds *= getattr(strategy, "rate", 1.0)
-    # Messages that do not contain the start.
-    zero_centred = strategy.name in ("relay", "dsgd", "consensus-ml")
+    declaration = declared(strategy)
+    zero_centred = not declaration.contains_start
     sums = start.sum(axis=0)
     if zero_centred:
         sums = np.zeros(family.size)
@@ -232,14 +232,14 @@ def invariants_of(
     uneven = (1.0 - 1.0 / len(start) if even else 1.0) + (steps - 1)
     first = None if zero_centred or gapped else boost * largest * uneven * bounds
     return Invariants(
-        sums=None if gapped or strategy.name == "consensus-ml" else sums,
+        sums=None if gapped or not declaration.conserves else sums,
         mass=mass,
         ties=ties_of(family, counted),
         centre=np.zeros_like(start) if zero_centred else start,
-        first=np.zeros(family.size) if strategy.name == "crc" else first,
+        first=np.zeros(family.size) if declaration.convex else first,
         growth=boost * steps * largest * bounds,
         farthest=boost * steps * rows * bounds,
-        proved=strategy.name == "crc" and not gapped,
+        proved=declaration.convex and not gapped,
         rounding=rounding,
         cells=tuple(
             cells for cells, columns in family.tabled() if all(counted[column] for column in columns)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 
-from peerbayes import network
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
-from peerbayes.learning.relay import DIFFERENT, NEAR, Relay, Tree, spanning_tree
+from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
-from peerbayes.learning.robust.invariants import Invariants, counted_columns, invariants_of, ties_of
-from peerbayes.learning.strategies import DSGD, ROBUST_MEMORY, STRATEGIES, Exact, Strategy
+from peerbayes.learning.robust.invariants import Invariants, counted_columns, ties_of
+from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model import layout as layouts
 from peerbayes.model.calibration import AGREED_STEPS, start_statistics
@@ -193,42 +193,51 @@ async def agree(
     refuse_large(terms, classes, size)
     sizes = np.array([len(frame)])
     held = Holdings(family, schema.encode(frame), schema.encode_labels(labels), weights, sizes, classes)
-    mass = summary.rows / (terms.lr * summary.peers)
-    gapped = _gapped(family, schema, summary)
-    if gapped and terms.strategy == "dsgd":
-        raise PeerError(
-            f"values are missing at one of the peers, and {terms.family} completes them by its model, which dsgd has "
-            "none of; agree on another strategy, or on naive-bayes"
-        )
-    whole = [summary.whole(schema.columns[j].name) for j in schema.discrete]
-    checks = None if reports is None else reports.pooled(_of_start(family, schema, whole, gapped))
-    start = await _start(terms, held, mass, summary.peers, gapped, total, checks)
-    tree = spanning_tree(roster.adjacency())
-    chosen = terms.strategy
-    if chosen == "auto":
-        fits = await _relay_fits(terms, held, start, tree, summary.rows, schema.limit**2, total, first)
-        chosen = "relay" if fits else "exact"
-    strategy = await _strategy(name, chosen, terms, roster, tree, held, summary, total)
     most = summary.rows - (summary.peers - 1) * terms.limits.rows
     if reports is not None:
         most = min(most, reports.bounds.rows)
-    plausible = invariants_of(
-        strategy, family, start, whole, gapped, float(summary.rows), float(most), mass, terms.local_steps, schema.limit,
-        terms.start != "ml",
+    settings = settings_of(terms)
+    facts = NetworkFacts(
+        summary.peers, summary.rows, weight=float(summary.rows), largest=float(most),
+        tree=planning.tree_of(roster.adjacency()),
     )  # fmt: skip
+    plan = planning.plan(settings, facts)
+    gapped = _gapped(family, schema, summary)
+    if gapped and plan.strategy.of_weights:
+        raise PeerError(
+            f"values are missing at one of the peers, and {terms.family} completes them by its model, which "
+            f"{terms.strategy} has none of; agree on another strategy, or on naive-bayes"
+        )
+    whole = [summary.whole(schema.columns[j].name) for j in schema.discrete]
+    checks = None if reports is None else reports.pooled(_of_start(family, schema, whole, gapped))
+    start = await _start(terms, held, plan, gapped, total, checks)
+    if "difference" in plan.missing:
+        difference = await _difference(held, start, summary.rows, schema.limit**2, total, first)
+        plan = planning.plan(settings, replace(facts, difference=difference))
+    if "mean_square" in plan.missing:
+        mean_square = await _mean_square(held, summary.rows, total)
+        plan = planning.plan(settings, replace(facts, mean_square=mean_square))
+    plausible = plan.invariants(family, start, whole, gapped, schema.limit)
     if reports is not None:
         await total(Phase("consent", Sums.named(), check=reports.consent), Sums())
-    learner = learner_of(name, strategy, terms, roster, tree, held, start, plausible)
-    layout = layouts.without_guards(family)
-    of_weights = bool(getattr(strategy, "of_weights", False))
+    learner = learner_of(name, plan, terms, roster, held, start, plausible)
     return Agreed(
-        schema, family, layout, summary.peers, summary.rows, chosen, of_weights, learner, plausible, held
-    )
+        schema, family, layouts.without_guards(family), summary.peers, summary.rows, plan.strategy.name,
+        plan.strategy.of_weights, learner, plausible, held,
+    )  # fmt: skip
+
+
+def settings_of(terms: Terms) -> LearningSettings:
+    """Return the settings of a plan that these terms agree on. How many messages get lost is nothing they know."""
+    return LearningSettings(
+        terms.strategy, terms.rounds, terms.lr, terms.local_steps, terms.start, terms.robust.acts,
+        terms.privacy.epsilon is not None,
+    )  # fmt: skip
 
 
 def refuse_large(terms: Terms, classes: int, size: int) -> None:
     """Refuse statistics [C, K] that make larger messages than agreed."""
-    largest = 8 * classes * size * (2 if terms.strategy == "tracking" else 1)
+    largest = 8 * classes * size * planning.declaration_of(terms.strategy).matrices
     if largest > terms.limits.message_bytes:
         raise PeerError(
             f"statistics of {classes} classes × {size:,} features are messages of {largest:,} bytes; the agreement "
@@ -246,16 +255,15 @@ def _of_start(family: Family, schema: Schema, whole: list[bool], gapped: bool) -
 async def _start(
     terms: Terms,
     held: Holdings,
-    mass: float,
-    peers: int,
+    plan: Plan,
     gapped: bool,
     total: Total,
     checks: PooledReports | None = None,
 ) -> np.ndarray:
-    """S⁰ [C, K]: the same for all peers, but for consensus-ml, which averages what each has."""
-    alone = terms.strategy == "consensus-ml"
+    """S⁰ [C, K]: the same for all peers, unless the strategy averages what each has."""
+    alone = plan.declaration.own_start
     if terms.start == "uniform" and not alone:
-        return start_statistics("uniform", held.family, held.classes, mass)
+        return start_statistics("uniform", held.family, held.classes, plan.start_weight)
     if gapped and terms.privacy.secure_sum:
         raise PeerError(
             "values are missing at one of the peers, and completing them takes sums along a tree that tell a leaf's "
@@ -270,7 +278,7 @@ async def _start(
     summed = await pooled("start", own, total, checks)
     if terms.start == "marginal":
         summed = np.broadcast_to(summed.sum(axis=0) / held.classes, own.shape)
-    return np.ascontiguousarray(summed / (terms.lr * peers))
+    return np.ascontiguousarray(summed / (terms.lr * plan.facts.peers))
 
 
 async def _completed(held: Holdings, total: Total, checks: PooledReports | None) -> np.ndarray:
@@ -292,19 +300,10 @@ def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
     return summary.missing or not all(summary.whole(name) for name in needed)
 
 
-async def _relay_fits(
-    terms: Terms,
-    held: Holdings,
-    start: np.ndarray,
-    tree: Tree,
-    rows: int,
-    reach: float,
-    total: Total,
-    first: First,
-) -> bool:
-    """As in the simulator: everybody is near, or data differ."""
-    if tree.mean_distance <= NEAR * terms.rounds:
-        return True
+async def _difference(
+    held: Holdings, start: np.ndarray, rows: int, reach: float, total: Total, first: First
+) -> float:
+    """Return F of `relay.difference_ratio`, from this peer's first residual and its neighbours', summed over all."""
     change, within = held.first(start[None])
     own = np.concatenate([change[0].ravel(), within])
     # No peer has more than all rows, and no row has more than this.
@@ -320,51 +319,34 @@ async def _relay_fits(
     sums = await total(
         Phase("differ", Sums.named("apart", "noise")), Sums(apart=Fraction(apart), noise=Fraction(noise))
     )
-    return float(sums["apart"]) > DIFFERENT * float(sums["noise"])
+    return float(sums["apart"]) / max(float(sums["noise"]), float(np.finfo(float).tiny))
 
 
-async def _strategy(
-    name: str,
-    chosen: str,
-    terms: Terms,
-    roster: Roster,
-    tree: Tree,
-    held: Holdings,
-    summary: Summary,
-    total: Total,
-) -> Strategy | Relay:
-    """The strategy, with what it needs to know."""
-    if chosen == "relay":
-        return Relay(tree.seen_from(roster.place(name))[0], terms.rounds)
-    if chosen == "exact":
-        return Exact(rounds=terms.rounds, memory=ROBUST_MEMORY if terms.robust.acts else 1.0)
-    if chosen == "dsgd":
-        mine = Fraction(held.mean_square()) * len(held.labels)
-        squares = await total(Phase("squares", Sums.named("squares")), Sums(squares=mine))
-        mean = float(squares["squares"] / summary.rows)
-        return DSGD(rate=summary.peers / summary.rows / (0.5 * mean))
-    return STRATEGIES[chosen]()
+async def _mean_square(held: Holdings, rows: int, total: Total) -> float:
+    """Return the mean of ‖φ‖² over the rows of all peers."""
+    mine = Fraction(held.mean_square()) * len(held.labels)
+    squares = await total(Phase("squares", Sums.named("squares")), Sums(squares=mine))
+    return float(squares["squares"] / rows)
 
 
 def learner_of(
     name: str,
-    strategy: Strategy | Relay,
+    plan: Plan,
     terms: Terms,
     roster: Roster,
-    tree: Tree,
     held: Holdings,
     start: np.ndarray,
     known: Invariants,
 ) -> Learner:
-    """This peer's side of a strategy."""
-    if isinstance(strategy, Relay):
-        _, neighbours = tree.seen_from(roster.place(name))
-        told = tuple(roster.members[place].name for place in neighbours)
-        return Relayer(strategy, told, start, held.residual(terms.rounds, terms.local_steps))
+    """This peer's side of the plan."""
+    strategy, index = plan.strategy, roster.place(name)
     residual = held.residual(terms.rounds, terms.local_steps, strategy.of_weights)
+    if plan.declaration.over_tree:
+        own, neighbours = strategy.seen_from(index)
+        return Relayer(own, tuple(roster.members[place].name for place in neighbours), start, residual)
     weights: dict[str, float] = {}
-    if strategy.mixing != "none":
-        row = getattr(network, strategy.mixing)(roster.adjacency())[[roster.place(name)], :].toarray()[0]
+    if plan.sends:
+        row = plan.weights(roster.adjacency())[[index], :].toarray()[0]
         weights = {other: float(row[roster.place(other)]) for other in roster.neighbours(name)}
 
     def soft(messages: np.ndarray) -> np.ndarray:

@@ -22,13 +22,12 @@ from peerbayes.data.column import Column
 from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
-from peerbayes.learning.relay import Relay, spanning_tree
-from peerbayes.learning.robust.invariants import invariants_of
-from peerbayes.learning.strategies import CRC, NOISY_WINDOW, ROBUST_MEMORY, STRATEGIES, Exact, Local, Strategy
+from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import core, layout
 from peerbayes.model.calibration import start_statistics
-from peerbayes.peer.agreement.negotiate import Agreed, learner_of, refuse_large
+from peerbayes.peer.agreement.negotiate import Agreed, learner_of, refuse_large, settings_of
 from peerbayes.peer.agreement.pooling import Integers, Phase, Total
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
@@ -165,22 +164,23 @@ async def agree_privately(
         roster.adjacency() if promise.edge_noise else None, complete, terms.start != "uniform",
         _units(terms) is not None,
     )  # fmt: skip
-    mass = rows / terms.lr
-    start = await _start(terms, holdings, noise_scheme, mass, peers, total, buy, source)
-    strategy = _strategy(name, terms, roster)
-    residual = PrivateResidual(
-        noise_scheme, holdings, not isinstance(strategy, STRATEGIES_AFTER), source=source
+    room = rows * peers * ROOM
+    facts = NetworkFacts(
+        peers,
+        rows * peers,
+        average=rows,
+        weight=room,
+        largest=room,
+        tree=planning.tree_of(roster.adjacency()),
     )
-    invariants = invariants_of(
-        strategy, family, start, complete.tolist(), False, rows * peers * ROOM, rows * peers * ROOM, mass, 1,
-        schema.limit, terms.start != "ml",
-    )  # fmt: skip
-    invariants = replace(invariants, noise=_spread(noise_scheme, strategy, roster))
+    plan = planning.plan(settings_of(terms), facts)
+    start = await _start(terms, holdings, noise_scheme, plan.start_weight, peers, total, buy, source)
+    residual = PrivateResidual(noise_scheme, holdings, not plan.declaration.first_is_start, source=source)
+    largest_degree = int(np.diff(roster.adjacency().indptr).max(initial=0))
+    noise = plan.noise(lambda boost: noise_scheme.spread(largest_degree, boost))
+    invariants = plan.invariants(family, start, complete.tolist(), False, schema.limit, noise=noise)
     learner = replace(  # type: ignore[type-var]
-        learner_of(
-            name, strategy, terms, roster, spanning_tree(roster.adjacency()), holdings, start, invariants
-        ),
-        residual=residual,
+        learner_of(name, plan, terms, roster, holdings, start, invariants), residual=residual
     )
     return Agreed(
         schema, family, layout.without_guards(family), peers, round(rows * peers), terms.strategy, False, learner,
@@ -284,23 +284,3 @@ async def _start(
 
 def _total_budget(noise_scheme: Scheme) -> float:
     return accounting.mu_of(noise_scheme.terms.epsilon, noise_scheme.terms.delta) ** 2
-
-
-# Strategies whose first message is the start itself: they release after they receive, and once more for the model.
-STRATEGIES_AFTER = (CRC, Local)
-
-
-def _strategy(name: str, terms: Terms, roster: Roster) -> Strategy | Relay:
-    if terms.strategy == "relay":
-        return Relay(spanning_tree(roster.adjacency()).seen_from(roster.place(name))[0], terms.rounds)
-    if terms.strategy == "exact":
-        averaged = int(terms.rounds * NOISY_WINDOW)
-        return Exact(terms.rounds, ROBUST_MEMORY if terms.robust.acts else 1.0, averaged)
-    return STRATEGIES[terms.strategy]()
-
-
-def _spread(noise_scheme: Scheme, strategy: Strategy | Relay, roster: Roster) -> float:
-    """Return the standard deviation of a round's noise in an entry of a message. `relay` sends sums over peers."""
-    largest_degree = int(np.diff(roster.adjacency().indptr).max(initial=0))
-    deviation = noise_scheme.spread(largest_degree, float(getattr(strategy, "boost", 1.0)))
-    return deviation * (math.sqrt(len(roster.members)) if isinstance(strategy, Relay) else 1.0)

@@ -14,8 +14,8 @@ from typing import Any
 from peerbayes.data.files import key, line, string, table, text_of
 from peerbayes.data.registry import Choices, Registry, package_name
 from peerbayes.errors import TermsError
+from peerbayes.learning import planning
 from peerbayes.learning.robust.rules import RULES
-from peerbayes.learning.secure_sums import SUMMING
 from peerbayes.learning.strategies import OF_DRIVERS, STRATEGIES, strategy_names
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.families import FAMILIES
@@ -107,7 +107,6 @@ ROBUST_CHECKS: dict[str, Check] = {
     "combine": _one_of(RULES),
     "guard": (lambda value: isinstance(value, bool), "true or false"),
 }
-DEFENDED = ("exact", "crc")  # strategies whose messages are a peer's own statistics, checked singly
 
 
 @dataclass(frozen=True)
@@ -271,10 +270,11 @@ class Terms:
             raise TermsError(
                 "privacy.secure_sum and [robust] exclude each other: masked messages cannot be judged"
             )
-        if self.robust.acts and self.strategy not in DEFENDED:
+        if self.robust.acts and not planning.declaration_of(self.strategy).judged:
+            judged = planning.names(lambda declaration: declaration.judged)
             raise TermsError(
                 f"strategy is {self.strategy!r} and [robust] asks for more than the mean; expected the strategy "
-                f"{' or '.join(DEFENDED)}, whose messages can be judged singly"
+                f"{' or '.join(judged)}, whose messages can be judged singly"
             )
         _as_floats(self, "lr", "clip")
         # In canonical order, so that equal terms give equal columns in whatever order they were written.
@@ -519,9 +519,6 @@ def _promised(privacy: Privacy) -> str:
 # Integers up to here are exact in a column of floats.
 MOST_EXACT = 1 << 53
 
-# Strategies that noise can protect: their messages are made of one release per round.
-PROTECTED = ("exact", "crc", "tracking", "relay", "local")
-
 
 def _refuse_exposing(terms: Terms) -> None:
     """Refuse terms with an epsilon under which something of the rows would leave without noise."""
@@ -531,9 +528,10 @@ def _refuse_exposing(terms: Terms) -> None:
     # Families of outside packages are not imported to read terms, which may not be accepted yet.
     inside = terms.family in (*FAMILIES.built_in, *STRUCTURES)
     completes = not (inside and type_of(terms.family).marks_missing)
+    protected = planning.names(lambda declaration: not declaration.exposes)
     reasons = {
-        f"strategy {terms.strategy!r}, which tells what noise cannot protect; expected one of {', '.join(PROTECTED)}":
-            terms.strategy not in PROTECTED,
+        f"strategy {terms.strategy!r}, which tells what noise cannot protect; expected one of {', '.join(protected)}":
+            terms.strategy not in protected,
         f"local_steps {terms.local_steps}, each of which would be a release of its own; expected 1":
             terms.local_steps > 1,
         f"family {terms.family!r}, whose structure is learned from sums that nothing protects; expected naive-bayes, "
@@ -594,10 +592,11 @@ def _refuse_sums(terms: Terms) -> None:
     """Refuse settings that secure sums cannot hide or do not support."""
     if not terms.privacy.secure_sum:
         return
-    if terms.strategy not in SUMMING:
+    summed = planning.names(lambda declaration: declaration.summed)
+    if terms.strategy not in summed:
         raise TermsError(
             f"secure_sum is true and strategy {terms.strategy!r}, which needs messages singly; expected one of "
-            f"{', '.join(SUMMING)}"
+            f"{', '.join(summed)}"
         )
     if terms.start != "uniform" or terms.family in STRUCTURES:
         setting = f"family {terms.family!r}" if terms.family in STRUCTURES else f"start {terms.start!r}"

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.sparse import csr_array
 
+from peerbayes.learning.planning import message_shape, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
 from peerbayes.learning.robust.invariants import Invariants
 from peerbayes.learning.robust.rules import combined
-from peerbayes.learning.strategies import Residual, Strategy, Tracking
+from peerbayes.learning.strategies import Declaration, Residual, Strategy, declared
 
 # Messages [M, C, K] -> the soft errors of their models on this peer's own rows [M].
 SoftErrors = Callable[[np.ndarray], np.ndarray]
@@ -78,15 +79,20 @@ class Broadcaster:
 
     @property
     def neighbours(self) -> tuple[str, ...]:
-        return () if self.strategy.mixing == "none" else tuple(self.weights)
+        return () if silent(self.strategy) else tuple(self.weights)
+
+    @property
+    def declaration(self) -> Declaration:
+        """What the strategy declares."""
+        return declared(self.strategy)
 
     @property
     def same_to_all(self) -> bool:
-        return True
+        return self.declaration.same_to_all
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (2, *self.start.shape) if isinstance(self.strategy, Tracking) else self.start.shape
+        return message_shape(self.declaration, self.start.shape)
 
     def begin(self) -> Any:
         state = self.strategy.begin(self.start[None], self.residual)
@@ -127,7 +133,9 @@ class Broadcaster:
         return self._settled(mixed.reshape(message.shape))
 
     def _settled(self, mixed: np.ndarray) -> np.ndarray:
-        if isinstance(self.strategy, Tracking):  # the tracked gradients sum to zero by themselves
+        if (
+            self.declaration.matrices > 1
+        ):  # further ones, such as tracked gradients, sum to zero by themselves
             mixed[:, 0] = self.known.settled(mixed[:, 0])
             return mixed
         return self.known.settled(mixed)
@@ -161,7 +169,7 @@ class Broadcaster:
     def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
         if not heard:
             return None
-        selection = 0 if isinstance(self.strategy, Tracking) else ...
+        selection = 0 if self.declaration.matrices > 1 else ...
         message = self._message(state)[0][selection]
         size = float(np.linalg.norm(message)) or 1.0
         distances = [float(np.linalg.norm(other[selection] - message)) for other in heard.values()]
@@ -183,7 +191,7 @@ class Relayer:
 
     @property
     def same_to_all(self) -> bool:
-        return False
+        return declared(self.strategy).same_to_all
 
     def struck(self, state: Any) -> tuple[str, ...]:
         return ()

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from peerbayes import network
 from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.learning.planning import mixing_weights
 from peerbayes.learning.robust.invariants import Invariants
 from peerbayes.learning.secure_sums import projected, rounding
 from peerbayes.peer.identity.roster import Roster
@@ -58,9 +58,7 @@ class Masked:
         sending_weights: dict[str, float] = {}
         if plain.neighbours:
             own_index = roster.place(masker.name)
-            column = getattr(network, plain.strategy.mixing)(roster.adjacency())[:, [own_index]].toarray()[
-                :, 0
-            ]
+            column = mixing_weights(plain.strategy, roster.adjacency())[:, [own_index]].toarray()[:, 0]
             sending_weights = {name: float(column[roster.place(name)]) for name in plain.neighbours}
         return cls(plain, plausible, masker, keys, sending_weights)
 

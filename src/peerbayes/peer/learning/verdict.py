@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.metrics import Sample
+from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model.calibration import start_statistics
 from peerbayes.model.core import softmax
@@ -266,15 +268,17 @@ def _local(agreed: Agreed, terms: Terms, rows: Sample) -> tuple[Family, np.ndarr
     count, classes = rows.labels.size, len(agreed.schema.classes)
     family = layout.guarded(agreed.layout, float(count), calibrate=True)
     local_rows = Holdings(family, rows.rows, rows.labels, np.ones(count), np.array([count]), classes)
-    if terms.start == "uniform" and agreed.strategy != "consensus-ml":
-        stats = start_statistics("uniform", family, classes, count / terms.lr)
+    own_start = planning.declaration_of(agreed.strategy).own_start
+    if terms.start == "uniform" and not own_start:
+        weight = planning.start_weight(terms.lr, NetworkFacts(1, count))
+        stats = start_statistics("uniform", family, classes, weight)
     else:
         statistics = (
             local_rows.statistics()
             if not local_rows.incomplete.any()
             else local_rows.expected(local_rows.alone(local_rows.apart()))
         )
-        if agreed.strategy == "consensus-ml":
+        if own_start:
             return family, statistics[0]
         stats = statistics[0] / terms.lr
         if terms.start == "marginal":

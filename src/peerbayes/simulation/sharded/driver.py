@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes import network as topologies
 from peerbayes.data.arguments import about, refusal
 from peerbayes.data.schema import Schema
 from peerbayes.estimators.classifiers import ESTIMATOR_OF
-from peerbayes.learning import metrics
-from peerbayes.learning.strategies import DSGD, STRATEGIES, Exact, Strategy
+from peerbayes.learning import metrics, planning
+from peerbayes.learning.strategies import LearningSettings, NetworkFacts, Strategy
 from peerbayes.model import layout as layouts
 from peerbayes.model.calibration import start_statistics
 from peerbayes.model.devices import Place
@@ -33,7 +32,7 @@ from peerbayes.simulation.sharded.workers import Engine, InProcess, RayActors, c
 ENGINES = ("local", "ray")
 SUPPORTED = (
     "a network that stays the same, the uniform start, NumPy, no faults, and the strategies "
-    f"{', '.join(STRATEGIES)}; for anything else use simulate"
+    f"{', '.join(planning.names(lambda declaration: declaration.summed))}; for anything else use simulate"
 )
 
 
@@ -158,7 +157,9 @@ def simulate_shards(
     )  # fmt: skip
     configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
     device = Place(None, arguments["dtype"])
-    driver = _Driver(settings, plans(_mixing(strategy, links, device), shard_peers, sizes), links, device)
+    learning = settings.plan(NetworkFacts(nodes, float(sizes.sum())))
+    mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
+    driver = _Driver(settings, plans(mixing, shard_peers, sizes), links, device)
     if engine == "local":
         figures = driver.run(InProcess(), sources, test_data, arguments["evaluate_every"], stats_of, progress)
     else:
@@ -178,12 +179,6 @@ def simulate_shards(
         sizes=sizes,
         **figures,
     )
-
-
-def _mixing(strategy: str | Strategy, links: csr_array, device: Place) -> csr_array | None:
-    """Return the mixing weights in the device's precision; None where nothing is sent."""
-    value = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
-    return None if value.mixing == "none" else device.put_matrix(getattr(topologies, value.mixing)(links))
 
 
 def _pieces(dealt: Dealt, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
@@ -208,7 +203,7 @@ def _refuse(
     """Refuse what `simulate` can do and shards cannot."""
     if others:
         raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
-    if strategy in ("relay", "auto"):
+    if not planning.declaration_of(strategy).summed:
         raise ValueError(f"strategy is {strategy!r}; shards take {SUPPORTED}")
     if family in layouts.STRUCTURES:
         raise ValueError(f"family is {family!r}, whose structure peers learn first; shards take {SUPPORTED}")
@@ -257,6 +252,10 @@ class _Settings:
     evaluated_rows: tuple[int | None, int | None]
     """Rows of training and of test that peers are evaluated on."""
 
+    def plan(self, facts: NetworkFacts) -> planning.Plan:
+        """Return the plan of a run with these facts."""
+        return planning.plan(LearningSettings(self.strategy, self.rounds, self.lr, self.steps), facts)
+
 
 @dataclass(frozen=True)
 class _Driver:
@@ -304,7 +303,7 @@ class _Driver:
         ]
         bytes_each = engine.get([sent[0] for sent in out])[0]
         clock.add("start")
-        per_round = np.diff(self.links.indptr) * float(bytes_each if strategy.mixing != "none" else 0)
+        per_round = np.diff(self.links.indptr) * float(0 if planning.silent(strategy) else bytes_each)
         records = []
         for round_index in range(1, settings.rounds + 1):
             out = self._round(engine, out)
@@ -348,26 +347,21 @@ class _Driver:
         rows = float(settings.sizes.sum())
         family = layouts.calibrated(settings.family, settings.schema, missing, rows)
         row_weight = row_weights(settings.objective, settings.sizes)
-        softmax = settings.strategy == "dsgd"
+        facts = NetworkFacts(settings.nodes, rows, weight=float((row_weight * settings.sizes).sum()))
+        learning = settings.plan(facts)
+        measured = "mean_square" in learning.missing
         squares = engine.get(
             [
-                engine.call(k, "configure", family, row_weight[plan.peers], softmax)
+                engine.call(k, "configure", family, row_weight[plan.peers], measured)
                 for k, plan in enumerate(self.plans)
             ]
         )
-        if isinstance(settings.strategy, str):
-            weight = float((row_weight * settings.sizes).sum())
-            strategy: Strategy = (
-                DSGD(rate=settings.nodes / weight / (0.5 * sum(squares) / weight)) if softmax
-                else Exact(rounds=settings.rounds) if settings.strategy == "exact"
-                else STRATEGIES[settings.strategy]()
-            )  # fmt: skip
-        else:
-            strategy = settings.strategy
-        if strategy.name == "consensus-ml":
-            return family, strategy, None
-        mass = rows / (settings.lr * settings.nodes)
-        return family, strategy, start_statistics("uniform", family, len(settings.schema.classes), mass)
+        if measured:
+            learning = settings.plan(replace(facts, mean_square=sum(squares) / facts.row_weight))
+        if learning.declaration.own_start:
+            return family, learning.strategy, None
+        start = start_statistics("uniform", family, len(settings.schema.classes), learning.start_weight)
+        return family, learning.strategy, start
 
     def _training(self, engine: Engine) -> tuple[Rows, np.ndarray]:
         """Return the training rows that every peer is evaluated on: those that `simulate` draws."""

@@ -1,0 +1,188 @@
+"""The plan of a run: how a strategy is set up, from settings and facts that all peers know.
+
+    plan(settings, facts) -> Plan        strategy, weight of the start, mixing weights, checks, form of a message
+
+The simulator, its shards, real peers with and without noise, and the audit make the same plan from the same settings
+and facts. Facts that take a measurement (how much data differ, the length of rows) are added when the plan is `missing`
+them, and the plan is made again.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from peerbayes import network
+from peerbayes.learning.relay import Auto, Relay, Tree, spanning_tree
+from peerbayes.learning.robust.invariants import ROUNDING, Invariants, invariants_of
+from peerbayes.learning.strategies import (
+    CRC,
+    STRATEGIES,
+    Declaration,
+    LearningSettings,
+    Local,
+    NetworkFacts,
+    declared,
+)
+from peerbayes.model.families import Family
+
+# Strategies that are not of the kind of `STRATEGIES`: one over a tree, and a choice.
+OTHERS: dict[str, Any] = {Relay.name: Relay, Auto.name: Auto}
+
+# The paper's strategy, and the one without messages that every run is compared with.
+PAPER, ALONE = CRC.name, Local.name
+
+
+def names(fits: Callable[[Declaration], bool] = lambda declaration: True) -> tuple[str, ...]:
+    """Return the names of the registered strategies whose declarations fit."""
+    registered = {**STRATEGIES, **OTHERS}
+    return tuple(name for name, kind in registered.items() if fits(declared(kind)))
+
+
+def compared() -> tuple[str, ...]:
+    """Return the names that a comparison of strategies has columns for: the choice first, and no `relay` by itself."""
+    return Auto.name, *STRATEGIES
+
+
+def kind_of(strategy: Any) -> Any:
+    """Return the class of a registered strategy's name, None for another name; a strategy stays as it is.
+
+    A strategy of an outside package is registered once it was loaded: reading an agreement imports nothing.
+    """
+    if not isinstance(strategy, str):
+        return strategy
+    return OTHERS[strategy] if strategy in OTHERS else STRATEGIES.present(strategy)
+
+
+def declaration_of(strategy: Any) -> Declaration:
+    """Return what a strategy declares, by its name or as it is; the defaults for a name that is not registered."""
+    return declared(kind_of(strategy))
+
+
+def name_of(strategy: Any) -> str:
+    """Return the name of a strategy, which may be the name already."""
+    return str(getattr(strategy, "name", strategy))
+
+
+def of_weights(strategy: Any) -> bool:
+    """Return whether a strategy, by its name or as it is, learns natural weights, and so no generative model."""
+    return bool(getattr(kind_of(strategy), "of_weights", False))
+
+
+def takes_old(strategy: Any) -> bool:
+    """Return whether a strategy, by its name or as it is, uses messages of the previous round."""
+    return bool(getattr(kind_of(strategy), "takes_old", False))
+
+
+def silent(strategy: Any) -> bool:
+    """Return whether a strategy, by its name or as it is, sends nothing in the rounds."""
+    return getattr(kind_of(strategy), "mixing", None) == "none"
+
+
+def mixing_weights(strategy: Any, links: csr_array) -> csr_array:
+    """Return the weights a by which a strategy mixes over these links: [N, N] -> [N, N]."""
+    return getattr(network, strategy.mixing)(links)
+
+
+def tree_of(links: csr_array) -> Callable[[], Tree]:
+    """Return the function that computes the spanning tree of a fixed network [N, N] when it is first needed."""
+    return functools.cache(functools.partial(spanning_tree, links))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How all peers of a network learn.
+
+    settings     what was agreed on
+    facts        what all know
+    strategy     set up for this network; over a tree, that of all peers
+    missing      names of facts without which the strategy is not final: measure them, and plan again
+    """
+
+    settings: LearningSettings
+    facts: NetworkFacts
+    strategy: Any
+    missing: tuple[str, ...] = ()
+
+    @property
+    def declaration(self) -> Declaration:
+        """What the strategy declares."""
+        return declared(self.strategy)
+
+    @property
+    def start_weight(self) -> float:
+        """m⁰ = m / (lr·n), the equivalent sample size of the start."""
+        return start_weight(self.settings.lr, self.facts)
+
+    @property
+    def sends(self) -> bool:
+        """Whether peers send messages in the rounds."""
+        return not silent(self.strategy)
+
+    def message_shape(self, classes: int, size: int) -> tuple[int, ...]:
+        """Return the shape of a message: [C, K], or [matrices, C, K] if there are several."""
+        return message_shape(self.declaration, (classes, size))
+
+    def weights(self, links: csr_array) -> csr_array:
+        """Return the mixing weights a of a strategy that mixes: [N, N] -> [N, N]."""
+        return mixing_weights(self.strategy, links)
+
+    def noise(self, deviation: Callable[[float], float]) -> float:
+        """Return the deviation of a round's privacy noise in an entry of a message, from that of b·R by the boost b.
+
+        Over a tree, a message sums the noise of up to all peers.
+        """
+        spread = deviation(float(getattr(self.strategy, "boost", 1.0)))
+        return spread * (math.sqrt(self.facts.peers) if self.declaration.over_tree else 1.0)
+
+    def invariants(
+        self,
+        family: Family,
+        start: np.ndarray,
+        complete: Sequence[bool],
+        gapped: bool,
+        limit: float,
+        rounding: float = ROUNDING,
+        noise: float = 0.0,
+    ) -> Invariants:
+        """Return what honest messages obey: see `invariants_of`."""
+        weight = self.facts.row_weight
+        largest = weight if self.facts.largest is None else self.facts.largest
+        checks = invariants_of(
+            self.strategy, family, start, complete, gapped, weight, largest, self.start_weight,
+            self.settings.local_steps, limit, self.settings.start != "ml", rounding,
+        )  # fmt: skip
+        return replace(checks, noise=noise) if noise else checks
+
+
+def start_weight(lr: float, facts: NetworkFacts) -> float:
+    """Return m⁰ = m / (lr·n), the equivalent sample size of the start."""
+    return facts.rows / (lr * facts.peers) if facts.average is None else facts.average / lr
+
+
+def message_shape(declaration: Declaration, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a message of statistics of a shape: [C, K] -> [C, K] or [matrices, C, K]."""
+    return shape if declaration.matrices == 1 else (declaration.matrices, *shape)
+
+
+def plan(settings: LearningSettings, facts: NetworkFacts) -> Plan:
+    """Return the plan of these settings for a network of these facts.
+
+    A strategy of the user's own is used as it is; a registered one is set up by its `planned`, or else without
+    arguments.
+    """
+    strategy = settings.strategy
+    if not isinstance(strategy, str):
+        return Plan(settings, facts, strategy)
+    kind = kind_of(strategy) or (STRATEGIES[strategy] if strategy in STRATEGIES else None)
+    if kind is None:
+        raise ValueError(f"strategy is {strategy!r}; expected one of {', '.join(names())}")
+    missing = kind.missing(settings, facts) if hasattr(kind, "missing") else ()
+    value = kind.planned(settings, facts) if hasattr(kind, "planned") else kind()
+    return Plan(settings, facts, value, missing)
