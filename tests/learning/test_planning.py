@@ -50,7 +50,7 @@ def test_exact_is_set_up_by_settings_that_all_know():
 def test_terms_and_simulations_have_the_same_settings(monkeypatch):
     """Only a simulation knows that messages get lost."""
     plans = []
-    monkeypatch.setattr(planning, "plan", lambda *given: plans.append(plan(*given)) or plans[-1])
+    monkeypatch.setattr(planning, "plan", lambda *arguments: plans.append(plan(*arguments)) or plans[-1])
     X, y = table()
     for terms, settings in (
         ({}, {}),
@@ -207,21 +207,21 @@ def test_a_declaration_decides_what_is_refused(momentum, monkeypatch):
     X, y = table()
     declared = replace(Momentum.declaration, judged=False, summed=False, exposes="momentum tells")
     monkeypatch.setattr(Momentum, "declaration", declared)
-    for settings, told in (
+    for settings, text in (
         ({"robust": "clip"}, "robust combining and attacks are for crc and exact"),
         ({"secure_sum": True, "topology": "regular-4"}, "momentum, which needs single messages"),
         ({"privacy": Promise(epsilon=8.0, min_rows=5)}, "privacy: momentum tells"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=text):
             pb.simulate(X, y, strategy="momentum", **{**SETTINGS, **settings})
     with pytest.raises(ValueError, match="strategy is 'momentum'; shards take"):
         simulate_shards(X, y, strategy="momentum")
-    for terms, told in (
+    for terms, text in (
         ({"robust": Robust("clip")}, "expected the strategy crc or exact"),
         ({"privacy": Privacy(secure_sum=True)}, "needs messages singly"),
         ({"privacy": Privacy(epsilon=4.0)}, "noise cannot protect"),
     ):
-        with pytest.raises(TermsError, match=told):
+        with pytest.raises(TermsError, match=text):
             Terms("n", "y", strategy="momentum", **terms)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats as distributions
 
 pytest.importorskip("grpc")
+from own_strategy import Momentum
 from sklearn.datasets import load_digits
 from test_peers import (  # noqa: F401
     DENSE,
@@ -32,6 +33,7 @@ import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage, TermsError
 from peerbayes.learning.secure_sums import LARGEST, SecureSums, fixed, projected, rounding, unfixed
+from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.model.calibration import start_statistics
 from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
 from peerbayes.peer.identity.founder import Founder
@@ -330,8 +332,11 @@ def simulated(shared, graph, agreed, **more):
 
 
 @pytest.mark.parametrize("graph", [nx.complete_graph(5), WHEEL], ids=["complete", "wheel"])
-@pytest.mark.parametrize("strategy", ["exact", "crc", "tracking", "dsgd", "consensus-ml", "local"])
-def test_masked_peers_end_where_the_simulator_does(strategy, graph, tmp_path, rng):  # noqa: F811
+@pytest.mark.parametrize(
+    "strategy", ["exact", "crc", "tracking", "dsgd", "consensus-ml", "local", "momentum"]
+)
+def test_masked_peers_end_where_the_simulator_does(strategy, graph, tmp_path, rng, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(STRATEGIES, "momentum", Momentum)  # a strategy that the package does not have
     agreed, shared = terms(strategy=strategy), shared_out(rng)
     peers = peers_of(tmp_path, agreed, graph, shared)
     reached = np.stack(asyncio.run(peers.all()))

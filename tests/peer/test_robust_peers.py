@@ -13,13 +13,14 @@ from scipy.sparse import csr_array
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 
+from own_strategy import Momentum
 from test_peers import DENSE, peers_of, shared_out, simulated
 from test_refusals import HONEST, HOSTILE, TABLES, TERMS, TRIANGLE, Liar, reasons, run
 
 import peerbayes as pb
 from peerbayes.errors import RefusedMessage, TermsError
 from peerbayes.learning.robust.invariants import Invariants
-from peerbayes.learning.strategies import CRC
+from peerbayes.learning.strategies import CRC, STRATEGIES
 from peerbayes.peer.agreement.terms import Limits, Robust, Terms
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.identity.keys import verify
@@ -128,9 +129,10 @@ def test_demands_that_make_no_sense(require, told, tmp_path):
 # --- the same as simulated -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["exact", "crc"])
+@pytest.mark.parametrize("strategy", ["exact", "crc", "momentum"])
 @pytest.mark.parametrize("robust", [CLIP, GUARD])
-def test_robust_peers_end_where_the_simulator_does(strategy, robust, tmp_path, rng):
+def test_robust_peers_end_where_the_simulator_does(strategy, robust, tmp_path, rng, monkeypatch):
+    monkeypatch.setitem(STRATEGIES, "momentum", Momentum)  # a strategy that the package does not have
     terms = Terms("test", "label", strategy=strategy, rounds=8, robust=robust)
     shared = shared_out(rng)
     X, y, parts = shared

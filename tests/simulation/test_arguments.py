@@ -18,7 +18,7 @@ from sklearn.datasets import load_wine
 import peerbayes as pb
 from peerbayes import network
 from peerbayes.errors import PeerbayesError
-from peerbayes.learning.strategies import CRC, Exact
+from peerbayes.learning.strategies import CRC, Declaration, Exact
 from peerbayes.simulation.sharded import simulate_shards
 
 TABLE, LABELS = load_wine(return_X_y=True, as_frame=True)
@@ -273,6 +273,8 @@ UNFIT = {
         "odd weights": (own_strategy(mixing="magic"), "metropolis"),
         "weights of None": (own_strategy(mixing=None), "metropolis"),
         "no name": (own_strategy(name=3), "a text"),
+        "no declaration": (own_strategy(declaration={"judged": True}), "a Declaration"),
+        "a tree": (own_strategy(declaration=Declaration(over_tree=True)), "registered name"),
     },
     "rounds": {"ten billion": (10**10, "1 to 2,147,483,647"), "whole": (2.0, "whole number")},
     "lr": {"above 2": (2.0001, "up to 2"), "lost": (1e-17, "lost in rounding")},

@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def declaration(self) -> Declaration:
-        """What the strategy declares."""
+        """What the strategy declares: the form of a message, and what may be done with it."""
         return declared(self.strategy)
 
     @property
@@ -124,10 +124,6 @@ class Plan:
     def sends(self) -> bool:
         """Whether peers send messages in the rounds."""
         return not silent(self.strategy)
-
-    def message_shape(self, classes: int, size: int) -> tuple[int, ...]:
-        """Return the shape of a message: [C, K], or [matrices, C, K] if there are several."""
-        return message_shape(self.declaration, (classes, size))
 
     def weights(self, links: csr_array) -> csr_array:
         """Return the mixing weights a of a strategy that mixes: [N, N] -> [N, N]."""
@@ -180,7 +176,7 @@ def plan(settings: LearningSettings, facts: NetworkFacts) -> Plan:
     strategy = settings.strategy
     if not isinstance(strategy, str):
         return Plan(settings, facts, strategy)
-    kind = kind_of(strategy) or (STRATEGIES[strategy] if strategy in STRATEGIES else None)
+    kind = kind_of(strategy) or STRATEGIES.get(strategy)
     if kind is None:
         raise ValueError(f"strategy is {strategy!r}; expected one of {', '.join(names())}")
     missing = kind.missing(settings, facts) if hasattr(kind, "missing") else ()

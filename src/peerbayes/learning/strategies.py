@@ -81,7 +81,7 @@ class LearningSettings:
     `expects_loss` says that messages or peers are known to go missing: `exact` then forgets (ρ = 0.97). A simulation
     knows it from its own faults. Real peers do not know how many messages the network will lose, and an agreement has
     no such setting: they leave it False and run with ρ = 1, so under loss they differ from a simulation that declares
-    its loss, and equal one that is given the strategy `Exact(rounds, memory=1.0)`.
+    its loss; one that is given the value `Exact(rounds, memory=1.0)` has their ρ.
     """
 
     strategy: Any

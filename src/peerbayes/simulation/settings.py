@@ -19,7 +19,7 @@ from peerbayes.data.table import Table
 from peerbayes.errors import PartitionError, SchemaError, TopologyError
 from peerbayes.learning import planning
 from peerbayes.learning.robust.attacks import Attack
-from peerbayes.learning.strategies import STRATEGIES, Strategy, strategy_names
+from peerbayes.learning.strategies import STRATEGIES, Declaration, Strategy, strategy_names
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.devices import PRECISIONS, Place
 from peerbayes.model.layout import known as known_families
@@ -123,6 +123,10 @@ def _strategy(value: Any) -> Any:
         one_of("strategy: its mixing", value.mixing, MIXINGS)
     if not isinstance(value.name, str):
         raise refusal("strategy: its name", value.name, "a text")
+    if not isinstance(planning.declaration_of(value), Declaration):
+        raise refusal("strategy: its declaration", value.declaration, "a Declaration", TypeError)
+    if planning.declaration_of(value).over_tree:
+        raise refusal("strategy: its declaration", value.declaration, "over_tree only for a registered name")
     return value
 
 

@@ -342,8 +342,8 @@ def learner_of(
     strategy, index = plan.strategy, roster.place(name)
     residual = held.residual(terms.rounds, terms.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
-        own, neighbours = strategy.seen_from(index)
-        return Relayer(own, tuple(roster.members[place].name for place in neighbours), start, residual)
+        relay, neighbours = strategy.seen_from(index)
+        return Relayer(relay, tuple(roster.members[place].name for place in neighbours), start, residual)
     weights: dict[str, float] = {}
     if plan.sends:
         row = plan.weights(roster.adjacency())[[index], :].toarray()[0]
