@@ -1,4 +1,4 @@
-"""What the tests share: which of them run, how and in which order; the families that every law is tried on."""
+"""Which tests run, how and in which order; and the fixtures of several folders. What else they share is in shared/."""
 
 import os
 import random
@@ -18,10 +18,14 @@ os.environ[connections.VARIABLE] = (
 
 import numpy as np
 import pytest
-from browsing import browser, open_page  # noqa: F401  (fixtures)
 from hypothesis import HealthCheck, settings
 
-from peerbayes.model.families import BayesNet, Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.model.families import Family
+
+pytest.register_assert_rewrite("shared")  # what is shared says as much as a test where it fails
+
+from shared.browsing import browser, open_page  # noqa: E402, F401  (fixtures)
+from shared.families import FAMILIES  # noqa: E402
 
 # A shell ignores Ctrl-C in what it starts in the background, and so would all processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -94,74 +98,14 @@ def is_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("long") is not None
 
 
-CARDINALITIES = (2, 4)
-
-# Every law of test_laws.py holds for each of these; a new family is one more line.
-FAMILIES: dict[str, Family] = {
-    "naive-bayes": NaiveBayes(continuous=3, cardinalities=CARDINALITIES),
-    "naive-bayes, missing": NaiveBayes(continuous=3, cardinalities=CARDINALITIES, missing=True),
-    "naive-bayes, calibrated": NaiveBayes(
-        continuous=3, cardinalities=CARDINALITIES, variance_floor=0.05, count_floor=1e-4
-    ),
-    "naive-bayes, discrete": NaiveBayes(cardinalities=(3, 1, 5)),
-    "qda": SeparateGaussian(continuous=3, cardinalities=CARDINALITIES),
-    "qda, calibrated": SeparateGaussian(
-        continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4, shrinkage=0.02
-    ),
-    "qda, continuous": SeparateGaussian(continuous=4),
-    "lda": SharedGaussian(continuous=3, cardinalities=CARDINALITIES),
-    "lda, calibrated": SharedGaussian(
-        continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4
-    ),
-    "bayes-net": BayesNet(continuous=3, cardinalities=CARDINALITIES, parents=((), (0,), (3,), (), (3,))),
-    # Parents that share a child are linked: else a column's own moments are not those of the model.
-    "bayes-net, calibrated": BayesNet(
-        continuous=3, cardinalities=CARDINALITIES, parents=((3,), (0, 3), (0, 1, 3), (), (3,)),
-        variance_floor=0.01, count_floor=1e-4, shrinkage=0.02,
-    ),
-    "bayes-net, discrete": BayesNet(cardinalities=(3, 2, 4), parents=((), (0,), (0, 1))),
-}  # fmt: skip
-
-
 @pytest.fixture(scope="session", params=FAMILIES.values(), ids=FAMILIES.keys())
 def family(request: pytest.FixtureRequest) -> Family:
     return request.param
 
 
-def draw_rows(family: Family, rng: np.random.Generator, *shape: int) -> Rows:
-    """Random encoded rows [..., n, D]; with values missing where φ alone takes them."""
-    values = rng.normal(size=(*shape, family.continuous))
-    codes = [rng.integers(0, size, shape) for size in family.cardinalities]
-    stacked = np.stack(codes, axis=-1) if codes else np.zeros((*shape, 0), dtype=np.int64)
-    if getattr(family, "missing", False):
-        values[rng.random(values.shape) < 0.2] = np.nan
-    free = ~getattr(family, "linked", np.zeros(family.continuous + stacked.shape[-1], dtype=bool))
-    stacked[(rng.random(stacked.shape) < 0.1) & free[family.continuous :]] = -1
-    return Rows(values, stacked)
-
-
-def with_gaps(family: Family, rng: np.random.Generator, *shape: int, share: float = 0.35) -> Rows:
-    """Random encoded rows [..., n, D] with values missing in every column; each row has one at least."""
-    rows = draw_rows(family, rng, *shape)
-    absent = rng.random((*shape, family.continuous + len(family.cardinalities))) < share
-    np.put_along_axis(absent, rng.integers(0, absent.shape[-1], (*shape, 1)), False, axis=-1)
-    values = np.where(absent[..., : family.continuous], np.nan, rows.values)
-    return Rows(values, np.where(absent[..., family.continuous :], -1, rows.codes))
-
-
-def assert_same_product(
-    actual: np.ndarray, expected: np.ndarray, left: np.ndarray, right: np.ndarray
-) -> None:
-    """Both are left @ right, in whatever order a BLAS adds the terms up, and with or without fused operations.
-
-    Each is within n·u·|left| @ |right| of the true product (Higham 2002, section 3.5), u = eps / 2 and n terms a sum,
-    to first order in u: 1 % is for the rest.
-    """
-    bound = 1.01 * left.shape[-1] * np.finfo(actual.dtype).eps * (np.abs(left) @ np.abs(right))
-    difference = np.abs(actual - expected)
-    assert (difference <= bound).all(), (
-        f"differ by {difference.max()}, {(difference - bound).max()} more than rounding"
-    )
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import peerbayes
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime, least_squares
@@ -31,6 +30,7 @@ from peerbayes.model.core import posterior
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.privacy import exposure as measured
 from peerbayes.privacy.exposure import FEW_ROWS, Exposure
+from shared.commands import peerbayes
 
 ROOT = Path(__file__).parents[2]
 CANCER = load_breast_cancer(return_X_y=True)

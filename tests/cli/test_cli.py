@@ -5,7 +5,8 @@ import json
 import sqlite3
 
 import pytest
-from commands import peerbayes, peerbayes_process
+
+from shared.commands import peerbayes, peerbayes_process
 
 CONFIGURATION = """
 [data]

@@ -3,14 +3,13 @@
 import json
 
 import pytest
-import test_datasets
-from test_datasets import ARCHIVE, TEXT, TINY, tiny
 from typer.testing import CliRunner
 
 from peerbayes.cli.datasets import app
 from peerbayes.data.datasets.catalogue import ENTRIES
+from shared.dataset_server import ARCHIVE, TEXT, TINY, tiny
 
-held, server = test_datasets.held, test_datasets.server  # the same fixtures
+pytestmark = pytest.mark.usefixtures("held")
 
 
 @pytest.fixture

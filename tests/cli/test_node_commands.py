@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
-from commands import HANG, peerbayes
 from sklearn.datasets import load_iris
 
 import peerbayes as pb
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback, free_ports
 from peerbayes.peer.prometheus import expose
+from shared.commands import HANG, peerbayes
 
 IRIS = load_iris(as_frame=True).frame.sample(frac=1.0, random_state=0)
 TABLES = [IRIS.iloc[:60], IRIS.iloc[60:105], IRIS.iloc[105:]]

@@ -9,11 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
-import zipfile
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +28,6 @@ from peerbayes.data.datasets import (
 )
 from peerbayes.data.datasets.catalogue import ENTRIES, PAPER
 from peerbayes.data.datasets.entries import (
-    Entry,
     Expected,
     Member,
     Origin,
@@ -46,6 +41,9 @@ from peerbayes.data.datasets.entries import (
 )
 from peerbayes.data.datasets.loading import fetch, table, take, where
 from peerbayes.data.datasets.storage import LIMIT, Places, allowed, cache_folder, places, record_of
+from shared.dataset_server import ARCHIVE, EXPECTED, TEXT, TINY, tiny, zipped
+
+pytestmark = pytest.mark.usefixtures("held")
 
 # The paper's table: columns of each dataset (its 510 of mnist are not ours).
 PAPER_COLUMNS = {
@@ -53,85 +51,6 @@ PAPER_COLUMNS = {
     "smartgrid": 13, "smoking": 24, "yearbook": 512, "secondary": 19, "fashion": 512, "cifar10": 512, "mnist": 512,
     "letter": 16,
 }  # fmt: skip
-
-TINY = pd.DataFrame(
-    {
-        "a": np.arange(40) / 8,
-        "b": ["x", "y", "z", "NA"] * 10,  # "NA" is text, not a missing value
-        "out": (["p"] + ["n"] * 3) * 10,
-    }
-)
-TEXT = TINY.to_csv(index=False).encode()
-EXPECTED = Expected(40, ("a", "b"), "out", 2, ("p", 0.25), frozenset("b"))
-
-
-def zipped(**members):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(name.replace("__", "/").replace("_dot_", "."), content)
-    return buffer.getvalue()
-
-
-ARCHIVE = zipped(folder__tiny_dot_csv=TEXT, Index=b"nothing")
-
-
-def tiny(url=None, sha256=None, **changes):
-    """A small dataset, to be downloaded from `url`."""
-    parts = (Member(("tiny.csv",), sha256),)
-    origin = None if url is None else Origin(url, delimited(","), parts)
-    entry = Entry(
-        "tiny",
-        ("the tiny one",),
-        EXPECTED,
-        "Few rows.",
-        "https://example.org/tiny",
-        "CC0",
-        "tiny.parquet",
-        origin,
-    )
-    return dataclasses.replace(entry, **changes)
-
-
-class Server(ThreadingHTTPServer):
-    """Answers by path: bytes, a status, or a function of the handler; counts what it was asked for."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers, self.asked, self.release = {}, Counter(), threading.Event()
-
-    def url(self, path, answer):
-        self.answers[f"/{path}"] = answer
-        return f"http://127.0.0.1:{self.server_port}/{path}"
-
-    def handle_error(self, request, client_address):
-        """Clients that go away are part of the tests."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.asked[self.path] += 1
-        answer = self.server.answers[self.path]
-        if callable(answer):
-            answer(self)
-        elif isinstance(answer, int):
-            self.send_error(answer)
-        else:
-            self.head(len(answer))
-            self.wfile.write(answer)
-
-    def head(self, length, status=200, **headers):
-        self.send_response(status)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
 
 
 def truncated(handler):
@@ -151,29 +70,6 @@ def endless(handler):
     handler.head(None)
     for _ in range(LIMIT // 2**20 + 2):
         handler.wfile.write(bytes(2**20))
-
-
-@pytest.fixture
-def server():
-    with Server() as running:
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield running
-        running.release.set()
-        running.shutdown()
-        thread.join()
-
-
-@pytest.fixture(autouse=True)
-def held(tmp_path, monkeypatch):
-    """A folder and a cache of the test's own, and no waiting between attempts."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    monkeypatch.setenv("PEERBAYES_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("PEERBAYES_DATA", raising=False)
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr("peerbayes.data.datasets.storage.sleep", lambda _: None)
-    return Places(folder, tmp_path / "cache")
 
 
 def cached(held):
@@ -448,8 +344,11 @@ def test_a_killed_download_leaves_nothing(server, held):
     code = textwrap.dedent(
         f"""
         import sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from test_datasets import Path, Places, fetch, tiny
+        from pathlib import Path
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        from peerbayes.data.datasets.loading import fetch
+        from peerbayes.data.datasets.storage import Places
+        from shared.dataset_server import tiny
         fetch(tiny({url!r}), Places(None, Path({str(held.cache)!r})), lambda done, total: print(done, flush=True))
         """
     )

@@ -9,7 +9,6 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
-from commands import peerbayes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ import peerbayes as pb
 from peerbayes.cli.peer import Plain
 from peerbayes.data import files
 from peerbayes.report.style import label
+from shared.commands import peerbayes
 
 ESCAPE, LINE, TURNED, HIDDEN, WINDOW = (
     "\x1b[31mred",
@@ -128,10 +128,9 @@ def test_a_log_has_one_line_for_each_event():
 def test_tables_of_members_that_do_not_fit_are_told_without_their_tricks(tmp_path, capsys):
     """A column that only one of two members has, as the other hears of it: over the wire, into its last sentence."""
     pytest.importorskip("grpc")
-    from test_peers import Peers
-
     from peerbayes.cli.shared import exit_on_error
     from peerbayes.peer.agreement.terms import Terms
+    from shared.peers_in_memory import Peers
 
     rows = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.0]})
     labels = np.array(["a", "b", "a", "b"])

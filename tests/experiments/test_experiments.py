@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cells_that_fail import always_dying, dying, failing
-from commands import HANG, peerbayes
 from sklearn.datasets import load_digits
 
 from peerbayes.data.datasets.catalogue import PAPER
@@ -26,6 +24,8 @@ from peerbayes.experiments.cells import READINGS, Cell, compute, prepared
 from peerbayes.experiments.engines import LocalEngine, engine_of
 from peerbayes.experiments.sweep import Store, Sweep
 from peerbayes.learning.strategies import STRATEGIES
+from shared.cells_that_fail import always_dying, dying, failing
+from shared.commands import HANG, peerbayes
 
 SMALL = {"nodes": 5, "rows_per_node": 20, "rounds": 4}
 

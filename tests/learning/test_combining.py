@@ -23,11 +23,6 @@ from peerbayes.simulation.rounds import Defence
 CANCER = load_breast_cancer(return_X_y=True)
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 @st.composite
 def networks(draw):
     """Mixing weights of a random network [N, N], and messages [N, C, K]."""

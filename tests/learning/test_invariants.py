@@ -20,12 +20,6 @@ from peerbayes.learning.strategies import CRC, DSGD, ConsensusML, Exact, Local, 
 from peerbayes.model import layout
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian
 
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 # --- plausibility --------------------------------------------------------------------------------------
 
 CLASSES, CELLS = 3, (slice(2, 5), slice(5, 7))

@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import naive_network as naive
 import networkx as nx
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from peerbayes.model.devices import HERE
 from peerbayes.network import mixing as gossip
 from peerbayes.simulation import drivers
 from peerbayes.simulation.rounds import Broadcast, Faults, Late, OverTree
+from shared import naive_network as naive
 
 CLASSES, FEATURES, ROUNDS = 3, 4, 12
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from own_strategy import Momentum
 
 import peerbayes as pb
 from peerbayes import network
@@ -17,6 +16,7 @@ from peerbayes.peer.agreement.terms import Privacy, Robust, Terms
 from peerbayes.privacy.accounting import Privacy as Promise
 from peerbayes.simulation import drivers
 from peerbayes.simulation.sharded import simulate_shards
+from shared.own_strategy import Momentum
 
 RING = network.adjacency("ring", 12, np.random.default_rng(0))
 FACTS = NetworkFacts(12, 240, tree=planning.tree_of(RING), mean_square=4.0, difference=1.0)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from conftest import draw_rows
 
 from peerbayes import network
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.strategies import CRC, DSGD, STRATEGIES, Exact, Tracking
 from peerbayes.model import core
 from peerbayes.simulation.rounds import unless_away
+from shared.families import draw_rows
 
 CLASSES, PEERS, ROWS, LR = 3, 8, 15, 0.05
 LEARNERS = {name: make() for name, make in STRATEGIES.items()}

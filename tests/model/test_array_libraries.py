@@ -3,10 +3,10 @@
 import array_api_strict
 import numpy as np
 import pytest
-from conftest import draw_rows
 
 from peerbayes.model import core
 from peerbayes.model.families import Rows
+from shared.families import draw_rows
 
 CLASSES = 3
 

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import CARDINALITIES, FAMILIES, draw_rows, with_gaps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
@@ -17,6 +16,7 @@ from peerbayes.model.missing import alone, apart, complete, contributions
 from peerbayes.model.missing import expected as completion_rows
 from peerbayes.model.missing import patterns as held_features
 from peerbayes.model.missing.expected import Enumeration, Trees
+from shared.families import CARDINALITIES, FAMILIES, draw_rows, with_gaps
 
 CLASSES = 3
 seeds = st.integers(0, 2**32 - 1)

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from conftest import assert_same_product, draw_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -13,6 +12,7 @@ from peerbayes.model import core
 from peerbayes.model.families import Rows, SharedGaussian
 from peerbayes.model.families.base import Move
 from peerbayes.model.missing import complete
+from shared.families import assert_same_product, draw_rows
 
 CLASSES = 3
 seeds = st.integers(0, 2**32 - 1)

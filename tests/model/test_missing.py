@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import FAMILIES, draw_rows, with_gaps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
@@ -29,6 +28,7 @@ from peerbayes.model.missing import alone, apart, complete
 from peerbayes.model.passes import Encoded
 from peerbayes.model.structure import Pairs, tan
 from peerbayes.simulation import starts
+from shared.families import FAMILIES, draw_rows, with_gaps
 
 CLASSES = 3
 seeds = st.integers(0, 2**32 - 1)

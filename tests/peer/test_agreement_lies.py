@@ -21,11 +21,7 @@ from hypothesis import strategies as st
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 
-from commands import HANG, peerbayes
-from lying_peer import LIES, lying
 from sklearn.datasets import load_breast_cancer
-from test_peers import DENSE, peers_of, refused_everywhere, shared_out
-from test_private_peers import terms as private_terms
 
 import peerbayes as pb
 from peerbayes.data.schema import Schema
@@ -51,21 +47,16 @@ from peerbayes.peer.protocol import signals
 from peerbayes.peer.protocol.transport import Hub, InMemory, _mark
 from peerbayes.peer.status import status
 from peerbayes.simulation.reports import Liars, links_of
+from shared.commands import HANG, peerbayes
+from shared.lying_peer import LIES, lying
+from shared.peers_in_memory import DENSE, peers_of, refused_everywhere, shared_out
+from shared.private_agreements import terms as private_terms
+
+pytestmark = pytest.mark.usefixtures("impatient_with_grace")
 
 CANCER = load_breast_cancer(return_X_y=True)
 CLIP = Robust("clip")
 finite = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(signals, "WAIT", 0.2)
-    monkeypatch.setattr(signals, "GRACE", 5.0)
 
 
 # --- medians by vote -----------------------------------------------------------------------------------
@@ -412,7 +403,7 @@ def test_what_is_bought_with_noise_cannot_be_checked_and_is_not_agreed_on():
             private_terms(robust=CLIP, **wrong)
 
 
-SCRIPT = Path(__file__).parents[1] / "lying_peer.py"
+SCRIPT = Path(__file__).parents[1] / "shared" / "lying_peer.py"
 
 
 @pytest.mark.long

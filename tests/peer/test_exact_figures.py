@@ -9,8 +9,6 @@ import pandas as pd
 import pytest
 
 pytest.importorskip("grpc")
-from commands import peerbayes
-
 from peerbayes.errors import ConfigurationError
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Privacy, Terms
@@ -20,6 +18,7 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.state.peer_settings import Settings
 from peerbayes.peer.state.store import FIGURES, Store
 from peerbayes.peer.status import Journal
+from shared.commands import peerbayes
 
 ROWS = pd.DataFrame({"x": [0.0, 1.0], "y": ["a", "b"]})
 EXACT = {"train_error": 0.123456, "soft_error": 0.234567, "test_error": 0.345678, "disagreement": 0.456789}

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("grpc")
 import networkx as nx
-from test_peers import DENSE, impatient, peers_of, rng, shared_out  # noqa: F401
 
 import peerbayes as pb
 from peerbayes.errors import ConfigurationError
@@ -22,6 +21,9 @@ from peerbayes.peer.service import set_aside
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.peer_settings import Settings
 from peerbayes.peer.state.store import FIGURES, Store
+from shared.peers_in_memory import DENSE, peers_of, shared_out
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_nothing_is_held_out_unless_asked():
@@ -30,7 +32,7 @@ def test_nothing_is_held_out_unless_asked():
     assert kept is frame and of_kept is labels and away is None
 
 
-def test_held_out_rows_of_a_class_that_nobody_learns_from_are_errors(tmp_path, rng):  # noqa: F811
+def test_held_out_rows_of_a_class_that_nobody_learns_from_are_errors(tmp_path, rng):
     """Every model is wrong on them: not left out, and no reason to stop."""
     X, y, parts = shared_out(rng, missing=False)
     peers = peers_of(tmp_path, Terms("test", "label", rounds=4), DENSE, (X, y, parts))
@@ -44,7 +46,7 @@ def test_held_out_rows_of_a_class_that_nobody_learns_from_are_errors(tmp_path, r
 
 
 @pytest.mark.parametrize("away", [0, 3])
-def test_held_out_rows_of_unknown_classes_only_or_none(away, tmp_path, rng):  # noqa: F811
+def test_held_out_rows_of_unknown_classes_only_or_none(away, tmp_path, rng):
     X, y, parts = shared_out(rng, missing=False)
     peers = peers_of(tmp_path, Terms("test", "label", rounds=2), DENSE, (X, y, parts))
     asyncio.run(peers.all(away=(X.iloc[:away], np.full(away, "never seen")) if away else None))
@@ -52,7 +54,7 @@ def test_held_out_rows_of_unknown_classes_only_or_none(away, tmp_path, rng):  # 
 
 
 @pytest.mark.parametrize("strategy", ["crc", "exact", "tracking", "relay", "local", "dsgd"])
-def test_errors_of_the_last_round_are_those_of_the_model(strategy, tmp_path, rng):  # noqa: F811
+def test_errors_of_the_last_round_are_those_of_the_model(strategy, tmp_path, rng):
     terms = Terms("test", "label", strategy=strategy, rounds=12)
     X, y, parts = shared_out(rng)
     peers = peers_of(tmp_path, terms, DENSE, (X, y, parts))
@@ -78,7 +80,7 @@ def test_errors_of_the_last_round_are_those_of_the_model(strategy, tmp_path, rng
         assert peers.told[name][-1][0] == "done"
 
 
-def test_disagreement_is_the_relative_distance_to_neighbours_and_falls(tmp_path, rng):  # noqa: F811
+def test_disagreement_is_the_relative_distance_to_neighbours_and_falls(tmp_path, rng):
     terms = Terms("test", "label", strategy="crc", rounds=30)
     peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
     asyncio.run(peers.all())
@@ -88,7 +90,7 @@ def test_disagreement_is_the_relative_distance_to_neighbours_and_falls(tmp_path,
 
 
 @pytest.mark.parametrize(("family", "left_out"), [("naive-bayes", 10), ("qda", 0), ("tan", 0)])
-def test_rows_with_missing_values_are_judged_where_there_is_a_place_for_them(family, left_out, tmp_path, rng):  # noqa: F811
+def test_rows_with_missing_values_are_judged_where_there_is_a_place_for_them(family, left_out, tmp_path, rng):
     X, y, parts = shared_out(rng, missing=False)
     away, labels = X.iloc[:30].copy(), y[:30]
     away.iloc[:10, 0] = np.nan

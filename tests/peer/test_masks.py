@@ -16,18 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats as distributions
 
 pytest.importorskip("grpc")
-from own_strategy import Momentum
 from sklearn.datasets import load_digits
-from test_peers import (  # noqa: F401
-    DENSE,
-    SOON,
-    ended,
-    impatient,
-    peers_of,
-    refused_everywhere,
-    rng,
-    shared_out,
-)
 
 import peerbayes as pb
 from peerbayes import network as topologies
@@ -58,6 +47,10 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import Store
+from shared.own_strategy import Momentum
+from shared.peers_in_memory import DENSE, SOON, ended, peers_of, refused_everywhere, shared_out
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 WHEEL = nx.wheel_graph(
     5
@@ -255,7 +248,7 @@ def test_the_founder_does_not_close_a_network_with_small_groups(tmp_path):
     assert not founder.roster().closed
 
 
-def test_a_peer_refuses_a_roster_with_small_groups(tmp_path, rng):  # noqa: F811
+def test_a_peer_refuses_a_roster_with_small_groups(tmp_path, rng):
     peers = peers_of(tmp_path, terms(), DENSE, shared_out(rng))
     for told in refused_everywhere(peers, TermsError):
         assert "p0 has 2 neighbours" in told
@@ -335,7 +328,7 @@ def simulated(shared, graph, agreed, **more):
 @pytest.mark.parametrize(
     "strategy", ["exact", "crc", "tracking", "dsgd", "consensus-ml", "local", "momentum"]
 )
-def test_masked_peers_end_where_the_simulator_does(strategy, graph, tmp_path, rng, monkeypatch):  # noqa: F811
+def test_masked_peers_end_where_the_simulator_does(strategy, graph, tmp_path, rng, monkeypatch):
     monkeypatch.setitem(STRATEGIES, "momentum", Momentum)  # a strategy that the package does not have
     agreed, shared = terms(strategy=strategy), shared_out(rng)
     peers = peers_of(tmp_path, agreed, graph, shared)
@@ -353,7 +346,7 @@ def test_masked_peers_end_where_the_simulator_does(strategy, graph, tmp_path, rn
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["qda", "lda"])
-def test_masked_peers_complete_missing_values(family, tmp_path, rng):  # noqa: F811
+def test_masked_peers_complete_missing_values(family, tmp_path, rng):
     """Class sums are not known then, and nothing is checked by them; numbers are the same."""
     agreed, shared = terms(family=family), shared_out(rng)
     peers = peers_of(tmp_path, agreed, WHEEL, shared)
@@ -366,7 +359,7 @@ def test_masked_peers_complete_missing_values(family, tmp_path, rng):  # noqa: F
         assert "tell a leaf's statistics to its neighbour" in told
 
 
-def test_a_peer_that_stops_and_starts_sends_the_same_words(tmp_path, rng):  # noqa: F811
+def test_a_peer_that_stops_and_starts_sends_the_same_words(tmp_path, rng):
     agreed, shared = terms(rounds=24), shared_out(rng)
     peers = peers_of(tmp_path, agreed, WHEEL, shared)
 
@@ -420,7 +413,7 @@ def listened(hub):
     yield found
 
 
-def test_nothing_plain_is_heard_or_stored_by_a_receiver(tmp_path, rng):  # noqa: F811
+def test_nothing_plain_is_heard_or_stored_by_a_receiver(tmp_path, rng):
     """Not a neighbour's message, not its share of the sum, in floats or in fixed point; pooled bytes look uniform."""
     agreed, shared = terms(rounds=6), shared_out(rng)
     peers = peers_of(tmp_path, agreed, nx.complete_graph(5), shared)
@@ -444,7 +437,7 @@ def test_nothing_plain_is_heard_or_stored_by_a_receiver(tmp_path, rng):  # noqa:
 
 
 @pytest.mark.long
-def test_a_missing_neighbour_skips_the_mix(tmp_path, rng):  # noqa: F811
+def test_a_missing_neighbour_skips_the_mix(tmp_path, rng):
     """Who misses one keeps its own; the rounds go on, and are those of the same learners with such mixes."""
     agreed = terms(strategy="crc", rounds=16, limits=Limits(deadline=0.2, quorum=0.5))
     peers = peers_of(tmp_path, agreed, nx.complete_graph(5), shared_out(rng))
@@ -488,7 +481,7 @@ def with_roster(peers, revoked):
 
 
 @pytest.mark.long
-def test_after_a_revocation_the_others_sum_without_it_and_no_round_twice(tmp_path, rng):  # noqa: F811
+def test_after_a_revocation_the_others_sum_without_it_and_no_round_twice(tmp_path, rng):
     agreed = terms(rounds=30, limits=Limits(deadline=600.0))
     peers, before = peers_of(tmp_path, agreed, nx.complete_graph(5), shared_out(rng)), {}
 
@@ -535,7 +528,7 @@ def test_a_round_is_masked_for_one_group_only(tmp_path):
     assert stat.S_IMODE((tmp_path / "state.sqlite").stat().st_mode) == 0o600
 
 
-def test_peers_left_with_two_neighbours_stop(tmp_path, rng):  # noqa: F811
+def test_peers_left_with_two_neighbours_stop(tmp_path, rng):
     agreed = terms(rounds=400, limits=Limits(deadline=600.0))
     peers = peers_of(tmp_path, agreed, WHEEL, shared_out(rng))
 
@@ -553,7 +546,7 @@ def test_peers_left_with_two_neighbours_stop(tmp_path, rng):  # noqa: F811
 
 
 @pytest.mark.long
-def test_those_that_have_a_group_go_on_and_start_again(tmp_path, rng):  # noqa: F811
+def test_those_that_have_a_group_go_on_and_start_again(tmp_path, rng):
     """p5 hangs on three; with one of them revoked it has no group, and is in nobody's."""
     graph = nx.complete_graph(5)
     graph.add_edges_from([(5, 0), (5, 1), (5, 2)])
@@ -582,7 +575,7 @@ def test_those_that_have_a_group_go_on_and_start_again(tmp_path, rng):  # noqa: 
 
 
 @pytest.mark.long
-def test_a_peer_that_left_skips_the_mixes_of_its_neighbours(tmp_path, rng):  # noqa: F811
+def test_a_peer_that_left_skips_the_mixes_of_its_neighbours(tmp_path, rng):
     """They do not wait for it; their fellow senders cannot know, so there is no sum until it is revoked."""
     agreed = terms(rounds=30, limits=Limits(deadline=600.0))
     peers = peers_of(tmp_path, agreed, nx.complete_graph(5), shared_out(rng))
@@ -603,7 +596,7 @@ def test_a_peer_that_left_skips_the_mixes_of_its_neighbours(tmp_path, rng):  # n
 
 
 @pytest.mark.parametrize(("secure", "asked"), [(True, "round"), (False, "masked")])
-def test_plain_and_masked_are_never_taken_for_each_other(secure, asked, tmp_path, rng):  # noqa: F811
+def test_plain_and_masked_are_never_taken_for_each_other(secure, asked, tmp_path, rng):
     agreed = replace(terms(rounds=400), privacy=Privacy(secure))
     peers = peers_of(tmp_path, agreed, WHEEL, shared_out(rng))
 
@@ -727,7 +720,7 @@ def test_another_group_makes_no_sum(learners):
     assert refused.value.reason == "other group"
 
 
-def test_a_lie_is_counted_and_the_mix_skipped(tmp_path, rng):  # noqa: F811
+def test_a_lie_is_counted_and_the_mix_skipped(tmp_path, rng):
     agreed, shared = terms(rounds=6), shared_out(rng)
     peers = peers_of(tmp_path, agreed, nx.complete_graph(5), shared)
     hidden = Masked.hidden
@@ -768,7 +761,7 @@ def test_numbers_too_large_for_a_sum_stop_the_peer(learners):
 @pytest.mark.parametrize("faults", [{"message_loss": 0.1}, {"message_delay": 0.1}, {"peers_down": 0.1}])
 def test_a_simulated_receiver_mixes_all_or_nothing(faults):
     """Beside a plain loop: whoever misses one message, or has a neighbour away, keeps its own."""
-    rng = np.random.default_rng(0)  # noqa: F811
+    rng = np.random.default_rng(0)
     links = topologies.adjacency("regular-4", 12, rng)
     message = rng.normal(size=(12, 3, 4))
     message -= message.mean(axis=1, keepdims=True)  # class sums 0, which all have
@@ -798,7 +791,7 @@ def test_a_simulated_receiver_mixes_all_or_nothing(faults):
 @pytest.mark.parametrize("share", [0.4, 1.0])
 def test_a_sum_is_put_back_on_what_it_must_obey_and_no_farther(conserved, share):
     """Class sums are the share of the receiver's own, cells add up to the count: the nearest that does both."""
-    rng = np.random.default_rng(1)  # noqa: F811
+    rng = np.random.default_rng(1)
     message = rng.normal(size=(3, 6))
     cells = (slice(1, 3), slice(3, 6))
     for columns in cells:  # what the receiver's own message obeys
@@ -837,7 +830,7 @@ def test_a_group_is_three_neighbours_at_least():
 
 
 @pytest.mark.parametrize("strategy", ["exact", "crc", "tracking"])
-def test_invariants_hold_over_a_thousand_rounds(strategy, rng):  # noqa: F811
+def test_invariants_hold_over_a_thousand_rounds(strategy, rng):
     """What rounding does to class sums and cells is taken off: it stays far below a peer's tolerance."""
     X, y, parts = shared_out(rng, missing=False)
     run = pb.simulate(X, y, nodes=5, partition=parts, topology=WHEEL, strategy=strategy, rounds=1000, secure_sum=True,
@@ -889,7 +882,7 @@ def test_keys_are_vouched_for_by_certificates(tmp_path):
         MaskKeys.parse(b"\x81\xa1a\x01")
 
 
-def test_no_round_begins_with_a_key_that_nobody_vouches_for(tmp_path, rng):  # noqa: F811
+def test_no_round_begins_with_a_key_that_nobody_vouches_for(tmp_path, rng):
     peers = peers_of(tmp_path, terms(), WHEEL, shared_out(rng))
     original = peers.hub.transport
 

@@ -20,10 +20,6 @@ import pytest
 
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
-from commands import HANG, peerbayes
-from real_calls import LINE, made_network, node_of, within
-from test_peers import Peers, peers_of, rng, shared_out  # noqa: F401
-
 from peerbayes.data import files
 from peerbayes.errors import NeedsPerson
 from peerbayes.peer import service
@@ -39,6 +35,9 @@ from peerbayes.peer.state.disk import WAITING, Room, is_full, lock, phase
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import LINES, status, warnings_of
 from peerbayes.peer.supervision import person_needed
+from shared.commands import HANG, peerbayes
+from shared.peers_in_memory import Peers, peers_of, shared_out
+from shared.real_calls import LINE, made_network, node_of, within
 
 pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
 
@@ -121,7 +120,7 @@ PHASES = {
 
 
 @pytest.mark.parametrize("which", [*PHASES, "model"])
-def test_nothing_is_lost_on_a_full_disk_and_it_goes_on_when_there_is_room(which, tmp_path, monkeypatch, rng):  # noqa: F811
+def test_nothing_is_lost_on_a_full_disk_and_it_goes_on_when_there_is_room(which, tmp_path, monkeypatch, rng):
     terms, shared = Terms("test", "label", rounds=12, limits=Limits(deadline=HANG)), shared_out(rng)
     (tmp_path / "well").mkdir()
     (tmp_path / "full").mkdir()
@@ -380,13 +379,13 @@ def test_the_service_unit_does_not_start_again_what_needs_a_person_or_came_to_it
 # --- members that are gone before the agreement ----------------------------------------------------------
 
 
-def four_in_a_line(folder, rng):  # noqa: F811
+def four_in_a_line(folder, rng):
     X, y, parts = shared_out(rng)
     terms = Terms("test", "label", rounds=4, limits=Limits(deadline=HANG))
     return Peers(folder, terms, nx.path_graph(4), [(X.iloc[part], y[part]) for part in parts[1:]])
 
 
-def test_nobody_waits_for_a_member_that_left_before_everybody_had_agreed(tmp_path, rng):  # noqa: F811
+def test_nobody_waits_for_a_member_that_left_before_everybody_had_agreed(tmp_path, rng):
     """Only its neighbours hear that it left: they stop, and tell theirs."""
     peers = four_in_a_line(tmp_path, rng)
 
@@ -408,7 +407,7 @@ def test_nobody_waits_for_a_member_that_left_before_everybody_had_agreed(tmp_pat
         )
 
 
-def test_nobody_waits_for_a_member_that_was_revoked_far_away(tmp_path, rng):  # noqa: F811
+def test_nobody_waits_for_a_member_that_was_revoked_far_away(tmp_path, rng):
     """The roster tells everybody, also those that have no link to it."""
     peers = four_in_a_line(tmp_path, rng)
 
@@ -429,7 +428,7 @@ def test_nobody_waits_for_a_member_that_was_revoked_far_away(tmp_path, rng):  # 
         ) and "p3 was revoked, or left, before everybody had agreed" in str(error)
 
 
-def test_a_peer_that_is_revoked_while_it_runs_stops_and_says_so(tmp_path, rng):  # noqa: F811
+def test_a_peer_that_is_revoked_while_it_runs_stops_and_says_so(tmp_path, rng):
     peers = four_in_a_line(tmp_path, rng)
 
     async def run():

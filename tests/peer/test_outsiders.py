@@ -19,14 +19,13 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
-from commands import HANG
-from real_calls import LINE, asking_from, channel_of, made_network, serving, within
-
 from peerbayes.peer.agreement.terms import Limits
 from peerbayes.peer.protocol import connections, transport
 from peerbayes.peer.protocol.calls import METHOD, Unreachable
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.status import status
+from shared.commands import HANG
+from shared.real_calls import LINE, asking_from, channel_of, made_network, serving, within
 
 pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
 

@@ -21,11 +21,6 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 pytest.importorskip("grpc")
-from commands import HANG, peerbayes
-from sklearn.datasets import load_breast_cancer
-from test_peers import Peers, network
-from test_survival import copied, finished, history
-
 import peerbayes as pb
 from peerbayes.errors import PeerError, RefusedMessage, TermsError
 from peerbayes.model import core
@@ -50,18 +45,13 @@ from peerbayes.privacy.scheme import scheme
 from peerbayes.privacy.units import Units
 from peerbayes.report.dashboard.peer_folder import Sent
 from peerbayes.simulation.private import NOISE_STREAM, PrivateRows
+from shared.commands import HANG, peerbayes
+from shared.peer_processes import copied, finished, history
+from shared.peers_in_memory import Peers, network
+from shared.private_agreements import ROUNDS, X, Y, facts_of, terms
 
 RING, FULL = nx.cycle_graph(5), nx.complete_graph(5)
-ROUNDS = 12
 RARE = 1e-9  # noise is real: what a test asks of it fails so rarely
-
-
-def cancer():
-    """Six columns of scikit-learn's breast cancer, one more that is discrete, and the diagnosis."""
-    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
-    X = X.iloc[:, :6].rename(columns=lambda name: name.replace(" ", "-"))
-    X["large"] = np.where(X["mean-area"] > 800, "yes", "no")
-    return X, np.array(["malignant", "benign"])[y.to_numpy()]
 
 
 @pytest.fixture
@@ -69,25 +59,8 @@ def rng():
     return np.random.default_rng(3)
 
 
-X, Y = cancer()
 ORDER = np.random.default_rng(0).permutation(len(Y))
 PARTS, TEST = np.array_split(ORDER[:450], 5), ORDER[450:]
-
-
-def facts_of(bought=False):
-    """What everybody might know of the columns."""
-    known = {"large": Facts(categories=("no", "yes"))}
-    for name in X.columns[:-1]:
-        centre, spread = float(X[name].mean()), float(X[name].std())
-        known[name] = Facts(range=(0.0, float(1.2 * X[name].max()))) if bought else Facts(centre, spread)
-    return known
-
-
-def terms(bought=False, **more):
-    privacy = {"epsilon": 4.0, "rows": None if bought else 90.0} | more.pop("privacy", {})
-    kinds = {name: "discrete" if name == "large" else "continuous" for name in X}
-    given = {"facts": facts_of(bought), "classes": ("benign", "malignant"), "rounds": ROUNDS} | more
-    return Terms("test", "diagnosis", kinds, privacy=Privacy(**privacy), **given)
 
 
 def peers_of(folder, agreed, graph=RING, parts=PARTS):

@@ -24,126 +24,38 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 import grpc
 import msgspec
-from commands import HANG, peerbayes
-from sklearn.datasets import load_iris
 
 from peerbayes.errors import RefusedMessage
-from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.loopback import Loopback
-from peerbayes.peer.node import Membership, Node
 from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.calls import METHOD, PATIENCE, UNREAD, Unreachable
 from peerbayes.peer.protocol.server import Rate
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.protocol.wire import Reply, Request
-from peerbayes.peer.service import tables_of
-from peerbayes.peer.state.audit_log import AuditLog, entries
-from peerbayes.peer.state.store import Store
-from peerbayes.peer.status import Journal, status
+from peerbayes.peer.state.audit_log import entries
+from peerbayes.peer.status import status
+from shared.commands import HANG, peerbayes
+from shared.hostile_neighbours import (
+    HONEST,
+    HOSTILE,
+    PATIENT,
+    TABLES,
+    TERMS,
+    TRIANGLE,
+    Liar,
+    opened,
+    reasons,
+    run,
+)
 
 pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
 
-IRIS = load_iris(as_frame=True).frame
-IRIS["wide"] = np.where(IRIS["petal width (cm)"] > 1, "yes", "no")
-TABLES = [IRIS[place::3] for place in range(3)]
-TRIANGLE = [(0, 1), (1, 2), (0, 2)]
 LINE = [(0, 1), (1, 2)]
-PATIENT = Limits(deadline=600.0, message_bytes=64 << 10)
-TERMS = Terms("flowers", "target", start="ml", rounds=4, limits=PATIENT)
-HONEST, HOSTILE = ("peer-1", "peer-2"), "peer-3"
 
 
 # --- peers in this process -----------------------------------------------------------------------------
-
-
-class Liar(Grpc):
-    """A member that answers through a function: (its request, its honest reply) -> what it says."""
-
-    def __init__(self, peer, refused, lie):
-        super().__init__(peer, refused)
-        self._lie = lie
-        self._largest = 2**31 - 1  # it may send what it likes
-
-    async def serve(self, answer):
-        async def altered(caller, content):
-            told = await answer(caller, content)
-            said = self._lie(caller, wire.request_in(content), msgspec.msgpack.decode(told, type=Reply))
-            said = await said if asyncio.iscoroutine(said) else said
-            return wire.encode(said) if isinstance(said, Reply) else said
-
-        await super().serve(altered)
-
-
-@contextlib.contextmanager
-def opened(home, transport=Grpc, told=None):
-    """The node of a folder, as `node run` makes it."""
-    peer = home.load()
-    store, audit = Store(home.state_path), AuditLog(home.audit_path)
-    journal = Journal(store)
-
-    def tell(what, facts):
-        journal(what, facts)
-        if told is not None:
-            told(what, facts)
-
-    made = Node(
-        Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()), *tables_of(peer)[0], store,
-        transport(peer, journal.refused), audit, model=home.model_path, newer=home.keep_roster, told=tell, linger=60.0,
-    )  # fmt: skip
-    try:
-        yield made
-    finally:
-        made.transport._server = None  # gRPC's server must go while its loop is there, also after a failure
-        gc.collect()
-        journal.flush(made.lines)
-        audit.close()
-        store.close()
-
-
-def run(network, lie=None, beside=None, limit=HANG):
-    """All peers to the end: S of each. The hostile one lies; `beside(nodes)` goes on at the same time."""
-
-    async def together():
-        with contextlib.ExitStack() as stack:
-            nodes = {
-                name: stack.enter_context(
-                    opened(home, (lambda *given: Liar(*given, lie)) if lie and name == HOSTILE else Grpc)
-                )
-                for name, home in network.homes.items()
-            }
-            free = asyncio.Event()  # nobody ends while something goes on beside the run
-            for each in nodes.values():
-                each._finish = stays(each._finish, free)
-            works = [asyncio.ensure_future(each.run()) for each in nodes.values()]
-            try:
-                async with asyncio.timeout(limit):
-                    if beside is not None:
-                        await beside(nodes)
-                    free.set()
-                    return dict(zip(nodes, await asyncio.gather(*works), strict=True))
-            finally:
-                for work in works:
-                    work.cancel()
-                await asyncio.gather(*works, return_exceptions=True)
-
-    return asyncio.run(together())
-
-
-def stays(finish, free):
-    """The end of a run, but not before it is free to end."""
-
-    async def later(verdict):
-        await free.wait()
-        await finish(verdict)
-
-    return later
-
-
-def reasons(home):
-    """What `node status` says was refused: (who, reason) -> how often."""
-    return {(entry["who"], entry["reason"]): entry["count"] for entry in status(home)["refusals"]}
 
 
 def same(found, expected):

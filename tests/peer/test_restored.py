@@ -18,10 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("grpc")
-from commands import HANG, SOAK, peerbayes
-from test_peers import Peers
-from test_survival import finished, history
-
 from peerbayes.errors import BrokenRecord, IdentityError, NeedsPerson, OtherProcess
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
@@ -40,6 +36,11 @@ from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.ledger import Ledger, current, earlier, epsilon_of, spent
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy.accounting import mu_of
+from shared.commands import HANG, SOAK, peerbayes
+from shared.peer_processes import finished, log_text, until_round
+from shared.peers_in_memory import Peers, running
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 ROUNDS = 8
 TRIANGLE = nx.complete_graph(3)
@@ -59,13 +60,6 @@ def tables(count=3):
     for _ in range(count):
         labels = np.array(["a", "b"] * 30)
         yield pd.DataFrame({"x": (labels == "b") + rng.normal(size=60)}), labels
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    """Calls in memory to a peer that has stopped end when their time is up; let that be soon."""
-    monkeypatch.setattr(signals, "WAIT", 0.2)
-    monkeypatch.setattr(signals, "GRACE", 0.2)
 
 
 class Overheard(InMemory):
@@ -130,15 +124,7 @@ class Watched(Peers):
             Membership("p0", self.terms, self.roster), *self.tables["p0"], Store(folder / STATE),
             self.hub.transport("p0"), AuditLog(folder / LOG), linger=HANG,
         )  # fmt: skip
-
-        async def work():
-            try:
-                return await node.run()
-            finally:
-                node.store.close()
-                node.audit.close()
-
-        return asyncio.create_task(work())
+        return running(node)
 
     async def run(self, rounds, copy=None):
         """Let all run until the first has so many more rounds or ends, or its copy does; what stopped it is raised."""
@@ -939,17 +925,6 @@ def loopback(tmp_path):
     yield make
     for network in made:
         network.stop()
-
-
-def until_round(network, name, turn):
-    end = time.monotonic() + HANG
-    while len(history(network.homes[name])) <= turn:
-        assert time.monotonic() < end and network.processes[name].poll() is None, log_text(network, name)
-        time.sleep(0.01)
-
-
-def log_text(network, name):
-    return network.homes[name].log_path.read_text()
 
 
 def ended(network, name):

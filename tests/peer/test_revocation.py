@@ -13,9 +13,6 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
-from commands import peerbayes
-from real_calls import LINE, ask, channel_of, made_network, node_of, request, serving, within
-
 from peerbayes.errors import IdentityError, RefusedMessage
 from peerbayes.peer.agreement.pooling import Phase
 from peerbayes.peer.identity.roster import Roster
@@ -29,6 +26,8 @@ from peerbayes.peer.protocol.session import Membership, Standing
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import KEPT, Store
+from shared.commands import peerbayes
+from shared.real_calls import LINE, ask, channel_of, made_network, node_of, request, serving, within
 
 pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
 

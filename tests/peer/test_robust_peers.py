@@ -13,10 +13,6 @@ from scipy.sparse import csr_array
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 
-from own_strategy import Momentum
-from test_peers import DENSE, peers_of, shared_out, simulated
-from test_refusals import HONEST, HOSTILE, TABLES, TERMS, TRIANGLE, Liar, reasons, run
-
 import peerbayes as pb
 from peerbayes.errors import RefusedMessage, TermsError
 from peerbayes.learning.robust.invariants import Invariants
@@ -35,19 +31,13 @@ from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.peer_settings import Settings, refuse_weaker
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import status
+from shared.hostile_neighbours import HONEST, HOSTILE, TABLES, TERMS, TRIANGLE, Liar, reasons, run
+from shared.own_strategy import Momentum
+from shared.peers_in_memory import DENSE, peers_of, shared_out, simulated
+
+pytestmark = pytest.mark.usefixtures("impatient_with_grace")
 
 CLIP, GUARD = Robust("clip"), Robust("clip", guard=True)
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(signals, "WAIT", 0.2)
-    monkeypatch.setattr(signals, "GRACE", 5.0)
 
 
 # --- terms and demands ---------------------------------------------------------------------------------
@@ -306,7 +296,7 @@ def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
         signature = liars[0].sign(wire.statement(asked.run, asked.turn, digest))
         return msgspec.structs.replace(told, body=body, digest=digest, signature=signature)
 
-    monkeypatch.setattr("test_refusals.Liar", TwoFaced)
+    monkeypatch.setattr("shared.hostile_neighbours.Liar", TwoFaced)
     found = run(network, lie)
     assert np.abs(found["peer-1"] - found["peer-2"]).max() < 100
     for honest in HONEST:

@@ -14,21 +14,6 @@ from scipy.stats import beta
 
 pytest.importorskip("grpc")
 pytest.importorskip("pyarrow")
-from commands import SOAK, peerbayes
-from neighbouring_tables import (
-    DRAWN,
-    PEERS,
-    Heard,
-    Path,
-    drawn_row,
-    drawn_table,
-    drawn_terms,
-    forced,
-    mu_squared,
-    neighbour,
-    squared_distance,
-)
-
 from peerbayes.errors import PeerbayesError, PeerError, TermsError
 from peerbayes.network import stable
 from peerbayes.peer import service
@@ -47,6 +32,20 @@ from peerbayes.peer.state.store import Store
 from peerbayes.privacy import accounting
 from peerbayes.privacy.edge_noise import exposure
 from peerbayes.privacy.mechanism import Mechanism
+from shared.commands import SOAK, peerbayes
+from shared.neighbouring_tables import (
+    DRAWN,
+    PEERS,
+    Heard,
+    Path,
+    drawn_row,
+    drawn_table,
+    drawn_terms,
+    forced,
+    mu_squared,
+    neighbour,
+    squared_distance,
+)
 
 # What touches rows, each with what a case insists on; the rest is drawn, the hold-out too.
 CASES = {
@@ -468,7 +467,9 @@ def test_of_a_table_that_the_agreement_does_not_describe_nothing_leaves(column, 
     rows = [drawn_row(rng, path.terms) for _ in range(60)]
     for place in (0, 30):
         path.put(rng, [*rows[:place], rows[place] | {column: value}, *rows[place + 1 :]])
-        went_on = mock.patch("neighbouring_tables.agree_privately", side_effect=AssertionError("it went on"))
+        went_on = mock.patch(
+            "shared.neighbouring_tables.agree_privately", side_effect=AssertionError("it went on")
+        )
         with went_on, pytest.raises(PeerbayesError):
             path.releases(Heard(0))
     path.put(rng, rows)

@@ -13,9 +13,6 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
-from commands import HANG
-from real_calls import ask, channel_of, made_network, node_of, request, within
-
 from peerbayes.peer import service, supervision
 from peerbayes.peer.protocol import transport
 from peerbayes.peer.protocol.client import Asking
@@ -23,6 +20,8 @@ from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.status import Journal
 from peerbayes.peer.supervision import Beside, TaskFailed, supervised, supervised_thread
+from shared.commands import HANG
+from shared.real_calls import ask, channel_of, made_network, node_of, request, within
 
 INJECTED = RuntimeError("injected")
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("grpc")
-from commands import HANG, SOAK, peerbayes, peerbayes_process
 from sklearn.datasets import load_digits
 
 import peerbayes as pb
-from peerbayes.errors import PeerError
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback, free_ports
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import Store
+from shared.commands import HANG, SOAK, peerbayes, peerbayes_process
+from shared.peer_processes import copied, finished, history
 
 TREE = nx.Graph([(0, 1), (1, 2), (1, 3), (3, 4)])
 NAMES = [f"peer-{number + 1}" for number in range(5)]
@@ -59,16 +59,6 @@ def difference(models, run):
     return float(np.abs(np.stack(stats) - np.stack(expected)).max())
 
 
-def history(home):
-    """The rounds in a running peer's store; none while there is no store, or it is being made."""
-    try:
-        store = Store(home.state_path, readonly=True)
-    except PeerError:
-        return []
-    with contextlib.closing(store):
-        return store.history()
-
-
 def readable(folder):
     """The round of a store that is opened as a peer would open it; everything in it is whole."""
     with contextlib.closing(Store(folder / "state.sqlite")) as store:
@@ -99,16 +89,6 @@ def loopback(tmp_path, digits):
     yield make
     for network in made:
         network.stop()
-
-
-def finished(network):
-    """Wait for everybody; a peer that failed is an error, and one that missed a killed neighbour is not."""
-    end = time.monotonic() + HANG
-    while any(process.poll() is None for process in network.processes.values()):
-        assert time.monotonic() < end, {name: len(history(home)) for name, home in network.homes.items()}
-        time.sleep(0.1)
-    for name, process in network.processes.items():
-        assert process.returncode in (0, 3), network.homes[name].log_path.read_text()
 
 
 # --- the commands ----------------------------------------------------------------------------------------
@@ -231,14 +211,6 @@ def test_kill_9_of_random_peers_at_random_moments(kills, peers, loopback, digits
             assert said.setdefault((entry["to"], entry["what"]), entry["digest"]) == entry["digest"]
     run = simulated(digits, graph, rounds)
     assert difference([home.model_path for home in network.homes.values()], run) <= 1e-9
-
-
-def copied(source, target):
-    """A store's files as they are now."""
-    target.mkdir()
-    for path in source.glob("state.sqlite*"):
-        shutil.copy(path, target)
-    return target
 
 
 @pytest.mark.long

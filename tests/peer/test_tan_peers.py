@@ -5,18 +5,20 @@ import pytest
 
 pytest.importorskip("grpc")
 from sklearn.datasets import load_digits
-from test_peers import DENSE, impatient, rng, same_as_simulated, shared_out  # noqa: F401
 
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.loopback import Loopback
+from shared.peers_in_memory import DENSE, same_as_simulated, shared_out
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.mark.parametrize("family", ["tan", "kdb"])
 @pytest.mark.parametrize("start", ["uniform", "ml"])
 @pytest.mark.parametrize("strategy", ["exact", "relay"])
-def test_peers_end_where_the_simulator_does(family, start, strategy, tmp_path, rng):  # noqa: F811
+def test_peers_end_where_the_simulator_does(family, start, strategy, tmp_path, rng):
     terms = Terms("test", "label", family=family, strategy=strategy, start=start, rounds=12)
     peers, run = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng, missing=False))
     assert {node.agreed.family.parents for node in peers.nodes.values()} == {run.layout.parents}

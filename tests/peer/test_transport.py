@@ -11,7 +11,6 @@ pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 import grpc
-from real_calls import HANG, asking_from, channel_of, channel_to, made_network, serving, within
 
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.terms import Limits
@@ -21,6 +20,7 @@ from peerbayes.peer.protocol import calls as proofs
 from peerbayes.peer.protocol.calls import METHOD, PROOF, UNREAD, Barred, Caller, Ends, Unreachable
 from peerbayes.peer.protocol.transport import ROOM, Grpc
 from peerbayes.peer.protocol.wire import LARGEST_REQUEST
+from shared.real_calls import HANG, asking_from, channel_of, channel_to, made_network, serving, within
 
 
 @pytest.fixture

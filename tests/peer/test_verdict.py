@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 pytest.importorskip("grpc")
-from commands import HANG, peerbayes
 from sklearn.datasets import load_digits
-from test_hosts import Hosts, Tunnels
-from test_peers import Peers, impatient  # noqa: F401
 
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.learning.verdict import ENDED_BADLY, MOST_APART, MOST_MOVED, Comparison, verdict
 from peerbayes.peer.state.store import Store
+from shared.commands import HANG, peerbayes
+from shared.failing_hosts import Hosts, Tunnels
+from shared.peers_in_memory import Peers
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 NAMES = ("peer-1", "peer-2", "peer-3", "peer-4")
 EVERYBODY = [(a, b) for a in range(4) for b in range(a)]
@@ -177,9 +179,8 @@ def test_peers_one_of_whom_is_away_most_of_the_time_end_badly_and_say_so(tmp_pat
 
 def test_a_dashboard_is_told_the_verdict(tmp_path):
     pytest.importorskip("starlette")
-    from real_calls import made_network
-
     from peerbayes.report.dashboard.peer_folder import PeerFolder
+    from shared.real_calls import made_network
 
     home = made_network(tmp_path).homes["peer-1"]
     watched = PeerFolder(home.folder)

@@ -17,9 +17,9 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from commands import HANG
 
 from peerbayes.peer import loopback
+from shared.commands import HANG
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))

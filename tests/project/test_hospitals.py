@@ -16,12 +16,12 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 pytest.importorskip("cryptography")
 import pandas as pd
-from commands import HANG
 
 import peerbayes as pb
 from peerbayes.learning.robust import invariants
 from peerbayes.peer.loopback import free_ports
 from peerbayes.peer.protocol import connections, wire
+from shared.commands import HANG
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "hospitals.md").read_text(encoding="utf-8")

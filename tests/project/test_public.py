@@ -1,10 +1,13 @@
 """What users may rely on, and how the tree is built."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import peerbayes
 
@@ -75,6 +78,25 @@ def test_no_two_files_import_each_other():
 def test_a_file_is_found_by_its_name_alone():
     names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
     assert len(set(names)) == len(names)
+
+
+# An import of a test file or a conftest.py: as a statement, also in the code of a process, or by a name to patch.
+OF_A_TEST = re.compile(r"""\b(?:from|import)\s+(?:test_\w+|conftest)\b|["']test_\w+\.(?!py\b)\w""")
+
+
+def test_no_test_imports_a_test():
+    """What tests share is in tests/shared/, and fixtures are found by pytest."""
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        imported = OF_A_TEST.search(path.read_text(encoding="utf-8"))
+        assert not imported, f"{path.name} has {imported[0]!r}; move what both need to tests/shared/"
+
+
+@pytest.mark.parametrize(
+    "text", ["from {} import Peers", "    import {} as them", 'monkeypatch.setattr("{}.Peers", 1)']
+)
+def test_every_way_to_import_a_test_is_noticed(text):
+    assert OF_A_TEST.search(text.format("test_peers")) and not OF_A_TEST.search(text.format("shared.peers"))
+    assert not OF_A_TEST.search("pytest tests/peer/test_peers.py 'test_peers.py'")
 
 
 def loaded_by(statement):

@@ -16,13 +16,13 @@ pytest.importorskip("plotly")
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
-from commands import HANG
 from sklearn.datasets import load_digits
-from test_web import ROUNDS, Simulated, until, watching
 
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
+from shared.commands import HANG
+from shared.dashboards import ROUNDS, Simulated, until, watching
 
 pytestmark = pytest.mark.long
 

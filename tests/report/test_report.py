@@ -13,17 +13,14 @@ from copy import deepcopy
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from browsing import NAMES
-from commands import peerbayes
-from sklearn.datasets import load_iris, make_classification
+from sklearn.datasets import load_iris
 
-from peerbayes import network, report, simulate
+from peerbayes import network, report
 from peerbayes.cli.report import runs_in
 from peerbayes.errors import DrawingFailed, PlotlyMissing
 from peerbayes.learning.metrics import Outcome
@@ -32,47 +29,23 @@ from peerbayes.report import page as papers
 from peerbayes.report.curves import MOST_CURVES, MOST_POINTS, drawn_peers
 from peerbayes.report.model_figures import Model
 from peerbayes.report.network_figure import positions
-from peerbayes.report.style import distinct, gapped, label, packed, shown, size, unpacked
+from peerbayes.report.page import STATIC
+from peerbayes.report.style import distinct, gapped, label, packed, shown, size
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import CURVES, View, spread
+from shared.browsing import NAMES
+from shared.commands import peerbayes
+from shared.report_runs import HOSTILE, data, first, mixed, numbers, run_of, strings
 
-STATIC = Path(report.__file__).parent / "static"
 ALL = ("error", "disagreement", "network", "spread", "bytes")
 LEARNED = ("priors", "features", "telling")
 STRUCTURE = ("structure",)
 JUDGED = ("confusion", "reliability")
 
-HOSTILE = (
-    "<script>alert(1)</script>", "<b>bold</b>", "a & b &lt;", "%{customdata} %{meta.role}", "$x^2$", "</script><!--",
-    "\N{RIGHT-TO-LEFT OVERRIDE}abc", "line\nbreak\tand\x00zero", '" onmouseover="alert(1)', "naïve 日本語 🙂", "",
-    "x" * 500,
-)  # fmt: skip
-
-
-def data(classes=3, continuous=4, rows=400, seed=0):
-    return make_classification(
-        rows, max(continuous, 6), n_informative=6, n_redundant=0, n_classes=classes, n_clusters_per_class=1,
-        random_state=seed,
-    )  # fmt: skip
-
-
-def run_of(X=None, y=None, **settings):
-    if X is None:
-        X, y = data()
-    return simulate(X, y, **{"nodes": 8, "rows_per_node": 20, "rounds": 6, "start": "uniform", **settings})
-
 
 def no_test_rows():
     """In here a run says that it has none."""
     return pytest.warns(UserWarning, match="no test error")
-
-
-def mixed():
-    X, y = data(2)
-    table = pd.DataFrame(X, columns=[f"number {place}" for place in range(X.shape[1])])
-    table["colour"] = np.array(["red", "green", "blue"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0)]
-    table["flag"] = X[:, 2] > 0
-    return table, y
 
 
 def with_missing():
@@ -137,27 +110,6 @@ def case(request):
 @pytest.fixture(scope="module")
 def run():
     return run_of()
-
-
-def first(view, count):
-    """A view as it was after so many evaluated rounds, while the run went on."""
-    last = {name: values[count - 1] if count else np.zeros(0) for name, values in view.curves.items()}
-    return replace(
-        view,
-        rounds=view.rounds[:count],
-        turn=int(view.rounds[count - 1]) if count else 0,
-        curves={name: values[:count] for name, values in view.curves.items()},
-        spread={name: values[:count] for name, values in view.spread.items()},
-        last=last,
-        references={},
-        outcomes={},
-        statistics=None,
-        finished=False,
-    )
-
-
-def numbers(value):
-    return unpacked(value) if isinstance(value, dict) and "bdata" in value else value
 
 
 def applied(made, patch):
@@ -440,17 +392,6 @@ def test_hostile_names_stay_text(hostile):
     assert sum(tag == "script" for tag, _ in tags.found) == 4
     assert not any(name.startswith("on") for _, attributes in tags.found for name in attributes)
     assert any(HOSTILE[0][:20] in text for text in tags.texts["h1"])
-
-
-def strings(value):
-    if isinstance(value, dict):
-        for part in value.values():
-            yield from strings(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from strings(part)
-    elif isinstance(value, str):
-        yield value
 
 
 # Where peers are drawn.

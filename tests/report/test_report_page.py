@@ -12,9 +12,8 @@ from peerbayes import report, simulate
 from peerbayes.report import figures
 from peerbayes.report.page import STATIC
 from peerbayes.simulation.view import View
-
-from browsing import until  # isort: skip
-from test_report import HOSTILE, first, numbers, run_of  # isort: skip
+from shared.browsing import until
+from shared.report_runs import HOSTILE, first, numbers, run_of
 
 PEERS, ROUNDS = 24, 12
 PATHS = "all => all.map((one) => one.getAttribute('d'))"

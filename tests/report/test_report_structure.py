@@ -9,14 +9,15 @@ import plotly.graph_objects as go
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_report import HOSTILE, STATIC, mixed, numbers, run_of, strings
 
 from peerbayes import KDB, TAN, BayesNetClassifier
 from peerbayes.errors import PlotlyMissing
 from peerbayes.report import figures
 from peerbayes.report import structure_figure as drawing
+from peerbayes.report.page import STATIC
 from peerbayes.report.structure_figure import DRAWN, NAMED, children, lanes, structure, vertical_order
 from peerbayes.simulation.view import Structure, View
+from shared.report_runs import HOSTILE, mixed, numbers, run_of, strings
 
 
 @st.composite

@@ -16,7 +16,9 @@ import time
 import httpx
 import numpy as np
 import pytest
-from commands import HANG
+
+from shared.commands import HANG
+from shared.dashboards import NODES, ROUNDS, Simulated, until, watching
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -32,29 +34,10 @@ from peerbayes.report.dashboard.launch import launch
 from peerbayes.report.dashboard.pages import application
 from peerbayes.report.dashboard.watched import Folder
 from peerbayes.simulation.live import Following, LiveFile
-from peerbayes.simulation.result import COLUMNS, LIVE_FILE, RUN_FILE
+from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
 from peerbayes.simulation.view import Structure, sampled
 
-NODES, ROUNDS = 4, 50
 TOKEN = "a-token-of-the-tests-0123456789"
-
-
-class Simulated:
-    """What a simulation writes, round by round, without one."""
-
-    def __init__(self, folder, strategy="exact", nodes=NODES):
-        configuration = {"strategy": strategy, "rounds": ROUNDS, "evaluate_every": 1}
-        links = np.stack([np.arange(nodes - 1), np.arange(1, nodes)], axis=1)
-        self.nodes, self.done = nodes, 0
-        self.file = LiveFile(folder, configuration, {"made": strategy}, np.full(nodes, 7), links)
-
-    def round(self):
-        self.done += 1
-        records = np.zeros((self.nodes, len(COLUMNS)))
-        records[:, 0], records[:, 1] = self.done, np.arange(self.nodes)
-        records[:, 2:6] = 1.0 / (self.done + np.arange(self.nodes))[:, None]
-        records[:, 6] = 100.0 * self.done
-        self.file.add(records)
 
 
 @pytest.fixture
@@ -472,34 +455,12 @@ def test_a_viewer_holds_one_message():
 # --- as a process ----------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def watching(folder, *options):
-    """A dashboard's process, and its address."""
-    words = [sys.executable, "-m", "peerbayes", "watch", str(folder), "--address", "0", *options]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        url = process.stdout.readline().strip()
-        assert url.startswith("http"), process.stderr.read()
-        yield process, url
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def stream(url):
     """A raw connection to the events, the head of the answer read."""
     host, port = url.removeprefix("http://").rstrip("/").split(":")
     made = socket.create_connection((host, int(port)), timeout=HANG)
     made.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     return made
-
-
-def until(found, what, patience=HANG):
-    end = time.monotonic() + patience
-    while not (value := found()):
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-    return value
 
 
 @pytest.mark.long

@@ -32,7 +32,7 @@ SPECIFICATIONS = [{"number": number} for number in range(9)]
 def importable():
     """Workers find the functions of this file."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         yield
         gc.collect()  # here, where the warnings are expected
 

@@ -7,7 +7,6 @@ import gc
 import grpc
 import msgspec
 import pandas as pd
-from commands import HANG
 
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
@@ -22,6 +21,7 @@ from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import Journal
+from shared.commands import HANG
 
 LINE, TRIANGLE = ((0, 1), (1, 2)), ((0, 1), (1, 2), (0, 2))
 PATIENT = Limits(deadline=3600.0)

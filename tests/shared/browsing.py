@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from commands import HANG
+
+from shared.commands import HANG
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HERE = ("", "127.0.0.1", "localhost")  # a file has no host

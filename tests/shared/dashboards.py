@@ -1,0 +1,54 @@
+"""What dashboards show: a folder as a simulation leaves it; and a dashboard as a process."""
+
+import contextlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from peerbayes.simulation.live import LiveFile
+from peerbayes.simulation.result import COLUMNS
+from shared.commands import HANG
+
+NODES, ROUNDS = 4, 50
+
+
+class Simulated:
+    """What a simulation writes, round by round, without one."""
+
+    def __init__(self, folder, strategy="exact", nodes=NODES):
+        configuration = {"strategy": strategy, "rounds": ROUNDS, "evaluate_every": 1}
+        links = np.stack([np.arange(nodes - 1), np.arange(1, nodes)], axis=1)
+        self.nodes, self.done = nodes, 0
+        self.file = LiveFile(folder, configuration, {"made": strategy}, np.full(nodes, 7), links)
+
+    def round(self):
+        self.done += 1
+        records = np.zeros((self.nodes, len(COLUMNS)))
+        records[:, 0], records[:, 1] = self.done, np.arange(self.nodes)
+        records[:, 2:6] = 1.0 / (self.done + np.arange(self.nodes))[:, None]
+        records[:, 6] = 100.0 * self.done
+        self.file.add(records)
+
+
+@contextlib.contextmanager
+def watching(folder, *options):
+    """A dashboard's process, and its address."""
+    words = [sys.executable, "-m", "peerbayes", "watch", str(folder), "--address", "0", *options]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        assert url.startswith("http"), process.stderr.read()
+        yield process, url
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(found, what, patience=HANG):
+    end = time.monotonic() + patience
+    while not (value := found()):
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+    return value
