@@ -15,13 +15,12 @@ import pytest
 
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
-from commands import peerbayes
-from real_calls import LINE, made_network
-
 from peerbayes.errors import NeedsPerson
 from peerbayes.peer.state import migrations
 from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.peer.state.store import NoState, Store
+from shared.commands import peerbayes
+from shared.real_calls import LINE, made_network
 
 # As the program before the numbers made it; never to be changed.
 BEFORE = """

@@ -10,14 +10,14 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 import msgspec
-from commands import HANG, peerbayes
-from real_calls import LINE, ask, channel_of, made_network, node_of, request, serving
 
 import peerbayes as pb
 from peerbayes.errors import RefusedMessage
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.wire import Reply, Request, Versions
 from peerbayes.peer.status import status
+from shared.commands import HANG, peerbayes
+from shared.real_calls import LINE, ask, channel_of, made_network, node_of, request, serving
 
 ASKED = Request(4, "run", "a", "round", turn=3, schema="s")
 TOLD = Reply(4, "run", "b", "round", "ok", turn=3, schema="s", digest=wire.digest_of(b""))

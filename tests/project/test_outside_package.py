@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import peerbayes
 from sklearn.datasets import load_wine
 
 import peerbayes as pb
@@ -22,6 +21,7 @@ from peerbayes.network.topologies import TOPOLOGIES
 from peerbayes.peer.agreement.terms import Privacy, Terms, packages_of
 from peerbayes.peer.loopback import Loopback
 from peerbayes.report.page import REPORT_SECTIONS
+from shared.commands import peerbayes
 
 PROJECT = Path(__file__).parents[2] / "examples" / "outside_package"
 REGISTRIES = (FAMILIES, STRATEGIES, TOPOLOGIES, sources.SOURCES, REPORT_SECTIONS)
