@@ -44,11 +44,11 @@ def agreement_error(
     network: tuple[int, int, str] = WIDE,
 ) -> float:
     """Return the honest peers' mean test error; FalseReport where the lie is refused."""
-    nodes, rows, topology = network
+    peers, rows, topology = network
     data = prepared(dataset)
-    (X, y), test = data.split(nodes * rows, seed)
+    (X, y), test = data.split(peers * rows, seed)
     run = pb.simulate(
-        X, y, schema=data.schema, test=test, nodes=nodes, rows_per_node=rows, topology=topology, strategy="exact",
+        X, y, schema=data.schema, test=test, peers=peers, rows_per_peer=rows, topology=topology, strategy="exact",
         start=start, evaluate_every=0, references=False, seed=seed, robust=rule, attack=attack,
     )  # fmt: skip
     return float(run.summary()["test_error"])

@@ -61,7 +61,7 @@ def watched(name: str, rows: int, seed: int, strategy: str = "crc"):
     links = network.adjacency("tree", PEERS, np.random.default_rng(seed))
     leaf = int(np.flatnonzero(np.diff(links.indptr) == 1)[0])
     return observe(
-        X, y, peer=leaf, schema=data.schema, nodes=PEERS, rows_per_node=rows, topology=links, strategy=strategy,
+        X, y, peer=leaf, schema=data.schema, peers=PEERS, rows_per_peer=rows, topology=links, strategy=strategy,
         rounds=ROUNDS, seed=seed,
     )  # fmt: skip
 

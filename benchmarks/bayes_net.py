@@ -68,23 +68,23 @@ def beside_pgmpy() -> None:
 
 
 def a_round(
-    what: str, family: BayesNet, rng: np.random.Generator, classes: int, nodes: int, rows: int
+    what: str, family: BayesNet, rng: np.random.Generator, classes: int, peer_count: int, rows: int
 ) -> None:
     """R of all peers, θ included, beside the two bare products with a stored Φ."""
-    count = nodes * rows
+    count = peer_count * rows
     codes = [rng.integers(0, size, count) for size in family.cardinalities]
     table = Rows(
         rng.normal(size=(count, family.continuous)),
         np.stack(codes, axis=1) if codes else np.zeros((count, 0), dtype=np.int64),
     )
     labels = rng.integers(0, classes, count)
-    peers = Holdings(family, table, labels, np.ones(count), np.full(nodes, rows), classes)
-    stats = np.tile(family.uniform(classes, rows / 0.05), (nodes, 1, 1))
+    peers = Holdings(family, table, labels, np.ones(count), np.full(peer_count, rows), classes)
+    stats = np.tile(family.uniform(classes, rows / 0.05), (peer_count, 1, 1))
     stats = stats + 0.1 * rng.random(stats.shape)
     residual = peers.residual(64)
-    features = family.features(table).reshape(nodes, rows, -1)
+    features = family.features(table).reshape(peer_count, rows, -1)
     weights = family.weights(stats)
-    credit = rng.random((nodes, rows, classes))
+    credit = rng.random((peer_count, rows, classes))
 
     def products() -> None:
         features @ weights.mT

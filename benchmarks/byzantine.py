@@ -61,7 +61,7 @@ def error(dataset: str, rule: str | None, attack: pb.Attack | None, seed: int) -
     data = prepared(dataset)
     (X, y), test = data.split(2500, seed)
     run = pb.simulate(
-        X, y, schema=data.schema, test=test, nodes=50, rows_per_node=50, topology="tree+80", strategy="exact",
+        X, y, schema=data.schema, test=test, peers=50, rows_per_peer=50, topology="tree+80", strategy="exact",
         evaluate_every=0, references=False, seed=seed, robust=rule, attack=attack,
     )  # fmt: skip
     return run.summary()["test_error"]

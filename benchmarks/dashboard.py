@@ -124,8 +124,8 @@ def main():
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # also of the processes that it starts
     X, y = load_digits(return_X_y=True)
     settings = {
-        "nodes": asked.peers,
-        "rows_per_node": 4,
+        "peers": asked.peers,
+        "rows_per_peer": 4,
         "partition": "drift-y",
         "rounds": asked.rounds,
         "evaluate_rows": 64,

@@ -43,7 +43,7 @@ Found = dict[Cell, dict[str, Any]]
 
 
 def network(dataset: str, family: str, rows: int, partition: str, strategy: str, seed: int) -> Cell:
-    return Cell(dataset, seed, strategy, rows_per_node=rows, partition=partition, start="ml", family=family)
+    return Cell(dataset, seed, strategy, rows_per_peer=rows, partition=partition, start="ml", family=family)
 
 
 def pooled(dataset: str, family: str, rows: int, seed: int) -> Cell:
@@ -136,7 +136,7 @@ def structures(found: Found) -> tuple[int, int, list[str]]:
             other += (
                 []
                 if equal
-                else [f"{cell.dataset} {cell.family} {cell.rows_per_node} {cell.partition} {cell.seed}"]
+                else [f"{cell.dataset} {cell.family} {cell.rows_per_peer} {cell.partition} {cell.seed}"]
             )
     return same, same + len(other), sorted(set(other))
 

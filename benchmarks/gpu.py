@@ -28,15 +28,15 @@ ROWS, COLUMNS, CLASSES, LIMIT = 50, 16, 26, 25.0
 FAMILY = NaiveBayes(continuous=COLUMNS, variance_floor=0.05, count_floor=1e-4)
 
 
-def peers_on_gpu(nodes: int) -> FusedPeers:
+def peers_on_gpu(peer_count: int) -> FusedPeers:
     """Rows drawn on the device."""
     torch.manual_seed(0)
-    count = nodes * ROWS
+    count = peer_count * ROWS
     labels = torch.randint(0, CLASSES, (count,), dtype=torch.int32, device="cuda")
     values = torch.randn((CLASSES, COLUMNS), device="cuda")[labels.long()] * 0.3
     values += torch.randn_like(values)
     codes = torch.zeros((count, 0), dtype=torch.int32, device="cuda")
-    offsets = torch.arange(nodes + 1, dtype=torch.int64) * ROWS
+    offsets = torch.arange(peer_count + 1, dtype=torch.int64) * ROWS
     weights = torch.ones(count, device="cuda")
     return FusedPeers(FAMILY, Rows(values, codes), labels, weights, offsets, CLASSES)
 
@@ -55,24 +55,28 @@ def milliseconds(call: Callable[[], object], turns: int = 7) -> float:
     return statistics.median(times)
 
 
-def plain_residual(peers: FusedPeers, nodes: int) -> Callable[[torch.Tensor], torch.Tensor]:
+def plain_residual(peers: FusedPeers, peer_count: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """R by `core`, with Φ held: what PyTorch does without a kernel. Half as many peers at a time fit."""
-    values = peers.rows.values.reshape(nodes, ROWS, COLUMNS)
-    ones = torch.ones((nodes, ROWS, 1), device="cuda")
+    values = peers.rows.values.reshape(peer_count, ROWS, COLUMNS)
+    ones = torch.ones((peer_count, ROWS, 1), device="cuda")
     features = torch.cat([ones, values, values * values], dim=-1)
-    labels = torch.nn.functional.one_hot(peers.labels.long(), CLASSES).float().reshape(nodes, ROWS, CLASSES)
+    labels = (
+        torch.nn.functional.one_hot(peers.labels.long(), CLASSES).float().reshape(peer_count, ROWS, CLASSES)
+    )
     return lambda stats: core.residual(features, labels, FAMILY.weights(stats))
 
 
 def small() -> None:
     """500 peers, 20 rounds, NumPy in float64 beside the device in float32."""
-    nodes = 500
-    peers = peers_on_gpu(nodes)
+    peer_count = 500
+    peers = peers_on_gpu(peer_count)
     values, labels = peers.rows.values.cpu().numpy().astype(np.float64), peers.labels.cpu().numpy()
-    features = FAMILY.features(Rows(values, np.zeros((len(values), 0), np.int64))).reshape(nodes, ROWS, -1)
-    one_hot = core.one_hot(labels, CLASSES).reshape(nodes, ROWS, -1)
-    network = topologies.schedule("tree", nodes, np.random.default_rng(0))
-    start = np.tile(FAMILY.uniform(CLASSES, ROWS / 0.05), (nodes, 1, 1))
+    features = FAMILY.features(Rows(values, np.zeros((len(values), 0), np.int64))).reshape(
+        peer_count, ROWS, -1
+    )
+    one_hot = core.one_hot(labels, CLASSES).reshape(peer_count, ROWS, -1)
+    network = topologies.schedule("tree", peer_count, np.random.default_rng(0))
+    start = np.tile(FAMILY.uniform(CLASSES, ROWS / 0.05), (peer_count, 1, 1))
     for strategy in (CRC(), Exact(rounds=20)):
         here, there = Place(), Place("cuda", "float32")
         plain = Broadcast(
@@ -91,17 +95,17 @@ def small() -> None:
         report(f"{strategy.name}: largest difference from NumPy / largest S", apart, "<= 1e-3", apart <= 1e-3)
 
 
-def large(nodes: int) -> None:
-    peers = peers_on_gpu(nodes)
-    network = topologies.schedule("tree", nodes, np.random.default_rng(0))
+def large(peer_count: int) -> None:
+    peers = peers_on_gpu(peer_count)
+    network = topologies.schedule("tree", peer_count, np.random.default_rng(0))
     place = Place("cuda", "float32")
     start = torch.as_tensor(FAMILY.uniform(CLASSES, ROWS / 0.05), dtype=torch.float32, device="cuda")
-    start = start.repeat(nodes, 1, 1)
+    start = start.repeat(peer_count, 1, 1)
     start *= 1 + 0.05 * torch.randn_like(start)
     size = start.nbytes
-    print(f"{nodes:,} peers: S is {size / 1e9:.2f} GB, x {peers.rows.values.nbytes / 1e9:.2f} GB")
+    print(f"{peer_count:,} peers: S is {size / 1e9:.2f} GB, x {peers.rows.values.nbytes / 1e9:.2f} GB")
     times = {"R alone, fused": milliseconds(lambda: peers.residual(start))}
-    flat, weights = start.reshape(nodes, -1), topologies.neighbour_mean(network.at(1))
+    flat, weights = start.reshape(peer_count, -1), topologies.neighbour_mean(network.at(1))
     placed = place.put_matrix(weights)
     times["mixing alone, fused"] = milliseconds(lambda: placed @ flat)
     sparse = torch.sparse_csr_tensor(
@@ -126,7 +130,7 @@ def large(nodes: int) -> None:
     print(
         f"copying moves {bandwidth / 1e12:.2f} TB/s; a round of crc must move {must / bandwidth * 1e3:.1f} ms of it"
     )
-    part = nodes // 4
+    part = peer_count // 4
     some = FusedPeers(
         FAMILY,
         Rows(peers.rows.values[: part * ROWS], peers.rows.codes[: part * ROWS]),
@@ -150,10 +154,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peers", type=int, default=1_000_000)
-    nodes = parser.parse_args().peers
+    peer_count = parser.parse_args().peers
     print(torch.cuda.get_device_name())
     small()
-    large(nodes)
+    large(peer_count)
     return verdict()
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/hold_out.py [--rows 400 5000 50000]
 
-Two files that differ by one row, hold_out = 0.2, go the way of `node run` up to the sums that noise is added to: naive
+Two files that differ by one row, hold_out = 0.2, go the way of `peer run` up to the sums that noise is added to: naive
 Bayes, two continuous columns and a discrete one, two classes, 16 rounds, all of them at the statistics of the start.
 The true ε is that of Gaussian noise σ on sums that are ‖Δ‖ apart, at δ = 10⁻⁵. Limit: 1.
 """

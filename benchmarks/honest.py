@@ -22,12 +22,12 @@ def refused(cell: Cell) -> tuple[float, dict[str, int]]:
     data = prepared(cell.dataset)
     train, test = data.split(cell.rows, cell.seed)
     run = pb.simulate(
-        *train, schema=data.schema, nodes=cell.nodes, rows_per_node=cell.rows_per_node, topology=cell.topology,
+        *train, schema=data.schema, peers=cell.peers, rows_per_peer=cell.rows_per_peer, topology=cell.topology,
         partition=cell.partition, change_every=cell.change_every, strategy=cell.strategy, rounds=cell.rounds,
         lr=cell.lr, local_steps=cell.local_steps, test=test, seed=cell.seed, evaluate_every=0, evaluate_rows=1,
         references=False, attack=pb.Attack("flip", fraction=0.0),
     )  # fmt: skip
-    sent = run.history.groupby("node")["bytes"].max().sum() / run.stats[0].nbytes
+    sent = run.history.groupby("peer")["bytes"].max().sum() / run.stats[0].nbytes
     return float(sent), run.rejected
 
 

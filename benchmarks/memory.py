@@ -20,33 +20,33 @@ import peerbayes as pb
 ROWS, COLUMNS, CLASSES = 50, 16, 26
 
 
-def table(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+def table(peers: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    count = nodes * ROWS
+    count = peers * ROWS
     labels = rng.integers(0, CLASSES, count)
     values = rng.normal(0, 0.3, (CLASSES, COLUMNS))[labels]
     values += rng.standard_normal(values.shape)
     return values, labels
 
 
-def simulated(nodes: int, data: tuple[np.ndarray, np.ndarray], strategy: str) -> pb.Run:
+def simulated(peers: int, data: tuple[np.ndarray, np.ndarray], strategy: str) -> pb.Run:
     few = data[0][:2000], data[1][:2000]
-    settings = {"nodes": nodes, "rows_per_node": ROWS, "rounds": 4, "evaluate_every": 0, "test": few}
+    settings = {"peers": peers, "rows_per_peer": ROWS, "rounds": 4, "evaluate_every": 0, "test": few}
     return pb.simulate(*data, kinds="continuous", strategy=strategy, **settings)
 
 
-def memory(nodes: int) -> None:
-    small, data = table(500), table(nodes)
-    stats = nodes * CLASSES * (1 + 2 * COLUMNS) * 8
+def memory(peers: int) -> None:
+    small, data = table(500), table(peers)
+    stats = peers * CLASSES * (1 + 2 * COLUMNS) * 8
     limit = 1.5 * data[0].nbytes + 3 * stats
     for strategy, bound in (("crc", 1.0), ("exact", None)):
         simulated(500, small, strategy)  # compiled, imported
         gc.collect()
         tracemalloc.start()
-        simulated(nodes, data, strategy)
+        simulated(peers, data, strategy)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        what = f"{strategy}: peak of {nodes:,} peers / (1.5 data + 3 S)"
+        what = f"{strategy}: peak of {peers:,} peers / (1.5 data + 3 S)"
         if bound is None:
             print(f"{what:<66}{peak / limit:>8.2f}   its state is the last six S and two more")
         else:
@@ -60,10 +60,10 @@ def shares() -> None:
     X, y = load_digits(return_X_y=True)
     data = table(2000)
     for what, settings in (
-        ("digits, 50 peers, every round", {"X": X, "y": y, "rows_per_node": 20}),
-        ("digits, 50 peers, at the end", {"X": X, "y": y, "rows_per_node": 20, "evaluate_every": 0}),
+        ("digits, 50 peers, every round", {"X": X, "y": y, "rows_per_peer": 20}),
+        ("digits, 50 peers, at the end", {"X": X, "y": y, "rows_per_peer": 20, "evaluate_every": 0}),
         ("2,000 peers, 2,000 test rows, at the end",
-         {"X": data[0], "y": data[1], "nodes": 2000, "evaluate_every": 0, "test": (data[0][:2000], data[1][:2000])}),
+         {"X": data[0], "y": data[1], "peers": 2000, "evaluate_every": 0, "test": (data[0][:2000], data[1][:2000])}),
     ):  # fmt: skip
         seconds = pb.simulate(**settings).seconds
         share = seconds["evaluation"] / (seconds["evaluation"] + seconds["rounds"])
@@ -80,9 +80,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peers", type=int, default=50_000)
-    nodes = parser.parse_args().peers
+    peers = parser.parse_args().peers
     shares()
-    memory(nodes)
+    memory(peers)
     return verdict()
 
 

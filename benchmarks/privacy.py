@@ -39,7 +39,7 @@ def simulated(
     train, test = found.split(PEERS * rows, seed)
     kinds = [found.schema.kinds[name] for name in found.schema.names]
     return pb.simulate(
-        *train, kinds=kinds, nodes=PEERS, rows_per_node=rows, topology=topology, start=start, privacy=privacy,
+        *train, kinds=kinds, peers=PEERS, rows_per_peer=rows, topology=topology, start=start, privacy=privacy,
         test=test, evaluate_every=0, seed=seed,
     )  # fmt: skip
 

@@ -40,9 +40,9 @@ def by_rule(dataset: str, seed: int, topology: str, partition: str) -> list[floa
     return gaps
 
 
-def by_distance(dataset: str, seed: int, nodes: int) -> list[float]:
-    links = network.schedule("tree", nodes, np.random.default_rng([seed, 1])).at(1)
-    gaps = [gap(Cell(dataset, seed, strategy, nodes=nodes)) for strategy in ("exact", "relay")]
+def by_distance(dataset: str, seed: int, peers: int) -> list[float]:
+    links = network.schedule("tree", peers, np.random.default_rng([seed, 1])).at(1)
+    gaps = [gap(Cell(dataset, seed, strategy, peers=peers)) for strategy in ("exact", "relay")]
     return [relay.spanning_tree(links).mean_distance, *gaps]
 
 

@@ -24,13 +24,13 @@ LARGEST, SLOWEST = 8.0, 10.0  # megabytes and seconds of 64 rounds x 320 peers
 LAID_OUT = 3.0  # seconds for the places of 10,000 peers
 
 
-def made(nodes: int, rounds: int, rows: int, every: int = 1) -> Run:
+def made(peers: int, rounds: int, rows: int, every: int = 1) -> Run:
     """A run on made-up rows: ten classes, sixty-four columns."""
     rng = np.random.default_rng(0)
-    y = rng.integers(0, 10, nodes * rows + 2000)
+    y = rng.integers(0, 10, peers * rows + 2000)
     X = rng.normal(size=(len(y), 64)) + rng.normal(size=(10, 64))[y]
     return simulate(
-        X, y, nodes=nodes, rows_per_node=rows, rounds=rounds, partition="drift-y", evaluate_every=every,
+        X, y, peers=peers, rows_per_peer=rows, rounds=rounds, partition="drift-y", evaluate_every=every,
         evaluate_rows=500,
     )  # fmt: skip
 

@@ -36,8 +36,8 @@ FAULTS = {
 def topologies(folder: Path, seeds: int) -> list[str]:
     missed = []
     print(f"{'network':<20}{'letter':>9}{'adult':>9}   gap of exact to RC, i.i.d., limit 0.01")
-    for network, nodes in NETWORKS.items():
-        gaps = [gap(folder, name, seeds, topology=network, nodes=nodes)[0] for name in ("letter", "adult")]
+    for network, peers in NETWORKS.items():
+        gaps = [gap(folder, name, seeds, topology=network, peers=peers)[0] for name in ("letter", "adult")]
         bad = max(gaps) > 0.01
         missed += [network] if bad else []
         print(f"{network:<20}{gaps[0]:>9.4f}{gaps[1]:>9.4f}   {'MISSED' if bad else 'ok'}", flush=True)

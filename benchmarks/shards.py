@@ -44,10 +44,10 @@ class Laps:
         return 1e3 * np.diff(self._at)[:-1]
 
 
-def table(nodes: int) -> tuple[np.ndarray, np.ndarray]:
+def table(peers: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows for all peers, and a thousand to test on."""
     rng = np.random.default_rng(0)
-    labels = rng.integers(0, CLASSES, nodes * ROWS + 1000)
+    labels = rng.integers(0, CLASSES, peers * ROWS + 1000)
     return rng.normal(0, 0.7, (CLASSES, COLUMNS))[labels] + rng.normal(size=(labels.size, COLUMNS)), labels
 
 
@@ -71,15 +71,15 @@ def compare(name: str, run: Any, whole: Any) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    nodes = 20_000 if parser.parse_args().quick else 200_000
-    X, y = table(nodes)
+    peers = 20_000 if parser.parse_args().quick else 200_000
+    X, y = table(peers)
     shared = {
-        "X": X, "y": y, "nodes": nodes, "rows_per_node": ROWS, "rounds": ROUNDS, "topology": "tree", "seed": 1,
+        "X": X, "y": y, "peers": peers, "rows_per_peer": ROWS, "rounds": ROUNDS, "topology": "tree", "seed": 1,
         "evaluate_every": 0,
     }  # fmt: skip
-    cuts = {"by search": SHARDS, "by number": np.array_split(np.arange(nodes), SHARDS)}
+    cuts = {"by search": SHARDS, "by number": np.array_split(np.arange(peers), SHARDS)}
     where = f"Ray {ray.__version__}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
-    print(f"{nodes:,} peers, {ROWS} rows each, random tree, exact, {ROUNDS} rounds; {where}", flush=True)
+    print(f"{peers:,} peers, {ROWS} rows each, random tree, exact, {ROUNDS} rounds; {where}", flush=True)
     times: dict[str, list[np.ndarray]] = {}
     sharded: dict[str, Any] = {}
     with cluster(SHARDS):
@@ -98,7 +98,7 @@ def main() -> int:
                 times.setdefault(f"{SHARDS} actors, cut {name}, consensus-ml", []).append(took)
             took = timed(simulate, **{**shared, "strategy": "consensus-ml"})[1]
             times.setdefault("single process, consensus-ml", []).append(took)
-            took = timed(simulate_shards, engine="ray", **{**shared, "nodes": 60})[1]
+            took = timed(simulate_shards, engine="ray", **{**shared, "peers": 60})[1]
             times.setdefault(f"{SHARDS} actors, 60 peers", []).append(took)
     for name, took in times.items():
         medians = ", ".join(f"{np.median(turn):.1f}" for turn in took)

@@ -22,28 +22,28 @@ ROWS = 50  # of each peer
 FEW = 500  # peers
 
 
-def network(nodes: int, columns: int, classes: int, kind: type) -> tuple[FusedPeers, np.ndarray]:
+def network(peer_count: int, columns: int, classes: int, kind: type) -> tuple[FusedPeers, np.ndarray]:
     """Peers with rows, and statistics near the uniform start, as a round meets them."""
     rng = np.random.default_rng(0)
     family = NaiveBayes(continuous=columns, variance_floor=0.05, count_floor=1e-4)
-    count = nodes * ROWS
+    count = peer_count * ROWS
     labels = rng.integers(0, classes, count, dtype=np.int32)
     values = rng.normal(0, 0.3, (classes, columns)).astype(kind)[labels]
     values += rng.standard_normal(values.shape, dtype=kind)
     start = family.uniform(classes, 1000.0)
-    stats = rng.standard_normal((nodes, *start.shape), dtype=kind)
+    stats = rng.standard_normal((peer_count, *start.shape), dtype=kind)
     stats *= 0.1 * start.max()
     stats += start.astype(kind)
     rows = Rows(values, np.zeros((count, 0), dtype=np.int32))
-    offsets = np.arange(nodes + 1) * ROWS
+    offsets = np.arange(peer_count + 1) * ROWS
     return FusedPeers(family, rows, labels, np.ones(count), offsets, classes, threads=1), stats
 
 
 def laid_out(peers: FusedPeers) -> tuple[np.ndarray, np.ndarray]:
     """Φ [N, n, K] and Y [N, n, C]."""
-    nodes = peers.offsets.size - 1
-    features = peers.family.features(peers.rows).reshape(nodes, ROWS, -1)
-    return features, core.one_hot(peers.labels, peers.classes).reshape(nodes, ROWS, -1)
+    peer_count = peers.offsets.size - 1
+    features = peers.family.features(peers.rows).reshape(peer_count, ROWS, -1)
+    return features, core.one_hot(peers.labels, peers.classes).reshape(peer_count, ROWS, -1)
 
 
 def wide() -> None:

@@ -18,7 +18,7 @@ for partition, what in PARTITIONS.items():
     for strategy in STRATEGIES:
         for seed in SEEDS:
             run = pb.simulate(
-                X, y, nodes=24, rows_per_node=25, topology="tree", partition=partition, strategy=strategy, rounds=32,
+                X, y, peers=24, rows_per_peer=25, topology="tree", partition=partition, strategy=strategy, rounds=32,
                 evaluate_every=0, seed=seed,
             )  # fmt: skip
             told = run.summary()

@@ -70,7 +70,7 @@ for estimator in (pb.MixedNB, SphericalNB):
         model = estimator(calibrate=calibrate).fit(X[::2], y[::2])
         error = 1 - model.score(X[1::2], y[1::2])
         print(f"{estimator.__name__:<12} {'calibrated' if calibrate else 'ML':<10} test error {error:.3f}")
-run = pb.simulate(X, y, family="spherical", nodes=20, rows_per_node=40, rounds=32, evaluate_every=0)
+run = pb.simulate(X, y, family="spherical", peers=20, rows_per_peer=40, rounds=32, evaluate_every=0)
 print(
     f"\n20 peers together: {run.summary()['test_error']:.3f}, RC on the pooled rows {run.summary()['test_rc']:.3f}"
 )

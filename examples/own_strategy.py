@@ -51,7 +51,7 @@ for strategy in (Momentum(0.0), Momentum(0.5), "crc", "exact", "auto"):
     for partition in ("iid", "drift-y"):
         runs = [
             pb.simulate(
-                X, y, nodes=20, rows_per_node=30, strategy=strategy, partition=partition, rounds=32, evaluate_every=0,
+                X, y, peers=20, rows_per_peer=30, strategy=strategy, partition=partition, rounds=32, evaluate_every=0,
                 seed=seed,
             )
             for seed in range(2)

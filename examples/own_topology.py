@@ -48,7 +48,7 @@ for what, topology, faults in (
     ("and every tenth peer away", road, {"peers_down": 0.1}),
 ):
     run = pb.simulate(
-        X, y, nodes=2 * TOWN, partition=parts, topology=topology, strategy="exact", rounds=64, evaluate_every=0,
+        X, y, peers=2 * TOWN, partition=parts, topology=topology, strategy="exact", rounds=64, evaluate_every=0,
         **faults,
     )  # fmt: skip
     told = run.summary()

@@ -43,7 +43,7 @@ if __name__ == "__main__":
         )
 
     beside = pb.simulate(
-        rows.drop(columns="diagnosis"), rows["diagnosis"], nodes=3, topology="complete", rounds=32, evaluate_every=0,
+        rows.drop(columns="diagnosis"), rows["diagnosis"], peers=3, topology="complete", rounds=32, evaluate_every=0,
         partition=np.split(order[:450], [150, 300]), test=(X, y),
     )  # fmt: skip
     print(f"the simulator, with the same rows: {beside.summary()['test_error']:.3f}")

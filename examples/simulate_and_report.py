@@ -16,7 +16,7 @@ import peerbayes as pb
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="peerbayes-"))
 X, y = load_digits(return_X_y=True, as_frame=True)
 
-run = pb.simulate(X, y, nodes=20, rows_per_node=40, topology="tree+10", strategy="auto", rounds=32)
+run = pb.simulate(X, y, peers=20, rows_per_peer=40, topology="tree+10", strategy="auto", rounds=32)
 
 told = run.summary()
 print(f"{told['peers']:.0f} peers, {told['rounds']:.0f} rounds, test error:")
@@ -30,7 +30,7 @@ for name, key in (
 
 worst = run.history.query("round == 32").nlargest(3, "test_error")
 print("\nThe three peers that do worst:")
-print(worst[["node", "test_error", "disagreement"]].to_string(index=False))
+print(worst[["peer", "test_error", "disagreement"]].to_string(index=False))
 
 run.save(folder / "run")  # pb.Run.load reads it again
 print(f"\nThe report: {run.report(folder / 'report.html')}")

@@ -41,8 +41,8 @@ RUN = """
 name = "digits"
 
 [simulation]
-nodes = 50
-rows_per_node = 20
+peers = 50
+rows_per_peer = 20
 topology = "tree+10"
 partition = "drift-y"
 strategy = "exact"
@@ -58,7 +58,7 @@ def digits() -> tuple[Any, np.ndarray]:
 def of_report(page: Any, folder: Path) -> None:
     """One digit per peer, on a tree."""
     X, y = digits()
-    run = pb.simulate(X, y, nodes=50, rows_per_node=20, partition="drift-y", topology="tree+10")
+    run = pb.simulate(X, y, peers=50, rows_per_peer=20, partition="drift-y", topology="tree+10")
     page.goto(run.report(folder / "report.html").absolute().as_uri())
     page.wait_for_selector("#figure-network .plotly")
     page.wait_for_timeout(1000)
@@ -101,7 +101,7 @@ def of_peer(page: Any, folder: Path) -> Iterator[None]:
     try:
         for name in ("peer-2", "peer-3"):
             network.start(name)
-        words = [sys.executable, "-m", "peerbayes", "node", "run", str(home.folder), "--dashboard"]
+        words = [sys.executable, "-m", "peerbayes", "peer", "run", str(home.folder), "--dashboard"]
         with watched(words) as url:
             page.goto(url)
             until(page, 60)

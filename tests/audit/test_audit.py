@@ -48,8 +48,8 @@ def benchmark():
 
 def settings(strategy="crc", rows=12, rounds=20):
     return {
-        "nodes": 4,
-        "rows_per_node": rows,
+        "peers": 4,
+        "rows_per_peer": rows,
         "topology": "chain",
         "strategy": strategy,
         "rounds": rounds,
@@ -461,8 +461,8 @@ RUN = """
 name = "breast-cancer"
 
 [simulation]
-nodes = {nodes}
-rows_per_node = {rows}
+peers = {peers}
+rows_per_peer = {rows}
 topology = "{topology}"
 strategy = "crc"
 rounds = 12
@@ -471,8 +471,8 @@ rounds = 12
 
 @pytest.fixture
 def saved(tmp_path):
-    def make(nodes=4, rows=12, topology="chain"):
-        (tmp_path / "run.toml").write_text(RUN.format(nodes=nodes, rows=rows, topology=topology))
+    def make(peers=4, rows=12, topology="chain"):
+        (tmp_path / "run.toml").write_text(RUN.format(peers=peers, rows=rows, topology=topology))
         from peerbayes.simulation import config
 
         configuration = config.read(tmp_path / "run.toml")
@@ -511,9 +511,9 @@ def test_counts_of_a_run_are_those_of_its_peers(saved, tmp_path):
 
 
 def test_a_large_network_of_large_peers_is_summed_up(saved):
-    done = audit(saved(nodes=20, rows=25, topology="ring"))
+    done = audit(saved(peers=20, rows=25, topology="ring"))
     assert done.returncode == 3 and "… and 10 more" in done.stdout
-    done = audit(saved(nodes=3, rows=180, topology="ring"))
+    done = audit(saved(peers=3, rows=180, topology="ring"))
     assert done.returncode == 0 and "Nothing alarming" in done.stdout
 
 

@@ -13,8 +13,8 @@ CONFIGURATION = """
 name = "wine"
 
 [simulation]
-nodes = 6
-rows_per_node = 15
+peers = 6
+rows_per_peer = 15
 rounds = 5
 """
 
@@ -34,7 +34,7 @@ def test_help_and_version(tmp_path):
 
 
 def test_the_demo_shows_the_network_learn(tmp_path):
-    shown = peerbayes_process("demo", "--rounds", 16, "--nodes", 20, cwd=tmp_path, code=0).stdout
+    shown = peerbayes_process("demo", "--rounds", 16, "--simulated-peers", 20, cwd=tmp_path, code=0).stdout
     for line in ("each peer alone", "together, crc", "together, exact", "rows pooled, ML", "rows pooled, RC"):
         assert line in shown
     assert (tmp_path / "peerbayes-demo" / "exact" / "run.peerbayes").exists()
@@ -42,7 +42,9 @@ def test_the_demo_shows_the_network_learn(tmp_path):
 
 def test_the_demo_speaks_json(tmp_path):
     told = json.loads(
-        peerbayes("demo", "--rounds", 8, "--nodes", 20, "--format", "json", cwd=tmp_path, code=0).stdout
+        peerbayes(
+            "demo", "--rounds", 8, "--simulated-peers", 20, "--format", "json", cwd=tmp_path, code=0
+        ).stdout
     )
     assert set(told) == {"local", "crc", "exact"}
     assert told["exact"]["test_error"] < told["local"]["test_error"]
@@ -82,6 +84,20 @@ def test_simulate_the_rows_of_a_query(tmp_path, file):
     assert told["summary"]["test_error"] < 0.1
 
 
+@pytest.mark.parametrize("words", [(), ("--help",), ("run", "folder"), ("check", "--format", "json")])
+def test_the_command_of_peers_had_another_name(tmp_path, words):
+    refused = peerbayes("node", *words, cwd=tmp_path, code=2)
+    assert refused.stderr == "`peerbayes node` is called `peerbayes peer` now\n" and refused.stdout == ""
+    assert "node" not in peerbayes("--help", cwd=tmp_path, code=0).stdout
+
+
+def test_the_option_of_the_demo_had_another_name(tmp_path):
+    refused = peerbayes("demo", "--nodes", 20, cwd=tmp_path, code=2)
+    sentence = "--nodes is called --simulated-peers now: write --simulated-peers 20"
+    assert refused.stderr == f"peerbayes: {sentence}\n" and not list(tmp_path.iterdir())
+    assert "--nodes" not in peerbayes("demo", "--help", cwd=tmp_path, code=0).stdout
+
+
 def test_clipping_can_be_turned_off(tmp_path, file):
     file.write_text(CONFIGURATION + "clip = false\n")
     told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path, code=0).stdout)
@@ -101,10 +117,15 @@ def test_a_checkpoint_of_another_simulation_is_refused(tmp_path, file):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("nodes = 6", "nodse = 6"), "run.toml, line 6: 'nodse' is not a setting; expected one of family"),
-        (("nodes = 6", 'nodes = "six"'), "run.toml, line 6: nodes is 'six'; expected int"),
-        (("nodes = 6", "nodes = true"), "line 6: nodes is True; expected int"),
-        (("nodes = 6", "nodes = ["), "run.toml:"),
+        (("peers = 6", "nodes = 6"), "run.toml, line 6: nodes is called peers now: write peers = 6"),
+        (
+            ("rows_per_peer = 15", "rows_per_node = [1, 2]"),
+            "run.toml, line 7: rows_per_node is called rows_per_peer now: write rows_per_peer = [1, 2]",
+        ),
+        (("peers = 6", "peres = 6"), "run.toml, line 6: 'peres' is not a setting; expected one of family"),
+        (("peers = 6", 'peers = "six"'), "run.toml, line 6: peers is 'six'; expected int"),
+        (("peers = 6", "peers = true"), "line 6: peers is True; expected int"),
+        (("peers = 6", "peers = ["), "run.toml:"),
         (("rounds = 5", 'strategy = "magic"'), "strategy is 'magic'; expected one of crc"),
         (("rounds = 5", 'topology = "web"'), "web"),
         (('name = "wine"', 'name = "beer"'), "line 3: no dataset is called 'beer'"),
@@ -130,9 +151,14 @@ def test_a_file_that_cannot_be_read_is_refused_without_a_traceback(tmp_path, fil
 
 def test_bad_changes_and_formats_are_refused(tmp_path, file):
     for arguments, message in (
-        (("--set", "nodes"), "expected KEY=VALUE"),
+        (("--set", "peers"), "expected KEY=VALUE"),
         (("--set", "colour=red"), "KEY one of family"),
-        (("--set", "nodes=many"), "nodes is 'many'; expected int"),
+        (("--set", "nodes=50"), "--set nodes=50: nodes is called peers now: write --set peers=50"),
+        (
+            ("--set", "rows_per_node=9"),
+            "rows_per_node is called rows_per_peer now: write --set rows_per_peer=9",
+        ),
+        (("--set", "peers=many"), "peers is 'many'; expected int"),
         (("--format", "xml"), "--format is 'xml'; expected one of table, json"),
     ):
         assert message in " ".join(

@@ -112,7 +112,7 @@ def test_a_report_shows_names_as_text(tmp_path):
     rng = np.random.default_rng(0)
     X = pd.DataFrame({ESCAPE: rng.normal(size=80), TURNED: rng.choice(["a", HIDDEN], 80)})
     y = np.where(X[ESCAPE] > 0, WINDOW, "fine")
-    run = pb.simulate(X, y, nodes=2, rows_per_node=40, rounds=2, references=False, test=(X, y))
+    run = pb.simulate(X, y, peers=2, rows_per_peer=40, rounds=2, references=False, test=(X, y))
     page = run.report(tmp_path / "report.html").read_text(encoding="utf-8")
     for mark in ("\x1b[31m", TURNED, HIDDEN, WINDOW):
         assert mark not in page

@@ -19,7 +19,7 @@ BROKEN = {
     "not UTF-8": (b'[data]\nname = "\xff"\n', "byte 15 is not UTF-8"),
     "UTF-16": ("[data]\n".encode("utf-16"), "byte 0 is not UTF-8"),
     "NUL": (b"[data]\n\0", "line 2"),
-    "no TOML": (b"nodes: 6\n", "line 1"),
+    "no TOML": (b"peers: 6\n", "line 1"),
     "an open string": (b'[data]\nname = "wine\n', "line 2"),
     "the same twice": (b"[data]\n[data]\n", "line 2"),
     "5,000 digits": (b"a = " + b"9" * 5000, "expected TOML"),
@@ -74,7 +74,7 @@ def test_a_peer_with_broken_settings_is_refused(broken):
     for needed in ("grpc", "cryptography", "msgspec"):
         pytest.importorskip(needed)
     path, words = broken
-    message = refused("node", "status", path.parent)
+    message = refused("peer", "status", path.parent)
     assert str(path) in message and words in message
 
 
@@ -93,11 +93,11 @@ def test_a_file_that_says_nothing_is_refused(tmp_path, text):
         ("data = 3\n", ", line 1: data is 3; expected a section [data]"),
         ("simulation = []\n", ", line 1: simulation is []; expected a section [simulation]"),
         ("[data]\nname = 3\n", ", line 2: name is 3; expected str"),
-        ("[simulation]\nnodes = 1.5\n", ", line 2: nodes is 1.5; expected int"),
-        ("[simulation]\nnodes = inf\n", ", line 2: nodes is inf; expected int"),
+        ("[simulation]\npeers = 1.5\n", ", line 2: peers is 1.5; expected int"),
+        ("[simulation]\npeers = inf\n", ", line 2: peers is inf; expected int"),
         ("[simulation]\nseed = [0, 1]\n", ", line 2: seed is [0, 1]; expected int"),
-        ("[simulation]\nnodes = 2020-01-01\n", "expected int"),
-        (f"[simulation]\nnodes = {10**30}\n", "nodes is 1000000000000000000000000000000; expected"),
+        ("[simulation]\npeers = 2020-01-01\n", "expected int"),
+        (f"[simulation]\npeers = {10**30}\n", "peers is 1000000000000000000000000000000; expected"),
         ("[simulation]\nlr = nan\n", "lr is nan; expected a positive number"),
         ("[simulation]\nlr = 1e30\n", "lr is 1e+30; expected a positive number up to 2"),
         (f'[simulation]\ntopology = "{"x" * 9999}"\n', "topology is 'xxx"),
@@ -117,13 +117,13 @@ def test_a_setting_that_makes_no_sense_is_refused(tmp_path, text, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("nodes", "expected KEY=VALUE"),
+        ("peers", "expected KEY=VALUE"),
         ("=3", "expected KEY=VALUE"),
-        ("nodes=", "nodes is ''; expected int"),
-        ("nodes=nan", "nodes is nan; expected int"),
-        ("nodes=3\nrounds=4", "nodes is '3\\nrounds=4'; expected int"),
-        ("nodes=" + "9" * 5000, "nodes is '999"),
-        ("nodes=" + "[" * 100_000, "nodes is '[[["),
+        ("peers=", "peers is ''; expected int"),
+        ("peers=nan", "peers is nan; expected int"),
+        ("peers=3\nrounds=4", "peers is '3\\nrounds=4'; expected int"),
+        ("peers=" + "9" * 5000, "peers is '999"),
+        ("peers=" + "[" * 100_000, "peers is '[[["),
         ("seed=[0, 1]", "seed is [0, 1]; expected int"),
         ("seed=-1", "seed is -1; expected a whole number of 0 or more"),
         ("evaluate_every=nan", "evaluate_every is nan; expected int"),
@@ -138,7 +138,7 @@ def test_a_setting_that_makes_no_sense_is_refused(tmp_path, text, words):
 )
 def test_a_change_that_makes_no_sense_is_refused(tmp_path, change, words):
     path = tmp_path / "run.toml"
-    path.write_text('[data]\nname = "wine"\n[simulation]\nrounds = 1\nnodes = 2\n')
+    path.write_text('[data]\nname = "wine"\n[simulation]\nrounds = 1\npeers = 2\n')
     done = CliRunner().invoke(app, ["simulate", str(path), "--set", change])
     assert done.exit_code == 2 and isinstance(done.exception, SystemExit), done.output
     assert words in done.stderr and len(done.stderr) < 1000, done.stderr
@@ -146,18 +146,18 @@ def test_a_change_that_makes_no_sense_is_refused(tmp_path, change, words):
 
 def test_a_file_written_elsewhere_is_read_as_it_is_here(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_bytes('[data]\r\nname = "wine"\r\n[simulation]\r\nnodes = 6\r\nlr = "é"\r\n'.encode())
+    path.write_bytes('[data]\r\nname = "wine"\r\n[simulation]\r\npeers = 6\r\nlr = "é"\r\n'.encode())
     with pytest.raises(ConfigurationError, match=r"line 5: lr is 'é'; expected float or int"):
         config.read(path)
 
 
 def test_a_simulation_without_test_rows_says_so_in_a_line(tmp_path):
     path = tmp_path / "run.toml"
-    path.write_text('[data]\nname = "wine"\n[simulation]\nrounds = 1\nnodes = 2\nrows_per_node = 89\n')
+    path.write_text('[data]\nname = "wine"\n[simulation]\nrounds = 1\npeers = 2\nrows_per_peer = 89\n')
     done = CliRunner().invoke(app, ["simulate", str(path), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     [line] = done.stderr.splitlines()
-    assert line.startswith("peerbayes: peers hold all rows") and "test=" in line and "rows_per_node" in line
+    assert line.startswith("peerbayes: peers hold all rows") and "test=" in line and "rows_per_peer" in line
     assert "–" in done.stdout and "nan" not in done.stdout
 
 

@@ -27,7 +27,7 @@ from peerbayes.learning.strategies import STRATEGIES
 from shared.cells_that_fail import always_dying, dying, failing
 from shared.commands import HANG, peerbayes
 
-SMALL = {"nodes": 5, "rows_per_node": 20, "rounds": 4}
+SMALL = {"peers": 5, "rows_per_peer": 20, "rounds": 4}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_a_cell_is_a_function_of_its_specification(file):
 
 def test_the_reference_is_calibration_of_the_same_rows(file):
     """A network of one peer is RC."""
-    cell = Cell(file, 1, "crc", nodes=1, rows_per_node=200, topology="complete", rounds=8)
+    cell = Cell(file, 1, "crc", peers=1, rows_per_peer=200, topology="complete", rounds=8)
     run, reference = compute(cell.specification()), compute(cell.reference.specification())
     assert run["test_error"] == pytest.approx(reference["test_rc"])
     assert run["train_error"] == pytest.approx(reference["train_rc"])

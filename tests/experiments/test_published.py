@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from peerbayes.experiments.cells import Cell, compute
+from peerbayes.experiments.cells import SPECIFIED, Cell, compute
 from peerbayes.learning import relay, strategies
 
 PAGES = Path(__file__).parents[2] / "docs"
@@ -35,9 +35,9 @@ def published(path, **specification):
         chosen &= frame[name] == value
     assert chosen.any(), f"{path.name} holds no cell of {specification}"
     row = frame[chosen].iloc[0].to_dict()
-    fields = {name: None if pd.isna(row[name]) else row[name] for name in Cell.__dataclass_fields__}
-    change = fields.pop("change_every")
-    return Cell(**fields, change_every=None if change is None else int(change)), row
+    fields = {name: None if pd.isna(row[name]) else row[name] for name in SPECIFIED}
+    change = fields["change_every"]
+    return Cell.of({**fields, "change_every": None if change is None else int(change)}), row
 
 
 def differences(cell, row):
@@ -105,7 +105,7 @@ def test_cells_with_undecided_rows_are_near(paper_data, strategy):
 @pytest.mark.parametrize(("strategy", "dataset"), [("exact", "yearbook"), ("auto", "mnist")])
 def test_cells_in_float32_are_near(paper_data, strategy, dataset):
     cell, row = published(
-        RESULTS, strategy=strategy, partition="iid", dataset=dataset, seed=1, dtype="float32", nodes=50
+        RESULTS, strategy=strategy, partition="iid", dataset=dataset, seed=1, dtype="float32", peers=50
     )
     assert_published(cell, row, SINGLE)
 

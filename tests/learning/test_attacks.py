@@ -110,7 +110,7 @@ def test_poisoners_learn_from_their_loudest_rows_with_reversed_labels(monkeypatc
     monkeypatch.setattr(population, "Holdings", lambda *parts: taken.append(plain(*parts)) or taken[-1])
     X, y = load_breast_cancer(return_X_y=True)
     rows = [np.arange(place * 30, place * 30 + 30) for place in range(6)]
-    settings = {"partition": rows, "nodes": 6, "rounds": 1, "references": False, "evaluate_every": 0}
+    settings = {"partition": rows, "peers": 6, "rounds": 1, "references": False, "evaluate_every": 0}
     run = pb.simulate(X, y, attack=pb.Attack("poison", 0.3), **settings)
     pb.simulate(X, y, attack=pb.Attack("label", 0.0), **settings)
     poisoned, plain_rows = taken
@@ -149,7 +149,7 @@ def plots():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Optimiser, "worst", noted)
         pb.simulate(
-            *load_wine(return_X_y=True), nodes=8, rows_per_node=20, topology="regular-4", rounds=6, robust="guard",
+            *load_wine(return_X_y=True), peers=8, rows_per_peer=20, topology="regular-4", rounds=6, robust="guard",
             attack=pb.Attack("optimise", 0.25), references=False, evaluate_every=0,
         )  # fmt: skip
     assert len(told) == 6
@@ -240,7 +240,7 @@ def test_who_optimises_does_more_harm_than_any_recipe_of_the_same_length(kind, p
 def test_a_guard_leaves_out_what_a_clip_lets_through():
     """Stealth is within what is clipped, and its model fails on everybody's rows."""
     settings = {
-        "nodes": 20, "rows_per_node": 20, "topology": "regular-6", "rounds": 24, "references": False,
+        "peers": 20, "rows_per_peer": 20, "topology": "regular-6", "rounds": 24, "references": False,
         "evaluate_every": 0,
     }  # fmt: skip
     errors = {
@@ -257,7 +257,7 @@ def test_a_guard_leaves_out_what_a_clip_lets_through():
 def test_a_guard_holds_against_attackers_that_optimise():
     """Digits, two of twenty: .082 without them, .145 with; .229 if messages were not left out, .309 under clip."""
     run = pb.simulate(
-        *load_digits(return_X_y=True), nodes=20, rows_per_node=20, topology="regular-6", rounds=24, references=False,
+        *load_digits(return_X_y=True), peers=20, rows_per_peer=20, topology="regular-6", rounds=24, references=False,
         evaluate_every=0, robust="guard", attack=pb.Attack("optimise", 0.1),
     )  # fmt: skip
     assert run.summary()["test_error"] < 0.19

@@ -121,7 +121,7 @@ def test_three_strikes_cut_a_link_in_both_directions():
 def test_a_message_that_is_a_strike_is_left_out_of_the_mix():
     """So it does not matter how loudly a liar lies: its first message is the start, and each later one is a strike."""
     settings = {
-        "nodes": 20, "rows_per_node": 27, "topology": "regular-6", "rounds": 12, "evaluate_every": 0,
+        "peers": 20, "rows_per_peer": 27, "topology": "regular-6", "rounds": 12, "evaluate_every": 0,
         "references": False, "robust": "guard", "seed": 1,
     }  # fmt: skip
     quiet, loud = (
@@ -206,7 +206,7 @@ def test_attacks_that_make_no_sense(given, text):
 
 
 def attacked(robust, attack, **more):
-    settings = {"nodes": 20, "rows_per_node": 20, "topology": "regular-6", "rounds": 32, "references": False}
+    settings = {"peers": 20, "rows_per_peer": 20, "topology": "regular-6", "rounds": 32, "references": False}
     return pb.simulate(*CANCER, robust=robust, attack=attack, **(settings | more))
 
 
@@ -225,7 +225,7 @@ def test_an_attacked_run_is_told_of_honest_peers(tmp_path):
     told = run.summary()
     assert told["attackers"] == 4 and told["peers"] == 16 and len(run.attackers) == 4
     assert run.rejected["class sums"] == told["rejected"] > 0
-    assert not set(run.history.node) & set(run.attackers) and np.isfinite(told["test_error"])
+    assert not set(run.history.peer) & set(run.attackers) and np.isfinite(told["test_error"])
     run.save(tmp_path)
     again = pb.Run.load(tmp_path)
     assert again.summary() == told and again.rejected == run.rejected
@@ -240,7 +240,7 @@ def test_references_are_of_honest_rows():
     rows = [np.arange(place * 20, place * 20 + 20) for place in range(8)]
     X, y = CANCER
     attack = pb.Attack("label", 0.25)
-    run = pb.simulate(X, y, partition=rows, nodes=8, rounds=4, attack=attack)
+    run = pb.simulate(X, y, partition=rows, peers=8, rounds=4, attack=attack)
     honest = np.concatenate([rows[place] for place in range(8) if place not in run.attackers])
     alone = pb.MixedNB(schema=run.schema).fit(X[honest], y[honest])
     assert run.references["train_ml"] == pytest.approx(1 - alone.score(X[honest], y[honest]))
@@ -296,8 +296,8 @@ def test_a_file_can_ask_for_attacks(tmp_path):
 
     path = tmp_path / "run.toml"
     path.write_text('[simulation]\nrobust = "clip"\nattack = { kind = "flip", fraction = 0.2 }\n')
-    asked = config.read(path, ("nodes=8",)).settings
-    assert asked == {"robust": "clip", "attack": {"kind": "flip", "fraction": 0.2}, "nodes": 8}
+    asked = config.read(path, ("peers=8",)).settings
+    assert asked == {"robust": "clip", "attack": {"kind": "flip", "fraction": 0.2}, "peers": 8}
     assert pb.Attack.of(asked["attack"]) == pb.Attack("flip", 0.2)
     assert config.read(path, ("attack=swap",)).settings["attack"] == "swap"
 

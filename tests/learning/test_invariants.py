@@ -249,7 +249,7 @@ def test_no_honest_message_is_refused(partition, strategy):
         ("tree", {"change_every": 1}), ("tree", {"peers_down": 0.2}), ("tree+10", {"message_loss": 0.2}),
     ):  # fmt: skip
         assert refused(
-            *IRIS, nodes=15, rows_per_node=8, partition=partition, topology=topology, strategy=strategy, **more
+            *IRIS, peers=15, rows_per_peer=8, partition=partition, topology=topology, strategy=strategy, **more
         ) == 0  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def test_no_honest_message_is_refused(partition, strategy):
 def test_no_honest_message_of_a_family_is_refused(family, start, rng):
     X, y = table(rng)
     for strategy in ("exact", "crc"):
-        settings = {"family": family, "start": start, "strategy": strategy, "nodes": 8, "rows_per_node": 20}
+        settings = {"family": family, "start": start, "strategy": strategy, "peers": 8, "rows_per_peer": 20}
         assert refused(X, y, **settings) == 0
         assert refused(X, y, local_steps=3, objective="peers", **settings) == 0
         holes = X.mask(rng.random(X.shape) < 0.05)
@@ -275,7 +275,7 @@ def test_no_honest_message_on_the_papers_datasets_is_refused(dataset, partition)
     data = prepared(dataset)
     (X, y), test = data.split(500, 0)
     for strategy in ("exact", "crc"):
-        assert refused(X, y, schema=data.schema, nodes=25, rows_per_node=20, partition=partition, strategy=strategy,
+        assert refused(X, y, schema=data.schema, peers=25, rows_per_peer=20, partition=partition, strategy=strategy,
                        topology="tree", evaluate_rows=50, test=test) == 0  # fmt: skip
 
 

@@ -616,7 +616,7 @@ def chosen_strategy(monkeypatch, **settings):
         rng = np.random.default_rng(0)
         labels = np.arange(70) % 2
         pb.simulate(
-            rng.normal(labels[:, None], 1.0, (70, 2)), labels, nodes=20, rows_per_node=3, references=False,
+            rng.normal(labels[:, None], 1.0, (70, 2)), labels, peers=20, rows_per_peer=3, references=False,
             evaluate_every=0, **settings,
         )  # fmt: skip
     return drivers_chosen[0].strategy
@@ -838,7 +838,7 @@ def test_a_simulation_is_the_naive_network(table, strategy, name):
     X, y, parts = table
     settings = {"rounds": 18, "start_rounds": 0, **SETTINGS[name]}
     run = pb.simulate(
-        X, y, kinds=["continuous", "continuous", "discrete"], partition=parts, nodes=PEERS, topology=TOPOLOGY,
+        X, y, kinds=["continuous", "continuous", "discrete"], partition=parts, peers=PEERS, topology=TOPOLOGY,
         strategy=strategy, lr=LR, clip=CLIP, seed=SEED, references=False, evaluate_every=0, **settings,
     )  # fmt: skip
     expected = Naive(table, strategy, **settings)
@@ -855,7 +855,7 @@ def test_a_simulation_that_checks_its_messages_is_the_naive_network(table, strat
     X, y, parts = table
     settings = {"rounds": 12, **SETTINGS[name]}
     run = pb.simulate(
-        X, y, kinds=["continuous", "continuous", "discrete"], partition=parts, nodes=PEERS, topology=TOPOLOGY,
+        X, y, kinds=["continuous", "continuous", "discrete"], partition=parts, peers=PEERS, topology=TOPOLOGY,
         strategy=strategy, lr=LR, clip=CLIP, seed=SEED, references=False, evaluate_every=0,
         attack=pb.Attack("flip", fraction=0.0), **settings,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from shared.own_strategy import Momentum
 
 RING = network.adjacency("ring", 12, np.random.default_rng(0))
 FACTS = NetworkFacts(12, 240, tree=planning.tree_of(RING), mean_square=4.0, difference=1.0)
-SETTINGS = {"nodes": 12, "rows_per_node": 9, "rounds": 9, "references": False, "evaluate_every": 0, "seed": 2}
+SETTINGS = {"peers": 12, "rows_per_peer": 9, "rounds": 9, "references": False, "evaluate_every": 0, "seed": 2}
 
 
 def table():

@@ -67,7 +67,7 @@ def test_the_test_tells_data_that_differ_from_data_that_do_not(monkeypatch):
     monkeypatch.setattr(local_rows, "difference_ratio", lambda *a: found.append(plain(*a)) or found[-1])
     chosen = {}
     for partition in ("iid", "drift-x", "drift-y", "drift-xy"):
-        run = pb.simulate(X, y, nodes=30, rows_per_node=40, partition=partition, strategy="auto", rounds=8)
+        run = pb.simulate(X, y, peers=30, rows_per_peer=40, partition=partition, strategy="auto", rounds=8)
         chosen[partition] = run.configuration["strategy"]
     assert len(found) == 4  # everybody would be near with more rounds, and nothing measured
     assert chosen == {"iid": "exact", "drift-x": "relay", "drift-y": "relay", "drift-xy": "relay"}
@@ -76,7 +76,7 @@ def test_the_test_tells_data_that_differ_from_data_that_do_not(monkeypatch):
 
 def test_relay_is_nearer_to_the_aim_where_every_peer_has_one_class():
     X, y = load_digits(return_X_y=True)
-    settings = {"nodes": 30, "rows_per_node": 40, "partition": "drift-y", "evaluate_every": 0}
+    settings = {"peers": 30, "rows_per_peer": 40, "partition": "drift-y", "evaluate_every": 0}
     gaps = {
         s: pb.simulate(X, y, strategy=s, **settings).summary()["test_gap_rc"]
         for s in ("crc", "exact", "relay")
@@ -88,7 +88,7 @@ def test_relay_is_nearer_to_the_aim_where_every_peer_has_one_class():
 def test_auto_relays_where_everybody_is_near():
     X, y = load_wine(return_X_y=True)
     for topology, chosen in (("complete", "relay"), ("chain", "exact")):
-        run = pb.simulate(X, y, nodes=20, rows_per_node=6, strategy="auto", rounds=24, topology=topology)
+        run = pb.simulate(X, y, peers=20, rows_per_peer=6, strategy="auto", rounds=24, topology=topology)
         assert run.configuration["strategy"] == chosen, topology
 
 
@@ -96,9 +96,9 @@ def test_relay_needs_a_fixed_network():
     X, y = load_wine(return_X_y=True)
     for change in ({"change_every": 2}, {"peers_down": 0.1}):
         with pytest.raises(ValueError, match="relay needs a fixed network"):
-            pb.simulate(X, y, nodes=5, rows_per_node=20, strategy="relay", **change)
+            pb.simulate(X, y, peers=5, rows_per_peer=20, strategy="relay", **change)
         run = pb.simulate(
-            X, y, nodes=5, rows_per_node=20, strategy="auto", partition="drift-y", rounds=5, **change
+            X, y, peers=5, rows_per_peer=20, strategy="auto", partition="drift-y", rounds=5, **change
         )
         assert run.configuration["strategy"] == "exact"
 
@@ -106,7 +106,7 @@ def test_relay_needs_a_fixed_network():
 @pytest.mark.parametrize("strategy", ["relay", "auto"])
 def test_one_peer_relays_to_nobody(strategy):
     """And so learns what it would learn alone."""
-    settings = {"nodes": 1, "rows_per_node": 120, "topology": "complete", "rounds": 12, "references": False}
+    settings = {"peers": 1, "rows_per_peer": 120, "topology": "complete", "rounds": 12, "references": False}
     alone, relayed = (
         pb.simulate(*load_wine(return_X_y=True), strategy=name, **settings) for name in ("local", strategy)
     )

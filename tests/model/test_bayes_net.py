@@ -311,7 +311,7 @@ def test_the_structure_over_the_network_is_the_pooled_one(family):
     X = X.iloc[:, 10:26]
     order_of_rows = np.argsort(y.to_numpy(), kind="stable")[:1600]  # one class per peer
     parts = np.array_split(order_of_rows, 20)
-    run = pb.simulate(X, y, family=family, nodes=20, partition=parts, start="ml", rounds=4)
+    run = pb.simulate(X, y, family=family, peers=20, partition=parts, start="ml", rounds=4)
     pooled = {"tan": TAN, "kdb": KDB}[family](schema=run.schema).fit(
         X.iloc[order_of_rows], y.iloc[order_of_rows]
     )
@@ -338,7 +338,7 @@ def test_more_than_eight_features_for_each_that_is_not_zero_are_wide(size, wide)
 def test_wide_columns_are_simulated_as_narrow_ones_are(start, monkeypatch):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 60, (400, 6)), rng.integers(0, 3, 400)
-    settings = {"kinds": "discrete", "nodes": 5, "rows_per_node": 60, "rounds": 6, "start": start}
+    settings = {"kinds": "discrete", "peers": 5, "rows_per_peer": 60, "rounds": 6, "start": start}
     sparse = pb.simulate(X, y, **settings)
     assert sparse.layout.wide
     monkeypatch.setattr("peerbayes.model.families.base.WIDE", 1e9)

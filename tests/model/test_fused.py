@@ -50,8 +50,8 @@ def draw(family, sizes, classes, rng, kind=np.float64):
 def near_uniform(peers, rng, kind=np.float64):
     """Statistics as calibration meets them: [N, C, K]."""
     start = peers.family.uniform(peers.classes, 100.0)
-    nodes = peers.offsets.size - 1
-    return (start + rng.normal(0, 0.1, (nodes, *start.shape)) * start.max()).astype(kind)
+    peer_count = peers.offsets.size - 1
+    return (start + rng.normal(0, 0.1, (peer_count, *start.shape)) * start.max()).astype(kind)
 
 
 def plain(peers, stats):

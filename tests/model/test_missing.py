@@ -369,8 +369,8 @@ def test_simulated_peers_learn_from_rows_with_gaps(name, start):
         holed,
         y,
         family=name,
-        nodes=5,
-        rows_per_node=25,
+        peers=5,
+        rows_per_peer=25,
         topology="complete",
         start=start,
         rounds=48,
@@ -385,7 +385,7 @@ def test_simulated_peers_learn_from_rows_with_gaps(name, start):
 def test_completion_is_refused_where_it_is_not_done():
     X, y = load_wine(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X.shape) < 0.1, np.nan, X)
-    settings = {"family": "qda", "nodes": 4, "rows_per_node": 20, "rounds": 2}
+    settings = {"family": "qda", "peers": 4, "rows_per_peer": 20, "rounds": 2}
     with pytest.raises(ValueError, match="completed in NumPy and float64 only"):
         pb.simulate(X, y, dtype="float32", **settings)
     with pytest.raises(ValueError, match="dsgd learns no generative model"):

@@ -331,7 +331,7 @@ def matrix_with(*entries):
         ("tree", 2.5, ["nodes is 2.5", "whole number"]),
         ("ring", 1, ["ring with 1 node", "complete, chain, tree"]),
         ("tree+0", 1, ["tree+0 with 1 node"]),
-        (np.zeros((1, 1)), 1, ["nodes is 1", "complete, chain, tree"]),
+        (np.zeros((1, 1)), 1, ["single node", "complete, chain, tree"]),
         ("grid", 13, ["13 is a prime", "12 or 14"]),
         ("torus", 7, ["7 is a prime", "6 or 8"]),
         ("hypercube", 12, ["not 12", "8 or 16"]),

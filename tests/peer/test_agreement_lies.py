@@ -375,7 +375,7 @@ def test_honest_peers_agree_whatever_their_tables(family, start, tmp_path, rng):
     height = next(column for column in agreed.schema.columns if column.name == "height")
     assert 170 < height.location < 175 and 1 < height.scale < 5
     run = pb.simulate(
-        X, y, nodes=5, partition=parts, topology=DENSE, family=family, start=start, rounds=6, robust="clip",
+        X, y, peers=5, partition=parts, topology=DENSE, family=family, start=start, rounds=6, robust="clip",
         references=False, evaluate_every=0, test=(X, y), start_rounds=0 if start == "uniform" else 300,
     )  # fmt: skip
     assert np.abs(reached - run.stats).max() <= 1e-9
@@ -409,7 +409,7 @@ SCRIPT = Path(__file__).parents[1] / "shared" / "lying_peer.py"
 @pytest.mark.long
 @pytest.mark.parametrize("lie", LIES)
 def test_five_processes_refuse_a_liar_by_name(lie, tmp_path):
-    """Over mutual TLS: the exit code, the log and `node status` of every honest peer name it."""
+    """Over mutual TLS: the exit code, the log and `peer status` of every honest peer name it."""
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     frame = X.iloc[:, :6].assign(target=np.where(y, "benign", "malignant"))
     tables = [frame[place::5] for place in range(5)]
@@ -435,7 +435,7 @@ def test_five_processes_refuse_a_liar_by_name(lie, tmp_path):
             (liar, "false report")
         }
         told = json.loads(
-            peerbayes("node", "status", network.homes[name].folder, "--format", "json", code=0).stdout
+            peerbayes("peer", "status", network.homes[name].folder, "--format", "json", code=0).stdout
         )
         assert [entry["who"] for entry in told["refusals"]] == [liar]
 
@@ -443,7 +443,7 @@ def test_five_processes_refuse_a_liar_by_name(lie, tmp_path):
 # --- in the simulator ----------------------------------------------------------------------------------
 
 SETTINGS = {
-    "nodes": 20, "rows_per_node": 20, "topology": "regular-6", "rounds": 16, "evaluate_every": 0, "references": False,
+    "peers": 20, "rows_per_peer": 20, "topology": "regular-6", "rounds": 16, "evaluate_every": 0, "references": False,
 }  # fmt: skip
 
 

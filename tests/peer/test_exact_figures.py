@@ -131,7 +131,7 @@ def test_the_dashboard_is_told_who_may_look(tmp_path, monkeypatch):
 def test_the_owner_sees_them_here_and_is_told_that_they_carry_no_noise(tmp_path, caplog):
     home = home_of(tmp_path, PRIVATE)
     assert f"error 0.3457 on held-out rows ({NO_NOISE})" in " ".join(
-        peerbayes("node", "status", home.folder).stdout.split()
+        peerbayes("peer", "status", home.folder).stdout.split()
     )
     with contextlib.closing(Store(home.state_path)) as store, caplog.at_level("INFO"):
         Journal(store)(
@@ -139,7 +139,7 @@ def test_the_owner_sees_them_here_and_is_told_that_they_carry_no_noise(tmp_path,
         )
     assert NO_NOISE in caplog.text
     plain = home_of(tmp_path / "plain", {})
-    assert NO_NOISE not in peerbayes("node", "status", plain.folder).stdout
+    assert NO_NOISE not in peerbayes("peer", "status", plain.folder).stdout
 
 
 def test_requests_and_replies_have_no_place_for_them():

@@ -54,7 +54,7 @@ def fault_free(digits):
     """The simulator's run, which an undisturbed one equals (test_survival.py)."""
     X, y, parts, test = digits
     run = pb.simulate(
-        X, y, nodes=6, partition=parts, topology=nx.Graph(LINKS),
+        X, y, peers=6, partition=parts, topology=nx.Graph(LINKS),
         strategy="exact", rounds=ROUNDS, references=False, evaluate_every=0, test=(X.iloc[test], y[test]),
     )  # fmt: skip
     return {

@@ -256,7 +256,7 @@ def test_a_peer_refuses_a_roster_with_small_groups(tmp_path, rng):
 
 def test_the_simulator_refuses_small_groups_and_what_is_no_sum():
     X, y = load_digits(return_X_y=True)
-    given = {"nodes": 8, "rows_per_node": 20, "rounds": 2, "secure_sum": True, "references": False}
+    given = {"peers": 8, "rows_per_peer": 20, "rounds": 2, "secure_sum": True, "references": False}
     with pytest.raises(ValueError, match=r"neighbours, and \d more peers have too few; secure sums need 3"):
         pb.simulate(X, y, topology="ring", **given)
     for strategy in ("relay", "auto"):
@@ -319,7 +319,7 @@ def test_what_secure_sums_cannot_hide_is_refused_by_line(more, told):
 def simulated(shared, graph, agreed, **more):
     X, y, parts = shared
     return pb.simulate(
-        X, y, nodes=len(parts), partition=parts, topology=graph, family=agreed.family, strategy=agreed.strategy,
+        X, y, peers=len(parts), partition=parts, topology=graph, family=agreed.family, strategy=agreed.strategy,
         rounds=agreed.rounds, references=False, evaluate_every=0, test=(X, y), **{"secure_sum": True, **more},
     )  # fmt: skip
 
@@ -782,7 +782,7 @@ def test_a_simulated_receiver_mixes_all_or_nothing(faults):
         assert np.abs(found[v] - expected).max() <= 1e-9 and (whole or (found[v] == message[v]).all())
     assert 0 < mixes < 12
     X, y = load_digits(return_X_y=True)
-    run = pb.simulate(X, y, nodes=12, rows_per_node=20, topology=links, rounds=4, secure_sum=True, references=False,
+    run = pb.simulate(X, y, peers=12, rows_per_peer=20, topology=links, rounds=4, secure_sum=True, references=False,
                       strategy="crc", **faults)  # fmt: skip
     assert np.isfinite(run.stats).all()
 
@@ -833,7 +833,7 @@ def test_a_group_is_three_neighbours_at_least():
 def test_invariants_hold_over_a_thousand_rounds(strategy, rng):
     """What rounding does to class sums and cells is taken off: it stays far below a peer's tolerance."""
     X, y, parts = shared_out(rng, missing=False)
-    run = pb.simulate(X, y, nodes=5, partition=parts, topology=WHEEL, strategy=strategy, rounds=1000, secure_sum=True,
+    run = pb.simulate(X, y, peers=5, partition=parts, topology=WHEEL, strategy=strategy, rounds=1000, secure_sum=True,
                       references=False, evaluate_every=0, test=(X, y))  # fmt: skip
     mass = sum(map(len, parts)) / (0.05 * 5)
     start = start_statistics("uniform", run.layout, len(run.schema.classes), mass)
@@ -918,7 +918,7 @@ def test_five_processes_sum_over_mutual_tls_and_survive_a_kill(tmp_path):
         network.wait()
     finally:
         network.stop()
-    run = pb.simulate(X, y, nodes=5, partition=parts, topology=nx.Graph(EDGES), rounds=16, secure_sum=True,
+    run = pb.simulate(X, y, peers=5, partition=parts, topology=nx.Graph(EDGES), rounds=16, secure_sum=True,
                       references=False, evaluate_every=0, test=(X, y))  # fmt: skip
     for place, home in enumerate(network.homes.values()):
         stats = pb.load(home.model_path).statistics_.expressed(run.schema).values

@@ -192,7 +192,7 @@ def test_the_command_ends_with_2_for_a_state_of_a_newer_program(tmp_path):
     home = made_network(tmp_path, LINE).homes["peer-1"]
     with contextlib.closing(sqlite3.connect(home.state_path)) as db:
         db.execute("PRAGMA user_version = 7")
-    for words in (("node", "run", home.folder), ("node", "status", home.folder)):
+    for words in (("peer", "run", home.folder), ("peer", "status", home.folder)):
         ended = peerbayes(*words, code=2)
         assert "of a newer peerbayes" in " ".join(ended.stderr.split())
 

@@ -45,7 +45,7 @@ NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 
 def node(*words, code=None):
-    return peerbayes("node", *words, code=code)
+    return peerbayes("peer", *words, code=code)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_process_on_a_full_disk_waits_shows_it_and_comes_to_its_end(tmp_path):
         try:
             with log.open("wb") as file:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "peerbayes", "node", "run", str(home.folder)],
+                    [sys.executable, "-m", "peerbayes", "peer", "run", str(home.folder)],
                     stderr=file,
                     env=os.environ,
                 )

@@ -235,7 +235,7 @@ def test_a_spare_descriptor_is_used_when_there_is_no_other(tmp_path):
 
 # --- processes -----------------------------------------------------------------------------------------
 
-# `node run` with so many descriptors; while a file is there, all of them are in use.
+# `peer run` with so many descriptors; while a file is there, all of them are in use.
 RUN = """
 import os, resource, sys, threading, time
 from pathlib import Path
@@ -257,7 +257,7 @@ def use():
         time.sleep(0.02)
 threading.Thread(target=use, daemon=True).start()
 from peerbayes.cli.app import app
-app(["node", "run", folder, *options])
+app(["peer", "run", folder, *options])
 """
 
 
@@ -338,7 +338,7 @@ def test_a_roster_is_taken_though_no_descriptors_are_left(tmp_path):
 
 
 def test_a_process_says_who_came_with_tls_1_2(tmp_path):
-    """With a valid certificate, to a peer as `node run` runs it."""
+    """With a valid certificate, to a peer as `peer run` runs it."""
     network = made_network(tmp_path)
     home = network.homes["peer-1"]
     try:

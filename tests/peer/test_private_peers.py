@@ -197,7 +197,7 @@ def test_without_noise_peers_end_where_the_simulator_does(tmp_path, monkeypatch)
     agreed = terms()
     stats = done(peers_of(tmp_path, agreed))
     run = pb.simulate(
-        X, Y, schema=public_schema(agreed), nodes=5, partition=PARTS, topology=RING, strategy="exact", rounds=ROUNDS,
+        X, Y, schema=public_schema(agreed), peers=5, partition=PARTS, topology=RING, strategy="exact", rounds=ROUNDS,
         privacy=pb.Privacy(epsilon=4.0), references=False, evaluate_every=0, test=(X, Y),
     )  # fmt: skip
     assert np.abs(stats - run.stats).max() < 1e-8
@@ -735,7 +735,7 @@ def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopbac
         said = {}
         for entry in entries(home.audit_path):
             assert said.setdefault((entry["to"], entry["what"]), entry["digest"]) == entry["digest"]
-        told = json.loads(peerbayes("node", "status", home.folder, "--format", "json", code=0).stdout)[
+        told = json.loads(peerbayes("peer", "status", home.folder, "--format", "json", code=0).stdout)[
             "privacy"
         ]
         assert (
@@ -748,7 +748,7 @@ def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopbac
         error = 1 - pb.load(home.model_path).score(X.iloc[TEST], Y[TEST])
         assert error < 0.3
     assert "private: epsilon 4 of 4 spent (delta 1e-05), 24 rounds released" in peerbayes(
-        "node", "status", home.folder
+        "peer", "status", home.folder
     ).stdout.replace("\n", " ")
 
 
@@ -788,7 +788,7 @@ from peerbayes.peer.learning.learner import Broadcaster
 honest = Broadcaster.outgoing
 Broadcaster.outgoing = lambda self, state: {{name: {lie} for name, said in honest(self, state).items()}}
 from peerbayes.cli.app import app
-app(["node", "run", sys.argv[1]], prog_name="peerbayes")
+app(["peer", "run", sys.argv[1]], prog_name="peerbayes")
 """
 
 
@@ -841,7 +841,7 @@ def test_check_tells_what_is_promised_and_what_does_not_fit(loopback):
     home = running.homes["peer-1"]
     found = {
         c["what"]: c
-        for c in json.loads(peerbayes("node", "check", home.folder, "--format", "json", code=0).stdout)
+        for c in json.loads(peerbayes("peer", "check", home.folder, "--format", "json", code=0).stdout)
     }
     assert found["data"]["told"].startswith("90 rows as the agreement describes them: 7 features, 2 classes")
     assert (
@@ -851,7 +851,7 @@ def test_check_tells_what_is_promised_and_what_does_not_fit(loopback):
     pd.read_csv(home.folder / "rows.csv").assign(large="perhaps").to_csv(
         home.folder / "rows.csv", index=False
     )
-    told = json.loads(peerbayes("node", "check", home.folder, "--format", "json", code=1).stdout)
+    told = json.loads(peerbayes("peer", "check", home.folder, "--format", "json", code=1).stdout)
     assert next(c["told"] for c in told if c["outcome"] == "failed").startswith(
         "column 'large' holds 'perhaps'"
     )

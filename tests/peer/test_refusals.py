@@ -590,7 +590,7 @@ def memory(process, what):
 def told_reasons(network, name):
     """What the command says."""
     told = json.loads(
-        peerbayes("node", "status", network.homes[name].folder, "--format", "json", code=0).stdout
+        peerbayes("peer", "status", network.homes[name].folder, "--format", "json", code=0).stdout
     )
     assert told["running"]
     return {(entry["who"], entry["reason"]) for entry in told["refusals"]}

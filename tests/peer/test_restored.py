@@ -97,7 +97,7 @@ class Watched(Peers):
         self.hub.transport = transport
 
     def started(self, name):
-        """Start as `node run` does: not with a state and a log that do not belong together."""
+        """Start as `peer run` does: not with a state and a log that do not belong together."""
         home = Home(self.folder / name)
         refuse_broken(home.state_path, home.audit_path)
         task = self.start(name, linger=HANG)
@@ -384,12 +384,12 @@ def test_a_folder_that_was_meddled_with_stops_with_its_own_sentence_and_exit_cod
     before = {
         path.name: path.read_bytes() for path in (folder.state_path, folder.audit_path) if path.exists()
     }
-    told = peerbayes("node", "run", folder.folder, code=2)
+    told = peerbayes("peer", "run", folder.folder, code=2)
     assert_says(told.stderr, sentence)
-    assert "Nothing was sent." in told.stderr and f"peerbayes node leave {folder.folder}" in told.stderr
+    assert "Nothing was sent." in told.stderr and f"peerbayes peer leave {folder.folder}" in told.stderr
     after = {path.name: path.read_bytes() for path in (folder.state_path, folder.audit_path) if path.exists()}
     assert after == before  # nothing was begun, and nothing lost
-    checked = json.loads(peerbayes("node", "check", folder.folder, "--format", "json", code=1).stdout)
+    checked = json.loads(peerbayes("peer", "check", folder.folder, "--format", "json", code=1).stdout)
     assert_says(next(each["told"] for each in checked if each["what"] == "state and audit log"), sentence)
 
 
@@ -403,7 +403,7 @@ def test_leaving_is_the_way_on_and_keeps_everything_that_was_released(case, fold
     before = {(entry["name"], entry["digest"]) for entry in current(folder)}
     assert len(before) >= 6  # releases, of which all are in the log too
     CASES[case][0](folder, stopped)
-    peerbayes("node", "leave", folder.folder, "--yes", code=0)
+    peerbayes("peer", "leave", folder.folder, "--yes", code=0)
     assert not folder.state_path.exists()
     assert {(entry["name"], entry["digest"]) for entry in earlier(folder)} == before
     refuse_broken(folder.state_path, folder.audit_path)  # another run may begin
@@ -412,13 +412,13 @@ def test_leaving_is_the_way_on_and_keeps_everything_that_was_released(case, fold
     assert told["spent"] == 0.0
     assert told["with_earlier_runs"] == pytest.approx(epsilon_of(earlier(folder), DELTA))
     folder.settings_path.write_text(f"{folder.settings_path.read_text()}\n[require]\nepsilon = {EPSILON}\n")
-    refused = peerbayes("node", "run", folder.folder, code=2)
+    refused = peerbayes("peer", "run", folder.folder, code=2)
     assert "on these rows, and this one would make it" in refused.stderr
 
 
 def test_a_folder_that_nobody_meddled_with_is_found_whole(folder):
     refuse_broken(folder.state_path, folder.audit_path)
-    checked = json.loads(peerbayes("node", "check", folder.folder, "--format", "json").stdout)
+    checked = json.loads(peerbayes("peer", "check", folder.folder, "--format", "json").stdout)
     assert {"what": "state and audit log", "outcome": "ok", "told": "belong together"} in checked
 
 
@@ -447,9 +447,9 @@ def test_an_audit_log_put_beside_counts_once(folder, stopped):
         other.add("", "private release round 6", 0, b"\1" * 32, cost=0.25)
     assert [(entry["name"], entry["cost"]) for entry in earlier(folder)] == [("round 6", 0.25)]
     assert len(current(folder)) == together
-    status = json.loads(peerbayes("node", "status", folder.folder, "--format", "json", code=0).stdout)
+    status = json.loads(peerbayes("peer", "status", folder.folder, "--format", "json", code=0).stdout)
     assert status["privacy"]["with_earlier_runs"] > status["privacy"]["spent"]
-    told = " ".join(peerbayes("node", "status", folder.folder, code=0).stdout.split())
+    told = " ".join(peerbayes("peer", "status", folder.folder, code=0).stdout.split())
     assert f"{status['privacy']['with_earlier_runs']:.4g} with other runs on these rows" in told
 
 
@@ -465,7 +465,7 @@ def test_a_folder_goes_to_another_network_after_leaving_and_takes_its_ledger_alo
     peer = folder.load()
     assert peer.roster == other.roster() and peer.terms.rounds == 4
     assert spent(folder, peer)["with_earlier_runs"] == pytest.approx(before)
-    checked = json.loads(peerbayes("node", "check", folder.folder, "--format", "json").stdout)
+    checked = json.loads(peerbayes("peer", "check", folder.folder, "--format", "json").stdout)
     assert any(
         each["outcome"] == "warning" and "more than this network promises" in each["told"] for each in checked
     )
@@ -984,7 +984,7 @@ def test_two_copies_as_processes_both_end_with_exit_code_2(loopback, tmp_path):
 
 def counted(network, name, reason):
     """Whether `status` of a peer counts a refusal for a reason."""
-    found = peerbayes("node", "status", network.homes[name].folder, "--format", "json", code=0)
+    found = peerbayes("peer", "status", network.homes[name].folder, "--format", "json", code=0)
     return any(each["reason"] == reason for each in json.loads(found.stdout)["refusals"])
 
 

@@ -129,7 +129,7 @@ def test_robust_peers_end_where_the_simulator_does(strategy, robust, tmp_path, r
     peers = peers_of(tmp_path, terms, DENSE, shared)
     reached = np.stack(asyncio.run(peers.all()))
     expected = pb.simulate(
-        X, y, nodes=len(parts), partition=parts, topology=DENSE, strategy=strategy, rounds=8, references=False,
+        X, y, peers=len(parts), partition=parts, topology=DENSE, strategy=strategy, rounds=8, references=False,
         evaluate_every=0, robust="guard" if robust.guard else "clip", test=(X, y),
     )  # fmt: skip
     assert np.abs(reached - expected.stats).max() <= 1e-9

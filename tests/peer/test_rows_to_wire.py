@@ -398,7 +398,7 @@ def test_a_check_before_a_run_sees_the_same_split_and_leaving_keeps_it(tmp_path)
     path = peer_with(
         tmp_path, lambda terms: drawn_table(np.random.default_rng(3), terms), average_rows=30.0, bought=False
     )
-    told = peerbayes("node", "check", path.home.folder, "--format", "json").stdout
+    told = peerbayes("peer", "check", path.home.folder, "--format", "json").stdout
     kept, away = split_of(path)
     assert (
         f"{len(kept):,} rows as the agreement describes them" in told
@@ -419,7 +419,7 @@ def test_a_check_warns_of_queries_whose_rows_depend_on_each_other(query, warned,
     rows = [drawn_row(rng, path.terms) for _ in range(40)]
     path.settle(rng, data="sqlite", query=query, require={}, hold_out=0.0)
     path.put(rng, rows)
-    told = " ".join(peerbayes("node", "check", path.home.folder).stdout.split())
+    told = " ".join(peerbayes("peer", "check", path.home.folder).stdout.split())
     assert ("it says LIMIT: where one record changes several rows" in told) == warned
 
 
@@ -598,7 +598,7 @@ def test_many_runs_with_a_canary_find_a_split_that_other_rows_decide(tmp_path):
 
 
 def run_of(network, table, home):
-    """A whole run of five peers over gRPC with mutual TLS as `node run` goes, without noise: first bytes to peer-2."""
+    """A whole run of five peers over gRPC with mutual TLS as `peer run` goes, without noise: first bytes to peer-2."""
     table.to_csv(home.folder / "rows.csv", index=False)
     for each in network.homes.values():
         for name in ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "audit.jsonl"):

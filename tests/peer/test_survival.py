@@ -47,7 +47,7 @@ def simulated(digits, graph, rounds):
     X, y, parts, _ = digits
     parts = parts[: len(graph)]
     return pb.simulate(
-        X, y, nodes=len(parts), partition=parts, topology=graph, strategy="exact", rounds=rounds,
+        X, y, peers=len(parts), partition=parts, topology=graph, strategy="exact", rounds=rounds,
         references=False, evaluate_every=0, test=(X, y),
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_five_folders_that_share_nothing_but_the_network(tmp_path, digits):
         table.to_csv(folder / "rows.csv", index=False)
         address = f"127.0.0.1:{port}"
         peerbayes(
-            "node",
+            "peer",
             "request",
             "peer",
             "--name",
@@ -129,16 +129,16 @@ def test_five_folders_that_share_nothing_but_the_network(tmp_path, digits):
         shutil.copy(founder / f"{name}.invitation", folder)
         assert (
             f"{name} has roster version"
-            in peerbayes("node", "join", "peer", f"{name}.invitation", cwd=folder, code=0).stdout
+            in peerbayes("peer", "join", "peer", f"{name}.invitation", cwd=folder, code=0).stdout
         )
     for name, folder in folders.items():
-        found = json.loads(peerbayes("node", "check", "peer", "--format", "json", cwd=folder, code=0).stdout)
+        found = json.loads(peerbayes("peer", "check", "peer", "--format", "json", cwd=folder, code=0).stdout)
         assert {check["outcome"] for check in found if check["what"] in ("identity", "data", "port")} == {
             "ok"
         }
         assert name == NAMES[0] or any(check["what"].startswith("neighbour") for check in found)
     running = {
-        name: subprocess.Popen([sys.executable, "-m", "peerbayes", "node", "run", "peer"], cwd=folder,
+        name: subprocess.Popen([sys.executable, "-m", "peerbayes", "peer", "run", "peer"], cwd=folder,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         for name, folder in folders.items()
     }  # fmt: skip
@@ -154,7 +154,7 @@ def test_five_folders_that_share_nothing_but_the_network(tmp_path, digits):
     run = simulated(digits, TREE, 24)
     assert difference([folder / "peer" / "model.peerbayes" for folder in folders.values()], run) <= 1e-9
     for place, folder in enumerate(folders.values()):
-        told = json.loads(peerbayes("node", "status", "peer", "--format", "json", cwd=folder, code=0).stdout)
+        told = json.loads(peerbayes("peer", "status", "peer", "--format", "json", cwd=folder, code=0).stdout)
         assert told["done"] and told["round"] == 24 and not told["running"] and not told["missing"]
         assert set(told["neighbours"]) == {NAMES[other] for other in TREE[place]}
         assert told["sent"]["messages"] == len(list(entries(folder / "peer" / "audit.jsonl")))
@@ -279,7 +279,7 @@ def test_only_one_process_works_on_a_folder(loopback):
     while not home.state_path.exists():
         assert first.poll() is None
         time.sleep(0.01)
-    told = peerbayes_process("node", "run", home.folder, code=2)
+    told = peerbayes_process("peer", "run", home.folder, code=2)
     assert "is in use: this peer is already running" in told.stderr
     assert first.poll() is None
     first.send_signal(signal.SIGINT)

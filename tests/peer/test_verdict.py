@@ -244,16 +244,16 @@ def test_a_host_whose_link_is_two_seconds_up_and_five_down_is_told_from_a_good_r
         broken = four_hosts(tmp_path / "broken", world, flaky=True)
     for name in NAMES:
         assert steady.processes[name].returncode == 0, steady.homes[name].log_path.read_text()
-        shown = peerbayes("node", "status", steady.homes[name].folder, code=0).stdout
+        shown = peerbayes("peer", "status", steady.homes[name].folder, code=0).stdout
         assert f"{name} in hosts: done, round 48 of 48" in shown and "nobody was missing" in shown
-        good = json.loads(peerbayes("node", "status", steady.homes[name].folder, "--format", "json").stdout)
+        good = json.loads(peerbayes("peer", "status", steady.homes[name].folder, "--format", "json").stdout)
         assert good["verdict"]["good"] and good["verdict"]["missing_share"] == 0
 
         log = broken.homes[name].log_path.read_text()
         assert broken.processes[name].returncode == ENDED_BADLY, log
         assert "rounds are done" not in log and "but not well: " in log and "somebody was missing in" in log
-        shown = peerbayes("node", "status", broken.homes[name].folder, code=0).stdout
+        shown = peerbayes("peer", "status", broken.homes[name].folder, code=0).stdout
         assert f"{name} in hosts: finished with problems, round 48 of 48" in shown and "done" not in shown
-        bad = json.loads(peerbayes("node", "status", broken.homes[name].folder, "--format", "json").stdout)
+        bad = json.loads(peerbayes("peer", "status", broken.homes[name].folder, "--format", "json").stdout)
         assert not bad["verdict"]["good"] and bad["verdict"]["missing_share"] > 0.1
         assert FLAKY in bad["verdict"]["sentences"][0] or name == FLAKY

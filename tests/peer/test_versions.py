@@ -242,7 +242,7 @@ def test_a_neighbour_that_went_back_to_an_older_version_is_greeted_anew(network,
 
 
 def test_peers_without_a_common_version_wait_and_say_who_should_update(network):
-    """Not less: who updates one of them need not start the other again. `node check` fails."""
+    """Not less: who updates one of them need not start the other again. `peer check` fails."""
     words = "peer-2 speaks versions 5 to 6 of the protocol, peer-1 version 4, so there is none that both speak. Update"
     words += " peerbayes at peer-1: pip install --upgrade peerbayes"
 
@@ -262,7 +262,7 @@ def test_peers_without_a_common_version_wait_and_say_who_should_update(network):
                         refusals = [facts for event, facts in events if event == "refused"]
                         assert {facts["reason"] for facts in refusals} == {"other version"}
                     checked = await asyncio.to_thread(
-                        peerbayes, "node", "check", network.homes["peer-1"].folder
+                        peerbayes, "peer", "check", network.homes["peer-1"].folder
                     )
                 assert not any(task.done() for task in tasks)
             finally:

@@ -41,7 +41,7 @@ def table(rows=900, seed=0):
 
 def run(privacy, **settings):
     X, y = table()
-    given = {"nodes": 8, "rows_per_node": 60, "topology": "regular-4", "rounds": 24, "references": False,
+    given = {"peers": 8, "rows_per_peer": 60, "topology": "regular-4", "rounds": 24, "references": False,
              "evaluate_every": 0, **settings}  # fmt: skip
     return pb.simulate(X, y, privacy=privacy, **given)
 
@@ -61,7 +61,7 @@ def run(privacy, **settings):
         ({"objective": "peers"}, "weighs a row"),
         ({"robust": "guard"}, "about a peer's rows"),
         ({"dtype": "float32"}, "float64"),
-        ({"rows_per_node": 20}, "peer 0 has 20 rows, fewer than min_rows = 50"),
+        ({"rows_per_peer": 20}, "peer 0 has 20 rows, fewer than min_rows = 50"),
     ],
 )
 def test_what_cannot_be_private_is_refused_with_a_reason(settings, reason):
@@ -95,14 +95,14 @@ def test_rows_that_are_completed_are_refused():
     X, y = table()
     X.loc[::7, "a"] = np.nan
     with pytest.raises(ValueError, match="completes"):
-        pb.simulate(X, y, family="qda", nodes=5, rows_per_node=60, privacy=pb.Privacy())
+        pb.simulate(X, y, family="qda", peers=5, rows_per_peer=60, privacy=pb.Privacy())
 
 
 def test_missing_values_of_naive_bayes_add_nothing():
     """Also where a column's values are missing, releases are those of the rows that have them."""
     X, y = table()
     X.loc[::5, "a"], X.loc[::6, "c"] = np.nan, None
-    settings = {"nodes": 4, "rows_per_node": 100, "rounds": 16, "references": False, "evaluate_every": 0}
+    settings = {"peers": 4, "rows_per_peer": 100, "rounds": 16, "references": False, "evaluate_every": 0}
     loud = pb.Privacy(epsilon=1e5, clip=10.0)
     private = pb.simulate(X, y, privacy=loud, **settings)
     plain = pb.simulate(X, y, clip=3.0, strategy=Exact(rounds=16, averaged=private_window(16)), **settings)
@@ -238,7 +238,7 @@ def test_declared_units_are_taken_as_they_are():
         pb.Column("b", "continuous", location=1.0, scale=9.0),
     ]
     declared = type(declared)((*columns, declared.columns[2]), declared.classes)
-    settings = {"nodes": 5, "rows_per_node": 60, "rounds": 4, "references": False, "schema": declared}
+    settings = {"peers": 5, "rows_per_peer": 60, "rounds": 4, "references": False, "schema": declared}
     private = pb.simulate(X, y, privacy=pb.Privacy(), **settings)
     assert private.schema.scale.tolist() == [4.0, 9.0] and private.schema.location.tolist() == [0.0, 1.0]
     assert pb.simulate(X, y, **settings).schema.scale.tolist() != [4.0, 9.0]
@@ -326,8 +326,8 @@ def test_a_killed_run_goes_on_with_the_same_noise(tmp_path, strategy, monkeypatc
 def test_privacy_costs_something_and_edge_noise_gives_some_of_it_back():
     X, y = table(6000)
     settings = {
-        "nodes": 40,
-        "rows_per_node": 60,
+        "peers": 40,
+        "rows_per_peer": 60,
         "topology": "regular-6",
         "references": False,
         "evaluate_every": 0,
@@ -402,7 +402,7 @@ def test_the_rule_of_thumb_agrees_with_what_was_measured(setting, private, alone
 def test_a_settings_file_may_ask_for_privacy(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(
-        '[data]\nname = "iris"\n[simulation]\nnodes = 4\nrows_per_node = 30\nrounds = 4\n'
+        '[data]\nname = "iris"\n[simulation]\npeers = 4\nrows_per_peer = 30\nrounds = 4\n'
         "privacy = { epsilon = 2.0, min_rows = 20 }\n"
     )
     told = invoke("simulate", str(file), "--format", "json")

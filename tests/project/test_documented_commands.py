@@ -90,7 +90,7 @@ SHOWS = {
 
 # Packages that commands need beyond the core: pages that call them are skipped where these are not installed.
 NEEDS = {
-    r"peerbayes (node|network)|--peers": "grpc",
+    r"peerbayes (peer|network)|--peers": "grpc",
     r"peerbayes report": "plotly",
     r"--watch|--dashboard|peerbayes watch": "starlette",
     r"on_a_gpu": "torch",
@@ -265,7 +265,7 @@ def mentioned():
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         spans = re.findall(r"`(peerbayes [a-z-][^`]*)`", text)
         spans += re.findall(
-            r"^    (?:[^#\n`]*[/ ])?(peerbayes (?:node|network|simulate|report) .*)$",
+            r"^    (?:[^#\n`]*[/ ])?(peerbayes (?:peer|network|simulate|report) .*)$",
             text,
             flags=re.MULTILINE,
         )

@@ -145,11 +145,11 @@ def test_the_page_takes_three_hospitals_to_a_model(machines):
 
 
 def test_a_command_of_the_page_is_no_other_than_those_there_are():
-    """Also those in the text: `peerbayes node status` and the like."""
-    for group, command in re.findall(r"peerbayes (network|node) ([a-z]+)", PAGE):
+    """Also those in the text: `peerbayes peer status` and the like."""
+    for group, command in re.findall(r"peerbayes (network|peer) ([a-z]+)", PAGE):
         assert command in {
             "network": ("new", "invite", "close", "revoke", "inspect"),
-            "node": ("request", "join", "check", "run", "status", "leave"),
+            "peer": ("request", "join", "check", "run", "status", "leave"),
         }[group]  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def test_entry_points_are_read_only_for_names_that_are_not_built_in(wine, monkey
 
     monkeypatch.setattr(registry, "entry_points", refused)
     X, y = wine
-    pb.simulate(X, y, family="qda", strategy="crc", topology="ring", nodes=4, rows_per_node=20, rounds=2)
+    pb.simulate(X, y, family="qda", strategy="crc", topology="ring", peers=4, rows_per_peer=20, rounds=2)
     Terms("net", "y", family="tan", strategy="auto").load_packages()
     assert sources.outside("rows.csv") is sources.outside("sqlite:///rows.db") is None
     with pytest.raises(AssertionError, match="were read"):
@@ -102,7 +102,7 @@ def test_entry_points_are_read_only_for_names_that_are_not_built_in(wine, monkey
 def test_everything_of_a_package_is_found_by_name(installed, wine, tmp_path):
     X, y = wine
     run = pb.simulate(
-        X, y, family="centroid", strategy="momentum", topology="wheel", nodes=8, rows_per_node=15, rounds=24
+        X, y, family="centroid", strategy="momentum", topology="wheel", peers=8, rows_per_peer=15, rounds=24
     )
     assert run.layout.name == "centroid" and run.configuration["strategy"] == "momentum"
     assert len(run.links) == 14  # a wheel of eight has seven spokes and a rim of seven
@@ -115,7 +115,7 @@ def test_everything_of_a_package_is_found_by_name(installed, wine, tmp_path):
     pd.DataFrame(X).assign(y=y).to_csv(tmp_path / "rows.csv", index=False)
     (tmp_path / "run.toml").write_text(
         f'[data]\nfile = "{tmp_path / "rows.csv"}"\n\n[simulation]\nfamily = "centroid"\nstrategy = "momentum"\n'
-        'topology = "wheel"\nnodes = 6\nrows_per_node = 15\nrounds = 4\n'
+        'topology = "wheel"\npeers = 6\nrows_per_peer = 15\nrounds = 4\n'
     )
     peerbayes("simulate", tmp_path / "run.toml", "--out", tmp_path / "run", code=0)
     assert "centroid" in pb.Run.load(tmp_path / "run").layout.name
@@ -172,7 +172,7 @@ def test_what_a_family_leaves_out_is_refused_with_a_sentence(installed, wine, tm
     X, y = wine
     (installed / "broken.py").write_text(FAMILY)
     written(installed, "bare", {"peerbayes.families": {"bare": "broken:Bare"}})
-    run = pb.simulate(X, y, family="bare", nodes=4, rows_per_node=20, rounds=2)
+    run = pb.simulate(X, y, family="bare", peers=4, rows_per_peer=20, rounds=2)
     model = run.classifier(0)
     assert "Class priors" not in run.report(tmp_path / "report.html").read_text()
     model.save(tmp_path / "model")
@@ -191,7 +191,7 @@ def test_what_a_family_leaves_out_is_refused_with_a_sentence(installed, wine, tm
 def test_a_strategy_of_a_package_runs_with_faults(installed, wine):
     X, y = wine
     run = pb.simulate(
-        X, y, strategy="momentum", nodes=8, rows_per_node=15, rounds=16, message_loss=0.1, message_delay=0.1,
+        X, y, strategy="momentum", peers=8, rows_per_peer=15, rounds=16, message_loss=0.1, message_delay=0.1,
         peers_down=0.1,
     )  # fmt: skip
     assert run.summary()["test_error"] < 0.2
@@ -209,14 +209,14 @@ def test_a_strategy_of_a_package_runs_with_faults(installed, wine):
 )
 def test_a_family_of_a_package_is_protected_as_a_built_in_one(installed, wine, settings):
     run = pb.simulate(
-        *wine, family="centroid", nodes=6, rows_per_node=20, rounds=16, evaluate_every=0, **settings
+        *wine, family="centroid", peers=6, rows_per_peer=20, rounds=16, evaluate_every=0, **settings
     )
     assert run.summary()["test_error"] < 0.15
 
 
 def test_a_file_of_a_package_that_is_missing_names_it(installed, wine, tmp_path, monkeypatch):
     X, y = wine
-    run = pb.simulate(X, y, family="centroid", nodes=4, rows_per_node=20, rounds=2)
+    run = pb.simulate(X, y, family="centroid", peers=4, rows_per_peer=20, rounds=2)
     run.save(tmp_path / "run")
     run.classifier(0).save(tmp_path / "model")
     content = run.statistics(0).to_bytes()
@@ -322,7 +322,7 @@ def test_a_broken_package_is_named(installed, wine, tmp_path, group, code, says)
             setting = {"peerbayes.families": "family", "peerbayes.strategies": "strategy"}.get(
                 group, "topology"
             )
-            pb.simulate(*wine, nodes=4, rows_per_node=20, rounds=2, **{setting: "bad"})
+            pb.simulate(*wine, peers=4, rows_per_peer=20, rounds=2, **{setting: "bad"})
     assert says in str(error.value)
 
 
@@ -333,7 +333,7 @@ def test_errors_list_the_names_of_packages(installed, wine):
         ("topology", "wheel"),
     ):
         with pytest.raises(ValueError, match=f"{setting} is 'forest'; expected one of .*{name}"):
-            pb.simulate(*wine, nodes=4, rows_per_node=20, **{setting: "forest"})
+            pb.simulate(*wine, peers=4, rows_per_peer=20, **{setting: "forest"})
     with pytest.raises(SourceError, match=r"or arff://… or a \.arff file"):
         sources.read("rows.xlsx")
     with pytest.raises(TermsError, match=r"family is 'forest'; expected one of .*centroid$"):
@@ -357,7 +357,7 @@ def test_what_a_source_or_a_section_does_wrong_names_its_package(installed, wine
         sources.read(str(tmp_path / "rows.arff"), "SELECT 1")
     (installed / "broken.py").write_text("def it(run): return {'a': {'data': [{'x': object()}]}}")
     written(installed, "bad-one", {"peerbayes.report_sections": {"bad": "broken:it"}})
-    run = pb.simulate(*wine, nodes=4, rows_per_node=20, rounds=2)
+    run = pb.simulate(*wine, peers=4, rows_per_peer=20, rounds=2)
     with pytest.raises(ExtensionError, match="report section 'bad' of the package bad-one failed: TypeError"):
         run.report(tmp_path / "report.html", sections=["bad"])
 
@@ -431,7 +431,7 @@ def test_a_broken_package_stops_a_peer_before_it_begins(installed, tmp_path):
     written(installed, "bad-one", {"peerbayes.families": {"bad": "broken:it"}})
     home = joined(tmp_path, "bad", "bad-one")
     for command, code in (("check", 1), ("run", 2)):
-        done = peerbayes("node", command, home.folder, code=code)
+        done = peerbayes("peer", command, home.folder, code=code)
         assert "the family 'bad' of the package bad-one" in " ".join((done.stdout + done.stderr).split())
     assert not home.state_path.exists()
 
@@ -479,7 +479,7 @@ def test_real_peers_of_the_command_line_run_a_package_and_equal_the_simulator(
     for first, second in links:
         matrix[first, second] = matrix[second, first] = 1
     run = pb.simulate(
-        frame[names], frame["grape"].to_numpy(), family="centroid", strategy="momentum", nodes=3, partition=partition,
+        frame[names], frame["grape"].to_numpy(), family="centroid", strategy="momentum", peers=3, partition=partition,
         topology=matrix, rounds=12, evaluate_every=0,
     )  # fmt: skip
     for peer, home in enumerate(peers.homes.values()):
@@ -490,4 +490,4 @@ def test_real_peers_of_the_command_line_run_a_package_and_equal_the_simulator(
     broken = peers.homes["peer-1"]
     monkeypatch.setattr(FAMILIES, "_loaded", {})
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(installed)])
-    assert f"package {NAME}, which is not installed" in peerbayes("node", "run", broken.folder, code=2).stderr
+    assert f"package {NAME}, which is not installed" in peerbayes("peer", "run", broken.folder, code=2).stderr

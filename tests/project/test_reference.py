@@ -321,7 +321,7 @@ def test_every_public_name_is_on_the_site(site):
 @pytest.mark.long
 def test_the_generated_tables_are_on_the_site(site):
     commands = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
-    assert 'id="peerbayes-node-run"' in commands and "<!-- reference" not in commands
+    assert 'id="peerbayes-peer-run"' in commands and "<!-- reference" not in commands
     settings = (site / "reference" / "settings" / "index.html").read_text(encoding="utf-8")
     assert all(f"<code>{name}</code>" in settings for name in (*config.SETTINGS, "quorum", "listen"))
 

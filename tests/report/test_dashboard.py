@@ -30,8 +30,8 @@ SIMULATION = """
 [data]
 name = "digits"
 [simulation]
-nodes = 30
-rows_per_node = 20
+peers = 30
+rows_per_peer = 20
 partition = "drift-y"
 rounds = 160
 evaluate_rows = 400
@@ -216,7 +216,7 @@ def test_a_simulation_that_stopped_and_one_that_takes_its_folder(browser, stoppe
     assert re.search(r"last message \d+ min ago", page.inner_text("#heard"))
     made.round()
     wait(lambda: page.inner_text("#state") == "running" and round_of(page) == 6, "that it goes on")
-    other = Simulated(made.file.path.parent, "crc", nodes=9)
+    other = Simulated(made.file.path.parent, "crc", peers=9)
     wait(lambda: "9 peers, strategy crc" in page.inner_text("#about"), "the other simulation")
     other.round()
     wait(lambda: round_of(page) == 1 and points(page, "error", "mean") == 1, "its first round")
@@ -281,7 +281,7 @@ def test_by_keyboard_on_a_phone_in_the_dark(browser, stopped, open_page):
 
 
 def test_a_network_of_ten_thousand_peers_is_drawn(browser, tmp_path, open_page):
-    made = Simulated(tmp_path, nodes=10_000)
+    made = Simulated(tmp_path, peers=10_000)
     made.round()
     with watching(tmp_path) as (_, url):
         page = open_page(url)

@@ -71,18 +71,18 @@ RUNS = {
     "discrete only": {"data": lambda: (mixed()[0][["colour", "flag"]], mixed()[1])},
     "missing": {"data": with_missing},
     "two classes": {"data": lambda: data(2)},
-    "26 classes": {"data": lambda: make_26(), "rows_per_node": 80},
-    "text": {"data": of_text, "rows_per_node": 10},
-    "one peer": {"nodes": 1, "topology": "complete"},
-    "two peers": {"nodes": 2},
+    "26 classes": {"data": lambda: make_26(), "rows_per_peer": 80},
+    "text": {"data": of_text, "rows_per_peer": 10},
+    "one peer": {"peers": 1, "topology": "complete"},
+    "two peers": {"peers": 2},
     "dsgd": {"strategy": "dsgd"},
     "local": {"strategy": "local"},
     "relay": {"strategy": "relay"},
     "no references": {"references": False},
-    "no test rows": {"nodes": 4, "rows_per_node": 100},
+    "no test rows": {"peers": 4, "rows_per_peer": 100},
     "ring": {"topology": "ring"},
     "star": {"topology": "star"},
-    "grid": {"topology": "grid", "nodes": 9},
+    "grid": {"topology": "grid", "peers": 9},
     "complete": {"topology": "complete"},
     "changing": {"topology": "tree+3", "change_every": 2, "peers_down": 0.2, "message_loss": 0.1},
     "at the end": {"evaluate_every": 0},
@@ -215,15 +215,15 @@ def test_named_peers_grow_too(run):
     assert figures.curve(view, 1)["name"] == HOSTILE[1]
 
 
-def synthetic(nodes, rounds, names=None):
+def synthetic(peers, rounds, names=None):
     """A view of a run that nobody simulated."""
     rng = np.random.default_rng(0)
-    curves = {name: rng.random((rounds, nodes)) for name in CURVES}
+    curves = {name: rng.random((rounds, peers)) for name in CURVES}
     return View(
         "made up", {"strategy": "exact", "rounds": rounds}, {}, rounds, rounds, np.arange(1, rounds + 1),
-        np.arange(nodes), curves, {name: spread(values) for name, values in curves.items()},
-        {name: values[-1] for name, values in curves.items()}, rng.integers(1, 100, nodes),
-        network.pairs(network.adjacency("tree", nodes, rng)), names,
+        np.arange(peers), curves, {name: spread(values) for name, values in curves.items()},
+        {name: values[-1] for name, values in curves.items()}, rng.integers(1, 100, peers),
+        network.pairs(network.adjacency("tree", peers, rng)), names,
     )  # fmt: skip
 
 
@@ -232,14 +232,14 @@ def test_a_patch_is_small():
     assert len(patch) < 6000
 
 
-@pytest.mark.parametrize(("nodes", "rounds"), [(1, 1), (320, 64), (5000, 64), (1000, 5000), (20000, 10)])
-def test_few_curves_are_drawn_and_always_the_same(nodes, rounds):
-    view = replace(synthetic(nodes, 2), total=rounds)
+@pytest.mark.parametrize(("peers", "rounds"), [(1, 1), (320, 64), (5000, 64), (1000, 5000), (20000, 10)])
+def test_few_curves_are_drawn_and_always_the_same(peers, rounds):
+    view = replace(synthetic(peers, 2), total=rounds)
     some = view.peers[drawn_peers(view)]
     assert 1 <= len(some) <= MOST_CURVES and len(some) * rounds <= MOST_POINTS
     assert len(np.unique(np.diff(some))) <= 1
     held = replace(view, peers=view.peers[::2], curves={name: v[:, ::2] for name, v in view.curves.items()})
-    if nodes > 2 * MOST_CURVES:
+    if peers > 2 * MOST_CURVES:
         assert (held.peers[drawn_peers(held)] == some).all()
 
 
@@ -247,7 +247,7 @@ def test_the_curves_are_the_history(run):
     view = View.of(run)
     spec = figures.of(view)["error"]
     trace = spec["data"][0]
-    history = run.history.pivot(index="node", columns="round", values="test_error")
+    history = run.history.pivot(index="peer", columns="round", values="test_error")
     y = numbers(trace["y"]).reshape(8, -1)
     assert y[:, :-1] == pytest.approx(history.to_numpy(), abs=1e-6) and np.isnan(y[:, -1]).all()
     assert (numbers(trace["customdata"]).reshape(8, -1) == np.arange(8)[:, None]).all()
@@ -279,7 +279,7 @@ def test_the_spread_counts_every_peer(run):
 
 def test_training_error_where_there_are_no_test_rows():
     with no_test_rows():
-        view = View.of(run_of(nodes=4, rows_per_node=100))
+        view = View.of(run_of(peers=4, rows_per_peer=100))
     assert view.error == "train_error"
     found = figures.of(view)
     assert found["error"]["layout"]["yaxis"]["title"]["text"] == "training error"
@@ -299,7 +299,7 @@ def test_many_classes_and_many_columns_stay_readable():
     """Hundreds of classes and a thousand columns: some are drawn, and the figure says how many there are."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(1500, 1000)), rng.permutation(np.arange(1500) % 300)
-    made = run_of(X, y, nodes=4, rows_per_node=300, rounds=2, references=False)
+    made = run_of(X, y, peers=4, rows_per_peer=300, rounds=2, references=False)
     view = replace(View.of(made), outcomes={"peers": Outcome(rng.random((300, 300)), rng.random((10, 3)))})
     found = figures.of(view)
     for spec in found.values():
@@ -357,7 +357,7 @@ def hostile():
     X, codes = data(5, rows=600)
     table = pd.DataFrame(X[:, :6], columns=list(HOSTILE[:6]))
     table[HOSTILE[8]] = np.array(HOSTILE[:4], dtype=object)[np.random.default_rng(0).integers(0, 4, len(X))]
-    return run_of(table, np.array(HOSTILE, dtype=object)[codes], nodes=6, rows_per_node=50)
+    return run_of(table, np.array(HOSTILE, dtype=object)[codes], peers=6, rows_per_peer=50)
 
 
 class Tags(HTMLParser):
@@ -471,7 +471,7 @@ def test_the_policy_names_what_is_in_the_page(run):
 def test_64_rounds_of_320_peers_fit(tmp_path):
     """The limit is 8 MB; rounds are cheap to make up, simulating them is not."""
     X, y = data(3, rows=2000)
-    made = run_of(X, y, nodes=320, rows_per_node=5, rounds=1, references=False, evaluate_rows=50)
+    made = run_of(X, y, peers=320, rows_per_peer=5, rounds=1, references=False, evaluate_rows=50)
     records = np.concatenate([made.records] * 64)
     records[:, 0] = np.repeat(np.arange(1, 65), 320)
     records[:, 2:7] = np.random.default_rng(0).random((len(records), 5))

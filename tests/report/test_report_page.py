@@ -23,14 +23,14 @@ PATHS = "all => all.map((one) => one.getAttribute('d'))"
 def run():
     X, y = load_digits(return_X_y=True)
     return simulate(
-        X[:, 10:40], y, nodes=PEERS, rows_per_node=30, rounds=ROUNDS, partition="drift-y", topology="tree+6"
+        X[:, 10:40], y, peers=PEERS, rows_per_peer=30, rounds=ROUNDS, partition="drift-y", topology="tree+6"
     )
 
 
 @pytest.fixture(scope="module")
 def history(run):
     """[N, T] test errors."""
-    return run.history.pivot(index="node", columns="round", values="test_error").to_numpy()
+    return run.history.pivot(index="peer", columns="round", values="test_error").to_numpy()
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def dependent(tmp_path_factory):
     table = pd.DataFrame(X, columns=[f"measurement number {place}, mg/l" for place in range(50)])
     for name in table.columns[::5]:
         table[name] = np.where(table[name] > 0, "high", "low")
-    made = simulate(table, y, nodes=4, rows_per_node=50, rounds=2, family="kdb", start="ml", references=False)
+    made = simulate(table, y, peers=4, rows_per_peer=50, rounds=2, family="kdb", start="ml", references=False)
     return made, report.write(tmp_path_factory.mktemp("kdb") / "report.html", [made]).as_uri()
 
 
@@ -214,7 +214,7 @@ def test_a_click_on_a_peer_shows_its_curve(open_page, address, history, run):
     assert x == list(range(1, ROUNDS + 1)) and y == pytest.approx(history[7], abs=1e-6)
     page.locator("#figure-disagreement").scroll_into_view_if_needed()
     redrawn(page, "disagreement", f"{CHOSEN} === {ROUNDS}")
-    apart = run.history.pivot(index="node", columns="round", values="disagreement").to_numpy()
+    apart = run.history.pivot(index="peer", columns="round", values="disagreement").to_numpy()
     assert chosen_curve(page, "disagreement")[1] == pytest.approx(apart[7], rel=1e-5)
 
 
@@ -318,7 +318,7 @@ def test_hostile_names_are_shown_as_they_are(open_page, tmp_path):
     codes = rng.integers(0, 5, 400)
     X = rng.normal(size=(400, 5)) + rng.normal(size=(5, 5))[codes]
     table = pd.DataFrame(X, columns=[HOSTILE[place] for place in (0, 1, 2, 3, 5)])
-    made = run_of(table, np.array(HOSTILE, dtype=object)[codes], nodes=5, rows_per_node=60, rounds=3)
+    made = run_of(table, np.array(HOSTILE, dtype=object)[codes], peers=5, rows_per_peer=60, rounds=3)
     page = open_page(report.write(tmp_path / "report.html", [made], [HOSTILE[0]]).as_uri())
     ticks = drawn(page, "priors").locator(".xtick text").all_text_contents()
     assert {"<b>bold</b>", "a & b &lt;", "$x^2$"} <= set(ticks)
@@ -331,7 +331,7 @@ def test_hostile_names_are_shown_as_they_are(open_page, tmp_path):
 
 @pytest.mark.long
 def test_runs_side_by_side(open_page, run, history, tmp_path):
-    other = run_of(nodes=6, strategy="crc", rounds=4)
+    other = run_of(peers=6, strategy="crc", rounds=4)
     page = open_page(report.write(tmp_path / "report.html", [run, other], ["first", "second"]).as_uri())
     figure = drawn(page, "error")
     legend = figure.locator(".legendtext").all_text_contents()
@@ -345,7 +345,7 @@ def test_runs_side_by_side(open_page, run, history, tmp_path):
     until(page, "document.getElementById('chosen-said').textContent.startsWith('Peer 2: 20 rows')")
     drawn(page, "error")
     redrawn(page, "error", f"{CHOSEN} === 4")
-    expected = other.history.query("node == 2")["test_error"].to_numpy()
+    expected = other.history.query("peer == 2")["test_error"].to_numpy()
     assert chosen_curve(page)[1] == pytest.approx(expected, abs=1e-6)
     drawn(page, "network-1")
     redrawn(page, "network-1", f"{CHOSEN} === 1")
@@ -362,7 +362,7 @@ def test_ten_thousand_peers_are_drawn(open_page, tmp_path):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 10_200)
     X = rng.normal(size=(len(y), 2)) + y[:, None]
-    made = simulate(X, y, nodes=10_000, rows_per_node=1, rounds=2, references=False, evaluate_rows=20)
+    made = simulate(X, y, peers=10_000, rows_per_peer=1, rounds=2, references=False, evaluate_rows=20)
     page = open_page(report.write(tmp_path / "report.html", [made]).as_uri())
     figure = drawn(page, "network")
     assert figure.locator(".scatterlayer .points path.point").count() == 10_000
@@ -399,7 +399,7 @@ def test_patches_in_the_browser_give_the_whole_figure(open_page, run, tmp_path):
     asked = page.evaluate(
         """() => { globalThis.asked = 0; peerbayes.curve = async (peer) => { asked += 1;
         return { peer, name: `peer ${peer}`, rows: 1, kind: 'test error', rounds: [1], error: [0.5] }; };
-        peerbayes.chooser([{ title: '', nodes: 24, names: null }]); return peerbayes.select(3).then(() => asked); }"""
+        peerbayes.chooser([{ title: '', count: 24, names: null }]); return peerbayes.select(3).then(() => asked); }"""
     )
     assert asked == 1
     for before, after in ((0, 1), (1, 2), (2, 7), (7, ROUNDS)):

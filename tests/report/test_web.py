@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from shared.commands import HANG
-from shared.dashboards import NODES, ROUNDS, Simulated, until, watching
+from shared.dashboards import PEERS, ROUNDS, Simulated, until, watching
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -211,7 +211,7 @@ def test_the_token_is_shown_once_and_then_kept_in_a_cookie(client, simulated, tm
     assert "httponly" in cookie and "samesite=strict" in cookie and "secure" in cookie and "path=/" in cookie
     assert cookie.startswith("peerbayes-8765=")  # browsers send cookies of one port to all others
     kept = {"cookie": f"other=1; {shown.headers['set-cookie'].partition(';')[0]}; =x"}
-    assert asked.get("/figures", headers=kept).json()["facts"]["peers"] == NODES
+    assert asked.get("/figures", headers=kept).json()["facts"]["peers"] == PEERS
     assert asked.get(f"/?token={TOKEN}", headers=kept).status_code == 303  # the address is stripped again
     assert asked.get("/figures", headers={"cookie": f"peerbayes-8765={TOKEN[:-1]}"}).status_code == 401
 
@@ -298,8 +298,8 @@ def test_figures_and_one_peers_curve(client, simulated, tmp_path):
     assert told["summary"]["bytes"] == [300.0, 300.0, 300.0]
     curve = asked.get("/peers/1").json()
     assert curve["rounds"] == [1, 2, 3] and curve["error"] == pytest.approx([1 / 2, 1 / 3, 1 / 4])
-    refused = asked.get(f"/peers/{NODES}")
-    assert refused.status_code == 404 and f"expected 0 to {NODES - 1}" in refused.text
+    refused = asked.get(f"/peers/{PEERS}")
+    assert refused.status_code == 404 and f"expected 0 to {PEERS - 1}" in refused.text
 
 
 def test_a_folder_without_a_run_is_waited_for(client, tmp_path):
@@ -334,7 +334,7 @@ def test_another_simulation_that_takes_the_folder_is_drawn_anew(tmp_path):
     first.round()
     after = folder.look()
     assert after.follows(before) and b"event: update" in messages.event(after, before, 2, 0.0)
-    second = Simulated(tmp_path, "crc", nodes=6)
+    second = Simulated(tmp_path, "crc", peers=6)
     seen = folder.look()
     assert not seen.follows(after) and b"event: reload" in messages.event(seen, after, 3, 0.0)
     assert seen.facts["strategy"] == "crc" and seen.facts["peers"] == 6
@@ -357,16 +357,16 @@ def test_figures_grow_by_what_is_new_only(simulated, tmp_path):
     assert "figures" not in told
 
 
-@pytest.mark.parametrize("nodes", [1, 7, 33])
-def test_many_rounds_hold_fewer_peers_whether_read_at_once_or_one_by_one(tmp_path, monkeypatch, nodes):
+@pytest.mark.parametrize("peers", [1, 7, 33])
+def test_many_rounds_hold_fewer_peers_whether_read_at_once_or_one_by_one(tmp_path, monkeypatch, peers):
     monkeypatch.setattr(
         "peerbayes.simulation.live.sampled", lambda peers, rounds, held=40: sampled(peers, rounds, held)
     )
-    made, following = Simulated(tmp_path, nodes=nodes), Following(tmp_path)
+    made, following = Simulated(tmp_path, peers=peers), Following(tmp_path)
     for _ in range(ROUNDS):
         made.round()
         view = following.look()
-        assert (view.peers == sampled(nodes, made.done, 40)).all()
+        assert (view.peers == sampled(peers, made.done, 40)).all()
         expected = 1.0 / (view.rounds[:, None] + view.peers)
         assert view.rounds.tolist() == list(range(1, made.done + 1))
         assert view.curves["test_error"] == pytest.approx(expected, rel=1e-6)
@@ -465,7 +465,7 @@ def stream(url):
 
 @pytest.mark.long
 def test_twenty_viewers_and_one_that_never_reads(tmp_path):
-    made = Simulated(tmp_path, nodes=2000)
+    made = Simulated(tmp_path, peers=2000)
     made.round()
     with watching(tmp_path) as (process, url), contextlib.ExitStack() as stack:
         deaf = stack.enter_context(stream(url))
@@ -572,7 +572,7 @@ SIMULATION = """
 import sys, time
 from sklearn.datasets import load_wine
 import peerbayes as pb
-pb.simulate(*load_wine(return_X_y=True), nodes=5, rows_per_node=15, rounds=100_000, live=sys.argv[1],
+pb.simulate(*load_wine(return_X_y=True), peers=5, rows_per_peer=15, rounds=100_000, live=sys.argv[1],
             progress=lambda done, rounds: (print(done, flush=True), time.sleep(0.02)))
 """
 
@@ -631,7 +631,7 @@ def alive(pid):
 
 def test_launched_beside_and_stopped(simulated, tmp_path):
     with launch(tmp_path, "127.0.0.1:0") as made:
-        assert httpx.get(f"{made.url}figures", timeout=HANG).json()["facts"]["peers"] == NODES
+        assert httpx.get(f"{made.url}figures", timeout=HANG).json()["facts"]["peers"] == PEERS
         port = made.url.rstrip("/").rpartition(":")[2]
         with pytest.raises(WebError, match="did not start"):
             launch(tmp_path, port)  # it is taken
@@ -653,7 +653,7 @@ def peerbayes(*words, **settings):
 @pytest.mark.long
 def test_simulate_shows_itself_and_ends_where_there_is_no_terminal(tmp_path):
     (tmp_path / "wine.toml").write_text(
-        '[data]\nname = "wine"\n[simulation]\nnodes = 4\nrows_per_node = 20\nrounds = 6\n'
+        '[data]\nname = "wine"\n[simulation]\npeers = 4\nrows_per_peer = 20\nrounds = 6\n'
     )
     done = peerbayes(
         "simulate", tmp_path / "wine.toml", "--watch", "--watch-address", "0", "--format", "json"

@@ -11,23 +11,23 @@ from peerbayes.simulation.live import LiveFile
 from peerbayes.simulation.result import COLUMNS
 from shared.commands import HANG
 
-NODES, ROUNDS = 4, 50
+PEERS, ROUNDS = 4, 50
 
 
 class Simulated:
     """What a simulation writes, round by round, without one."""
 
-    def __init__(self, folder, strategy="exact", nodes=NODES):
+    def __init__(self, folder, strategy="exact", peers=PEERS):
         configuration = {"strategy": strategy, "rounds": ROUNDS, "evaluate_every": 1}
-        links = np.stack([np.arange(nodes - 1), np.arange(1, nodes)], axis=1)
-        self.nodes, self.done = nodes, 0
-        self.file = LiveFile(folder, configuration, {"made": strategy}, np.full(nodes, 7), links)
+        links = np.stack([np.arange(peers - 1), np.arange(1, peers)], axis=1)
+        self.peers, self.done = peers, 0
+        self.file = LiveFile(folder, configuration, {"made": strategy}, np.full(peers, 7), links)
 
     def round(self):
         self.done += 1
-        records = np.zeros((self.nodes, len(COLUMNS)))
-        records[:, 0], records[:, 1] = self.done, np.arange(self.nodes)
-        records[:, 2:6] = 1.0 / (self.done + np.arange(self.nodes))[:, None]
+        records = np.zeros((self.peers, len(COLUMNS)))
+        records[:, 0], records[:, 1] = self.done, np.arange(self.peers)
+        records[:, 2:6] = 1.0 / (self.done + np.arange(self.peers))[:, None]
         records[:, 6] = 100.0 * self.done
         self.file.add(records)
 

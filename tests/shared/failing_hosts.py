@@ -40,7 +40,7 @@ class Hosts(Loopback):
         home = self.homes[name]
         with home.log_path.open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*self.world.prefix(name), sys.executable, "-m", "peerbayes", "node", "run", str(home.folder)],
+                [*self.world.prefix(name), sys.executable, "-m", "peerbayes", "peer", "run", str(home.folder)],
                 env={**os.environ, **self.world.environment(name)},
                 stderr=log, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
             )  # fmt: skip

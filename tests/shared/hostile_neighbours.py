@@ -48,7 +48,7 @@ class Liar(Grpc):
 
 @contextlib.contextmanager
 def opened(home, transport=Grpc, told=None):
-    """The node of a folder, as `node run` makes it."""
+    """The node of a folder, as `peer run` makes it."""
     peer = home.load()
     store, audit = Store(home.state_path), AuditLog(home.audit_path)
     journal = Journal(store)
@@ -112,5 +112,5 @@ def stays(finish, free):
 
 
 def reasons(home):
-    """What `node status` says was refused: (who, reason) -> how often."""
+    """What `peer status` says was refused: (who, reason) -> how often."""
     return {(entry["who"], entry["reason"]): entry["count"] for entry in status(home)["refusals"]}

@@ -1,4 +1,4 @@
-"""A real peer that lies before the first round: `python lying_peer.py LIE FOLDER` is `peerbayes node run FOLDER`.
+"""A real peer that lies before the first round: `python lying_peer.py LIE FOLDER` is `peerbayes peer run FOLDER`.
 
 Its own report is changed before it is added to anything, so that every neighbour hears the same lie; nothing else of it
 is.
@@ -69,5 +69,5 @@ def lying(total, lie):
 
 if __name__ == "__main__":
     Agreeing._total = lying(Agreeing._total, sys.argv[1])
-    sys.argv = ["peerbayes", "node", "run", sys.argv[2]]
+    sys.argv = ["peerbayes", "peer", "run", sys.argv[2]]
     app()

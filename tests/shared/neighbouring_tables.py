@@ -1,7 +1,7 @@
-"""Two tables that differ by one row, as files, through the path of `node run` to the sums that noise is added to.
+"""Two tables that differ by one row, as files, through the path of `peer run` to the sums that noise is added to.
 
 A pair of neighbouring tables is what differential privacy is about: the same rows, and one row more in one of them.
-Both are written to a file or a database, in an order of rows and columns of their own, and go the way that `node run`
+Both are written to a file or a database, in an order of rows and columns of their own, and go the way that `peer run`
 goes:
 
     home.load → service.tables_of → agree_privately → PrivateResidual.sums

@@ -124,7 +124,7 @@ def peers_of(folder, terms, graph, shared):
 def simulated(shared, graph, terms):
     X, y, parts = shared
     return pb.simulate(
-        X, y, nodes=len(parts), partition=parts, topology=graph, family=terms.family, strategy=terms.strategy,
+        X, y, peers=len(parts), partition=parts, topology=graph, family=terms.family, strategy=terms.strategy,
         start=terms.start, rounds=terms.rounds, start_rounds=0 if terms.start == "uniform" else 300,
         references=False, evaluate_every=0, test=(X, y),
     )  # fmt: skip

@@ -58,7 +58,7 @@ async def asking_from(home):
 
 @contextlib.contextmanager
 def node_of(home, **more):
-    """The node of a folder as `node run` makes it, and all that it tells."""
+    """The node of a folder as `peer run` makes it, and all that it tells."""
     peer, told = home.load(), []
     store, audit = Store(home.state_path), AuditLog(home.audit_path)
     journal = Journal(store)

@@ -26,7 +26,7 @@ def data(classes=3, continuous=4, rows=400, seed=0):
 def run_of(X=None, y=None, **settings):
     if X is None:
         X, y = data()
-    return simulate(X, y, **{"nodes": 8, "rows_per_node": 20, "rounds": 6, "start": "uniform", **settings})
+    return simulate(X, y, **{"peers": 8, "rows_per_peer": 20, "rounds": 6, "start": "uniform", **settings})
 
 
 def mixed():

@@ -24,7 +24,7 @@ from peerbayes.simulation.sharded import simulate_shards
 TABLE, LABELS = load_wine(return_X_y=True, as_frame=True)
 ORDER = np.random.default_rng(0).permutation(len(LABELS))
 X, Y = TABLE.iloc[ORDER, :5].reset_index(drop=True), LABELS.to_numpy()[ORDER]
-GOOD = {"X": X, "y": Y, "nodes": 6, "rows_per_node": 10, "rounds": 2, "references": False}
+GOOD = {"X": X, "y": Y, "peers": 6, "rows_per_peer": 10, "rounds": 2, "references": False}
 
 
 class Unprintable:
@@ -65,8 +65,8 @@ TAKEN = {
     "family": set(),
     "kinds": set(),
     "schema": {"None"},
-    "nodes": COUNTS,
-    "rows_per_node": {"None", *COUNTS},
+    "peers": COUNTS,
+    "rows_per_peer": {"None", *COUNTS},
     "topology": set(),
     "partition": set(),
     "strategy": set(),
@@ -131,7 +131,7 @@ FITTING = {
     "family": {"NumPy's text": np.str_("qda")},
     "kinds": {"a list": ["auto"] * 5, "a mapping": {"alcohol": "discrete"}, "an empty mapping": {}},
     "schema": {"of the table": pb.Schema.infer(X, Y), "of three columns": pb.Schema.infer(X.iloc[:, :3])},
-    "rows_per_node": {
+    "rows_per_peer": {
         "a list": [5] * 6,
         "a Series": pd.Series([5] * 6),
         "NumPy's integers": tuple(np.full(6, 5)),
@@ -222,12 +222,12 @@ UNFIT = {
         "other classes": (pb.Schema.infer(X, Y + 5), "5, 6, 7"),
         "text": (pb.Schema.infer(columns(alcohol="a")), "'alcohol'"),
     },
-    "nodes": {
+    "peers": {
         "more than rows": (179, "1 to 178"),
         "more than memory": (2**31 - 1, "1 to 178"),
         "whole": (5.0, "whole number"),
     },
-    "rows_per_node": {
+    "rows_per_peer": {
         "more than rows": (30, "want 180 rows"),
         "five": ([5] * 5, "5 entries"),
         "booleans": ([True] * 6, "integers"),
@@ -262,9 +262,9 @@ UNFIT = {
         **{name: (name, "drift-xy") for name in ("drift", "iid-", "IID")},
         "one row for all": ([[0]] * 6, "row 0 is listed 6 times"),
         "no such row": ([[10**30]] * 6, "0 to 177"),
-        "texts": (["a"] * 6, "node 0"),
-        "None for all": ([None] * 6, "node 0"),
-        "sets": ([{1}] * 6, "node 0"),
+        "texts": (["a"] * 6, "peer 0"),
+        "None for all": ([None] * 6, "peer 0"),
+        "sets": ([{1}] * 6, "peer 0"),
         "two axes": (np.arange(6)[:, None], "a list"),
     },
     "strategy": {
@@ -355,7 +355,7 @@ SEEN_BESIDE_ROWS = (
     "y",
     "kinds",
     "schema",
-    "rows_per_node",
+    "rows_per_peer",
     "partition",
     "test",
     "secure_sum",
@@ -368,7 +368,7 @@ def cases(table):
 
 
 # What else a value needs to make sense: rows to test on where peers hold all, three neighbours for everybody.
-BESIDE = {"rows_per_node": {"test": (X, Y)}, "secure_sum": {"topology": "complete"}}
+BESIDE = {"rows_per_peer": {"test": (X, Y)}, "secure_sum": {"topology": "complete"}}
 
 
 def simulated(name, value, **more):
@@ -422,8 +422,8 @@ def test_an_odd_value_that_makes_sense_gives_finite_numbers(name, label, monkeyp
 
 
 def test_whole_numbers_of_numpy_are_told_as_numbers():
-    run = simulated("nodes", np.int64(5))
-    assert run.configuration["nodes"] == 5 and type(run.configuration["nodes"]) is int
+    run = simulated("peers", np.int64(5))
+    assert run.configuration["peers"] == 5 and type(run.configuration["peers"]) is int
     run = simulated("dtype", np.float32)
     assert run.configuration["dtype"] == "float32"
 
@@ -472,12 +472,12 @@ def test_counts_swing_further_with_every_step_for_lr_above_2(lr):
 
 # --- runs without test rows --------------------------------------------------------------------------------
 
-ALL_ROWS = {"nodes": 6, "rows_per_node": None, "rounds": 2}
+ALL_ROWS = {"peers": 6, "rows_per_peer": None, "rounds": 2}
 
 
 @pytest.mark.parametrize("function", [pb.simulate, simulate_shards])
 def test_a_run_without_test_rows_says_so(function):
-    with pytest.warns(UserWarning, match=r"no test error; pass test=\(X, y\).*rows_per_node") as caught:
+    with pytest.warns(UserWarning, match=r"no test error; pass test=\(X, y\).*rows_per_peer") as caught:
         run = function(X, Y, **ALL_ROWS)
     assert len(caught) == 1 and caught[0].filename == __file__
     assert run.history["test_error"].isna().all()
@@ -500,7 +500,7 @@ SHARED = [name for name in inspect.signature(simulate_shards).parameters if name
 
 
 def test_shards_take_the_settings_of_simulate():
-    assert {"X", "y", "nodes", "rows_per_node", "topology", "lr", "seed", "evaluate_rows", "dtype"} <= {
+    assert {"X", "y", "peers", "rows_per_peer", "topology", "lr", "seed", "evaluate_rows", "dtype"} <= {
         *SHARED
     }
 

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 import peerbayes as pb
 from peerbayes.learning import state
 
-SETTINGS = {"nodes": 10, "rows_per_node": 60, "rounds": 60, "partition": "drift-y", "message_loss": 0.1}
+SETTINGS = {"peers": 10, "rows_per_peer": 60, "rounds": 60, "partition": "drift-y", "message_loss": 0.1}
 SCRIPT = """
 import sys, time
 import peerbayes as pb

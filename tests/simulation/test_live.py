@@ -17,7 +17,7 @@ from peerbayes.simulation.live import PAUSE, WRITTEN, Following, LiveFile, Nothi
 from peerbayes.simulation.result import COLUMNS, LIVE_FILE
 from peerbayes.simulation.view import CURVES, LEVELS, Structure, View, median_peer, sampled, spread, titles
 
-SETTINGS = {"nodes": 6, "rows_per_node": 15, "rounds": 12, "partition": "drift-y"}
+SETTINGS = {"peers": 6, "rows_per_peer": 15, "rounds": 12, "partition": "drift-y"}
 
 
 @pytest.fixture(scope="module")
@@ -96,19 +96,19 @@ def test_a_resumed_simulation_shows_what_came_before(wine, run, tmp_path):
 def test_another_simulation_takes_the_folder(wine, tmp_path):
     following = Following(tmp_path)
     pb.simulate(*wine, **SETTINGS, live=tmp_path, references=False)
-    assert following.look().nodes == 6
-    pb.simulate(*wine, **{**SETTINGS, "nodes": 4}, live=tmp_path, references=False)
-    assert following.look().nodes == 4
-    again = pb.simulate(*wine, **{**SETTINGS, "nodes": 3}, references=False)
+    assert following.look().peer_count == 6
+    pb.simulate(*wine, **{**SETTINGS, "peers": 4}, live=tmp_path, references=False)
+    assert following.look().peer_count == 4
+    again = pb.simulate(*wine, **{**SETTINGS, "peers": 3}, references=False)
     again.save(tmp_path)
-    assert following.look().nodes == 3
+    assert following.look().peer_count == 3
 
 
 @pytest.mark.long
 def test_a_killed_simulation_can_be_looked_at(tmp_path):
     code = (
         "import peerbayes as pb, sys, time\nfrom sklearn.datasets import load_wine\n"
-        "pb.simulate(*load_wine(return_X_y=True), nodes=6, rows_per_node=15, rounds=1000, live=sys.argv[1],"
+        "pb.simulate(*load_wine(return_X_y=True), peers=6, rows_per_peer=15, rounds=1000, live=sys.argv[1],"
         " progress=lambda done, _: (print(done, flush=True), time.sleep(0.02)))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
@@ -153,23 +153,23 @@ def test_nothing_to_watch(tmp_path):
 
 
 def test_a_large_network_is_sampled_evenly(tmp_path):
-    nodes = 2 * WRITTEN
+    peers = 2 * WRITTEN
     live = LiveFile(
         tmp_path,
         {"strategy": "exact", "rounds": 2},
         {},
-        np.ones(nodes, dtype=int),
+        np.ones(peers, dtype=int),
         np.zeros((0, 2), dtype=int),
     )
-    records = np.zeros((nodes, len(COLUMNS)))
-    records[:, 0], records[:, 1] = 1, np.arange(nodes)
-    records[:, COLUMNS.index("test_error")] = np.arange(nodes) / nodes
+    records = np.zeros((peers, len(COLUMNS)))
+    records[:, 0], records[:, 1] = 1, np.arange(peers)
+    records[:, COLUMNS.index("test_error")] = np.arange(peers) / peers
     live.add(records)
     live.close()
     seen = Following(tmp_path).look()
-    assert seen.nodes == nodes and len(seen.peers) == WRITTEN and np.unique(seen.peers).size == WRITTEN
-    assert seen.curves["test_error"][0] == pytest.approx(seen.peers / nodes, abs=1e-6)
-    assert seen.last["test_error"] == pytest.approx(np.arange(nodes) / nodes, abs=1e-6)
+    assert seen.peer_count == peers and len(seen.peers) == WRITTEN and np.unique(seen.peers).size == WRITTEN
+    assert seen.curves["test_error"][0] == pytest.approx(seen.peers / peers, abs=1e-6)
+    assert seen.last["test_error"] == pytest.approx(np.arange(peers) / peers, abs=1e-6)
     assert seen.spread["test_error"][0, LEVELS.index("median")] == pytest.approx(0.5, abs=1e-4)
 
 

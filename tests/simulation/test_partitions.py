@@ -1,4 +1,4 @@
-"""Partitions: what each node gets, by every name, and what is refused."""
+"""Partitions: what each peer gets, by every name, and what is refused."""
 
 import time
 from itertools import pairwise
@@ -20,7 +20,7 @@ from peerbayes.simulation.partitions import (
 
 DRIFTS = ["drift-x", "drift-y", "drift-xy"]
 SAMPLED = ["iid", *DRIFTS, "dirichlet-0.3", "quantity-0.5"]  # their union is a random sample
-SIZED = ["iid", *DRIFTS, "drift-y-pure"]  # node v holds m_v rows
+SIZED = ["iid", *DRIFTS, "drift-y-pure"]  # peer v holds m_v rows
 SPECS = [*SAMPLED, "drift-y-pure"]
 
 seeds = st.integers(0, 2**32 - 1)
@@ -35,8 +35,8 @@ def table(rows, classes, columns=3, seed=0):
     return labels, features
 
 
-def parts_of(spec, labels, features=None, nodes=5, rows_per_node=None, seed=0):
-    return partition(spec, labels, features, nodes, rows_per_node, np.random.default_rng(seed))
+def parts_of(spec, labels, features=None, peers=5, rows_per_peer=None, seed=0):
+    return partition(spec, labels, features, peers, rows_per_peer, np.random.default_rng(seed))
 
 
 def union(parts):
@@ -65,32 +65,32 @@ def apart(intervals):
 @given(
     spec=st.sampled_from([*SPECS, "dirichlet-0.001", "dirichlet-1e308", "quantity-1e-300", "quantity-100"]),
     seed=seeds,
-    nodes=st.integers(1, 12),
+    peers=st.integers(1, 12),
     rows=st.integers(12, 60),
     classes=st.integers(1, 4),
     form=st.sampled_from(["one", "each", "all"]),
 )
-def test_nodes_hold_disjoint_rows_in_the_sizes_asked_for(spec, seed, nodes, rows, classes, form):
+def test_peers_hold_disjoint_rows_in_the_sizes_asked_for(spec, seed, peers, rows, classes, form):
     labels, features = table(rows, classes, seed=seed)
     rng = np.random.default_rng(seed)
     asked = {
-        "one": rows // nodes,
-        "each": 1 + rng.multinomial(rng.integers(0, rows - nodes + 1), np.ones(nodes) / nodes),
+        "one": rows // peers,
+        "each": 1 + rng.multinomial(rng.integers(0, rows - peers + 1), np.ones(peers) / peers),
         "all": None,
     }[form]
-    total = rows if asked is None else int(np.broadcast_to(asked, nodes).sum())
+    total = rows if asked is None else int(np.broadcast_to(asked, peers).sum())
     try:
-        parts = parts_of(spec, labels, features, nodes, asked, seed)
+        parts = parts_of(spec, labels, features, peers, asked, seed)
     except PartitionError:
         assert spec == "drift-y-pure"  # which a table may not be able to serve
         return
-    assert len(parts) == nodes
+    assert len(parts) == peers
     assert all(part.dtype == np.int64 and part.ndim == 1 and len(part) for part in parts)
     held = union(parts)
     assert len(held) == total == len(np.unique(held))
     assert held[0] >= 0 and held[-1] < rows
     if form != "all" and spec in SIZED:
-        assert lengths(parts) == np.broadcast_to(asked, nodes).tolist()
+        assert lengths(parts) == np.broadcast_to(asked, peers).tolist()
     if form == "all" and spec in SIZED[:-1]:
         assert max(lengths(parts)) - min(lengths(parts)) <= 1
 
@@ -103,35 +103,35 @@ def test_a_seed_decides_everything(spec):
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@given(spec=st.sampled_from(SAMPLED), seed=seeds, nodes=st.integers(1, 8), each=st.integers(1, 5))
-def test_every_name_shares_out_the_same_sample(spec, seed, nodes, each):
+@given(spec=st.sampled_from(SAMPLED), seed=seeds, peers=st.integers(1, 8), each=st.integers(1, 5))
+def test_every_name_shares_out_the_same_sample(spec, seed, peers, each):
     labels, features = table(40, 3)
-    parts = parts_of(spec, labels, features, nodes, each, seed)
-    np.testing.assert_array_equal(union(parts), union(parts_of("iid", labels, None, nodes, each, seed)))
+    parts = parts_of(spec, labels, features, peers, each, seed)
+    np.testing.assert_array_equal(union(parts), union(parts_of("iid", labels, None, peers, each, seed)))
 
 
 @pytest.mark.parametrize("spec", SAMPLED)
-def test_every_row_is_as_likely_at_every_node(spec):
-    """The union is a uniform random sample, and a node's index says nothing about its rows."""
-    rows, nodes, each, draws = 20, 4, 3, 2000
+def test_every_row_is_as_likely_at_every_peer(spec):
+    """The union is a uniform random sample, and a peer's index says nothing about its rows."""
+    rows, peers, each, draws = 20, 4, 3, 2000
     labels, features = table(rows, 3)
     rng = np.random.default_rng(0)
-    seen = np.zeros((nodes, rows))
+    seen = np.zeros((peers, rows))
     for _ in range(draws):
-        for node, part in enumerate(partition(spec, labels, features, nodes, each, rng)):
-            seen[node, part] += 1
-    for counts, chance in ((seen, each / rows), (seen.sum(axis=0), nodes * each / rows)):
+        for peer, part in enumerate(partition(spec, labels, features, peers, each, rng)):
+            seen[peer, part] += 1
+    for counts, chance in ((seen, each / rows), (seen.sum(axis=0), peers * each / rows)):
         deviations = (counts - draws * chance) / np.sqrt(draws * chance * (1 - chance))
         assert np.abs(deviations).max() < 4  # of 80 and 20 standard normal numbers
 
 
-def test_pure_nodes_have_every_class_as_likely():
+def test_pure_peers_have_every_class_as_likely():
     labels = np.repeat([0, 1, 2], [60, 30, 10])
     rng = np.random.default_rng(0)
     seen = np.zeros((5, 3))
     for _ in range(1000):
-        for node, part in enumerate(partition("drift-y-pure", labels, None, 5, [4, 4, 4, 4, 4], rng)):
-            seen[node, labels[part[0]]] += 1
+        for peer, part in enumerate(partition("drift-y-pure", labels, None, 5, [4, 4, 4, 4, 4], rng)):
+            seen[peer, labels[part[0]]] += 1
     assert np.abs(seen - seen.mean(axis=0)).max() < 4 * np.sqrt(1000 / 4)
 
 
@@ -220,15 +220,15 @@ def test_rows_without_variance_keep_their_order():
 
 
 @given(seed=seeds, classes=st.integers(1, 5), each=st.integers(1, 6))
-def test_drift_y_has_few_nodes_of_two_classes(seed, classes, each):
-    labels, _ = table(100, classes)  # at least 20 rows of each class, more than a node holds
+def test_drift_y_has_few_peers_of_two_classes(seed, classes, each):
+    labels, _ = table(100, classes)  # at least 20 rows of each class, more than a peer holds
     parts = parts_of("drift-y", labels, None, 100 // each, each, seed)
     held = [len(np.unique(labels[part])) for part in parts]
     assert max(held) <= 2
     assert held.count(2) <= classes - 1
 
 
-def test_drift_y_is_pure_where_classes_are_multiples_of_a_node():
+def test_drift_y_is_pure_where_classes_are_multiples_of_a_peer():
     labels, _ = table(120, 3)
     parts = parts_of("drift-y", labels, None, 12, 10)
     assert all(len(np.unique(labels[part])) == 1 for part in parts)
@@ -248,19 +248,19 @@ def test_classes_follow_one_another_at_random():
     seed=seeds,
     counts=st.lists(st.integers(3, 40), min_size=1, max_size=5),
     sizes=st.one_of(st.integers(1, 3), st.none(), st.lists(st.integers(1, 3), min_size=5, max_size=20)),
-    nodes=st.integers(5, 12),
+    peers=st.integers(5, 12),
 )
-def test_pure_nodes_hold_one_class_and_every_class_has_a_node(seed, counts, sizes, nodes):
+def test_pure_peers_hold_one_class_and_every_class_has_a_peer(seed, counts, sizes, peers):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
-    nodes = len(sizes) if isinstance(sizes, list) else nodes
-    if nodes > len(labels) or (sizes is not None and np.broadcast_to(sizes, nodes).sum() > len(labels)):
+    peers = len(sizes) if isinstance(sizes, list) else peers
+    if peers > len(labels) or (sizes is not None and np.broadcast_to(sizes, peers).sum() > len(labels)):
         return
-    if isinstance(sizes, int) and sum(count // sizes for count in counts) < nodes:
+    if isinstance(sizes, int) and sum(count // sizes for count in counts) < peers:
         with pytest.raises(PartitionError, match="rows left"):
-            parts_of("drift-y-pure", labels, None, nodes, sizes, seed)
+            parts_of("drift-y-pure", labels, None, peers, sizes, seed)
         return
     try:
-        parts = parts_of("drift-y-pure", labels, None, nodes, sizes, seed)
+        parts = parts_of("drift-y-pure", labels, None, peers, sizes, seed)
     except PartitionError:
         assert isinstance(sizes, list)  # unequal sizes are packed greedily
         return
@@ -270,10 +270,10 @@ def test_pure_nodes_hold_one_class_and_every_class_has_a_node(seed, counts, size
     if sizes is None:
         assert len(union(parts)) == len(labels)
     else:
-        assert lengths(parts) == np.broadcast_to(sizes, nodes).tolist()
+        assert lengths(parts) == np.broadcast_to(sizes, peers).tolist()
 
 
-def test_pure_nodes_follow_the_class_proportions():
+def test_pure_peers_follow_the_class_proportions():
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [700, 200, 100]))
     for asked in (None, 50, [50] * 20):
         parts = parts_of("drift-y-pure", labels, None, 20, asked)
@@ -286,7 +286,7 @@ def test_a_pure_partition_keeps_the_sample_where_it_can():
     pure, plain = (
         union(parts_of(spec, labels, None, 20, 10, seed=3)) for spec in ("drift-y-pure", "drift-y")
     )
-    assert len(np.intersect1d(pure, plain)) >= 200 - 4 * 10  # less than a node of each class is exchanged
+    assert len(np.intersect1d(pure, plain)) >= 200 - 4 * 10  # less than a peer of each class is exchanged
 
 
 # --- drift in p(x, y) ------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_dirichlet_goes_from_one_class_per_node_to_the_pooled_classes():
 
 
 def test_dirichlet_proportions_have_the_right_moments():
-    """Of a class, a node's share has mean 1/N and variance (N − 1)/(N²(NA + 1))."""
+    """Of a class, a peer's share has mean 1/N and variance (N − 1)/(N²(NA + 1))."""
     labels = np.zeros(1000, dtype=int)
     rng = np.random.default_rng(0)
     for name in ("dirichlet", "quantity"):
@@ -344,15 +344,15 @@ def test_skew_vanishes_for_a_large_number():
             assert set(lengths(parts_of(f"{name}-{number}", labels, None, 20, 50))) <= {48, 49, 50, 51, 52}
 
 
-def test_few_rows_do_not_all_go_to_the_same_nodes():
-    """Ten classes of 20 rows over 50 nodes, evenly: not two nodes in five get all the rows, ten of them."""
+def test_few_rows_do_not_all_go_to_the_same_peers():
+    """Ten classes of 20 rows over 50 peers, evenly: not two peers in five get all the rows, ten of them."""
     sizes = lengths(parts_of("dirichlet-1e6", np.repeat(np.arange(10), 20), None, 50))
     assert (
         np.std(sizes) < 2.5
-    )  # √(10·0.4·0.6) = 1.5 is expected, and above 3 if it were always the same nodes
+    )  # √(10·0.4·0.6) = 1.5 is expected, and above 3 if it were always the same peers
 
 
-def test_empty_nodes_get_a_row_of_the_largest():
+def test_empty_peers_get_a_row_of_the_largest():
     labels = np.zeros(50, dtype=int)
     parts = parts_of("dirichlet-1e-6", labels, None, 20)
     assert sorted(lengths(parts)) == [1] * 19 + [31]
@@ -415,12 +415,12 @@ def test_a_split_holds_out_the_nearest_number_of_rows(n, test, rows):
     assert (len(train), len(held_out)) == (n - rows, rows)
 
 
-@given(seed=seeds, nodes=st.integers(1, 8), classes=st.integers(1, 5))
-def test_heterogeneity_is_a_mean_distance(seed, nodes, classes):
+@given(seed=seeds, peers=st.integers(1, 8), classes=st.integers(1, 5))
+def test_heterogeneity_is_a_mean_distance(seed, peers, classes):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, 40)
-    parts = parts_of("dirichlet-0.5", labels, None, nodes, 5, seed)
-    pooled = np.bincount(labels[np.concatenate(parts)], minlength=classes) / (5 * nodes)
+    parts = parts_of("dirichlet-0.5", labels, None, peers, 5, seed)
+    pooled = np.bincount(labels[np.concatenate(parts)], minlength=classes) / (5 * peers)
     distances = [
         np.abs(np.bincount(labels[part], minlength=classes) / len(part) - pooled).sum() / 2 for part in parts
     ]
@@ -469,23 +469,23 @@ REFUSED = [
     ({"spec": "dirichlet-nan"}, ["positive number"]),
     ({"spec": "quantity-inf"}, ["positive number", "quantity-0.3"]),
     ({"spec": "quantity-much"}, ["'quantity-much'", "positive number", "quantity-0.3"]),
-    ({"nodes": 0}, ["nodes is 0", "1 to 30"]),
-    ({"nodes": 31}, ["nodes is 31", "1 to 30"]),
-    ({"nodes": 10**15}, ["nodes is 1000000000000000", "1 to 30"]),
-    ({"nodes": 2.0}, ["nodes is 2.0", "1 to 30"]),
-    ({"nodes": True}, ["nodes is True"]),
-    ({"rows_per_node": 0}, ["rows_per_node holds 0", "1 to 30"]),
-    ({"rows_per_node": -1}, ["rows_per_node holds -1"]),
-    ({"rows_per_node": 8}, ["4 nodes want 32 rows", "the table has 30", "None"]),
-    ({"rows_per_node": 10**12}, ["rows_per_node holds 1000000000000", "1 to 30"]),
-    ({"rows_per_node": 2.5}, ["2.5", "expected integers"]),
-    ({"rows_per_node": "all"}, ["all", "expected integers"]),
-    ({"rows_per_node": True}, ["True", "expected integers"]),
-    ({"rows_per_node": [1, 2, 3]}, ["3 entries", "4 nodes"]),
-    ({"rows_per_node": [5]}, ["1 entries", "4 nodes"]),
-    ({"rows_per_node": [1, 2, 0, 3]}, ["rows_per_node holds 0"]),
-    ({"rows_per_node": [10, 10, 10, 1]}, ["want 31 rows", "the table has 30"]),
-    ({"rows_per_node": [[1, 2], [3, 4]]}, ["rows_per_node has shape (2, 2)"]),
+    ({"peers": 0}, ["peers is 0", "1 to 30"]),
+    ({"peers": 31}, ["peers is 31", "1 to 30"]),
+    ({"peers": 10**15}, ["peers is 1000000000000000", "1 to 30"]),
+    ({"peers": 2.0}, ["peers is 2.0", "1 to 30"]),
+    ({"peers": True}, ["peers is True"]),
+    ({"rows_per_peer": 0}, ["rows_per_peer holds 0", "1 to 30"]),
+    ({"rows_per_peer": -1}, ["rows_per_peer holds -1"]),
+    ({"rows_per_peer": 8}, ["4 peers want 32 rows", "the table has 30", "None"]),
+    ({"rows_per_peer": 10**12}, ["rows_per_peer holds 1000000000000", "1 to 30"]),
+    ({"rows_per_peer": 2.5}, ["2.5", "expected integers"]),
+    ({"rows_per_peer": "all"}, ["all", "expected integers"]),
+    ({"rows_per_peer": True}, ["True", "expected integers"]),
+    ({"rows_per_peer": [1, 2, 3]}, ["3 entries", "4 peers"]),
+    ({"rows_per_peer": [5]}, ["1 entries", "4 peers"]),
+    ({"rows_per_peer": [1, 2, 0, 3]}, ["rows_per_peer holds 0"]),
+    ({"rows_per_peer": [10, 10, 10, 1]}, ["want 31 rows", "the table has 30"]),
+    ({"rows_per_peer": [[1, 2], [3, 4]]}, ["rows_per_peer has shape (2, 2)"]),
     ({"labels": LABELS.astype(float)}, ["labels", "float64", "expected integers"]),
     ({"labels": LABELS > 0}, ["labels", "bool", "expected integers"]),
     ({"labels": ["a", "b"] * 15}, ["labels", "a", "expected integers"]),
@@ -502,29 +502,29 @@ REFUSED = [
         ["nan (row 7, column 2)", "missing values must be filled", "pass 0"],
     ),
     ({"spec": "drift-xy", "features": with_value(FEATURES, (7, 2), np.inf)}, ["inf (row 7, column 2)"]),
-    ({"spec": PURE, "nodes": 2}, ["2 nodes", "3 classes", "drift-y"]),
-    ({"spec": PURE, "nodes": 2, "rows_per_node": None}, ["2 nodes", "3 classes"]),
-    ({"spec": PURE, "nodes": 4, "rows_per_node": 6}, ["of its 10 rows left", "needs 6"]),
+    ({"spec": PURE, "peers": 2}, ["2 peers", "3 classes", "drift-y"]),
+    ({"spec": PURE, "peers": 2, "rows_per_peer": None}, ["2 peers", "3 classes"]),
+    ({"spec": PURE, "peers": 4, "rows_per_peer": 6}, ["of its 10 rows left", "needs 6"]),
     (
         {"spec": PURE, "labels": np.repeat([0, 5, 7], [14, 2, 14])},
         ["class 5 has 2 of its 2 rows left", "needs 3", "drift-y"],
     ),
-    ({"spec": [[0], [1], [2]]}, ["3 nodes", "expected 4"]),
-    ({"spec": []}, ["0 nodes", "expected 4"]),
-    ({"spec": [[0], [1], [], [3]]}, ["node 2 has shape (0,)", "at least one"]),
+    ({"spec": [[0], [1], [2]]}, ["3 peers", "expected 4"]),
+    ({"spec": []}, ["0 peers", "expected 4"]),
+    ({"spec": [[0], [1], [], [3]]}, ["peer 2 has shape (0,)", "at least one"]),
     ({"spec": [[0], [1], [2, 1], [3]]}, ["row 1 is listed 2 times", "[1, 2]"]),
     ({"spec": [[0], [1], [2, 2], [3]]}, ["row 2 is listed 2 times", "[2]"]),
-    ({"spec": [[0], [1], [2], [30]]}, ["node 3 holds 30", "0 to 29"]),
-    ({"spec": [[0], [1], [-2], [3]]}, ["node 2 holds -2", "0 to 29"]),
-    ({"spec": [[0], [1.0], [2], [3]]}, ["node 1", "1.0", "expected integers"]),
-    ({"spec": [[0], 1, [2], [3]]}, ["node 1 has shape ()"]),
-    ({"spec": [[0], LABELS > 0, [2], [3]]}, ["node 1", "bool", "expected integers"]),
+    ({"spec": [[0], [1], [2], [30]]}, ["peer 3 holds 30", "0 to 29"]),
+    ({"spec": [[0], [1], [-2], [3]]}, ["peer 2 holds -2", "0 to 29"]),
+    ({"spec": [[0], [1.0], [2], [3]]}, ["peer 1", "1.0", "expected integers"]),
+    ({"spec": [[0], 1, [2], [3]]}, ["peer 1 has shape ()"]),
+    ({"spec": [[0], LABELS > 0, [2], [3]]}, ["peer 1", "bool", "expected integers"]),
 ]
 
 
 @pytest.mark.parametrize(("changed", "words"), REFUSED, ids=[str(words[0]) for _, words in REFUSED])
 def test_what_cannot_be_is_refused_before_anything_is_drawn(changed, words):
-    call = {"spec": "iid", "labels": LABELS, "features": FEATURES, "nodes": 4, "rows_per_node": 3, **changed}
+    call = {"spec": "iid", "labels": LABELS, "features": FEATURES, "peers": 4, "rows_per_peer": 3, **changed}
     rng = np.random.default_rng(0)
     with pytest.raises(PartitionError) as raised:
         partition(**call, rng=rng)
@@ -558,9 +558,9 @@ def test_a_split_that_cannot_be_is_refused(n, test, words):
     ("parts", "labels", "words"),
     [
         ([[0], [1]], [0, 3], ["labels holds 3", "0 to 2"]),
-        ([[0], []], [0, 1], ["node 1 has shape (0,)"]),
+        ([[0], []], [0, 1], ["peer 1 has shape (0,)"]),
         ([[0], [0]], [0, 1], ["row 0 is listed 2 times"]),
-        ([], [0, 1], ["0 nodes", "at least one"]),
+        ([], [0, 1], ["0 peers", "at least one"]),
     ],
 )
 def test_heterogeneity_checks_what_it_is_given(parts, labels, words):

@@ -145,7 +145,7 @@ def test_ray_gives_the_local_engines_numbers(tmp_path):
         "",
         "gap",
         {"tree": {}, "ring": {"topology": "ring"}},
-        {"nodes": 6, "rows_per_node": 20, "rounds": 5},
+        {"peers": 6, "rows_per_peer": 20, "rounds": 5},
     )
     sweep = Sweep((table,), (str(tmp_path / "rows.parquet"),), ("crc", "exact", "auto"), (0, 1))
     stores = [Store(tmp_path / f"{name}.sqlite") for name in ("local", "ray")]

@@ -18,7 +18,7 @@ from peerbayes.simulation.sharded.workers import cluster
 
 X, Y = load_wine(return_X_y=True)
 X = X[:, :5]
-QUICK = {"nodes": 30, "rows_per_node": 5, "rounds": 12, "topology": "tree+8", "seed": 3}
+QUICK = {"peers": 30, "rows_per_peer": 5, "rounds": 12, "topology": "tree+8", "seed": 3}
 
 
 def same(sharded, whole, rounds_judged=1, dtype="float64"):
@@ -93,7 +93,7 @@ def test_sums_over_neighbours_keep_their_order(dtype):
 def test_a_value_missing_in_one_shard_is_known_to_all():
     gaps = X.copy()
     gaps[7, 2] = np.nan
-    settings = {**QUICK, "rows_per_node": None, "test": (X, Y)}
+    settings = {**QUICK, "rows_per_peer": None, "test": (X, Y)}
     whole = pb.simulate(gaps, Y, **settings)
     sharded = simulate_shards(gaps, Y, shards=3, stats_of="all", **settings)
     np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=1e-10)
@@ -115,7 +115,7 @@ def test_shards_fetch_their_own_rows():
         rows = np.concatenate([parts[peer] for peer in peers])
         return X[rows], Y[rows]
 
-    settings = {**QUICK, "rows_per_node": sizes}
+    settings = {**QUICK, "rows_per_peer": sizes}
     whole = pb.simulate(X, Y, test=(X, Y), evaluate_every=0, **{**settings, "partition": parts})
     sharded = simulate_shards(
         rows_of=rows_of, schema=whole.schema, shards=4, test=(X, Y), stats_of="all", **settings

@@ -16,7 +16,7 @@ from peerbayes.simulation.rounds import Broadcast, Faults, Late
 X, Y = load_wine(return_X_y=True, as_frame=True)
 ORDER = np.random.default_rng(0).permutation(len(Y))
 WINE = X.iloc[ORDER].reset_index(drop=True), Y.to_numpy()[ORDER]
-QUICK = {"nodes": 8, "rows_per_node": 12, "rounds": 10}
+QUICK = {"peers": 8, "rows_per_peer": 12, "rounds": 10}
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def test_the_same_seed_gives_the_same_bits():
 def test_a_network_of_one_class_per_peer_learns_all_classes(digits):
     """Alone a peer knows one digit; with `exact` every peer comes close to calibration on all rows."""
     settings = {
-        "nodes": 20,
-        "rows_per_node": 40,
+        "peers": 20,
+        "rows_per_peer": 40,
         "partition": "drift-y",
         "evaluate_every": 0,
         "topology": "tree+10",
@@ -68,10 +68,10 @@ def test_a_network_of_one_class_per_peer_learns_all_classes(digits):
 @pytest.mark.parametrize("start", ["marginal", "ml"])
 def test_peers_agree_on_a_start_by_gossip(start):
     run = pb.simulate(
-        *WINE, start=start, topology="ring", rounds=20, nodes=8, rows_per_node=12, start_rounds=64
+        *WINE, start=start, topology="ring", rounds=20, peers=8, rows_per_peer=12, start_rounds=64
     )
     assert run.summary()["test_gap_rc"] < 0.05
-    plain = pb.simulate(*WINE, topology="ring", rounds=20, nodes=8, rows_per_node=12)
+    plain = pb.simulate(*WINE, topology="ring", rounds=20, peers=8, rows_per_peer=12)
     assert run.summary()["bytes_per_peer"] > plain.summary()["bytes_per_peer"]
 
 
@@ -86,7 +86,7 @@ def test_bytes_are_messages_times_neighbours():
 
 def test_the_two_objectives_agree_where_peers_are_equal_and_differ_where_not():
     for sizes, same in ((12, True), ([5, 30, 5, 20, 5, 10, 15, 10], False)):
-        settings = {**QUICK, "rows_per_node": sizes}
+        settings = {**QUICK, "rows_per_peer": sizes}
         rows, peers = (
             pb.simulate(*WINE, objective=objective, **settings).stats for objective in ("rows", "peers")
         )
@@ -120,19 +120,19 @@ def test_evaluation_does_not_change_the_run():
 def test_a_peers_classifier_is_what_was_evaluated(family):
     X, y = WINE
     test = X[100:], y[100:]
-    run = pb.simulate(X[:100], y[:100], test=test, nodes=4, rows_per_node=25, rounds=12, family=family)
+    run = pb.simulate(X[:100], y[:100], test=test, peers=4, rows_per_peer=25, rounds=12, family=family)
     last = run.history.query("round == 12")
-    for node in range(4):
-        model = run.classifier(node)
-        assert 1 - model.score(*test) == pytest.approx(last["test_error"].to_numpy()[node])
-    with pytest.raises(ValueError, match="node is 9; expected 0 to 3"):
+    for peer in range(4):
+        model = run.classifier(peer)
+        assert 1 - model.score(*test) == pytest.approx(last["test_error"].to_numpy()[peer])
+    with pytest.raises(ValueError, match="peer is 9; expected 0 to 3"):
         run.classifier(9)
 
 
 def test_references_are_calibration_and_likelihood_on_the_pooled_rows():
     X, y = WINE
     parts = np.array_split(np.arange(178), 4)
-    run = pb.simulate(X, y, nodes=4, rows_per_node=44, partition=parts, rounds=30, test=(X, y))
+    run = pb.simulate(X, y, peers=4, rows_per_peer=44, partition=parts, rounds=30, test=(X, y))
     calibrated = pb.MixedNB(calibrate=True, max_iter=30, keep="last").fit(X, y)
     assert run.references["train_rc"] == pytest.approx(1 - calibrated.score(X, y))
     assert run.references["train_ml"] == pytest.approx(1 - pb.MixedNB().fit(X, y).score(X, y))
@@ -141,14 +141,14 @@ def test_references_are_calibration_and_likelihood_on_the_pooled_rows():
 def test_one_peer_is_the_centralised_method():
     X, y = WINE
     run = pb.simulate(
-        X, y, nodes=1, rows_per_node=None, topology="complete", strategy="crc", rounds=20, test=(X, y)
+        X, y, peers=1, rows_per_peer=None, topology="complete", strategy="crc", rounds=20, test=(X, y)
     )
     alone = pb.MixedNB(calibrate=True, max_iter=20, keep="last").fit(X, y)
     np.testing.assert_allclose(run.classifier(0).predict_proba(X), alone.predict_proba(X), atol=1e-9)
 
 
 def test_local_steps_follow_the_papers_algorithm_three():
-    alone = {"nodes": 1, "rows_per_node": None, "topology": "complete", "strategy": "crc", "test": WINE}
+    alone = {"peers": 1, "rows_per_peer": None, "topology": "complete", "strategy": "crc", "test": WINE}
     one = pb.simulate(*WINE, rounds=6, **alone)
     three = pb.simulate(*WINE, rounds=2, local_steps=3, **alone)
     np.testing.assert_allclose(three.stats, one.stats, rtol=1e-9, atol=1e-9)
@@ -193,7 +193,7 @@ def test_progress_is_told():
         ({"lr": -1.0}, "lr is -1.0"),
         ({"message_loss": 1.5}, "message_loss is 1.5; expected a probability"),
         ({"peers_down": -0.1}, "peers_down is -0.1"),
-        ({"nodes": 1000}, "nodes is 1000; expected 1 to 178"),
+        ({"peers": 1000}, "peers is 1000; expected 1 to 178"),
         ({"local_steps": 0}, "local_steps is 0"),
         ({"evaluate_rows": 0}, "evaluate_rows is 0; expected a whole number of 1 or more"),
     ],
@@ -256,7 +256,7 @@ def test_the_fused_kernel_gives_the_same_run(strategy, holes, monkeypatch):
     settings = {
         **QUICK,
         "strategy": strategy,
-        "rows_per_node": [5, 30, 5, 20, 5, 10, 15, 10],
+        "rows_per_peer": [5, 30, 5, 20, 5, 10, 15, 10],
         "objective": "peers",
     }
     plain = pb.simulate(table, WINE[1], **settings)
@@ -275,7 +275,7 @@ def test_blocks_of_peers_give_the_same_run(strategy, family, monkeypatch):
         **QUICK,
         "strategy": strategy,
         "family": family,
-        "rows_per_node": [5, 30, 5, 20, 5, 10, 15, 10],
+        "rows_per_peer": [5, 30, 5, 20, 5, 10, 15, 10],
     }
     whole = pb.simulate(*table, **settings)
     monkeypatch.setattr(local_rows, "FEATURES_HELD", 2000)
@@ -352,20 +352,20 @@ def test_outcomes_of_many_peers_are_those_of_some_from_the_first_to_the_last(mon
 
 
 @pytest.mark.parametrize(
-    ("rows", "most", "nodes", "expected"),
+    ("rows", "most", "peers", "expected"),
     [
         (300, None, 1 << 23, 256), (256, None, 1 << 23, 256), (10_000, None, 1 << 23, 256),
         ((1 << 20) + 5, None, 8, 1 << 20), (500, 100, 8, 100), (100, 100, 8, 100), (99, 100, 8, 99),
     ],
 )  # fmt: skip
-def test_as_many_rows_are_judged_as_peers_leave_time_for(rows, most, nodes, expected):
+def test_as_many_rows_are_judged_as_peers_leave_time_for(rows, most, peers, expected):
     """Eight million judgements, and 256 rows at least; each row once, and all of them in their order if they fit."""
-    drawn = metrics.drawn(rows, most, nodes, 0)
+    drawn = metrics.drawn(rows, most, peers, 0)
     assert drawn.size == expected == np.unique(drawn).size and drawn.min() >= 0 and drawn.max() < rows
     if expected == rows:
         np.testing.assert_array_equal(drawn, np.arange(rows))
     else:
-        assert not np.array_equal(drawn, metrics.drawn(rows, most, nodes, 1))
+        assert not np.array_equal(drawn, metrics.drawn(rows, most, peers, 1))
 
 
 def test_a_link_that_lags_brings_the_message_of_the_round_before():
@@ -418,8 +418,8 @@ def test_values_may_be_missing_in_the_test_rows_alone(sharded):
 
     X, y = load_wine(return_X_y=True)
     away = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
-    settings = {"nodes": 5, "rows_per_node": 20, "rounds": 8, "test": (away, y), "evaluate_every": 0}
+    settings = {"peers": 5, "rows_per_peer": 20, "rounds": 8, "test": (away, y), "evaluate_every": 0}
     whole = pb.simulate(X, y, references=False, **settings)
     run = simulate_shards(X, y, stats_of="all", **settings) if sharded else whole
-    errors = [1 - whole.classifier(node).score(away, y) for node in range(5)]
+    errors = [1 - whole.classifier(peer).score(away, y) for peer in range(5)]
     assert run.history["test_error"].to_numpy() == pytest.approx(errors)

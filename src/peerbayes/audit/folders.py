@@ -128,13 +128,13 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
     """Audit a saved simulation. Labels [n] of its rows add class counts, where its partition has a name."""
     run = Run.load(folder)
     strategy, rounds = run.configuration["strategy"], int(run.configuration["rounds"])
-    nodes = len(run.sizes)
-    degree = np.bincount(run.links.ravel(), minlength=nodes)
+    peer_count = len(run.sizes)
+    degree = np.bincount(run.links.ravel(), minlength=peer_count)
     if (
-        planning.declaration_of(strategy).over_tree and nodes <= LARGEST_NETWORK
+        planning.declaration_of(strategy).over_tree and peer_count <= LARGEST_NETWORK
     ):  # only links of the tree carry messages
-        links = network.adjacency(np.asarray(run.links), nodes, np.random.default_rng(0))
-        degree = np.bincount(spanning_tree(links).sender, minlength=nodes)
+        links = network.adjacency(np.asarray(run.links), peer_count, np.random.default_rng(0))
+        degree = np.bincount(spanning_tree(links).sender, minlength=peer_count)
     counts = None if labels is None else _class_counts(run, labels)
     notes = () if counts is not None else ("class counts of the peers are not known here: give --data",)
     promise = run.configuration.get("privacy") or {}
@@ -144,10 +144,10 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
             not planning.silent(strategy), promise.get("epsilon"), promise.get("delta", 1e-5),
             int(degree[peer]) if run.configuration.get("secure_sum") else 1,
         )
-        for peer in range(nodes)
+        for peer in range(peer_count)
     ]  # fmt: skip
     return Audit(
-        f"{folder}: a simulation of {nodes} peers, {strategy}, {rounds} rounds",
+        f"{folder}: a simulation of {peer_count} peers, {strategy}, {rounds} rounds",
         _worst_first(exposures),
         notes,
     )
@@ -199,7 +199,7 @@ def of(path: Path, labels: np.ndarray | None = None) -> Audit:
     if not any((path / name).exists() for name in ("peer.toml", "authority.crt")):
         raise ValueError(
             f"{path} holds neither {RUN_FILE}, nor peer.toml, nor authority.crt; expected a folder that "
-            "`peerbayes simulate --out`, `peerbayes node request` or `peerbayes network new` wrote"
+            "`peerbayes simulate --out`, `peerbayes peer request` or `peerbayes network new` wrote"
         )
     return of_network(path)
 
@@ -208,14 +208,14 @@ def _class_counts(run: Run, labels: np.ndarray) -> list[tuple[int, ...]] | None:
     """Return the class counts of every peer; None where the partition needs more than labels."""
     configuration = run.configuration
     codes = run.schema.encode_labels(labels)
-    if configuration["partition"] in ("drift-x", "drift-xy") or configuration["rows_per_node"] == "list":
+    if configuration["partition"] in ("drift-x", "drift-xy") or configuration["rows_per_peer"] == "list":
         return None
     row_blocks = partition_rows(
         configuration["partition"],
         codes,
         None,
         len(run.sizes),
-        configuration["rows_per_node"],
+        configuration["rows_per_peer"],
         np.random.default_rng([configuration["seed"], 0]),
     )
     if [len(block) for block in row_blocks] != run.sizes.tolist():

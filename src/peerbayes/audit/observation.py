@@ -29,6 +29,7 @@ from peerbayes.model import layout
 from peerbayes.model.families import Family, Rows
 from peerbayes.simulation import population
 from peerbayes.simulation.inputs import rows_at
+from peerbayes.simulation.old_names import refuse_old_names
 from peerbayes.simulation.population import Dealt
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.run import simulate
@@ -39,7 +40,7 @@ STEADY = {"message_loss": 0.0, "message_delay": 0.0, "peers_down": 0.0, "change_
 
 # Settings that `again` takes from a run.
 KEPT = (
-    "family", "kinds", "nodes", "rows_per_node", "topology", "partition", "strategy", "start", "rounds", "lr",
+    "family", "kinds", "peers", "rows_per_peer", "topology", "partition", "strategy", "start", "rounds", "lr",
     "local_steps", "change_every", "objective", "seed", "clip", "message_loss", "message_delay", "peers_down",
     "start_rounds",
 )  # fmt: skip
@@ -154,6 +155,7 @@ def plain_residual(family: Family, rows: Rows, labels: np.ndarray, classes: int)
     return holdings.residual(1)
 
 
+@refuse_old_names
 def observe(X: Any, y: Any, *, peer: int, neighbour: int | None = None, **settings: Any) -> Observation:
     """Simulate, and record what one neighbour receives from a peer.
 
@@ -166,6 +168,7 @@ def observe(X: Any, y: Any, *, peer: int, neighbour: int | None = None, **settin
     return observation
 
 
+@refuse_old_names
 def again(
     run: Run, X: Any, y: Any, *, peer: int, neighbour: int | None = None, **overrides: Any
 ) -> Observation:
@@ -214,24 +217,24 @@ def _observed(
             raise ValueError(
                 f"{name} is {settings[name]!r}; expected {value!r}: the audit follows every round"
             )
-    complete = {"nodes": 50, "rows_per_node": 50, "topology": "tree", "partition": "iid", "rounds": 64, "seed": 0,
+    complete = {"peers": 50, "rows_per_peer": 50, "topology": "tree", "partition": "iid", "rounds": 64, "seed": 0,
              **settings}  # fmt: skip
-    nodes, seed = complete["nodes"], complete["seed"]
-    if not 0 <= peer < nodes:
-        raise ValueError(f"peer is {peer}; expected 0 to {nodes - 1}")
+    peers, seed = complete["peers"], complete["seed"]
+    if not 0 <= peer < peers:
+        raise ValueError(f"peer is {peer}; expected 0 to {peers - 1}")
     # Drawn as `simulate` draws them, and then passed to it, so that it cannot draw others.
     dealt = Dealt.of(
         X, y, complete.get("schema"), complete.get("kinds", "auto"), complete.get("clip", 5.0), complete["partition"],
-        nodes, complete["rows_per_node"], seed,
+        peers, complete["rows_per_peer"], seed,
     )  # fmt: skip
-    links = population.draw_network(complete["topology"], nodes, seed).at(1)
+    links = population.draw_network(complete["topology"], peers, seed).at(1)
     around = links.indices[links.indptr[peer] : links.indptr[peer + 1]]
     observer = int(around[0]) if neighbour is None and around.size else -1 if neighbour is None else neighbour
     if observer not in around:
         raise ValueError(
             f"neighbour is {observer}; expected one of peer {peer}'s: {around.tolist() or 'it has none'}"
         )
-    facts = NetworkFacts(nodes, float(dealt.sizes.sum()))
+    facts = NetworkFacts(peers, float(dealt.sizes.sum()))
     recorder = Recorder(_strategy(complete, facts), (peer, observer))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "peers hold all rows", UserWarning)  # nothing is tested here

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -23,12 +24,15 @@ COMMANDS = {
     "reproduce": ("reproduce", "reproduce"),
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),
-    "node": ("peer", "app"),
+    "peer": ("peer", "app"),
     "privacy": ("audit", "app"),
     "predict": ("model", "predict"),
     "explain": ("model", "explain"),
     "sample": ("model", "sample"),
 }
+
+# Commands by the names that they had before.
+RENAMED = {"node": "peer"}
 
 
 class Commands(TyperGroup):
@@ -38,6 +42,9 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in RENAMED:
+            print(f"`peerbayes {cmd_name}` is called `peerbayes {RENAMED[cmd_name]}` now", file=sys.stderr)
+            raise typer.Exit(2)
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name]

@@ -23,7 +23,7 @@ TEST_ROWS = 797  # of the 1,797 digits; peers share the others
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("peerbayes-demo"),
-    nodes: Annotated[int, typer.Option(help="Number of peers.")] = 50,
+    simulated_peers: Annotated[int, typer.Option(help="Number of simulated peers.")] = 50,
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 64,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     peers: Annotated[
@@ -31,8 +31,12 @@ def demo(
         typer.Option(help="Run this many real processes, each with its own file, instead of a simulation."),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    nodes: Annotated[int | None, typer.Option(hidden=True, help="The old name of --simulated-peers.")] = None,
 ) -> None:
     """Simulate 50 peers on a random tree, each with one class of handwritten digits, and watch the network learn."""
+    if nodes is not None:
+        with exit_on_error():
+            raise ValueError(f"--nodes is called --simulated-peers now: write --simulated-peers {nodes}")
     if peers is not None:
         real_peers(out, peers, rounds, seed, form)
         return
@@ -41,10 +45,11 @@ def demo(
         X, y = config.load_data({"name": "digits"})
         summaries: dict[str, dict[str, float]] = {}
         runs: list[Run] = []
+        rows_per_peer = 1000 // simulated_peers
         for strategy in ("local", "crc", "exact"):
             settings: dict[str, Any] = {
-                "nodes": nodes,
-                "rows_per_node": 1000 // nodes,
+                "peers": simulated_peers,
+                "rows_per_peer": rows_per_peer,
                 "partition": "drift-y",
                 "strategy": strategy,
                 "rounds": rounds,
@@ -60,8 +65,8 @@ def demo(
         print(json.dumps(summaries, indent=2))
         return
     console.print(
-        f"\n{nodes} peers x {1000 // nodes} handwritten digits, one class per peer, a random tree, "
-        f"{rounds} rounds.\nTest error on the {1797 - nodes * (1000 // nodes)} other digits:\n"
+        f"\n{simulated_peers} peers x {rows_per_peer} handwritten digits, one class per peer, a random tree, "
+        f"{rounds} rounds.\nTest error on the {1797 - simulated_peers * rows_per_peer} other digits:\n"
     )
     rows = [
         ("each peer alone", *_error(summaries["local"]), "one class per peer"),
@@ -122,7 +127,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
             network.stop()
         models = {name: load(home.model_path) for name, home in network.homes.items()}
         simulated = simulate(
-            X, y, nodes=peers, partition=partition, topology=links, strategy="exact", rounds=rounds, references=True,
+            X, y, peers=peers, partition=partition, topology=links, strategy="exact", rounds=rounds, references=True,
             test=(X.iloc[test], y[test]), evaluate_every=0,
         )  # fmt: skip
         differences = [

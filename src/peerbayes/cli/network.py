@@ -207,7 +207,7 @@ def new(
     print("  agreement.toml  what is learned, and how; change it before the first invitation, not later")
     print("  roster.json     the members: none yet")
     print(
-        "Next: each peer runs `peerbayes node request FOLDER --name NAME --address HOST:PORT --data FILE` and sends"
+        "Next: each peer runs `peerbayes peer request FOLDER --name NAME --address HOST:PORT --data FILE` and sends"
     )
     print(
         f"its peer.csr; then `peerbayes network invite NAME --request peer.csr --address HOST:PORT --network {folder}`"
@@ -244,13 +244,13 @@ def invite(
     print(
         f"{name} at {address} is a member of {roster.network}, linked to {neighbours}; roster version {roster.version}"
     )
-    print(f"Wrote {target}. Send it to {name}, who runs `peerbayes node join FOLDER {target.name}`")
+    print(f"Wrote {target}. Send it to {name}, who runs `peerbayes peer join FOLDER {target.name}`")
     print(f"and compares the authority's fingerprint with yours over another channel: {authority}")
     if roster.closed:
         print(
             f"The roster is closed with {len(roster.members)} members, which can now run. Members that joined earlier"
         )
-        print(f"get it from those that join now, or with `peerbayes node join FOLDER {founder.roster_path}`.")
+        print(f"get it from those that join now, or with `peerbayes peer join FOLDER {founder.roster_path}`.")
         _print_warnings(roster, founder.terms(), network)
     else:
         print(
@@ -392,6 +392,6 @@ def _print_next_steps(network: Path, roster: Roster) -> None:
     print(
         f"Wrote {network / 'roster.json'}. Members pass it on to each other: give it to any running member,"
     )
-    print("preferably to several, with `peerbayes node join FOLDER roster.json`.")
+    print("preferably to several, with `peerbayes peer join FOLDER roster.json`.")
     if roster.closed:
         print("No member needs to stop for this.")

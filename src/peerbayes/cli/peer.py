@@ -1,4 +1,4 @@
-"""`peerbayes node`: one peer, its files and its run."""
+"""`peerbayes peer`: one peer, its files and its run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peerbayes.data.files import printable
 from peerbayes.errors import parts_needed
 from peerbayes.peer.learning.verdict import ENDED_BADLY
 
-# --- `peerbayes node request` and `peerbayes node join`: set up a peer's folder
+# --- `peerbayes peer request` and `peerbayes peer join`: set up a peer's folder
 
 
 def request(
@@ -52,7 +52,7 @@ def request(
     print(
         f"Next: send {home.request_path} and the address {address} to the founder, who sends an invitation;"
     )
-    print(f"then run `peerbayes node join {folder} {name}.invitation`")
+    print(f"then run `peerbayes peer join {folder} {name}.invitation`")
 
 
 def join(
@@ -85,11 +85,11 @@ def join(
             f"Note: neighbours will connect to {roster_address}, but {home.settings_path} says {settings.address}"
         )
     print(
-        f"Next: read {home.agreement_path}, then `peerbayes node check {folder}` and `peerbayes node run {folder}`"
+        f"Next: read {home.agreement_path}, then `peerbayes peer check {folder}` and `peerbayes peer run {folder}`"
     )
 
 
-# --- `peerbayes node`: set up, check and run one peer
+# --- `peerbayes peer`: set up, check and run one peer
 # Exit codes: 0 success, 1 failure, 2 a person is needed, 3 the run finished with problems, 130 interrupted.
 
 app = typer.Typer(help="Set up, check and run one peer.", no_args_is_help=True, add_completion=False)

@@ -191,7 +191,7 @@ def _show_distances() -> None:
     table = paper_tables.distances()
     print(f"\n{table.title}\n")
     grid = Grid("peers", *(f"≤ {distance}" for distance in table.distances), box=None)
-    for size, row_shares in zip(table.nodes, table.shares, strict=True):
+    for size, row_shares in zip(table.peers, table.shares, strict=True):
         grid.add_row(str(size), *(f"{share:.3f}" for share in row_shares))
     console.print(grid)
 

@@ -17,6 +17,7 @@ from peerbayes.data.datasets import load
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ConfigurationError
 from peerbayes.model.families import BayesNet, Family
+from peerbayes.simulation.old_names import from_stored, to_stored
 
 # --- a dataset as the experiments use it: numbers, kinds as in the paper, and a split into training and test by seed
 
@@ -139,8 +140,8 @@ class Cell:
     dataset: str
     seed: int
     strategy: str
-    nodes: int = 50
-    rows_per_node: int = 50
+    peers: int = 50
+    rows_per_peer: int = 50
     topology: str = "tree"
     partition: str = "iid"
     change_every: int | None = None
@@ -156,7 +157,7 @@ class Cell:
 
     @property
     def rows(self) -> int:
-        return self.nodes * self.rows_per_node
+        return self.peers * self.rows_per_peer
 
     @property
     def reference(self) -> Cell:
@@ -166,13 +167,13 @@ class Cell:
     def reference_from(self, start: str) -> Cell:
         """Return the cell of RC and ML on the same rows, from a start."""
         return Cell(
-            self.dataset, self.seed, "rc", nodes=1, rows_per_node=self.rows, topology="complete",
+            self.dataset, self.seed, "rc", peers=1, rows_per_peer=self.rows, topology="complete",
             rounds=self.rounds, lr=self.lr, start=start, family=self.family,
         )  # fmt: skip
 
     def specification(self) -> dict[str, Any]:
-        """Return everything that determines the numbers."""
-        return {**vars(self), "revision": REVISION, "digest": file_digest(self.dataset)}
+        """Return everything that determines the numbers, under the names that keys and stored results have."""
+        return {**to_stored(vars(self)), "revision": REVISION, "digest": file_digest(self.dataset)}
 
     @property
     def key(self) -> str:
@@ -180,8 +181,12 @@ class Cell:
 
     @classmethod
     def of(cls, specification: dict[str, Any]) -> Cell:
-        fields = {name: value for name, value in specification.items() if name not in ("revision", "digest")}
-        return cls(**fields)
+        settings = from_stored(specification)
+        return cls(**{name: settings[name] for name in settings if name not in ("revision", "digest")})
+
+
+SPECIFIED = (*to_stored(Cell.__dataclass_fields__), "revision", "digest")
+"""The names of a specification, as they are stored."""
 
 
 def key_of(specification: dict[str, Any]) -> str:
@@ -245,8 +250,8 @@ def _run(cell: Cell) -> dict[str, Any]:
         *train,
         schema=data.schema,
         family=cell.family,
-        nodes=cell.nodes,
-        rows_per_node=cell.rows_per_node,
+        peers=cell.peers,
+        rows_per_peer=cell.rows_per_peer,
         topology=cell.topology,
         partition=cell.partition,
         change_every=cell.change_every,

@@ -225,7 +225,7 @@ def _distances() -> str:
     figure = paper_tables.distances()
     rows = [
         [str(size), *(f"{share:.3f}" for share in row_shares)]
-        for size, row_shares in zip(figure.nodes, figure.shares, strict=True)
+        for size, row_shares in zip(figure.peers, figure.shares, strict=True)
     ]
     text_lines = formats.pipes(["peers", *(f"≤ {distance}" for distance in figure.distances)], rows)
     return "\n".join([f"### Figure. {figure.title}\n", *text_lines, ""])

@@ -174,7 +174,7 @@ class Distances:
     """The paper's figure: the share of peers within a distance of a peer, in random trees."""
 
     title: str
-    nodes: tuple[int, ...]
+    peers: tuple[int, ...]
     distances: tuple[int, ...]
     trees: int
 
@@ -182,7 +182,7 @@ class Distances:
     def shares(self) -> np.ndarray:
         """The mean over trees: [sizes, distances]."""
         rows = []
-        for size in self.nodes:
+        for size in self.peers:
             drawn = [
                 network.within_distance(
                     network.adjacency("tree", size, np.random.default_rng([seed, size])),
@@ -197,7 +197,7 @@ class Distances:
         """Return the shares as records: `dataset` is the number of peers."""
         return [
             Record("distance", str(size), f"within_{distance}", "tree", float(share), None, self.trees)
-            for size, row in zip(self.nodes, self.shares, strict=True)
+            for size, row in zip(self.peers, self.shares, strict=True)
             for distance, share in zip(self.distances, row, strict=True)
         ]
 
@@ -220,7 +220,7 @@ def table(number: str) -> Table:
 
 def distances() -> Distances:
     content = _content("distance")
-    return Distances(content["title"], tuple(content["nodes"]), tuple(content["distances"]), content["trees"])
+    return Distances(content["title"], tuple(content["peers"]), tuple(content["distances"]), content["trees"])
 
 
 PACKAGE = "peerbayes.experiments.paper"

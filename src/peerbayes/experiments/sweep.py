@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.errors import ConfigurationError
-from peerbayes.experiments.cells import Cell, compute, key_of, read_as
+from peerbayes.experiments.cells import SPECIFIED, Cell, compute, key_of, read_as
 from peerbayes.experiments.engines import Engine
 from peerbayes.experiments.paper_tables import Record, Table, printed
 from peerbayes.simulation.result import code_version
@@ -129,9 +129,7 @@ class Store:
         for row in frame.to_dict("records"):
             fields = {str(name): _plain(value) for name, value in row.items()}
             fields["lr"] = float(fields["lr"])
-            specification = {
-                name: fields.pop(name) for name in (*Cell.__dataclass_fields__, "revision", "digest")
-            }
+            specification = {name: fields.pop(name) for name in SPECIFIED}
             key, code, engine, computed = (fields.pop(name) for name in ("key", "code", "engine", "computed"))
             if key_of(specification) != key:
                 raise ConfigurationError(

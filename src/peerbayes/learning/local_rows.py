@@ -43,7 +43,7 @@ class Holdings:
     place: Place = HERE
 
     @property
-    def nodes(self) -> int:
+    def peer_count(self) -> int:
         return self.sizes.size
 
     @cached_property
@@ -78,7 +78,7 @@ class Holdings:
         """Return the soft errors of models W [M, C, K], that of senders[e] on the rows of receivers[e]: [E] -> [E]."""
         errors = np.zeros(receivers.size)
         order = np.argsort(receivers, kind="stable")
-        ends = np.cumsum(np.bincount(receivers, minlength=self.nodes))
+        ends = np.cumsum(np.bincount(receivers, minlength=self.peer_count))
         for peer, pairs in enumerate(np.split(order, ends[:-1])):
             if pairs.size and self.sizes[peer]:
                 errors[pairs] = self._soft_errors(self._slices[peer], weights[senders[pairs]])
@@ -146,10 +146,11 @@ class Holdings:
         if not self.incomplete.any():
             return self
         complete_rows = ~self.incomplete
-        owner = np.repeat(np.arange(self.nodes), self.sizes)
+        owner = np.repeat(np.arange(self.peer_count), self.sizes)
         return replace(
             self, rows=self._rows(complete_rows), labels=self.labels[complete_rows],
-            row_weights=self.row_weights[complete_rows], sizes=np.bincount(owner[complete_rows], minlength=self.nodes),
+            row_weights=self.row_weights[complete_rows],
+            sizes=np.bincount(owner[complete_rows], minlength=self.peer_count),
         )  # fmt: skip
 
     @cached_property
@@ -193,7 +194,7 @@ class Holdings:
     def _first_completed(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the same row by row, since completed features differ from class to class."""
         weights = self.family.weights(start)
-        change, within = np.zeros(start.shape), np.zeros(self.nodes)
+        change, within = np.zeros(start.shape), np.zeros(self.peer_count)
         labels = core.one_hot(self.labels, self.classes) * self.row_weights[:, None]
         for peer, local in enumerate(self._slices):
             completion = complete(self.family, self._rows(local))
@@ -299,21 +300,21 @@ class Holdings:
 
     def _unstacked(self, stats: np.ndarray) -> np.ndarray:
         """Return stacked statistics of all peers [N·K, C] as [N, C, K]."""
-        return np.swapaxes(stats.reshape(self.nodes, self.family.size, self.classes), 1, 2)
+        return np.swapaxes(stats.reshape(self.peer_count, self.family.size, self.classes), 1, 2)
 
     @cached_property
     def _diagonal(self) -> csr_array:
         """Φ of all peers as a sparse matrix, each peer in its own columns: [m, N·K]."""
         features = self.family.sparse(self.rows)
         entries = np.diff(features.indptr)
-        first = np.repeat(np.repeat(np.arange(self.nodes) * self.family.size, self.sizes), entries)
-        shape = (features.shape[0], self.nodes * self.family.size)
+        first = np.repeat(np.repeat(np.arange(self.peer_count) * self.family.size, self.sizes), entries)
+        shape = (features.shape[0], self.peer_count * self.family.size)
         return csr_array((features.data, features.indices + first, features.indptr), shape=shape)
 
     @property
     def _feature_blocks(self) -> Any:
         """Blocks of peers with their Φ and Y: cached if there is one block, otherwise computed each time."""
-        return self._cached_blocks if self._at_once >= self.nodes else self._blocks(self.place)
+        return self._cached_blocks if self._at_once >= self.peer_count else self._blocks(self.place)
 
     @cached_property
     def _cached_blocks(self) -> list[tuple[slice, Array, Array]]:
@@ -325,18 +326,18 @@ class Holdings:
 
     def _blocks(self, device: Place) -> Iterator[tuple[slice, Array, Array]]:
         """Yield blocks of peers, their Φ [b, n, K] and Y [b, n, C]; a zero row is padding."""
-        for first in range(0, self.nodes, self._at_once):
-            peers = slice(first, min(first + self._at_once, self.nodes))
+        for first in range(0, self.peer_count, self._at_once):
+            peers = slice(first, min(first + self._at_once, self.peer_count))
             begin, end = self.offsets[peers.start], self.offsets[peers.stop]
             sizes = self.sizes[peers]
-            node = np.repeat(np.arange(sizes.size), sizes)
-            row_index = np.arange(begin, end) - self.offsets[first + node]
+            peer = np.repeat(np.arange(sizes.size), sizes)
+            row_index = np.arange(begin, end) - self.offsets[first + peer]
             features = np.zeros((sizes.size, int(sizes.max()), self.family.size))
-            features[node, row_index] = self.family.features(
+            features[peer, row_index] = self.family.features(
                 Rows(self.rows.values[begin:end], self.rows.codes[begin:end])
             )
             labels = np.zeros((sizes.size, int(sizes.max()), self.classes))
-            labels[node, row_index, self.labels[begin:end]] = self.row_weights[begin:end]
+            labels[peer, row_index, self.labels[begin:end]] = self.row_weights[begin:end]
             yield peers, device.put(features), device.put(labels)
 
 

@@ -202,19 +202,19 @@ def disagreement(stats: Array, mean: Array) -> Array:
     return distance / xp.sqrt(xp.sum(mean**2))
 
 
-def drawn(rows: int, most: int | None, nodes: int, seed: int) -> np.ndarray:
+def drawn(rows: int, most: int | None, peers: int, seed: int) -> np.ndarray:
     """Return the rows that every peer is evaluated on: all, or `most` (None: a default) of them, drawn at random."""
-    most = max(JUDGEMENTS // nodes, FEWEST_JUDGED) if most is None else most
+    most = max(JUDGEMENTS // peers, FEWEST_JUDGED) if most is None else most
     if rows <= most:
         return np.arange(rows)
     return np.random.default_rng([seed, EVALUATION_STREAM]).choice(rows, most, replace=False)
 
 
 def sample(
-    family: Family, rows: Rows, labels: np.ndarray, place: Place, most: int | None, nodes: int, seed: int
+    family: Family, rows: Rows, labels: np.ndarray, place: Place, most: int | None, peers: int, seed: int
 ) -> Sample:
     """Return the sample that every peer is evaluated on: see `drawn`."""
-    chosen = drawn(labels.size, most, nodes, seed)
+    chosen = drawn(labels.size, most, peers, seed)
     if chosen.size < labels.size:
         rows, labels = Rows(rows.values[chosen], rows.codes[chosen]), labels[chosen]
     return Sample(family, rows, labels, place)

@@ -48,7 +48,7 @@ def adjacency(topology: Any, nodes: int, rng: np.random.Generator) -> csr_array:
     if isinstance(topology, str) and not topology.endswith(FILE_ENDINGS):
         return csr_array((1, 1)) if nodes == 1 and topology in ALONE else _named(topology, nodes, rng)
     if nodes == 1:
-        raise TopologyError(f"nodes is 1; a single node has no links: use one of {', '.join(ALONE)}")
+        raise TopologyError(f"a network of a single node has no links: use one of {', '.join(ALONE)}")
     if isinstance(topology, str | Path):
         return checked(_from_file(Path(topology), nodes), nodes)
     if graph:

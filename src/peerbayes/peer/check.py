@@ -1,4 +1,4 @@
-"""`peerbayes node check`: everything that can be checked before a run, with advice where a check fails."""
+"""`peerbayes peer check`: everything that can be checked before a run, with advice where a check fails."""
 
 from __future__ import annotations
 

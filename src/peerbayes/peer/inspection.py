@@ -74,7 +74,7 @@ def warnings(roster: Roster, terms: Terms) -> list[str]:
 
 
 # --- figures of a peer's own rows that carry no noise: training error, soft error, error on held-out rows, disagreement
-# Where the agreement has an epsilon, they stay on the peer's machine: the owner sees them in the log, in `node
+# Where the agreement has an epsilon, they stay on the peer's machine: the owner sees them in the log, in `peer
 # status` and on a dashboard of this machine. Anybody else who saw them would learn more about rows than epsilon
 # allows, so they are neither on /metrics nor on a dashboard that other machines can reach, unless the owner sets
 # `show_exact_figures = true` in `peer.toml`.

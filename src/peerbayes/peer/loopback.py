@@ -94,7 +94,7 @@ class Loopback:
         home = self.homes[name]
         with home.log_path.open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "peerbayes", "node", "run", str(home.folder), *options],
+                [sys.executable, "-m", "peerbayes", "peer", "run", str(home.folder), *options],
                 stderr=log, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         return self.processes[name]

@@ -44,7 +44,7 @@ def unreached(address: str, reached: Iterable[str]) -> str:
     """Return the warning that nobody has ever reached this peer, though it reaches others."""
     return (
         f"nobody has reached this peer at {address} since it started, though it reaches {', '.join(reached)}: is the "
-        "port open inwards in this machine's firewall, and forwarded by its router? `peerbayes node check` asks a "
+        "port open inwards in this machine's firewall, and forwarded by its router? `peerbayes peer check` asks a "
         "neighbour"
     )
 

@@ -129,8 +129,8 @@ OF_STATES = {
     sqlite3.SQLITE_READONLY: OF_FILES[errno.EROFS],
     sqlite3.SQLITE_CANTOPEN: OF_FILES[errno.EACCES],
     sqlite3.SQLITE_PERM: OF_FILES[errno.EACCES],
-    sqlite3.SQLITE_CORRUPT: "it is damaged: leave the run with `peerbayes node leave`, and keep a copy",
-    sqlite3.SQLITE_NOTADB: "it is damaged: leave the run with `peerbayes node leave`, and keep a copy",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: leave the run with `peerbayes peer leave`, and keep a copy",
+    sqlite3.SQLITE_NOTADB: "it is damaged: leave the run with `peerbayes peer leave`, and keep a copy",
 }
 
 

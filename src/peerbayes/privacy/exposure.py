@@ -61,7 +61,7 @@ def _between(figures: Mapping[int, float], rows: float) -> float:
 
 
 # --- estimate what neighbours could learn about a peer from its numbers of rows, neighbours, classes and rounds
-# The same estimate serves `peerbayes audit`, `node check`, `node run` and `network close`. Figures are from
+# The same estimate serves `peerbayes audit`, `peer check`, `peer run` and `network close`. Figures are from
 # `measured`.
 
 FEW_ROWS = 50  # below, an active attacker recovers nearly all of them within 64 rounds

@@ -39,7 +39,7 @@ def expected_evaluations(view: View) -> int:
 def drawn_peers(view: View) -> np.ndarray:
     """Return the indices into `view.peers` that are drawn: all, or every 2nd, 4th, 8th…, the same throughout a run."""
     limit, step = max(1, min(MOST_CURVES, MOST_POINTS // expected_evaluations(view))), 1
-    while math.ceil(view.nodes / step) > limit:
+    while math.ceil(view.peer_count / step) > limit:
         step *= 2
     indices = np.flatnonzero(view.peers % step == 0)
     return indices if indices.size else np.arange(min(1, len(view.peers)))
@@ -63,7 +63,7 @@ def error(view: View) -> Spec:
     peer_curves: Spec = {
         "type": "scatter",
         "mode": "markers" if single else "lines",
-        "name": "each peer" if len(peers) == view.nodes else f"{len(peers)} of the peers",
+        "name": "each peer" if len(peers) == view.peer_count else f"{len(peers)} of the peers",
         "x": packed(gapped(np.broadcast_to(view.rounds, curves.shape))),
         "y": packed(gapped(curves)),
         "customdata": packed(np.repeat(peers, points_per_curve), "i4"),
@@ -276,7 +276,7 @@ def _trend(view: View, metric: str, subject: str, form: Any) -> str:
     first = f" from {form(float(mean[0]))} in round {view.rounds[0]}" if len(mean) > 1 else ""
     return (
         f"{subject} went{first} to {form(float(mean[-1]))} in round {view.rounds[-1]}; "
-        f"90 % of the {view.nodes} peers are between {low} and {high}."
+        f"90 % of the {view.peer_count} peers are between {low} and {high}."
     )
 
 

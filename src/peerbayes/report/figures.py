@@ -163,8 +163,8 @@ def patch(view: View, since: int) -> Spec:
 
 def curve(view: View, peer: int) -> dict[str, Any]:
     """Return one peer's values by round, ready for JSON; the last round only where its curve is not kept."""
-    if not 0 <= peer < view.nodes:
-        raise ValueError(f"peer is {peer}; expected 0 to {view.nodes - 1}")
+    if not 0 <= peer < view.peer_count:
+        raise ValueError(f"peer is {peer}; expected 0 to {view.peer_count - 1}")
     indices = np.flatnonzero(view.peers == peer)
     curves = {
         name: view.curves[metric][:, indices[0]] if indices.size else view.last[metric][peer : peer + 1]
@@ -186,8 +186,8 @@ def _shows(view: View, name: str) -> bool:
     """Return whether a figure has anything to show."""
     metric = {"error": view.error, "spread": view.error}.get(name, name)
     if name == "network":
-        return view.nodes > 1
+        return view.peer_count > 1
     values = view.spread[metric]
     return bool(np.isfinite(values).any()) and not (
-        name in ("disagreement", "spread", "bytes") and (view.nodes == 1 or not (values > 0).any())
+        name in ("disagreement", "spread", "bytes") and (view.peer_count == 1 or not (values > 0).any())
     )

@@ -214,11 +214,11 @@ SHAPE = 0.8  # most height of the network relative to its width
 
 def network(view: View) -> Spec:
     """Return the figure of peers and links; colours show errors, sizes show numbers of rows."""
-    points = positions(view.nodes, view.links)
+    points = positions(view.peer_count, view.links)
     ends = view.links
     if len(ends) > LINKS:
         ends = ends[np.linspace(0, len(ends) - 1, LINKS).astype(np.int64)]
-    crowding = min(1.0, math.sqrt(CROWDED / max(view.nodes, 1)))
+    crowding = min(1.0, math.sqrt(CROWDED / max(view.peer_count, 1)))
     largest, smallest = max(3.5, LARGEST * crowding), max(2.5, SMALLEST * crowding)
     links = {
         "type": "scatter",
@@ -227,7 +227,7 @@ def network(view: View) -> Spec:
         "y": packed(gapped(points[ends, 1])),
         "line": {
             "color": faint("muted", 0.38),
-            "width": 0.8 if view.nodes > CROWDED else 1.2,
+            "width": 0.8 if view.peer_count > CROWDED else 1.2,
             "simplify": False,
         },
         "hoverinfo": "skip",
@@ -238,7 +238,7 @@ def network(view: View) -> Spec:
         "mode": "markers",
         "x": packed(points[:, 0]),
         "y": packed(points[:, 1]),
-        "customdata": packed(np.arange(view.nodes), "i4"),
+        "customdata": packed(np.arange(view.peer_count), "i4"),
         "marker": {
             "size": packed(view.sizes, "i4"),
             "sizemode": "area",
@@ -378,7 +378,7 @@ def _bars(view: View) -> Spec:
 def _network_summary(view: View) -> str:
     errors = _errors(view)
     finite = errors[np.isfinite(errors)]
-    sentence = f"{view.nodes:,} peers and {len(view.links):,} links"
+    sentence = f"{view.peer_count:,} peers and {len(view.links):,} links"
     if len(view.links) > LINKS:
         sentence += f", {LINKS:,} of them drawn"
     if not finite.size:

@@ -179,7 +179,7 @@ def _curves(view: View, runs: int) -> Spec:
     indices = sampled(len(view.peers), len(view.rounds), HELD // runs)
     return {
         "title": shown(view.title, 40),
-        "nodes": view.nodes,
+        "count": view.peer_count,
         "names": None if view.names is None else [shown(name) for name in view.names],
         "kind": ERROR_NAMES[view.error],
         "peers": packed(view.peers[indices], "i4"),

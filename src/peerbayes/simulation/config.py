@@ -6,7 +6,7 @@ name = "digits"          # see `peerbayes datasets list`
 # label = "outcome"      # the column to predict
 
 [simulation]             # any argument of peerbayes.simulate
-nodes = 50
+peers = 50
 strategy = "exact"
 """
 
@@ -25,6 +25,7 @@ from peerbayes.data.datasets.catalogue import ENTRIES
 from peerbayes.data.datasets.entries import find
 from peerbayes.errors import ConfigurationError
 from peerbayes.privacy.accounting import Privacy
+from peerbayes.simulation.old_names import NEW_NAMES, advice
 
 # The entries of [data], and what they mean.
 DATA = {
@@ -40,8 +41,8 @@ LONGEST = 200  # characters of a --set that an error repeats
 SETTINGS: dict[str, tuple[type, ...]] = {
     "family": (str,),
     "kinds": (str, list, dict),
-    "nodes": (int,),
-    "rows_per_node": (int, list),
+    "peers": (int,),
+    "rows_per_peer": (int, list),
     "topology": (str,),
     "partition": (str,),
     "strategy": (str,),
@@ -123,6 +124,9 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
     settings = {}
     for change in changes:
         name, separator, value = change.partition("=")
+        if NEW_NAMES.get(name) in SETTINGS:
+            written = f"--set {NEW_NAMES[name]}={_cut(value)}"
+            raise ConfigurationError(f"--set {_cut(change)}: {advice(name, written)}")
         if not separator or name not in SETTINGS:
             raise ConfigurationError(
                 f"--set {_cut(change)}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}"
@@ -162,11 +166,13 @@ def _check_names(table: Any, names: tuple[str, ...], path: Path, text: str, noun
         raise ConfigurationError(
             f"{where}: {section[0]} is {shown(table)}; expected a section [{section[0]}]"
         )
-    for name in table:
+    for name, value in table.items():
+        where = f"{path}{files.line(text, *section, name)}"
+        if NEW_NAMES.get(name) in names:
+            raise ConfigurationError(f"{where}: {advice(name, f'{NEW_NAMES[name]} = {shown(value)}')}")
         if name not in names:
             raise ConfigurationError(
-                f"{path}{files.line(text, *section, name)}: {shown(name)} is not {noun}; "
-                f"expected one of {', '.join(names)}"
+                f"{where}: {shown(name)} is not {noun}; expected one of {', '.join(names)}"
             )
 
 

@@ -38,7 +38,7 @@ def local_driver(settings: Asked, peers: Population) -> Broadcast:
     alone = LearningSettings(
         planning.ALONE, settings.rounds, settings.lr, settings.local_steps, settings.start
     )
-    strategy = planning.plan(alone, NetworkFacts(local.nodes, peers.reported_rows)).strategy
+    strategy = planning.plan(alone, NetworkFacts(local.peer_count, peers.reported_rows)).strategy
     return Broadcast(strategy, peers.network, residual, faults, local.place)
 
 
@@ -53,7 +53,7 @@ def plan_of(settings: Asked, peers: Population, start: np.ndarray) -> Plan:
     )  # fmt: skip
     tree = planning.tree_of(network.at(1)) if network.static else None
     facts = NetworkFacts(
-        local.nodes, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()), tree=tree
+        local.peer_count, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()), tree=tree
     )
     plan = planning.plan(learning, facts)
     if "difference" in plan.missing:

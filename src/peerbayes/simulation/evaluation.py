@@ -43,7 +43,7 @@ class Evaluation:
 
         def sample(rows: Rows, labels: np.ndarray, limit: int | None) -> metrics.Sample:
             return metrics.sample(
-                peers.family, rows, labels, peers.held.place, limit, peers.nodes, settings.seed
+                peers.family, rows, labels, peers.held.place, limit, peers.peer_count, settings.seed
             )
 
         rows, from_honest = peers.held.rows, peers.from_honest
@@ -88,7 +88,7 @@ class Evaluation:
 def local_errors(run: Run, settings: Asked, peers: Population, evaluation: Evaluation) -> dict[str, float]:
     """Return the mean errors of honest peers that learn without a network; a run without messages has them already."""
     if planning.silent(run.configuration["strategy"]):
-        train, test = run.records[-peers.nodes :, 2:4][peers.honest].mean(axis=0)
+        train, test = run.records[-peers.peer_count :, 2:4][peers.honest].mean(axis=0)
     else:
         train, test = evaluation.errors(_local_stats(settings, peers))
     return {"train_local": float(train), "test_local": float(test)}

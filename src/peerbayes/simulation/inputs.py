@@ -86,12 +86,12 @@ def encoded_labelled(schema: Schema, labelled: tuple[Any, Any], name: str) -> tu
 
 
 def warn_untested() -> None:
-    """Warn that a run will have no test errors, at the line that called the caller."""
+    """Warn that a run will have no test errors, at the line that called `simulate` or `simulate_shards`."""
     warnings.warn(
         "peers hold all rows, so none are left to test on and there is no test error; pass test=(X, y), or let peers "
-        "hold fewer rows by rows_per_node or partition",
+        "hold fewer rows by rows_per_peer or partition",
         UserWarning,
-        stacklevel=3,
+        stacklevel=4,  # this function, the simulation, `refuse_old_names`, the caller
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.errors import PeerbayesError
+from peerbayes.simulation.old_names import from_stored, to_stored
 from peerbayes.simulation.result import COLUMNS, LIVE_FILE, RUN_FILE, Run, forget_live
 from peerbayes.simulation.view import CURVES, LEVELS, Structure, View, sampled, spread
 
@@ -54,7 +55,7 @@ class LiveFile:
         self._peers = sampled(len(sizes), 1, WRITTEN)
         structure_fields = None if structure is None else asdict(structure)
         content = json.dumps(
-            {"configuration": configuration, "made": provenance, "structure": structure_fields}
+            {"configuration": to_stored(configuration), "made": provenance, "structure": structure_fields}
         )
         blobs = (array.astype("<i8").tobytes() for array in (sizes, links, self._peers))
         self._db.executescript(f"BEGIN; {TABLES} COMMIT")
@@ -230,7 +231,7 @@ class Following:
         about, sizes = self._about, self._about["sizes"]
         curves, spread_levels = self._curves.all, self._spread.all
         last_figures = np.frombuffer(figures or b"", dtype="<f4").reshape(-1, len(CURVES))
-        configuration = about["configuration"]
+        configuration = from_stored(about["configuration"])
         return View(
             str(configuration["strategy"]),
             configuration,

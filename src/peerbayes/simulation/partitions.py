@@ -1,20 +1,20 @@
-"""Which rows of a table each node holds: i.i.d., drifting, or skewed.
+"""Which rows of a table each peer holds: i.i.d., drifting, or skewed.
 
     iid           a random sample of the table, dealt at random
     drift-x       the sample in order of its first principal component, cut into consecutive pieces
     drift-y       the sample in order of its class, cut likewise: a piece across a border holds two classes
                   (more, where a class has fewer rows than a piece)
     drift-xy      by class and, within a class, by the first principal component of that class's rows
-    drift-y-pure  one class per node, without exception; every class has a node
-    dirichlet-A   each class over the nodes in proportions ~ Dirichlet(A); sizes follow from that
+    drift-y-pure  one class per peer, without exception; every class has a peer
+    dirichlet-A   each class over the peers in proportions ~ Dirichlet(A); sizes follow from that
     quantity-A    sizes in proportions ~ Dirichlet(A), rows i.i.d.
 
-All nodes together hold an i.i.d. random sample of the table, and from the same seed and the same number of rows every
+All peers together hold an i.i.d. random sample of the table, and from the same seed and the same number of rows every
 name yields the same sample: what is learnt from the pooled rows is one reference for all. Only drift-y-pure changes
-it: it drops rows that fill no node and draws others of the node's class instead.
+it: it drops rows that fill no peer and draws others of the peer's class instead.
 
-Consecutive pieces are neighbours in p(x) or p(y). They are dealt to nodes at random, so that a node's index says
-nothing, and a chain or a grid of nodes is not also an order of the data.
+Consecutive pieces are neighbours in p(x) or p(y). They are dealt to peers at random, so that a peer's index says
+nothing, and a chain or a grid of peers is not also an order of the data.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from numpy.random import Generator
 
 from peerbayes.data.arguments import LARGEST, refusal, wholes
 from peerbayes.errors import PartitionError
+from peerbayes.simulation.old_names import refuse_old_names
 
 NAMES = ("iid", "drift-x", "drift-y", "drift-xy", "drift-y-pure", "dirichlet-A", "quantity-A")
 
@@ -40,46 +41,47 @@ SAME = 1e-9
 EVEN = 1e12
 
 
+@refuse_old_names
 def partition(
     spec: str | Sequence[Any],
     labels: Any,
     features: Any,
-    nodes: int,
-    rows_per_node: Any,
+    peers: int,
+    rows_per_peer: Any,
     rng: Generator,
 ) -> list[np.ndarray]:
-    """Return the rows of each node: N disjoint, non-empty int64 arrays of positions in the table, in any order.
+    """Return the rows of each peer: N disjoint, non-empty int64 arrays of positions in the table, in any order.
 
     spec: one of NAMES, A a positive number ("dirichlet-0.3"), or a list of N index arrays, used as they are.
     labels: [n] class indices. features: [n, K] numbers without gaps, or a function that returns them; only drift-x
-    and drift-xy look at them. rows_per_node: one number, one per node [N], or None for all rows, as evenly as
+    and drift-xy look at them. rows_per_peer: one number, one per peer [N], or None for all rows, as evenly as
     possible; dirichlet and quantity use only its sum, a given list ignores it.
     """
     labels = wholes("labels", labels, 0, error=PartitionError)
     rows = len(labels)
-    nodes = enough(nodes, rows)
+    peers = enough(peers, rows)
     if isinstance(spec, list | tuple):
-        return _checked_assignment(spec, nodes, rows)
+        return _checked_assignment(spec, peers, rows)
     name, concentration = parsed(spec)
-    sizes = _sizes(rows_per_node, nodes, rows)
+    sizes = _sizes(rows_per_peer, peers, rows)
     if name in ("drift-x", "drift-xy"):
         features = _numbers(features() if callable(features) else features, rows)
     ranked = rng.permutation(rows)  # the first draw, so that it is the same for every name
     sample = ranked[: sizes.sum()]
     if name == "drift-y-pure":
         groups = by_class(ranked, labels)
-        if nodes < len(groups):
+        if peers < len(groups):
             raise PartitionError(
-                f"{nodes} nodes cannot hold {len(groups)} classes, one each; use more, or drift-y"
+                f"{peers} peers cannot hold {len(groups)} classes, one each; use more, or drift-y"
             )
-        if rows_per_node is None:
-            return _pure_pieces(groups, nodes, rng)
+        if rows_per_peer is None:
+            return _pure_pieces(groups, peers, rng)
         targets = np.array([np.isin(group, sample).sum() for group in groups])
-        return _pure_nodes(groups, targets, labels, sizes, rng)
+        return _pure_peers(groups, targets, labels, sizes, rng)
     if name == "dirichlet":
-        return _label_skew(sample, labels, concentration, nodes, rng)
+        return _label_skew(sample, labels, concentration, peers, rng)
     if name == "quantity":
-        sizes = 1 + _proportional(len(sample) - nodes, concentration, nodes, rng)
+        sizes = 1 + _proportional(len(sample) - peers, concentration, peers, rng)
     return _dealt(_ordered(name, sample, labels, features, rng), sizes, rng)
 
 
@@ -103,9 +105,9 @@ def split(n: int, test: float, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def heterogeneity(parts: Sequence[Any], labels: Any, classes: int) -> float:
-    """Return the mean over nodes of ½ Σ_c |p_v(c) − p(c)|, the total variation between local and pooled classes.
+    """Return the mean over peers of ½ Σ_c |p_v(c) − p(c)|, the total variation between local and pooled classes.
 
-    0 where all nodes have the same proportions, 1 − Σ_c p(c)² where each holds one class, in equal sizes.
+    0 where all peers have the same proportions, 1 − Σ_c p(c)² where each holds one class, in equal sizes.
     """
     labels = wholes("labels", labels, 0, classes - 1, PartitionError)
     row_lists = _checked_assignment(parts, len(parts), len(labels))
@@ -161,47 +163,47 @@ def _ordered(name: str, sample: np.ndarray, labels: np.ndarray, features: Any, r
 
 
 def _dealt(rows: np.ndarray, sizes: np.ndarray, rng: Generator) -> list[np.ndarray]:
-    """Return consecutive pieces of `rows`, dealt to nodes in random order, sizes[v] to node v: [m], [N] -> N arrays."""
+    """Return consecutive pieces of `rows`, dealt to peers in random order, sizes[v] to peer v: [m], [N] -> N arrays."""
     order = rng.permutation(len(sizes))
     pieces = np.split(rows, np.cumsum(sizes[order])[:-1])
     return [pieces[k] for k in np.argsort(order)]
 
 
-def _proportional(total: int, concentration: float, nodes: int, rng: Generator) -> np.ndarray:
+def _proportional(total: int, concentration: float, peers: int, rng: Generator) -> np.ndarray:
     """Return counts [N] of `total` rows in proportions ~ Dirichlet(A); counts may be 0."""
-    shares = rng.dirichlet(np.full(nodes, min(concentration, EVEN)))
+    shares = rng.dirichlet(np.full(peers, min(concentration, EVEN)))
     bounds = np.rint(total * np.cumsum(shares)).astype(np.int64)
     bounds[-1] = total
-    counts = np.empty(nodes, dtype=np.int64)
-    # Few rows over many nodes: rounding favours evenly spaced nodes, which must not be the same for all classes.
-    counts[rng.permutation(nodes)] = np.diff(bounds, prepend=0)
+    counts = np.empty(peers, dtype=np.int64)
+    # Few rows over many peers: rounding favours evenly spaced peers, which must not be the same for all classes.
+    counts[rng.permutation(peers)] = np.diff(bounds, prepend=0)
     return counts
 
 
 def _label_skew(
-    sample: np.ndarray, labels: np.ndarray, concentration: float, nodes: int, rng: Generator
+    sample: np.ndarray, labels: np.ndarray, concentration: float, peers: int, rng: Generator
 ) -> list[np.ndarray]:
-    """Return each class spread over the nodes in its own proportions; empty nodes get a row of the largest one."""
+    """Return each class spread over the peers in its own proportions; empty peers get a row of the largest one."""
     owners = np.empty(len(sample), dtype=np.int64)
     for group in by_class(np.arange(len(sample)), labels[sample]):
-        owners[group] = np.repeat(np.arange(nodes), _proportional(len(group), concentration, nodes, rng))
-    sizes = np.bincount(owners, minlength=nodes)
+        owners[group] = np.repeat(np.arange(peers), _proportional(len(group), concentration, peers, rng))
+    sizes = np.bincount(owners, minlength=peers)
     assigned = np.split(sample[np.argsort(owners, kind="stable")], np.cumsum(sizes)[:-1])
-    largest = [(-int(size), node) for node, size in enumerate(sizes)]
+    largest = [(-int(size), peer) for peer, size in enumerate(sizes)]
     heapq.heapify(largest)
-    for node in np.flatnonzero(sizes == 0):
+    for peer in np.flatnonzero(sizes == 0):
         negative, donor = largest[0]
         heapq.heapreplace(largest, (negative + 1, donor))
-        # Within a node rows keep the sample's order, which is random: so is the class of the row that moves.
-        assigned[donor], assigned[node] = assigned[donor][:-1], assigned[donor][-1:]
+        # Within a peer rows keep the sample's order, which is random: so is the class of the row that moves.
+        assigned[donor], assigned[peer] = assigned[donor][:-1], assigned[donor][-1:]
     return assigned
 
 
-def _pure_pieces(groups: list[np.ndarray], nodes: int, rng: Generator) -> list[np.ndarray]:
-    """Return all rows, one class per node: the class with the largest pieces is cut again until there are N."""
+def _pure_pieces(groups: list[np.ndarray], peers: int, rng: Generator) -> list[np.ndarray]:
+    """Return all rows, one class per peer: the class with the largest pieces is cut again until there are N."""
     available = np.array([len(group) for group in groups])
     pieces = np.ones_like(available)
-    for _ in range(nodes - len(groups)):
+    for _ in range(peers - len(groups)):
         pieces[np.argmax(available / pieces)] += 1
     cut = [
         piece for group, count in zip(groups, pieces, strict=True) for piece in np.array_split(group, count)
@@ -209,40 +211,40 @@ def _pure_pieces(groups: list[np.ndarray], nodes: int, rng: Generator) -> list[n
     return shuffled(cut, rng)
 
 
-def _pure_nodes(
+def _pure_peers(
     groups: list[np.ndarray], targets: np.ndarray, labels: np.ndarray, sizes: np.ndarray, rng: Generator
 ) -> list[np.ndarray]:
-    """Return one class per node, sizes[v] rows for node v, taken from the front of a class's group.
+    """Return one class per peer, sizes[v] rows for peer v, taken from the front of a class's group.
 
-    Large nodes choose first, each the class furthest below its target [C], its rows in the sample; the last nodes are
+    Large peers choose first, each the class furthest below its target [C], its rows in the sample; the last peers are
     reserved for classes that have none yet. With equal sizes this finds an assignment wherever there is one.
     """
     available, taken = np.array([len(group) for group in groups]), np.zeros_like(targets)
     order = rng.permutation(len(sizes))
     assigned: dict[int, np.ndarray] = {}
-    for node in order[np.argsort(-sizes[order], kind="stable")]:
-        size, remaining, unused = sizes[node], available - taken, taken == 0
+    for peer in order[np.argsort(-sizes[order], kind="stable")]:
+        size, remaining, unused = sizes[peer], available - taken, taken == 0
         eligible = unused if len(sizes) - len(assigned) <= unused.sum() else np.ones_like(unused)
         if not (eligible & (remaining >= size)).any():
             fullest = int(np.argmax(np.where(eligible, remaining, -1)))
             raise PartitionError(
                 f"class {labels[groups[fullest][0]]} has {remaining[fullest]} of its {available[fullest]} rows left, "
-                f"and the next node of one class needs {size}; lower rows_per_node or nodes, or use drift-y"
+                f"and the next peer of one class needs {size}; lower rows_per_peer or peers, or use drift-y"
             )
         group = int(np.argmax(np.where(eligible & (remaining >= size), targets - taken, -LARGEST)))
-        assigned[node] = groups[group][taken[group] : taken[group] + size]
+        assigned[peer] = groups[group][taken[group] : taken[group] + size]
         taken[group] += size
-    return [assigned[node] for node in range(len(sizes))]
+    return [assigned[peer] for peer in range(len(sizes))]
 
 
 # --- checks ----------------------------------------------------------------------------------------
 
 
-def enough(nodes: Any, rows: int) -> int:
-    """Return the number of nodes, if a table of `rows` rows has at least one for each."""
-    if not _is_integer(nodes) or not 1 <= nodes <= rows:
-        raise refusal("nodes", nodes, f"1 to {rows}: each needs a row of the table, X", PartitionError)
-    return int(nodes)
+def enough(peers: Any, rows: int) -> int:
+    """Return the number of peers, if a table of `rows` rows has at least one for each."""
+    if not _is_integer(peers) or not 1 <= peers <= rows:
+        raise refusal("peers", peers, f"1 to {rows}: each needs a row of the table, X", PartitionError)
+    return int(peers)
 
 
 def parsed(spec: Any) -> tuple[str, float]:
@@ -252,7 +254,7 @@ def parsed(spec: Any) -> tuple[str, float]:
     if text in NAMES and number != "A":
         return text, 0.0
     if f"{name}-A" not in NAMES:
-        expected = f"one of {', '.join(NAMES)}, or a list with the rows of each node"
+        expected = f"one of {', '.join(NAMES)}, or a list with the rows of each peer"
         raise refusal("the partition", spec, expected, PartitionError)
     try:
         concentration = float(number)
@@ -263,49 +265,49 @@ def parsed(spec: Any) -> tuple[str, float]:
     return name, concentration
 
 
-def sizes_asked(rows_per_node: Any, nodes: int, most: int = LARGEST) -> np.ndarray:
-    """Return the requested rows of each node [N], from one number or one for each node, up to `most`."""
+def sizes_asked(rows_per_peer: Any, peers: int, most: int = LARGEST) -> np.ndarray:
+    """Return the requested rows of each peer [N], from one number or one for each peer, up to `most`."""
     try:
-        scalar = np.ndim(rows_per_node) == 0
+        scalar = np.ndim(rows_per_peer) == 0
     except ValueError:  # lists of different lengths
         scalar = False
-    sizes = wholes("rows_per_node", [rows_per_node] if scalar else rows_per_node, 1, most, PartitionError)
-    if not scalar and len(sizes) != nodes:
+    sizes = wholes("rows_per_peer", [rows_per_peer] if scalar else rows_per_peer, 1, most, PartitionError)
+    if not scalar and len(sizes) != peers:
         raise PartitionError(
-            f"rows_per_node has {len(sizes)} entries; expected 1, or 1 for each of {nodes} nodes"
+            f"rows_per_peer has {len(sizes)} entries; expected 1, or 1 for each of {peers} peers"
         )
-    return np.broadcast_to(sizes, nodes)
+    return np.broadcast_to(sizes, peers)
 
 
-def _sizes(rows_per_node: Any, nodes: int, rows: int) -> np.ndarray:
-    """Return the number of rows of each node: [N], at most n in all."""
-    if rows_per_node is None:
-        return rows // nodes + (np.arange(nodes) < rows % nodes).astype(np.int64)
-    sizes = sizes_asked(rows_per_node, nodes, rows)
+def _sizes(rows_per_peer: Any, peers: int, rows: int) -> np.ndarray:
+    """Return the number of rows of each peer: [N], at most n in all."""
+    if rows_per_peer is None:
+        return rows // peers + (np.arange(peers) < rows % peers).astype(np.int64)
+    sizes = sizes_asked(rows_per_peer, peers, rows)
     if sizes.sum() > rows:
         raise PartitionError(
-            f"rows_per_node: {nodes} nodes want {sizes.sum()} rows in all, the table has {rows}; "
-            "lower nodes or rows_per_node, or pass None to share out all rows"
+            f"rows_per_peer: {peers} peers want {sizes.sum()} rows in all, the table has {rows}; "
+            "lower peers or rows_per_peer, or pass None to share out all rows"
         )
     return sizes
 
 
-def _checked_assignment(row_lists: Sequence[Any], nodes: int, rows: int) -> list[np.ndarray]:
-    """Return the user's rows of each node as arrays, after checking them."""
-    if len(row_lists) != nodes or nodes == 0:
+def _checked_assignment(row_lists: Sequence[Any], peers: int, rows: int) -> list[np.ndarray]:
+    """Return the user's rows of each peer as arrays, after checking them."""
+    if len(row_lists) != peers or peers == 0:
         raise PartitionError(
-            f"the partition lists the rows of {len(row_lists)} nodes; expected {nodes or 'at least one'}"
+            f"the partition lists the rows of {len(row_lists)} peers; expected {peers or 'at least one'}"
         )
     checked = [
-        wholes(f"the partition's list of rows of node {node}", rows_listed, 0, rows - 1, PartitionError)
-        for node, rows_listed in enumerate(row_lists)
+        wholes(f"the partition's list of rows of peer {peer}", rows_listed, 0, rows - 1, PartitionError)
+        for peer, rows_listed in enumerate(row_lists)
     ]
     listed = np.bincount(np.concatenate(checked), minlength=rows)
     if listed.max() > 1:
         row = int(np.argmax(listed > 1))
-        holders = [node for node, rows_listed in enumerate(checked) if row in rows_listed]
+        holders = [peer for peer, rows_listed in enumerate(checked) if row in rows_listed]
         raise PartitionError(
-            f"the partition: row {row} is listed {listed[row]} times, by nodes {holders}; list it once"
+            f"the partition: row {row} is listed {listed[row]} times, by peers {holders}; list it once"
         )
     return checked
 

@@ -62,8 +62,8 @@ class Dealt:
         kinds: Any,
         clip: float | None,
         partition: Any,
-        nodes: int,
-        rows_per_node: Any,
+        peers: int,
+        rows_per_peer: Any,
         seed: int,
     ) -> Dealt:
         """Return the assignment; the arguments are those of `simulate`."""
@@ -71,9 +71,9 @@ class Dealt:
         classes, codes = classes_of(y, schema, table.rows)
         table_schema = replace(schema_of(table, schema, kinds, clip), classes=classes)
         rng = np.random.default_rng([seed, ROWS_STREAM])
-        with about("partition", "the partition", "nodes", "rows_per_node", "X"):
+        with about("partition", "the partition", "peers", "rows_per_peer", "X"):
             rows_of_peers = partition_rows(
-                partition, codes, lambda: ordering(table_schema, table), nodes, rows_per_node, rng
+                partition, codes, lambda: ordering(table_schema, table), peers, rows_per_peer, rng
             )
         return cls(table, table_schema, codes, rows_of_peers)
 
@@ -97,12 +97,12 @@ class Dealt:
 
 
 def draw_network(
-    topology: Any, nodes: int, seed: int, change_every: int | None = None
+    topology: Any, peers: int, seed: int, change_every: int | None = None
 ) -> topologies.Schedule:
     """Return the network without absences."""
     rng = np.random.default_rng([seed, LINKS_STREAM])
-    with about("topology", "nodes", "change_every"):
-        return topologies.schedule(topology, nodes, rng, change_every)
+    with about("topology", "peers", "change_every"):
+        return topologies.schedule(topology, peers, rng, change_every)
 
 
 def with_absences(network: topologies.Schedule, down: float, seed: int) -> topologies.Churn:
@@ -153,10 +153,10 @@ class Population:
         cls, settings: Asked, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
     ) -> Population:
         """Return the peers of these settings, with the rows X and labels y divided among them."""
-        device, nodes, seed = settings.place, settings.nodes, settings.seed
+        device, peers, seed = settings.place, settings.peers, settings.seed
         table = table_of(X)
-        enough(nodes, table.rows)  # before the network is drawn
-        network = draw_network(settings.topology, nodes, seed, settings.change_every)
+        enough(peers, table.rows)  # before the network is drawn
+        network = draw_network(settings.topology, peers, seed, settings.change_every)
         dealt = Dealt.of(
             table,
             y,
@@ -164,8 +164,8 @@ class Population:
             settings.kinds,
             settings.clip,
             settings.partition,
-            nodes,
-            settings.rows_per_node,
+            peers,
+            settings.rows_per_peer,
             seed,
         )
         links = topologies.pairs(network.at(settings.rounds))
@@ -173,7 +173,7 @@ class Population:
             network = with_absences(network, settings.peers_down, seed)
         origin = "X" if schema is None else "X and schema"
         attackers = (
-            np.zeros(0, dtype=np.int64) if settings.attack is None else settings.attack.attackers(nodes, seed)
+            np.zeros(0, dtype=np.int64) if settings.attack is None else settings.attack.attackers(peers, seed)
         )
         with about(origin, "peer"):  # errors about a refused peer are not about the table
             agreed, reports = _agreed_schema(dealt, settings, attackers, network, declared=schema is not None)
@@ -210,8 +210,8 @@ class Population:
         )
 
     @property
-    def nodes(self) -> int:
-        return self.held.nodes
+    def peer_count(self) -> int:
+        return self.held.peer_count
 
     @property
     def family(self) -> Family:
@@ -226,7 +226,7 @@ class Population:
     @cached_property
     def honest(self) -> np.ndarray:
         """Peers that do not lie."""
-        return np.delete(np.arange(self.nodes), self.attackers)
+        return np.delete(np.arange(self.peer_count), self.attackers)
 
     @cached_property
     def from_honest(self) -> np.ndarray:

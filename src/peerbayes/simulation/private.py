@@ -104,7 +104,7 @@ def agreed(
             "changes, or loses peers or messages; use edge_noise=0"
         )
     promised = scheme(
-        terms, local_rows.family, local_rows.classes, float(local_rows.sizes.mean()), local_rows.nodes, rounds, lr,
+        terms, local_rows.family, local_rows.classes, float(local_rows.sizes.mean()), local_rows.peer_count, rounds, lr,
         network.at(1) if terms.edge_noise else None, (local_rows.rows.codes >= 0).all(axis=0), start != "uniform",
     )  # fmt: skip
     widest = max(promised.mechanism.sigma, promised.edge_sigma, promised.start_sigma)
@@ -156,7 +156,7 @@ class PrivateRows:
         released = min(self.calls, self.scheme.ledger.rounds)
         scheme = self.scheme
         figures = (scheme.sigma, released, scheme.ledger.spent(released), scheme.terms.delta, scheme.rho)
-        return np.tile(np.array(figures, dtype=float), (self.local_rows.nodes, 1))
+        return np.tile(np.array(figures, dtype=float), (self.local_rows.peer_count, 1))
 
     def _source(self, stream: int, round_index: int) -> Any:
         return np.random.default_rng([self.seed, stream, round_index]).bytes

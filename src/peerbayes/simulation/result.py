@@ -22,6 +22,7 @@ from peerbayes.errors import ModelFileDamaged
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.families import Family
 from peerbayes.model.statistics import Statistics, describe_family
+from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
 
 # --- the provenance of a result: the version and commit of this package, and the versions of its dependencies
 
@@ -60,7 +61,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 # --- the result of a simulation: every peer's model, its errors by round, and reference errors
 
-COLUMNS = ("round", "node", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
+COLUMNS = ("round", "peer", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
 REFERENCES = tuple(f"{kind}_{who}" for who in ("rc", "ml", "local") for kind in ("train", "test"))
 SPENT = ("sigma", "rounds", "epsilon", "delta", "rho")
 RUN_FILE = "run.peerbayes"
@@ -121,7 +122,7 @@ class Run:
         import pandas as pd
 
         frame = pd.DataFrame(self.spent, columns=list(SPENT)).astype({"rounds": np.int64})
-        return frame.rename_axis("node")
+        return frame.rename_axis("peer")
 
     def summary(self) -> dict[str, float]:
         """Return errors at the end: mean and standard deviation over honest peers, those of RC and ML, and gaps.
@@ -153,24 +154,26 @@ class Run:
         summary |= {f"seconds_{activity}": seconds for activity, seconds in self.seconds.items()}
         return summary
 
-    def classifier(self, node: int) -> Any:
-        """Return the estimator of the peer `node`, counted from 0."""
+    @refuse_old_names
+    def classifier(self, peer: int) -> Any:
+        """Return the estimator of the peer with the number `peer`, counted from 0."""
         if self.of_weights:
             raise ValueError(
                 f"{self.configuration['strategy']} learns weights, not statistics: there is no generative classifier. "
-                "Use predict_proba of another strategy, or run.stats[node] as softmax weights"
+                "Use predict_proba of another strategy, or run.stats[peer] as softmax weights"
             )
-        if not 0 <= node < len(self.stats):
-            raise ValueError(f"node is {node}; expected 0 to {len(self.stats) - 1}")
+        if not 0 <= peer < len(self.stats):
+            raise ValueError(f"peer is {peer}; expected 0 to {len(self.stats) - 1}")
         from peerbayes.estimators.classifiers import (
             ESTIMATOR_OF,  # here, so that a dashboard need not load scikit-learn
         )
 
-        return ESTIMATOR_OF[self.layout.name].from_statistics(self.statistics(node))
+        return ESTIMATOR_OF[self.layout.name].from_statistics(self.statistics(peer))
 
-    def statistics(self, node: int) -> Statistics:
-        """Return the statistics of the peer `node`, with their schema and family."""
-        return Statistics.of_model(self.stats[node], self.schema, self.layout, float(self.sizes.sum()))
+    @refuse_old_names
+    def statistics(self, peer: int) -> Statistics:
+        """Return the statistics of the peer with the number `peer`, with their schema and family."""
+        return Statistics.of_model(self.stats[peer], self.schema, self.layout, float(self.sizes.sum()))
 
     def report(self, path: str | Path, sections: Sequence[str] = ()) -> Path:
         """Write one self-contained HTML report of the run to `path`; needs the extra `report`.
@@ -189,7 +192,7 @@ class Run:
         target.mkdir(parents=True, exist_ok=True)
         header = {
             "kind": "run",
-            "configuration": self.configuration,
+            "configuration": to_stored(self.configuration),
             "references": {name: value for name, value in self.references.items() if math.isfinite(value)},
             "made": self.made,
             "of_weights": self.of_weights,
@@ -218,7 +221,7 @@ class Run:
             first = {**header, "calibrated": True}
             layout = Statistics.restored(first, arrays["stats"][0]).family
             return cls(
-                header["configuration"],
+                from_stored(header["configuration"]),
                 Schema.from_json(header["schema"]),
                 layout,
                 arrays["stats"],
@@ -257,8 +260,8 @@ def forget_live(folder: Path) -> None:
 
 def record(round_index: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarray:
     """Return a row per peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
-    nodes = sent.size
-    return np.stack([np.full(nodes, float(round_index)), np.arange(nodes), *figures[:4], sent, figures[4]], 1)
+    count = sent.size
+    return np.stack([np.full(count, float(round_index)), np.arange(count), *figures[:4], sent, figures[4]], 1)
 
 
 def history_of(records: np.ndarray) -> Any:
@@ -266,4 +269,4 @@ def history_of(records: np.ndarray) -> Any:
     import pandas as pd
 
     frame = pd.DataFrame(records, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(("round", "node", "bytes", "floored"), np.int64))
+    return frame.astype(dict.fromkeys(("round", "peer", "bytes", "floored"), np.int64))

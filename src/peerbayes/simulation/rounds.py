@@ -147,9 +147,11 @@ class Defence:
         errors = np.zeros(mixing.nnz)
         errors[heard] = self.soft(np.asarray(self.theta(messages)), receivers[heard], message_index[heard])
         struck, doubted = np.zeros(mixing.nnz, dtype=bool), np.zeros(mixing.nnz, dtype=bool)
-        nodes = len(mixing.indptr) - 1
-        struck[heard] = rules.strikes(errors[heard], receivers[heard], nodes, messages.shape[1], round_index)
-        doubted[heard] = rules.left_out(errors[heard], receivers[heard], nodes, round_index)
+        peer_count = len(mixing.indptr) - 1
+        struck[heard] = rules.strikes(
+            errors[heard], receivers[heard], peer_count, messages.shape[1], round_index
+        )
+        doubted[heard] = rules.left_out(errors[heard], receivers[heard], peer_count, round_index)
         if self.attack is not None and self.attack.kind not in HONEST_CODE:
             lying = np.isin(receivers, self.attackers)
             struck, doubted = struck & ~lying, doubted & ~lying
@@ -246,9 +248,9 @@ class Broadcast:
     def _stepped(
         self, state: Any, round_index: int, message: Array, previous: Array | None
     ) -> tuple[Any, np.ndarray]:
-        nodes = len(message)
+        peer_count = len(message)
         if silent(self.strategy):
-            return self.strategy.step(state, message, self.residual), np.zeros(nodes)
+            return self.strategy.step(state, message, self.residual), np.zeros(peer_count)
         links = self.network.at(round_index)
         return self._learned(state, links, message, self._mixed(links, round_index, message, previous))
 

@@ -21,12 +21,14 @@ from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.inputs import warn_untested
 from peerbayes.simulation.live import LiveFile
 from peerbayes.simulation.loop import Clock, Loop, Progress
+from peerbayes.simulation.old_names import refuse_old_names, to_stored
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.settings import Asked
 from peerbayes.simulation.view import Structure
 
 
+@refuse_old_names
 def simulate(
     X: Any,
     y: Any,
@@ -34,8 +36,8 @@ def simulate(
     family: str = "naive-bayes",
     kinds: Any = "auto",
     schema: Schema | None = None,
-    nodes: int = 50,
-    rows_per_node: Any = 50,
+    peers: int = 50,
+    rows_per_peer: Any = 50,
     topology: Any = "tree",
     partition: Any = "iid",
     strategy: str | Strategy = "exact",
@@ -65,7 +67,7 @@ def simulate(
     device: str | None = None,
     dtype: str = "float64",
 ) -> Run:
-    """Let `nodes` peers learn one classifier over a network, and return the run with each peer's model and errors.
+    """Let peers learn one classifier over a network, and return the run with each peer's model and errors.
 
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
@@ -74,8 +76,8 @@ def simulate(
                     values), "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
     schema          columns and classes, instead of `kinds`, `clip` and inference from the rows; units are those of the
                     peers' rows
-    nodes           number of peers, at most the number of rows
-    rows_per_node   rows of each peer, one number or one per peer; None: all rows, shared out evenly
+    peers           number of peers, at most the number of rows
+    rows_per_peer   rows of each peer, one number or one per peer; None: all rows, shared out evenly
     topology        the network: a name ("tree", "ring", "tree+80", …; see `topologies.NAMES`), a networkx graph, a
                     matrix, a file of links, or a schedule that changes
     partition       which peer holds which rows: a name ("iid", "drift-y", "dirichlet-0.3", …; see `partitions`), or a
@@ -120,21 +122,23 @@ def simulate(
     dtype           "float64" or "float32"
     """
     settings, provenance = Asked.of(locals()), result.made()
-    peers = Population.of(settings, X, y, schema, test)
-    if peers.test_rows is None:
+    population = Population.of(settings, X, y, schema, test)
+    if population.test_rows is None:
         warn_untested()
-    begin, start_bytes = starts.agreed(settings, peers)
-    driver = drivers.build_driver(settings, peers, begin)
+    begin, start_bytes = starts.agreed(settings, population)
+    driver = drivers.build_driver(settings, population, begin)
     configuration = settings.configuration | {"strategy": driver.strategy.name}
-    evaluation = Evaluation.of(settings, peers)
-    saved = None if checkpoint is None else _checkpoint(checkpoint, configuration, peers, evaluation)
+    evaluation = Evaluation.of(settings, population)
+    saved = None if checkpoint is None else _checkpoint(checkpoint, configuration, population, evaluation)
     clock = Clock()
-    loop = Loop(driver, evaluation, clock, driver.begin(settings.place.put(begin)), peers.sent + start_bytes)
+    loop = Loop(
+        driver, evaluation, clock, driver.begin(settings.place.put(begin)), population.sent + start_bytes
+    )
     del begin  # statistics take most of a large network's memory
     if saved is not None:
         with about("checkpoint"):
-            loop.resume(saved, peers.hidden)
-    live_file = None if live is None else _live(live, configuration, provenance, peers)
+            loop.resume(saved, population.hidden)
+    live_file = None if live is None else _live(live, configuration, provenance, population)
     loop.go(settings.rounds, settings.evaluate_every, saved, live_file, progress)
 
     stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
@@ -144,25 +148,25 @@ def simulate(
     clock.add("evaluation")
     run = Run(
         configuration,
-        peers.schema,
-        layout.without_guards(peers.family),
+        population.schema,
+        layout.without_guards(population.family),
         stats,
         records,
         dict.fromkeys(REFERENCES, math.nan),
-        peers.held.sizes,
+        population.held.sizes,
         of_weights,
         clock.seconds,
-        peers.links,
+        population.links,
         outcomes,
         provenance,
-        np.zeros((0, 5)) if peers.hidden is None else peers.hidden.spent(),
-        peers.attackers,
+        np.zeros((0, 5)) if population.hidden is None else population.hidden.spent(),
+        population.attackers,
         rejected,
     )
     if references:
-        errors = reference_models.local_errors(run, settings, peers, evaluation)
-        pooled = reference_models.Pooled.of(peers, y)
-        del peers, evaluation  # frees memory for the pooled learners
+        errors = reference_models.local_errors(run, settings, population, evaluation)
+        pooled = reference_models.Pooled.of(population, y)
+        del population, evaluation  # frees memory for the pooled learners
         pooled_errors, predicted = pooled.learned(settings.start, settings.lr, settings.rounds)
         run = replace(run, references=run.references | errors | pooled_errors, outcomes=outcomes | predicted)
         clock.add("references")
@@ -172,18 +176,26 @@ def simulate(
 
 
 def _checkpoint(
-    path: str | Path, configuration: dict[str, Any], peers: Population, evaluation: Evaluation
+    path: str | Path, configuration: dict[str, Any], population: Population, evaluation: Evaluation
 ) -> Checkpoint:
-    """Return the checkpoint of these settings and all rows."""
-    local = peers.held
+    """Return the checkpoint of these settings and all rows; its key is made of the stored names of settings."""
+    local = population.held
     return Checkpoint.of(
-        path, configuration, local.rows, local.labels, local.row_weights, local.sizes, evaluation.test_rows
+        path,
+        to_stored(configuration),
+        local.rows,
+        local.labels,
+        local.row_weights,
+        local.sizes,
+        evaluation.test_rows,
     )
 
 
 def _live(
-    folder: str | Path, configuration: dict[str, Any], provenance: dict[str, str], peers: Population
+    folder: str | Path, configuration: dict[str, Any], provenance: dict[str, str], population: Population
 ) -> LiveFile:
     """Return the live file of a simulation."""
-    network_structure = Structure.of(peers.schema, peers.family)
-    return LiveFile(Path(folder), configuration, provenance, peers.held.sizes, peers.links, network_structure)
+    network_structure = Structure.of(population.schema, population.family)
+    return LiveFile(
+        Path(folder), configuration, provenance, population.held.sizes, population.links, network_structure
+    )

@@ -68,17 +68,17 @@ def _rounds(name: str, least: int) -> Check:
     return lambda value: whole(name, value, least, MOST_ROUNDS)
 
 
-def _rows_per_node(value: Any) -> Any:
-    """Return a checked number; the length of a list is checked with the number of nodes."""
+def _rows_per_peer(value: Any) -> Any:
+    """Return a checked number; the length of a list is checked with the number of peers."""
     if value is None or isinstance(value, list | tuple) or np.ndim(value):
         return value
-    return whole("rows_per_node", value, 1, advice=", one for each node, or None", error=PartitionError)
+    return whole("rows_per_peer", value, 1, advice=", one for each peer, or None", error=PartitionError)
 
 
-def check_sizes(rows_per_node: Any, nodes: int, partition: Any) -> None:
-    """Refuse numbers of rows that do not fit the nodes; a partition that lists rows does not use them."""
-    if rows_per_node is not None and not isinstance(partition, list | tuple):
-        partitions.sizes_asked(rows_per_node, nodes)
+def check_sizes(rows_per_peer: Any, peers: int, partition: Any) -> None:
+    """Refuse numbers of rows that do not fit the peers; a partition that lists rows does not use them."""
+    if rows_per_peer is not None and not isinstance(partition, list | tuple):
+        partitions.sizes_asked(rows_per_peer, peers)
 
 
 def _evaluate_rows(value: Any) -> Any:
@@ -232,8 +232,8 @@ CHECKS: dict[str, Check] = {
     "family": lambda value: one_of("family", value, known_families()),
     "kinds": _kinds,
     "schema": _optional("schema", Schema, "a Schema, for instance Schema.load(path)"),
-    "nodes": lambda value: whole("nodes", value, 1, MOST_NODES, error=PartitionError),
-    "rows_per_node": _rows_per_node,
+    "peers": lambda value: whole("peers", value, 1, MOST_NODES, error=PartitionError),
+    "rows_per_peer": _rows_per_peer,
     "partition": _partition,
     "strategy": _strategy,
     "start": lambda value: one_of("start", value, STARTS),
@@ -282,8 +282,8 @@ class Asked:
 
     family: str
     kinds: Any
-    nodes: int
-    rows_per_node: Any
+    peers: int
+    rows_per_peer: Any
     topology: Any
     partition: Any
     strategy: str | Strategy
@@ -316,7 +316,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         """Refuse settings that do not go together before any work starts."""
-        check_sizes(self.rows_per_node, self.nodes, self.partition)
+        check_sizes(self.rows_per_peer, self.peers, self.partition)
         if (
             self.message_delay
             and not isinstance(self.strategy, str)

@@ -51,13 +51,13 @@ def _start(
     privacy, Y_vᵀΦ_v is a noisy release. Where reports may be false, so may be Y_vᵀΦ_v and the number of rows.
     """
     rows = float((held.sizes if reports is None else reports.rows).sum())
-    nodes, mass = held.nodes, planning.start_weight(lr, NetworkFacts(held.nodes, rows))
+    peer_count, mass = held.peer_count, planning.start_weight(lr, NetworkFacts(held.peer_count, rows))
     alone = planning.declaration_of(strategy).own_start
     if alone and not held.incomplete.any():
         return held.statistics(), 0
     if start == "uniform" and not alone:
         uniform = start_statistics("uniform", held.family, held.classes, mass)
-        return np.tile(uniform.astype(held.place.precision), (nodes, 1, 1)), 0
+        return np.tile(uniform.astype(held.place.precision), (peer_count, 1, 1)), 0
     sent = 0
     if held.incomplete.any():
         own, sent = _completed(held, network, rounds)
@@ -68,9 +68,9 @@ def _start(
     if reports is not None and not alone:
         own = reports.start(own, _bounds(held, reports))
     local = own / lr if start == "ml" else own.sum(axis=1, keepdims=True) / (lr * held.classes)
-    agreed = agree(network, local.reshape(nodes, -1), rounds).reshape(local.shape)
+    agreed = agree(network, local.reshape(peer_count, -1), rounds).reshape(local.shape)
     degree = float(np.diff(network.at(1).indptr).mean())
-    shape = (nodes, held.classes, held.family.size)
+    shape = (peer_count, held.classes, held.family.size)
     return np.broadcast_to(agreed, shape).copy(), sent + int(rounds * degree * local[0].nbytes)
 
 
@@ -101,7 +101,7 @@ def _completed(held: Holdings, network: Schedule, rounds: int) -> tuple[np.ndarr
     def together(values: np.ndarray) -> np.ndarray:
         nonlocal sent
         sent += int(rounds * degree * values[0].nbytes)
-        return agree(network, values.reshape(held.nodes, -1), rounds).reshape(values.shape)
+        return agree(network, values.reshape(held.peer_count, -1), rounds).reshape(values.shape)
 
     own = held.expected(held.alone(together(sums)))
     for _ in range(AGREED_STEPS - 1):

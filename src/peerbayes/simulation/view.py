@@ -94,7 +94,7 @@ class View:
     finished: bool = True
 
     @property
-    def nodes(self) -> int:
+    def peer_count(self) -> int:
         return len(self.sizes)
 
     @property
@@ -107,10 +107,10 @@ class View:
     def of(cls, run: Run, title: str | None = None) -> View:
         """Return the view of a finished run; its model is that of the peer with the median error."""
         rounds = np.unique(run.records[:, 0]).astype(np.int64)
-        nodes = len(run.sizes)
-        table = run.records.reshape(len(rounds), nodes, len(COLUMNS))
+        peer_count = len(run.sizes)
+        table = run.records.reshape(len(rounds), peer_count, len(COLUMNS))
         figures = {name: table[:, :, COLUMNS.index(name)] for name in CURVES}
-        peers = sampled(nodes, len(rounds))
+        peers = sampled(peer_count, len(rounds))
         statistics = None if run.of_weights else run.statistics(median_peer(run))
         return cls(
             title if title is not None else str(run.configuration["strategy"]),
@@ -134,12 +134,12 @@ class View:
         )
 
 
-def sampled(nodes: int, rounds: int, limit: int = HELD) -> np.ndarray:
+def sampled(peer_count: int, rounds: int, limit: int = HELD) -> np.ndarray:
     """Return the peers whose curves are kept: all, or every 2nd, 4th, 8th…, so that later samples are subsets."""
     peer_limit, step = max(1, limit // max(rounds, 1)), 1
-    while -(-nodes // step) > peer_limit:
+    while -(-peer_count // step) > peer_limit:
         step *= 2
-    return np.arange(0, nodes, step)
+    return np.arange(0, peer_count, step)
 
 
 def spread(values: np.ndarray) -> np.ndarray:

@@ -124,11 +124,11 @@ class Attack:
             f"{name}={value}" for name, value in asdict(self).items() if value not in (None, False)
         )
 
-    def attackers(self, nodes: int, seed: int) -> np.ndarray:
-        """Draw the attackers among `nodes` peers from the `seed`: sorted indices of peers."""
-        count = max(1, round(self.fraction * nodes)) if self.fraction else 0
+    def attackers(self, peers: int, seed: int) -> np.ndarray:
+        """Draw the attackers among this many peers from the `seed`: sorted indices of peers."""
+        count = max(1, round(self.fraction * peers)) if self.fraction else 0
         drawn = np.random.default_rng([seed, ATTACK_STREAM]).choice(
-            nodes, min(count, nodes - 1), replace=False
+            peers, min(count, peers - 1), replace=False
         )
         return np.sort(drawn)
 

@@ -73,7 +73,7 @@ class Optimiser:
         guarded: bool,
         seed: int,
     ) -> Optimiser:
-        owners = np.repeat(np.arange(local_rows.nodes), local_rows.sizes)
+        owners = np.repeat(np.arange(local_rows.peer_count), local_rows.sizes)
         usable = np.flatnonzero(~np.isin(owners, attackers) & ~local_rows.incomplete)
         rng = np.random.default_rng([seed, ATTACK_STREAM, 0])
         sampled = rng.choice(usable, min(MOST_ROWS, usable.size), replace=False)

@@ -108,21 +108,21 @@ NOTICED = 0.02
 
 
 def strikes(
-    errors: np.ndarray, receivers: np.ndarray, nodes: int, classes: int, round_index: int
+    errors: np.ndarray, receivers: np.ndarray, peers: int, classes: int, round_index: int
 ) -> np.ndarray:
     """Return which messages are a strike, by their models' soft errors on the receivers' own rows: [E], [E] -> [E]."""
     chance = 1.0 - 1.0 / classes
     struck = errors > chance + MARGIN
     if round_index > FORMING:
-        struck |= errors > quantiles(receivers, errors, nodes, MEDIAN)[receivers] + SHARE * chance
+        struck |= errors > quantiles(receivers, errors, peers, MEDIAN)[receivers] + SHARE * chance
     return struck
 
 
-def left_out(errors: np.ndarray, receivers: np.ndarray, nodes: int, round_index: int) -> np.ndarray:
+def left_out(errors: np.ndarray, receivers: np.ndarray, peers: int, round_index: int) -> np.ndarray:
     """Return which other messages are not mixed in this round, by the same soft errors: [E], [E] -> [E]."""
     if round_index <= FORMING:
         return np.zeros(errors.shape, dtype=bool)
-    upper = -quantiles(receivers, -errors, nodes, MEDIAN)
+    upper = -quantiles(receivers, -errors, peers, MEDIAN)
     return errors > upper[receivers] + NOTICED
 
 

@@ -54,7 +54,7 @@ def requested_key(pem: bytes, name: str) -> ec.EllipticCurvePublicKey:
         genuine, key, subject = request.is_signature_valid, request.public_key(), request.subject
     except UNREADABLE as problem:
         raise IdentityError(
-            f"the request of {name} cannot be read: {problem}. Expected the peer.csr that `peerbayes node request` "
+            f"the request of {name} cannot be read: {problem}. Expected the peer.csr that `peerbayes peer request` "
             "wrote"
         ) from problem
     if not genuine:

@@ -35,7 +35,7 @@ MOST_MISSING = 0.1  # largest share of rounds with a missing neighbour in a good
 MOST_MOVED = 0.05  # largest movement of probabilities in the last eighth of the rounds
 MOST_APART = 0.2  # largest distance of neighbours' statistics from this peer's at the end, relative
 BEYOND_CHANCE = 2.0  # standard errors of a paired difference
-ENDED_BADLY = 3  # the exit code of `peerbayes node run`
+ENDED_BADLY = 3  # the exit code of `peerbayes peer run`
 
 
 def last_rounds(rounds: int) -> int:

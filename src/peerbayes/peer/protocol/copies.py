@@ -111,7 +111,7 @@ class Processes:
             return None
         return NeedsPerson(
             f"{problem}. Continue with the folder that is farthest along, and with no other; if it is lost, give up "
-            "the run with `peerbayes node leave`. What another copy released is in its audit log alone: placed "
+            "the run with `peerbayes peer leave`. What another copy released is in its audit log alone: placed "
             "beside the one here as audit.NAME.jsonl, it counts in the ledger of this folder"
         )
 

@@ -18,7 +18,7 @@ from peerbayes.peer.protocol.transport import Barred, Grpc, Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state.folder import Peer
 
-# --- one finding of `peerbayes node check`
+# --- one finding of `peerbayes peer check`
 
 
 @dataclass(frozen=True)

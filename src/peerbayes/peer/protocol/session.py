@@ -1,4 +1,4 @@
-"""The session of a peer: its identity, its progress and the state of its neighbours, shared by all parts of a node."""
+"""The session of a peer: its identity, its progress and the state of its neighbours, shared by all its parts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Line:
 
 @dataclass(eq=False)
 class Standing:
-    """Shared state of a node and its events: the parts of a node update the state and emit events."""
+    """Shared state of a peer and its events: the parts of a peer update the state and emit events."""
 
     own: Membership
     told: Callable[[str, dict[str, Any]], None]

@@ -71,7 +71,7 @@ HANDSHAKE = 10.0  # seconds for TLS and the first frame of a connection, after w
 
 
 class Transport(Protocol):
-    """What a node needs of its network."""
+    """What a peer needs of its network."""
 
     def follow(self, roster: Roster) -> None: ...
     def vouch(self, content: bytes) -> bytes:

@@ -159,7 +159,7 @@ def refuse_broken(state: Path, audit: Path) -> None:
 
 def leave(audit: Path) -> str:
     """Return the command that gives up a run."""
-    return f"peerbayes node leave {audit.parent}"
+    return f"peerbayes peer leave {audit.parent}"
 
 
 RESTORED = "it was restored from a backup or a snapshot"

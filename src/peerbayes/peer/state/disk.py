@@ -115,7 +115,7 @@ def lock(home: Home) -> Iterator[Lock]:
     """Hold the lock of a folder, so that only one process works on it."""
     if not home.folder.is_dir():
         raise NeedsPerson(
-            f"{home.folder} is not a folder; make one with `peerbayes node request {home.folder}`"
+            f"{home.folder} is not a folder; make one with `peerbayes peer request {home.folder}`"
         )
     descriptor = os.open(home.folder / "peer.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

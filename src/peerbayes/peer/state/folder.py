@@ -80,7 +80,7 @@ class Home:
 
     @property
     def log_path(self) -> Path:
-        return self.folder / "node.log"
+        return self.folder / "peer.log"
 
     @classmethod
     def create(
@@ -140,8 +140,8 @@ class Home:
             network = keys.name_of(self._authority())
             raise IdentityError(
                 f"this folder belongs to the network {network} of another authority; the invitation is for "
-                f"{roster.network}: make another folder with `peerbayes node request`, or, for the same rows, leave "
-                "that network first with `peerbayes node leave`"
+                f"{roster.network}: make another folder with `peerbayes peer request`, or, for the same rows, leave "
+                "that network first with `peerbayes peer leave`"
             )
         refuse_weaker(invitation.parsed_terms(), self.settings().require, str(self.settings_path))
         if moves:  # first: it is signed by another authority than the new documents
@@ -241,11 +241,11 @@ class Home:
             return path.read_bytes()
         if not self.settings_path.exists():
             raise IdentityError(
-                f"{self.folder} holds no peer; make one with `peerbayes node request {self.folder}`"
+                f"{self.folder} holds no peer; make one with `peerbayes peer request {self.folder}`"
             )
         raise IdentityError(
             f"{path} is missing: this peer has not joined yet. Send {self.request_path} to the network's founder, then "
-            f"`peerbayes node join {self.folder} FILE` with the invitation that comes back"
+            f"`peerbayes peer join {self.folder} FILE` with the invitation that comes back"
         )
 
 

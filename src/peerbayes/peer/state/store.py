@@ -135,7 +135,7 @@ class Store:
             if before is not None and before != value:
                 raise PeerError(
                     f"{self.path} belongs to a run with {description}. Go back to it, or give up that run here with "
-                    "`peerbayes node leave` and start again"
+                    "`peerbayes peer leave` and start again"
                 )
         with self._transaction():
             for key, (value, _) in facts.items():

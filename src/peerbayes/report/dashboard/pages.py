@@ -198,8 +198,8 @@ def application(feed: Feed, token: str | None, port: int, secure: bool = False) 
 
     async def one_peer(request: Request) -> Response:
         snapshot, number = await feed.snapshot(), request.path_params["number"]
-        if snapshot.view is None or not 0 <= number < snapshot.view.nodes:
-            peers = "no peer yet" if snapshot.view is None else f"0 to {snapshot.view.nodes - 1}"
+        if snapshot.view is None or not 0 <= number < snapshot.view.peer_count:
+            peers = "no peer yet" if snapshot.view is None else f"0 to {snapshot.view.peer_count - 1}"
             raise HTTPException(404, f"There is no peer {number}; expected {peers}.")
         return Response(await asyncio.to_thread(peer, snapshot, number), media_type=JSON)
 

@@ -139,7 +139,7 @@ CURVES: dict[str, Callable[[View], Spec]] = {"error": error, "disagreement": dis
 def network(view: View, facts: dict[str, Any]) -> Spec:
     """Return the figure of the members and links of the roster, marked by the neighbours' states."""
     names = view.names or ()
-    at = positions(view.nodes, view.links)
+    at = positions(view.peer_count, view.links)
     states = {neighbour["name"]: neighbour["state"] for neighbour in facts["neighbours"]} | {
         facts["name"]: "me"
     }
@@ -159,10 +159,10 @@ def network(view: View, facts: dict[str, Any]) -> Spec:
     counts = ", ".join(f"{len(indices)} × {MARKS[state][0]}" for state, indices in groups.items() if indices)
     hidden = {"visible": False, "constrain": "domain"}
     return {
-        "data": [links, *(_members(state, at[indices], [names[i] for i in indices], view.nodes)
+        "data": [links, *(_members(state, at[indices], [names[i] for i in indices], view.peer_count)
                           for state, indices in groups.items() if indices)],
         "layout": layout(
-            f"{view.nodes:,} members and {len(view.links):,} links: {counts}.",
+            f"{view.peer_count:,} members and {len(view.links):,} links: {counts}.",
             380,
             margin={"l": 24, "r": 24, "t": 12, "b": 12},
             showlegend=True,
@@ -172,11 +172,11 @@ def network(view: View, facts: dict[str, Any]) -> Spec:
     }  # fmt: skip
 
 
-def _members(state: str, at: np.ndarray, names: list[str], nodes: int) -> Spec:
+def _members(state: str, at: np.ndarray, names: list[str], peer_count: int) -> Spec:
     title, role, symbol, marker_size = MARKS[state]
     return {
         "type": "scatter",
-        "mode": "markers+text" if nodes <= NAMED else "markers",
+        "mode": "markers+text" if peer_count <= NAMED else "markers",
         "name": title,
         "x": packed(at[:, 0]),
         "y": packed(at[:, 1]),

@@ -238,7 +238,7 @@ class PeerFolder:
 
     def _make_view(self, terms: Terms, roster: Roster) -> View:
         """Return the view: the network, with curves of this peer only."""
-        me, nodes = roster.place(self._name), len(roster.members)
+        me, peer_count = roster.place(self._name), len(roster.members)
         evaluated = [entry for entry in self._rounds if _evaluated(entry)]
         rounds = np.array([entry["round"] for entry in evaluated], dtype=np.int64)
         curves = {
@@ -246,7 +246,7 @@ class PeerFolder:
             for name in FIGURES
         }
         curves["bytes"] = self._log.by_round(rounds).reshape(-1, 1)
-        last = {name: np.full(nodes, np.nan) for name in CURVES}
+        last = {name: np.full(peer_count, np.nan) for name in CURVES}
         for name in CURVES:
             last[name][me] = curves[name][-1, 0] if len(evaluated) else np.nan
         indices = {member.name: index for index, member in enumerate(roster.members)}
@@ -266,7 +266,7 @@ class PeerFolder:
             curves={name: curves[name] for name in CURVES},
             spread={name: np.repeat(curves[name], len(LEVELS), axis=1) for name in CURVES},
             last=last,
-            sizes=np.ones(nodes, dtype=np.int64),  # numbers of rows are known to their owners only
+            sizes=np.ones(peer_count, dtype=np.int64),  # numbers of rows are known to their owners only
             links=np.array([(indices[a], indices[b]) for a, b in roster.links], dtype=np.int64).reshape(
                 -1, 2
             ),

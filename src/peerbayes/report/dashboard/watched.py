@@ -44,7 +44,7 @@ class RunFolder:
         facts = {
             "name": self._name,
             "strategy": str(view.configuration["strategy"]),
-            "peers": view.nodes,
+            "peers": view.peer_count,
             "round": view.turn,
             "rounds": view.total,
             "finished": view.finished,

@@ -4,7 +4,7 @@
 //   peerbayes.patch(patches)       applies the result of `report.figures.patch`; a trace's meta says how it grows
 //   peerbayes.select(peer, run)    marks a peer in all figures and shows its values; null: none
 //   peerbayes.curve                a hook: (peer, run) -> a promise of the result of `report.figures.curve`
-//   peerbayes.chooser(runs)        creates the controls in <div id="chooser">: [{title, nodes, names}]
+//   peerbayes.chooser(runs)        creates the controls in <div id="chooser">: [{title, count, names}]
 //   peerbayes.figure(name)         returns the figure that is drawn: {data, layout}
 //   peerbayes.all()                draws all figures now; otherwise they wait until they are almost visible
 //
@@ -424,7 +424,7 @@ globalThis.peerbayes = (() => {
     const names = runs[0].names;
     const input = names
       ? element("select", { id: "chosen-peer" })
-      : element("input", { id: "chosen-peer", type: "number", min: 0, max: runs[0].nodes - 1, step: 1, inputmode: "numeric" });
+      : element("input", { id: "chosen-peer", type: "number", min: 0, max: runs[0].count - 1, step: 1, inputmode: "numeric" });
     if (names) {
       input.append(element("option", { value: "" }, "none"));
       names.forEach((name, peer) => input.append(element("option", { value: peer }, name)));
@@ -440,8 +440,8 @@ globalThis.peerbayes = (() => {
     const change = () => {
       const run = runInput ? Number(runInput.value) : 0;
       const peer = input.value === "" ? null : Number(input.value);
-      if (peer !== null && !(Number.isInteger(peer) && peer >= 0 && peer < runs[run].nodes)) {
-        showText(`There is no peer ${input.value}: choose 0 to ${runs[run].nodes - 1}.`);
+      if (peer !== null && !(Number.isInteger(peer) && peer >= 0 && peer < runs[run].count)) {
+        showText(`There is no peer ${input.value}: choose 0 to ${runs[run].count - 1}.`);
       } else {
         select(peer, run);
       }

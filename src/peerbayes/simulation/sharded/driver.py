@@ -22,6 +22,7 @@ from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
 from peerbayes.simulation.inputs import encoded_labelled, plain, row_weights, rows_at, table_of, warn_untested
 from peerbayes.simulation.loop import Clock, Progress
+from peerbayes.simulation.old_names import refuse_old_names
 from peerbayes.simulation.partitions import enough, sizes_asked
 from peerbayes.simulation.population import Dealt
 from peerbayes.simulation.result import history_of, record
@@ -65,19 +66,21 @@ class ShardedRun:
         """A DataFrame with a row per evaluated round and peer."""
         return history_of(self.records)
 
-    def classifier(self, node: int) -> Any:
+    @refuse_old_names
+    def classifier(self, peer: int) -> Any:
         """Return the estimator of a peer whose statistics were requested."""
         if self.of_weights:
             raise ValueError(f"{self.configuration['strategy']} learns weights and has no classifier")
-        index = np.flatnonzero(self.peers == node)
+        index = np.flatnonzero(self.peers == peer)
         if not index.size:
-            raise ValueError(f"the statistics of peer {node} were not kept; include it in stats_of")
+            raise ValueError(f"the statistics of peer {peer} were not kept; include it in stats_of")
         statistics = Statistics.of_model(
             self.stats[index[0]], self.schema, self.layout, float(self.sizes.sum())
         )
         return ESTIMATOR_OF[self.layout.name].from_statistics(statistics)
 
 
+@refuse_old_names
 def simulate_shards(
     X: Any = None,
     y: Any = None,
@@ -86,8 +89,8 @@ def simulate_shards(
     schema: Schema | None = None,
     family: str = "naive-bayes",
     kinds: Any = "auto",
-    nodes: int = 50,
-    rows_per_node: Any = 50,
+    peers: int = 50,
+    rows_per_peer: Any = 50,
     topology: Any = "tree",
     partition: Any = "iid",
     strategy: str | Strategy = "exact",
@@ -112,7 +115,7 @@ def simulate_shards(
     """Do what `simulate` does, with the same arguments and, to rounding, the same numbers; without references.
 
     rows_of         instead of X and y: called by each shard with its peers [n], returns their (X, y), one peer's
-                    rows after the other's, rows_per_node (a number, or [N]) of each. With it, `schema` says what
+                    rows after the other's, rows_per_peer (a number, or [N]) of each. With it, `schema` says what
                     columns, classes and units are, and without `test` nothing is tested
     evaluate_every  rounds between evaluations; 0 evaluates at the end only
     shards          how many, or a list with the peers of each
@@ -127,24 +130,24 @@ def simulate_shards(
         if name not in ("X", "y", "schema", "test", "progress", "others", "stats_of", "address")
     }
     _refuse(family, strategy, start, engine, rows_of, schema, X, y, others)
-    nodes, rows_per_node, seed = arguments["nodes"], arguments["rows_per_node"], arguments["seed"]
+    peers, rows_per_peer, seed = arguments["peers"], arguments["rows_per_peer"], arguments["seed"]
     if rows_of is None:
-        check_sizes(rows_per_node, nodes, partition)
+        check_sizes(rows_per_peer, peers, partition)
         X = table_of(X)
-        enough(nodes, X.rows)  # before links between so many are drawn
-    network = population.draw_network(topology, nodes, seed)
+        enough(peers, X.rows)  # before links between so many are drawn
+    network = population.draw_network(topology, peers, seed)
     if not network.static:
         raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
     links = network.at(1)
     shard_peers = (
-        _checked(shards, nodes) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
+        _checked(shards, peers) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
     )
     if rows_of is not None:
         assert schema is not None
-        agreed, sizes, test_data = schema, _sizes(rows_per_node, nodes), test
+        agreed, sizes, test_data = schema, _sizes(rows_per_peer, peers), test
         sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
-        dealt = Dealt.of(X, y, schema, kinds, arguments["clip"], partition, nodes, rows_per_node, seed)
+        dealt = Dealt.of(X, y, schema, kinds, arguments["clip"], partition, peers, rows_per_peer, seed)
         with about("X" if schema is None else "X and schema"):
             agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
         test_data = test if test is not None else dealt.rest()
@@ -153,11 +156,11 @@ def simulate_shards(
             warn_untested()
     settings = _Settings(
         family, agreed, sizes, strategy, arguments["rounds"], arguments["lr"], arguments["local_steps"], objective,
-        nodes, seed, both(arguments["evaluate_rows"]),
+        peers, seed, both(arguments["evaluate_rows"]),
     )  # fmt: skip
     configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
     device = Place(None, arguments["dtype"])
-    learning = settings.plan(NetworkFacts(nodes, float(sizes.sum())))
+    learning = settings.plan(NetworkFacts(peers, float(sizes.sum())))
     mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
     driver = _Driver(settings, plans(mixing, shard_peers, sizes), links, device)
     if engine == "local":
@@ -219,20 +222,20 @@ def _refuse(
         )
 
 
-def _checked(shards: Any, nodes: int) -> list[np.ndarray]:
+def _checked(shards: Any, peer_count: int) -> list[np.ndarray]:
     """Return the user's own shards, after checking that they hold each peer once."""
     shard_peers = [np.sort(np.asarray(peers, dtype=np.int64)) for peers in shards]
-    if not shard_peers or not np.array_equal(np.sort(np.concatenate(shard_peers)), np.arange(nodes)):
-        raise ValueError(f"shards must list every peer from 0 to {nodes - 1} exactly once")
+    if not shard_peers or not np.array_equal(np.sort(np.concatenate(shard_peers)), np.arange(peer_count)):
+        raise ValueError(f"shards must list every peer from 0 to {peer_count - 1} exactly once")
     if any(peers.size == 0 for peers in shard_peers):
         raise ValueError("a shard has no peers; leave it out")
     return shard_peers
 
 
-def _sizes(rows_per_node: Any, nodes: int) -> np.ndarray:
-    if rows_per_node is None:
-        raise refusal("rows_per_node", None, f"with rows_of a number, or one for each of {nodes} peers")
-    return sizes_asked(rows_per_node, nodes).astype(np.int64)
+def _sizes(rows_per_peer: Any, peer_count: int) -> np.ndarray:
+    if rows_per_peer is None:
+        raise refusal("rows_per_peer", None, f"with rows_of a number, or one for each of {peer_count} peers")
+    return sizes_asked(rows_per_peer, peer_count).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,7 @@ class _Settings:
     lr: float
     steps: int
     objective: str
-    nodes: int
+    peers: int
     seed: int
     evaluated_rows: tuple[int | None, int | None]
     """Rows of training and of test that peers are evaluated on."""
@@ -288,7 +291,7 @@ class _Driver:
         tested = None
         if encoded_test is not None:
             sample = metrics.sample(
-                family, *encoded_test, self.device, settings.evaluated_rows[1], settings.nodes, settings.seed
+                family, *encoded_test, self.device, settings.evaluated_rows[1], settings.peers, settings.seed
             )
             tested = sample.rows, sample.labels
         self._everywhere(engine, "set_evaluation_rows", self._training(engine), tested)
@@ -347,7 +350,7 @@ class _Driver:
         rows = float(settings.sizes.sum())
         family = layouts.calibrated(settings.family, settings.schema, missing, rows)
         row_weight = row_weights(settings.objective, settings.sizes)
-        facts = NetworkFacts(settings.nodes, rows, weight=float((row_weight * settings.sizes).sum()))
+        facts = NetworkFacts(settings.peers, rows, weight=float((row_weight * settings.sizes).sum()))
         learning = settings.plan(facts)
         measured = "mean_square" in learning.missing
         squares = engine.get(
@@ -367,7 +370,7 @@ class _Driver:
         """Return the training rows that every peer is evaluated on: those that `simulate` draws."""
         settings = self.settings
         total = int(settings.sizes.sum())
-        drawn_rows = metrics.drawn(total, settings.evaluated_rows[0], settings.nodes, settings.seed)
+        drawn_rows = metrics.drawn(total, settings.evaluated_rows[0], settings.peers, settings.seed)
         offsets = np.concatenate([[0], np.cumsum(settings.sizes)])
         peer = np.searchsorted(offsets, drawn_rows, side="right") - 1
         owner, position = positions([plan.peers for plan in self.plans])
@@ -386,22 +389,24 @@ class _Driver:
 
     def _record(self, engine: Engine, round_index: int, sent: np.ndarray) -> np.ndarray:
         """Return a row for each peer, in the order of `runs.COLUMNS`: [N, 8]."""
-        nodes = self.settings.nodes
-        mean = sum(self._everywhere(engine, "total")) / nodes
-        figures = np.empty((5, nodes))
+        peer_count = self.settings.peers
+        mean = sum(self._everywhere(engine, "total")) / peer_count
+        figures = np.empty((5, peer_count))
         for plan, shard_figures in zip(self.plans, self._everywhere(engine, "judged", mean), strict=True):
             figures[:, plan.peers] = shard_figures
         return record(round_index, figures, sent)
 
     def _requested_stats(self, engine: Engine, stats_of: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the requested peers and their statistics."""
-        nodes = self.settings.nodes
+        peer_count = self.settings.peers
         peers = (
-            np.arange(nodes) if isinstance(stats_of, str) and stats_of == "all" else np.asarray(stats_of, int)
+            np.arange(peer_count)
+            if isinstance(stats_of, str) and stats_of == "all"
+            else np.asarray(stats_of, int)
         )
-        if peers.size and not (peers.min() >= 0 and peers.max() < nodes):
+        if peers.size and not (peers.min() >= 0 and peers.max() < peer_count):
             raise ValueError(
-                f"stats_of names peers {peers.min()} to {peers.max()}; expected 0 to {nodes - 1}"
+                f"stats_of names peers {peers.min()} to {peers.max()}; expected 0 to {peer_count - 1}"
             )
         owner, position = positions([plan.peers for plan in self.plans])
         order_by_shard = [np.flatnonzero(owner[peers] == number) for number in range(len(self.plans))]

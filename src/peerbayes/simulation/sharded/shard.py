@@ -28,14 +28,14 @@ def cut(links: csr_array, shards: int) -> list[np.ndarray]:
     Cuts the order of a breadth-first search from one end of the network into equal pieces: a border is then about as
     wide as the network. Uses the original order instead where that crosses fewer links.
     """
-    nodes = links.shape[0]
-    if not 1 <= shards <= nodes:
-        raise ValueError(f"shards is {shards}; expected 1 to {nodes}, the number of peers")
+    peer_count = links.shape[0]
+    if not 1 <= shards <= peer_count:
+        raise ValueError(f"shards is {shards}; expected 1 to {peer_count}, the number of peers")
     last = csgraph.breadth_first_order(links, 0, directed=False, return_predecessors=False)[-1]
     searched = csgraph.breadth_first_order(links, last, directed=False, return_predecessors=False)
     cuts = [
         [np.sort(shard_peers) for shard_peers in np.array_split(order, shards)]
-        for order in (np.arange(nodes), searched)
+        for order in (np.arange(peer_count), searched)
     ]
     return min(cuts, key=lambda shard_lists: crossing(links, shard_lists))
 
@@ -48,8 +48,8 @@ def crossing(links: csr_array, shard_peers: Sequence[np.ndarray]) -> int:
 
 def positions(shard_peers: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the shard of each peer, and its index within the shard: [N], [N]."""
-    nodes = sum(len(peers) for peers in shard_peers)
-    owner, position = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
+    peer_count = sum(len(peers) for peers in shard_peers)
+    owner, position = np.empty(peer_count, dtype=np.int32), np.empty(peer_count, dtype=np.int32)
     for number, peers in enumerate(shard_peers):
         owner[peers], position[peers] = number, np.arange(len(peers))
     return owner, position
@@ -130,7 +130,7 @@ class Shard:
         if self._labels.size != plan.sizes.sum() or len(self._rows.values) != self._labels.size:
             raise ValueError(
                 f"rows_of gave {len(self._rows.values)} rows and {self._labels.size} labels for {plan.peers.size} "
-                f"peers that hold {plan.sizes.sum()}; expected rows_per_node of each, one peer's after the other's"
+                f"peers that hold {plan.sizes.sum()}; expected rows_per_peer of each, one peer's after the other's"
             )
 
         return bool(np.isnan(self._rows.values).any())

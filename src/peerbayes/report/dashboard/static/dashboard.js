@@ -116,9 +116,9 @@
     if (!peer) $("refusals").hidden = true;
     chooser.hidden = peer;
     arrange(message.sections);
-    if (message.kind === "run" && chooser.dataset.nodes !== String(message.facts.peers)) {
-      chooser.dataset.nodes = message.facts.peers;
-      peerbayes.chooser([{ title: message.facts.name, nodes: message.facts.peers, names: null }]);
+    if (message.kind === "run" && chooser.dataset.count !== String(message.facts.peers)) {
+      chooser.dataset.count = message.facts.peers;
+      peerbayes.chooser([{ title: message.facts.name, count: message.facts.peers, names: null }]);
     }
     for (const [name, spec] of Object.entries(message.figures)) peerbayes.draw(name, spec);
     model = message.model;

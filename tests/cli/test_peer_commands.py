@@ -1,4 +1,4 @@
-"""`peerbayes node` on real folders: checks with advice, rows from a database, metrics, leaving."""
+"""`peerbayes peer` on real folders: checks with advice, rows from a database, metrics, leaving."""
 
 import contextlib
 import json
@@ -25,12 +25,12 @@ TABLES = [IRIS.iloc[:60], IRIS.iloc[60:105], IRIS.iloc[105:]]
 LINE = [(0, 1), (1, 2)]
 
 
-def node(*words):
-    return peerbayes("node", *words)
+def peer(*words):
+    return peerbayes("peer", *words)
 
 
 def findings(home):
-    done = node("check", home.folder, "--format", "json")
+    done = peer("check", home.folder, "--format", "json")
     return done.returncode, {
         found["what"]: (found["outcome"], found["told"]) for found in json.loads(done.stdout)
     }
@@ -78,7 +78,7 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
     network.wait()
     rows, labels = IRIS.drop(columns="target").reset_index(drop=True), IRIS["target"].to_numpy()
     run = pb.simulate(
-        rows, labels, nodes=3, topology="chain", partition=[range(60), range(60, 105), range(105, 150)], rounds=12,
+        rows, labels, peers=3, topology="chain", partition=[range(60), range(60, 105), range(105, 150)], rounds=12,
         test=(rows, labels),
     )  # fmt: skip
     for place, home in enumerate(network.homes.values()):
@@ -147,7 +147,7 @@ def test_too_few_rows_and_a_missing_column_are_found_before_the_run(tmp_path):
     network = Loopback.create(tmp_path, terms, TABLES, LINE)
     code, found = findings(network.homes["peer-1"])
     assert code == 1 and "'height'" in found["data"][1]
-    done = node("run", network.homes["peer-1"].folder)
+    done = peer("run", network.homes["peer-1"].folder)
     assert done.returncode == 2 and "'height'" in done.stderr
 
 
@@ -160,19 +160,19 @@ def test_leaving_lets_the_others_go_on_at_once(tmp_path):
     try:
         for name in network.homes:
             network.start(name)
-        while node("status", home.folder).stdout.count("round 0 of") or not home.model_path.exists():
+        while peer("status", home.folder).stdout.count("round 0 of") or not home.model_path.exists():
             time.sleep(0.1)
         network.processes["peer-3"].terminate()
         assert network.processes["peer-3"].wait(HANG) == 0
         assert "stopped after round" in home.log_path.read_text()
-        left = node("leave", home.folder, "--yes")
+        left = peer("leave", home.folder, "--yes")
         assert left.returncode == 0 and "peer-2: told" in left.stdout, left.stdout + left.stderr
-        before = json.loads(node("status", network.homes["peer-2"].folder, "--format", "json").stdout)[
+        before = json.loads(peer("status", network.homes["peer-2"].folder, "--format", "json").stdout)[
             "round"
         ]
         until = time.monotonic() + HANG
         while time.monotonic() < until:
-            told = json.loads(node("status", network.homes["peer-2"].folder, "--format", "json").stdout)
+            told = json.loads(peer("status", network.homes["peer-2"].folder, "--format", "json").stdout)
             if told["round"] > before + 5 and told["neighbours"]["peer-3"]["note"] == "left":
                 break
         assert told["round"] > before + 5 and told["neighbours"]["peer-3"]["note"] == "left"
