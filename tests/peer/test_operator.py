@@ -504,7 +504,7 @@ def test_a_peer_that_nobody_has_ever_reached_says_so(tmp_path, monkeypatch):
                 while not any("nobody has reached this peer" in warning for warning in warnings()):
                     await asyncio.sleep(0.05)
                 await neighbour.transport.ask(
-                    "peer-1", wire.encode(neighbour.standing.request("hello")), HANG
+                    "peer-1", wire.encode(neighbour.standing.request("peer-1", "hello")), HANG
                 )
                 while any("nobody has reached this peer" in warning for warning in warnings()):
                     await asyncio.sleep(0.05)

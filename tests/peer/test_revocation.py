@@ -529,7 +529,7 @@ def test_junk_between_other_words_is_asked_for_ever_less_often(tmp_path, monkeyp
 
     async def work():
         with node_of(made_network(tmp_path).homes["peer-1"]) as (node, _):
-            asked = node.standing.request("sum", phase="columns")
+            asked = node.standing.request("peer-2", "sum", phase="columns")
             not_yet = wire.Reply(wire.VERSION, asked.run, "peer-2", "sum", "not yet", phase="columns")
             words = itertools.cycle((b"junk", wire.encode(not_yet)))
 
@@ -552,7 +552,7 @@ def test_junk_between_other_words_is_asked_for_ever_less_often(tmp_path, monkeyp
 def test_a_neighbour_cannot_say_that_a_message_is_gone_which_it_must_still_have(standing):
     inbox = Inbox(standing)
     taking = Taking(standing, None, inbox, Parted(standing, inbox), None, None)
-    asked = standing.request("round", turn=1)
+    asked = standing.request("peer-2", "round", turn=1)
 
     def says_gone(done):
         reply = wire.Reply(wire.VERSION, asked.run, "peer-2", "round", "gone", turn=1, done=done)

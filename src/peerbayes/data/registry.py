@@ -70,6 +70,12 @@ class Registry(UserDict[str, T]):
             self._loaded[name] = self._load(name)
         return self._loaded[name][1]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the object of a name, or the default for a name that nothing has."""
+        if name not in self:
+            return default
+        return self[name]
+
     def present(self, name: str) -> T | None:
         """Return the object of a name if it is built in or loaded already; import nothing."""
         return self.data[name] if name in self.data else self._loaded.get(name, (None, None))[1]

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes import network
+from peerbayes.data.registry import Choices, Registry
 from peerbayes.learning.relay import Auto, Relay, Tree, spanning_tree
 from peerbayes.learning.robust.invariants import ROUNDING, Invariants, invariants_of
 from peerbayes.learning.strategies import (
@@ -29,6 +30,7 @@ from peerbayes.learning.strategies import (
     Local,
     NetworkFacts,
     declared,
+    strategy_names,
 )
 from peerbayes.model.families import Family
 
@@ -43,6 +45,22 @@ def names(fits: Callable[[Declaration], bool] = lambda declaration: True) -> tup
     """Return the names of the registered strategies whose declarations fit."""
     registered = {**STRATEGIES, **OTHERS}
     return tuple(name for name, kind in registered.items() if fits(declared(kind)))
+
+
+def choices() -> Choices:
+    """Return the names of all strategies, including those of outside packages, which are not imported."""
+    return strategy_names()
+
+
+def registry() -> Registry[Any]:
+    """Return the registry of strategies, for where a name comes from and what its package is."""
+    return STRATEGIES
+
+
+def load(name: str) -> None:
+    """Import the strategy of an outside package by its name; built-in ones are there already."""
+    if name in STRATEGIES:
+        STRATEGIES[name]
 
 
 def compared() -> tuple[str, ...]:
@@ -176,7 +194,8 @@ def plan(settings: LearningSettings, facts: NetworkFacts) -> Plan:
     strategy = settings.strategy
     if not isinstance(strategy, str):
         return Plan(settings, facts, strategy)
-    kind = kind_of(strategy) or STRATEGIES.get(strategy)
+    load(strategy)
+    kind = kind_of(strategy)
     if kind is None:
         raise ValueError(f"strategy is {strategy!r}; expected one of {', '.join(names())}")
     missing = kind.missing(settings, facts) if hasattr(kind, "missing") else ()

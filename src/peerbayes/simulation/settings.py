@@ -19,7 +19,7 @@ from peerbayes.data.table import Table
 from peerbayes.errors import PartitionError, SchemaError, TopologyError
 from peerbayes.learning import planning
 from peerbayes.learning.robust.attacks import Attack
-from peerbayes.learning.strategies import STRATEGIES, Declaration, Strategy, strategy_names
+from peerbayes.learning.strategies import Declaration, Strategy
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.devices import PRECISIONS, Place
 from peerbayes.model.layout import known as known_families
@@ -115,9 +115,8 @@ def _lr(value: Any) -> float:
 def _strategy(value: Any) -> Any:
     if isinstance(value, str | type) or not all(hasattr(value, name) for name in OF_STRATEGIES):
         or_value = f", or a strategy of your own: a value with {', '.join(OF_STRATEGIES)}"
-        name = one_of("strategy", value, strategy_names(), or_value)
-        if name in STRATEGIES:
-            STRATEGIES[name]  # imports an outside package's, whose declaration is needed
+        name = one_of("strategy", value, planning.choices(), or_value)
+        planning.load(name)  # an outside package's: its declaration is needed
         return name
     if not (isinstance(value.mixing, str) and callable(getattr(network, value.mixing, None))):
         one_of("strategy: its mixing", value.mixing, MIXINGS)

@@ -16,7 +16,6 @@ from peerbayes.data.registry import Choices, Registry, package_name
 from peerbayes.errors import TermsError
 from peerbayes.learning import planning
 from peerbayes.learning.robust.rules import RULES
-from peerbayes.learning.strategies import OF_DRIVERS, STRATEGIES, strategy_names
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES, type_of
@@ -87,7 +86,7 @@ CHECKS: dict[str, Check] = {
     ),
     "label": (_text, "the name of the column to predict"),
     "family": _registered(known_families(), (*FAMILIES, *STRUCTURES)),
-    "strategy": _registered(strategy_names(), (*STRATEGIES, *OF_DRIVERS)),
+    "strategy": _registered(planning.choices(), planning.names()),
     "start": _one_of(STARTS),
     "rounds": _integer(1),
     "lr": (_positive, "a positive number (the paper's is 0.05)"),
@@ -447,12 +446,12 @@ def _refuse(name: str, value: Any, check: Check, where: str = "", packages: Iter
 
 
 # What an outside package may bring to an agreement, by the name of the setting.
-OUTSIDE: dict[str, Registry[Any]] = {"family": FAMILIES, "strategy": STRATEGIES}
+OUTSIDE: dict[str, Registry[Any]] = {"family": FAMILIES, "strategy": planning.registry()}
 
 
 def _outside(family: str, strategy: str) -> list[tuple[Registry[Any], str]]:
     """Return which of the two an installed outside package brings; nothing is imported."""
-    names = ((FAMILIES, family), (STRATEGIES, strategy))
+    names = ((FAMILIES, family), (planning.registry(), strategy))
     return [(registry, name) for registry, name in names if name in registry and registry.package(name)]
 
 
