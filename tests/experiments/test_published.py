@@ -105,7 +105,7 @@ def test_cells_with_undecided_rows_are_near(paper_data, strategy):
 @pytest.mark.parametrize(("strategy", "dataset"), [("exact", "yearbook"), ("auto", "mnist")])
 def test_cells_in_float32_are_near(paper_data, strategy, dataset):
     cell, row = published(
-        RESULTS, strategy=strategy, partition="iid", dataset=dataset, seed=1, dtype="float32", peers=50
+        RESULTS, strategy=strategy, partition="iid", dataset=dataset, seed=1, dtype="float32", nodes=50
     )
     assert_published(cell, row, SINGLE)
 
