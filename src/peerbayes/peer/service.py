@@ -129,7 +129,12 @@ async def _opened(home: Home, process_lock: Lock | None) -> Store:
 
 def _closed(journal: Journal, node: Node) -> None:
     """Write the last notes and close; errors here must not hide why the peer stops."""
-    for write in (lambda: journal.flush(node.lines), node.audit.close, node.store.close):
+
+    def last_notes() -> None:
+        journal.flush(node.lines)
+        node.standing.room.clear_all()  # a run may end before the regular flush notices that there is room again
+
+    for write in (last_notes, node.audit.close, node.store.close):
         try:
             write()
         except Exception as error:
