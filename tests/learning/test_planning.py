@@ -10,7 +10,7 @@ from peerbayes import network
 from peerbayes.errors import TermsError
 from peerbayes.learning import planning
 from peerbayes.learning.planning import plan
-from peerbayes.learning.strategies import STRATEGIES, Exact, LearningSettings, NetworkFacts
+from peerbayes.learning.strategies import OF_DRIVERS, STRATEGIES, Exact, LearningSettings, NetworkFacts
 from peerbayes.peer.agreement.negotiate import settings_of
 from peerbayes.peer.agreement.terms import Privacy, Robust, Terms
 from peerbayes.privacy.accounting import Privacy as Promise
@@ -233,3 +233,7 @@ def test_the_driver_of_a_simulation_follows_the_plan(monkeypatch):
     run = pb.simulate(X, y, strategy="crc", **SETTINGS)
     monkeypatch.undo()
     assert np.array_equal(run.stats, pb.simulate(X, y, strategy=chosen, **SETTINGS).stats)
+
+
+def test_names_that_are_not_of_the_registry_are_reserved_in_it():
+    assert set(planning.OTHERS) == set(OF_DRIVERS)

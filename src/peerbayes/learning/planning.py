@@ -30,7 +30,6 @@ from peerbayes.learning.strategies import (
     Local,
     NetworkFacts,
     declared,
-    strategy_names,
 )
 from peerbayes.model.families import Family
 
@@ -49,7 +48,7 @@ def names(fits: Callable[[Declaration], bool] = lambda declaration: True) -> tup
 
 def choices() -> Choices:
     """Return the names of all strategies, including those of outside packages, which are not imported."""
-    return strategy_names()
+    return Choices(STRATEGIES, *OTHERS)
 
 
 def registry() -> Registry[Any]:

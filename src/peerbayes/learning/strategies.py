@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from array_api_compat import array_namespace
 
-from peerbayes.data.registry import Choices, Registry
+from peerbayes.data.registry import Registry
 from peerbayes.data.table import Array
 
 Residual = Callable[[Array], Array]
@@ -446,8 +446,3 @@ STRATEGIES: Registry[Callable[..., Strategy]] = Registry(
     _problem,
     OF_DRIVERS.__contains__,
 )
-
-
-def strategy_names() -> Choices:
-    """Return the names of all strategies, including those of outside packages."""
-    return Choices(STRATEGIES, *OF_DRIVERS)

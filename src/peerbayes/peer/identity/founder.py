@@ -122,14 +122,10 @@ LINKS = 4  # of a new member by default: a few more than keep a network connecte
 
 
 @dataclass(frozen=True)
-class Founder:
-    """Invites and revokes peers. Not needed while they learn."""
+class NetworkFolder:
+    """A folder with the public files of a network: a founder's, or a member's."""
 
     folder: Path
-
-    @property
-    def key_path(self) -> Path:
-        return self.folder / "authority.key"
 
     @property
     def authority_path(self) -> Path:
@@ -142,6 +138,15 @@ class Founder:
     @property
     def roster_path(self) -> Path:
         return self.folder / "roster.json"
+
+
+@dataclass(frozen=True)
+class Founder(NetworkFolder):
+    """Invites and revokes peers. Not needed while they learn."""
+
+    @property
+    def key_path(self) -> Path:
+        return self.folder / "authority.key"
 
     @property
     def plan_path(self) -> Path:

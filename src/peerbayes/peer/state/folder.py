@@ -11,7 +11,7 @@ from peerbayes.errors import IdentityError, TermsError, TwoRosters
 from peerbayes.peer.agreement.column_facts import private
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
-from peerbayes.peer.identity.founder import Invitation, is_invitation, is_roster
+from peerbayes.peer.identity.founder import Invitation, NetworkFolder, is_invitation, is_roster
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.state.peer_settings import Settings, everywhere, refuse_weaker
 
@@ -33,10 +33,8 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Home:
+class Home(NetworkFolder):
     """The folder of a peer."""
-
-    folder: Path
 
     @property
     def settings_path(self) -> Path:
@@ -53,18 +51,6 @@ class Home:
     @property
     def certificate_path(self) -> Path:
         return self.folder / "peer.crt"
-
-    @property
-    def authority_path(self) -> Path:
-        return self.folder / "authority.crt"
-
-    @property
-    def agreement_path(self) -> Path:
-        return self.folder / "agreement.toml"
-
-    @property
-    def roster_path(self) -> Path:
-        return self.folder / "roster.json"
 
     @property
     def state_path(self) -> Path:
