@@ -132,7 +132,7 @@ def drawn_path(folder, rng, case):
     of_peer, of_terms = forced(case)
     for attempt in range(50):
         terms = drawn_terms(rng, **of_terms)
-        path = Path.create(folder / str(attempt), terms)
+        path = Path.create(folder / str(attempt), terms, rng)
         path.settle(rng, **of_peer)
         path.put(rng, [drawn_row(rng, terms) for _ in range(40)])
         try:
@@ -264,7 +264,7 @@ def peer_with(folder, rows, hold_out=0.4, **terms):
         "family": "naive-bayes",
         "missing": True,
     }
-    path = Path.create(folder, drawn_terms(rng, **usual | terms))
+    path = Path.create(folder, drawn_terms(rng, **usual | terms), rng)
     path.settle(rng, hold_out=hold_out, data="csv", show_exact_figures=False, require={})
     path.put(rng, rows(path.terms) if callable(rows) else rows)
     return path

@@ -32,6 +32,7 @@ from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.pooling import Integers
 from peerbayes.peer.agreement.private_agreement import agree_privately
 from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
+from peerbayes.peer.learning.held_out import KEY, KEY_BYTES
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.folder import Home, Settings
@@ -322,12 +323,15 @@ class Path:
     parsed: Terms | None = None
 
     @classmethod
-    def create(cls, folder, terms):
+    def create(cls, folder, terms, rng):
+        """Create the folders; the key of the split is drawn too, so that every run holds the same rows out."""
         import pandas as pd
 
         nothing = [pd.DataFrame({"none": [0]})] * PEERS
         addresses = [f"127.0.0.1:{7443 + place}" for place in range(PEERS)]
-        return cls(terms, Loopback.create(folder, terms, nothing, LINKS, addresses).homes["peer-1"])
+        home = Loopback.create(folder, terms, nothing, LINKS, addresses).homes["peer-1"]
+        (home.folder / KEY).write_bytes(rng.bytes(KEY_BYTES))
+        return cls(terms, home)
 
     def _read(self, path):
         """The agreement as `Terms.read` reads it: once a network, since it takes long, and nobody changes it."""
