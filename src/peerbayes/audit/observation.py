@@ -30,7 +30,7 @@ from peerbayes.model.families import Family, Rows
 from peerbayes.simulation import population
 from peerbayes.simulation.inputs import rows_at
 from peerbayes.simulation.old_names import refuse_old_names
-from peerbayes.simulation.population import Dealt
+from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.run import simulate
 
@@ -223,7 +223,7 @@ def _observed(
     if not 0 <= peer < peers:
         raise ValueError(f"peer is {peer}; expected 0 to {peers - 1}")
     # Drawn as `simulate` draws them, and then passed to it, so that it cannot draw others.
-    dealt = Dealt.of(
+    assignment = Assignment.of(
         X, y, complete.get("schema"), complete.get("kinds", "auto"), complete.get("clip", 5.0), complete["partition"],
         peers, complete["rows_per_peer"], seed,
     )  # fmt: skip
@@ -234,24 +234,24 @@ def _observed(
         raise ValueError(
             f"neighbour is {observer}; expected one of peer {peer}'s: {around.tolist() or 'it has none'}"
         )
-    facts = NetworkFacts(peers, float(dealt.sizes.sum()))
+    facts = NetworkFacts(peers, float(assignment.sizes.sum()))
     recorder = Recorder(_strategy(complete, facts), (peer, observer))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "peers hold all rows", UserWarning)  # nothing is tested here
         run = simulate(
-            X, y, **{**complete, "partition": dealt.parts, "topology": links, "strategy": recorder},
+            X, y, **{**complete, "partition": assignment.parts, "topology": links, "strategy": recorder},
             references=False, evaluate_every=0, evaluate_rows=1,
         )  # fmt: skip
     weights = planning.mixing_weights(recorder, links)
     mixing_weights = float(weights[peer, peer]), float(weights[peer, observer])
     guarded = layout.guarded(run.layout, float(run.sizes.sum()), calibrate=True)
-    peer_rows = dealt.parts[peer]
+    peer_rows = assignment.parts[peer]
     messages = np.array(recorder.messages)
     assert recorder.start is not None
     return Observation(
         peer, observer, around.size == 1, recorder.strategy, mixing_weights,
-        guarded, recorder.start, messages[:, 0],
-        messages[:, 1], run.schema.encode(rows_at(dealt.table, peer_rows)), dealt.codes[peer_rows], run.schema,
+        guarded, recorder.start, messages[:, 0], messages[:, 1],
+        run.schema.encode(rows_at(assignment.table, peer_rows)), assignment.codes[peer_rows], run.schema,
     ), run  # fmt: skip
 
 

@@ -42,7 +42,7 @@ ROWS_STREAM, LINKS_STREAM, ABSENCE_STREAM = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
+class Assignment:
     """The rows of a table, assigned to peers."""
 
     table: Table
@@ -65,7 +65,7 @@ class Dealt:
         peers: int,
         rows_per_peer: Any,
         seed: int,
-    ) -> Dealt:
+    ) -> Assignment:
         """Return the assignment; the arguments are those of `simulate`."""
         table = table_of(X)
         classes, codes = classes_of(y, schema, table.rows)
@@ -157,7 +157,7 @@ class Population:
         table = table_of(X)
         enough(peers, table.rows)  # before the network is drawn
         network = draw_network(settings.topology, peers, seed, settings.change_every)
-        dealt = Dealt.of(
+        assignment = Assignment.of(
             table,
             y,
             schema,
@@ -176,16 +176,18 @@ class Population:
             np.zeros(0, dtype=np.int64) if settings.attack is None else settings.attack.attackers(peers, seed)
         )
         with about(origin, "peer"):  # errors about a refused peer are not about the table
-            agreed, reports = _agreed_schema(dealt, settings, attackers, network, declared=schema is not None)
+            agreed, reports = _agreed_schema(
+                assignment, settings, attackers, network, declared=schema is not None
+            )
         rows, labels, sizes = (
-            encoded(agreed, dealt.rows(), origin),
-            dealt.codes[dealt.row_indices],
-            dealt.sizes,
+            encoded(agreed, assignment.rows(), origin),
+            assignment.codes[assignment.row_indices],
+            assignment.sizes,
         )
         weights = np.repeat(row_weights(settings.objective, sizes), sizes)
         if reports is not None:
             weights *= np.repeat(reports.weights, sizes)
-        test_rows = _test_rows(agreed, test, dealt)
+        test_rows = _test_rows(agreed, test, assignment)
         family, sent = _family(settings.family, agreed, rows, labels, sizes, test_rows, network, reports)
         if planning.of_weights(settings.strategy):
             tested = () if test_rows is None else (test_rows.rows,)
@@ -196,8 +198,8 @@ class Population:
         local = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), device)
         hidden = _private_rows(settings, local, network)
         return cls(
-            dealt.table,
-            dealt.row_indices,
+            assignment.table,
+            assignment.row_indices,
             agreed,
             local,
             test_rows,
@@ -235,17 +237,23 @@ class Population:
 
 
 def _agreed_schema(
-    dealt: Dealt, settings: Asked, attackers: np.ndarray, network: topologies.Schedule, declared: bool
+    assignment: Assignment,
+    settings: Asked,
+    attackers: np.ndarray,
+    network: topologies.Schedule,
+    declared: bool,
 ) -> tuple[Schema, Reported | None]:
     """Return the schema in the units of the peers' rows, and the reports; private rows keep declared units."""
     if settings.checks_reports:
         base = network.base if isinstance(network, topologies.Churn) else network
-        reports = reported(dealt.schema, dealt.rows(), dealt.sizes, _liars(settings, attackers, base))
+        reports = reported(
+            assignment.schema, assignment.rows(), assignment.sizes, _liars(settings, attackers, base)
+        )
         return reports.schema, reports
     if settings.privacy is None:
-        return dealt.schema.measured_on(dealt.rows()), None
-    bounded = replace(dealt.schema, clip=min(settings.privacy.bound, dealt.schema.limit))
-    return bounded if declared else bounded.measured_on(dealt.rows()), None
+        return assignment.schema.measured_on(assignment.rows()), None
+    bounded = replace(assignment.schema, clip=min(settings.privacy.bound, assignment.schema.limit))
+    return bounded if declared else bounded.measured_on(assignment.rows()), None
 
 
 def _liars(settings: Asked, attackers: np.ndarray, network: topologies.Schedule) -> Liars:
@@ -257,9 +265,9 @@ def _liars(settings: Asked, attackers: np.ndarray, network: topologies.Schedule)
     return Liars(attackers, settings.attack.report, settings.attack.allowed, enforced, links)
 
 
-def _test_rows(schema: Schema, test: tuple[Any, Any] | None, dealt: Dealt) -> HeldOutRows | None:
+def _test_rows(schema: Schema, test: tuple[Any, Any] | None, assignment: Assignment) -> HeldOutRows | None:
     """Return the test rows: the user's, or those that no peer holds, if there are any."""
-    test_data, name = (dealt.rest(), "X") if test is None else (test, "test")
+    test_data, name = (assignment.rest(), "X") if test is None else (test, "test")
     return None if test_data is None else HeldOutRows(*test_data, *encoded_labelled(schema, test_data, name))
 
 

@@ -24,7 +24,7 @@ from peerbayes.simulation.inputs import encoded_labelled, plain, row_weights, ro
 from peerbayes.simulation.loop import Clock, Progress
 from peerbayes.simulation.old_names import refuse_old_names
 from peerbayes.simulation.partitions import enough, sizes_asked
-from peerbayes.simulation.population import Dealt
+from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.result import history_of, record
 from peerbayes.simulation.settings import as_json, both, check_sizes, checked
 from peerbayes.simulation.sharded.shard import Plan, RowsOf, crossing, cut, plans, positions
@@ -147,11 +147,13 @@ def simulate_shards(
         agreed, sizes, test_data = schema, _sizes(rows_per_peer, peers), test
         sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
-        dealt = Dealt.of(X, y, schema, kinds, arguments["clip"], partition, peers, rows_per_peer, seed)
+        assignment = Assignment.of(
+            X, y, schema, kinds, arguments["clip"], partition, peers, rows_per_peer, seed
+        )
         with about("X" if schema is None else "X and schema"):
-            agreed, sizes = dealt.schema.measured_on(dealt.rows()), dealt.sizes
-        test_data = test if test is not None else dealt.rest()
-        sources = _pieces(dealt, shard_peers)
+            agreed, sizes = assignment.schema.measured_on(assignment.rows()), assignment.sizes
+        test_data = test if test is not None else assignment.rest()
+        sources = _pieces(assignment, shard_peers)
         if test_data is None:
             warn_untested()
     settings = _Settings(
@@ -184,12 +186,12 @@ def simulate_shards(
     )
 
 
-def _pieces(dealt: Dealt, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
+def _pieces(assignment: Assignment, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield the rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
-    labels = np.array(dealt.schema.classes)[dealt.codes]
+    labels = np.array(assignment.schema.classes)[assignment.codes]
     for peers in shard_peers:
-        rows = np.concatenate([dealt.parts[peer] for peer in peers])
-        yield plain(rows_at(dealt.table, rows)), labels[rows]
+        rows = np.concatenate([assignment.parts[peer] for peer in peers])
+        yield plain(rows_at(assignment.table, rows)), labels[rows]
 
 
 def _refuse(
