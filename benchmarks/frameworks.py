@@ -39,7 +39,7 @@ FEW = 10  # peers of p2pfl: threads that must all hear of each other; a ring of 
 ROWS, COLUMNS, CLASSES = 50, 16, 26
 RATE = 0.1  # of a gradient step; any will do
 WARM = 2  # rounds that are not counted: caches, connections, first calls
-PATIENCE = 600  # seconds that a framework may take in all
+TIMEOUT = 600  # seconds that a framework may take in all
 
 # Beside each package, what it imports and does not ask for, or asks for in versions that no longer fit together.
 PINS = {
@@ -340,12 +340,12 @@ def ask(worker: str, python: str | None) -> dict[str, Any]:
         return {"missing": "no interpreter given"}
     try:
         done = subprocess.run(
-            [python, __file__, "--worker", worker], capture_output=True, text=True, timeout=PATIENCE
+            [python, __file__, "--worker", worker], capture_output=True, text=True, timeout=TIMEOUT
         )
     except FileNotFoundError:
         return {"missing": f"no interpreter at {python}"}
     except subprocess.TimeoutExpired:
-        return {"failed": f"not done after {PATIENCE} s"}
+        return {"failed": f"not done after {TIMEOUT} s"}
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
     return json.loads(done.stdout.splitlines()[-1])

@@ -99,18 +99,25 @@ async def bare(folder: Path, size: int) -> float:
 
     async def answer(caller: str, content: bytes) -> bytes:
         asked = wire.request_in(content)
-        while asked.turn > turn:
+        while asked.round_index > turn:
             await news.wait()
-        if asked.turn == ROUNDS:
+        if asked.round_index == ROUNDS:
             last.add(caller)
         return wire.encode(
             wire.Reply(
-                wire.VERSION, asked.run, peer.name, "round", "ok", turn=asked.turn, digest=digest, body=body
+                wire.VERSION,
+                asked.run,
+                peer.name,
+                "round",
+                "ok",
+                round_index=asked.round_index,
+                digest=digest,
+                body=body,
             )
         )
 
     async def ask(name: str) -> None:
-        request = wire.Request(wire.VERSION, peer.roster.run, peer.name, "round", turn=turn)
+        request = wire.Request(wire.VERSION, peer.roster.run, peer.name, "round", round_index=turn)
         while True:
             try:
                 await transport.ask(name, wire.encode(request), 30.0)

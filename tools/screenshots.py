@@ -26,7 +26,7 @@ from peerbayes.peer.loopback import Loopback
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 120.0  # seconds to wait for anything
+TIMEOUT = 120.0  # seconds to wait for anything
 HEIGHTS = {
     "report": 1720,
     "structure": 330,
@@ -131,7 +131,7 @@ def watched(words: list[str]) -> Iterator[str]:
 
 def until(page: Any, turn: int) -> None:
     """Wait until the page is at a round."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         if (found := re.search(r"[Rr]ound\s+([\d,]+)", page.inner_text("body"))) and int(
             found[1].replace(",", "")

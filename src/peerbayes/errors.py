@@ -214,9 +214,9 @@ class RefusedMessage(PeerError):
         self.reason = reason
 
     @classmethod
-    def of(cls, broken: Any) -> RefusedMessage:
+    def of(cls, violation: Any) -> RefusedMessage:
         """Return the error for numbers that no honest peer sends."""
-        return cls(broken.reason, broken.detail)
+        return cls(violation.reason, violation.detail)
 
 
 class OtherProcess(RefusedMessage):

@@ -256,7 +256,7 @@ def test_made_up_messages_reach_the_peer_and_pass_for_plausible(strategy):
     for turn, cut in enumerate((-0.5, 0.0, 0.7), start=20):  # honest sums have not grown that far before
         wanted = line.step(cut)
         message = (wanted - own * leaf.outgoing(state)["liar"]) / other
-        assert rule.broken(message, 1) is not None and rule.broken(message, turn) is None
+        assert rule.violation(message, 1) is not None and rule.violation(message, turn) is None
         state = leaf.step(state, {"liar": message})
         np.testing.assert_allclose(heard_at[-1], wanted, atol=1e-6 * mass)
 

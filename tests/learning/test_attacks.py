@@ -98,7 +98,7 @@ def test_ipm_turns_the_mean_of_what_was_learned_round(strength, scene):
 @pytest.mark.parametrize("kind", ["stealth", "suppress", "merge", "ipm"])
 def test_clever_lies_keep_every_invariant(kind, scene):
     lie, _ = said_by(kind, scene)
-    assert scene[2].broken(lie, 3) is None
+    assert scene[2].violation(lie, 3) is None
 
 
 def test_poisoners_learn_from_their_loudest_rows_with_reversed_labels(monkeypatch):
@@ -201,7 +201,7 @@ def test_who_optimises_says_what_is_no_strike_and_keeps_every_invariant(plots):
         knowledge, honest, attackers, _, _, turn, victims, said = plot
         assert not set(victims) & set(attackers)
         for victim, lie in zip(victims, said, strict=True):
-            assert knowledge.invariants.broken(lie, turn) is None
+            assert knowledge.invariants.violation(lie, turn) is None
             assert mix_after(plot, victim, lie) is not None
             lies += not np.array_equal(lie, honest[victim])
     assert lies > 0

@@ -458,7 +458,7 @@ class Watch:
         for (v, u), came in arrived.items():
             if v == u or not came:
                 continue
-            reason = self.limits.broken(said[v, u], round_index)
+            reason = self.limits.violation(said[v, u], round_index)
             if reason is not None:
                 self.rejected[reason.reason] += 1
             elif not (self.guarded and self.cut(v, u)):

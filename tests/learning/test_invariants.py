@@ -53,8 +53,8 @@ def honest(draw):
 @given(honest())
 def test_honest_messages_are_plausible(case):
     plausible, message, turn, _ = case
-    assert plausible.broken(message, turn) is None
-    assert plausible.broken(np.stack([message, message - plausible.centre]), turn) is None
+    assert plausible.violation(message, turn) is None
+    assert plausible.violation(np.stack([message, message - plausible.centre]), turn) is None
 
 
 @given(honest(), st.floats(1e-6, 1e306), st.sampled_from([-1, 1]))
@@ -64,7 +64,7 @@ def test_one_entry_that_is_off_is_refused(case, size, sign):
     plausible, message, turn, rng = case
     message = message.copy()
     message[rng.integers(CLASSES), rng.integers(WIDTH)] += sign * size
-    assert plausible.broken(message, turn).reason in ("class sums", "cell sums", "absurd magnitude")
+    assert plausible.violation(message, turn).reason in ("class sums", "cell sums", "absurd magnitude")
 
 
 @given(honest(), st.floats(1e-6, 0.5))
@@ -74,7 +74,7 @@ def test_cells_that_do_not_add_up_are_refused_though_class_sums_do(case, size):
     cell = rng.integers(2, WIDTH)
     message[0, cell] += size
     message[1, cell] -= size
-    assert plausible.broken(message, turn).reason == "cell sums"
+    assert plausible.violation(message, turn).reason == "cell sums"
 
 
 @given(honest(), st.floats(1e3, 1e300))
@@ -82,14 +82,14 @@ def test_what_rounds_cannot_have_made_is_absurd(case, size):
     plausible, message, turn, _ = case
     message = message.copy()
     message[:, 1] += np.array([1, -1, 0]) * size * turn * 10
-    assert plausible.broken(message, turn).reason == "absurd magnitude"
+    assert plausible.violation(message, turn).reason == "absurd magnitude"
 
 
 def test_numbers_whose_sum_is_no_number_are_refused():
     """Where nothing bounds the entries, 16 classes with ±1.7e308 add up to ∞ − ∞."""
     plausible = known(np.zeros(1), 1.0, (), np.inf, np.zeros((16, 1)))
     message = np.tile([1.7e308, 1.7e308, -1.7e308, -1.7e308], 4)[:, None]
-    assert plausible.broken(np.roll(message, 1, axis=0) * [[1.0]], 1) is not None
+    assert plausible.violation(np.roll(message, 1, axis=0) * [[1.0]], 1) is not None
 
 
 # --- what families obey --------------------------------------------------------------------------------
@@ -283,13 +283,13 @@ def test_growth_of_crc_is_a_bound_and_its_first_message_the_start(rng):
     family = layout.calibrated("naive-bayes", pb.Schema.infer(*table(rng)), False, 240.0, None)
     start = family.uniform(3, 100.0)
     known = invariants_of(CRC(), family, start, [True] * 3, False, 30, 10, 100.0, 1, 5.0, True)
-    assert known.broken(start, 1) is None
+    assert known.violation(start, 1) is None
     moved = start.copy()
     moved[0, 1] += 1.0
     moved[1, 1] -= 1.0
-    assert known.broken(moved, 1).reason == "absurd magnitude" and known.broken(moved, 2) is None
+    assert known.violation(moved, 1).reason == "absurd magnitude" and known.violation(moved, 2) is None
     noisy = Invariants(**{**vars(known), "noise": 1.0})
-    assert noisy.broken(moved, 1) is None  # noise for privacy is allowed for
+    assert noisy.violation(moved, 1) is None  # noise for privacy is allowed for
 
 
 def test_an_exact_first_message_is_bounded_by_a_peers_rows(rng):
@@ -299,9 +299,9 @@ def test_an_exact_first_message_is_bounded_by_a_peers_rows(rng):
     most = Exact(64).boost * 10 * 2 / 3
     change = np.zeros_like(start)
     change[0, 1], change[1, 1] = 0.999 * most * 5, -0.999 * most * 5
-    assert known.broken(start + change, 1) is None
-    assert known.broken(start + 1.1 * change, 1).reason == "first message"
-    assert known.broken(start + 1.1 * change, 2) is None
+    assert known.violation(start + change, 1) is None
+    assert known.violation(start + 1.1 * change, 1).reason == "first message"
+    assert known.violation(start + 1.1 * change, 2) is None
     assert not known.unusual(start + change, 1) and known.unusual(start + 4 * change, 1)
 
 
@@ -373,8 +373,8 @@ def test_one_entry_that_is_no_number_is_enough(value, entry):
     limits = Invariants(None, 1.0, csr_array((0, 2)), np.zeros((3, 2)), None, np.ones(2), np.full(2, np.inf))
     message = np.zeros((2, 3, 2))
     message[entry] = value
-    assert limits.broken(message, 3).reason == "not finite"
-    assert limits.broken(np.zeros((2, 3, 2)), 3) is None
+    assert limits.violation(message, 3).reason == "not finite"
+    assert limits.violation(np.zeros((2, 3, 2)), 3) is None
 
 
 def largest_features(family, limit):

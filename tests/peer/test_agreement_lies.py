@@ -298,7 +298,7 @@ def with_a_liar(folder, terms, graph, shared, liar, lie):
     def node(name, **more):
         made = plain(name, **more)
         if name == liar:
-            made._agreeing._total = lying(made._agreeing._total, lie)
+            made._agreement._total = lying(made._agreement._total, lie)
         return made
 
     peers.node = node
@@ -345,8 +345,8 @@ def test_what_no_peer_can_read_ends_the_agreement_where_members_may_lie(tmp_path
     def node(name, **more):
         made = plain(name, **more)
         if name == "p4":
-            honest = made._agreeing._total
-            made._agreeing._total = lambda phase, own: honest(
+            honest = made._agreement._total
+            made._agreement._total = lambda phase, own: honest(
                 phase, Garbage() if phase.name == "middle 2" else own
             )
         return made

@@ -177,7 +177,7 @@ def test_a_state_is_set_aside_with_all_that_its_log_holds(tmp_path):
 
 
 def test_only_one_works_on_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "PATIENCE", 0.0)
+    monkeypatch.setattr(disk, "LOCK_TIMEOUT", 0.0)
     home = Home(tmp_path)
     assert not service.running(home)
     with service.lock(home):
@@ -261,7 +261,7 @@ def test_who_reads_a_state_cannot_write_it(store):
         ):
             with pytest.raises(sqlite3.OperationalError, match="readonly"):
                 write()
-    assert store.told("run") is None and store.last() is None
+    assert store.value("run") is None and store.last() is None
 
 
 def test_looking_at_a_peer_writes_nothing(tmp_path):

@@ -144,14 +144,14 @@ def test_the_owner_sees_them_here_and_is_told_that_they_carry_no_noise(tmp_path,
 
 def test_requests_and_replies_have_no_place_for_them():
     """A new field of a message is thought about here: may it depend on rows?"""
-    assert set(wire.Request.__struct_fields__) == {
+    assert set(wire.Request.__struct_encode_fields__) == {
         "version", "run", "sender", "kind", "phase", "turn", "schema", "done", "roster", "wait",
         "body", "roster_digest",  # a roster
         "heard",  # signed digests of others' messages
         "process", "shown",  # which start of a peer speaks, and how many rounds and releases it has stored
         "lowest", "highest",  # versions
     }  # fmt: skip
-    assert set(wire.Reply.__struct_fields__) == {
+    assert set(wire.Reply.__struct_encode_fields__) == {
         "version", "run", "sender", "kind", "status", "phase", "turn", "schema", "done", "roster", "clock", "shape",
         "digest", "body", "signature",  # releases, and what is made of them
         "roster_digest", "process", "shown", "lowest", "highest",

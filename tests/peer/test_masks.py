@@ -366,7 +366,7 @@ def test_a_peer_that_stops_and_starts_sends_the_same_words(tmp_path, rng):
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
         for name, turn in (("p3", 2), ("p0", 5), ("p3", 8)):
-            await peers.until(lambda name=name, turn=turn: peers.nodes[name].turn >= turn)
+            await peers.until(lambda name=name, turn=turn: peers.nodes[name].round_index >= turn)
             await ended(tasks[name])
             tasks[name] = peers.start(name)
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
@@ -377,7 +377,7 @@ def test_a_peer_that_stops_and_starts_sends_the_same_words(tmp_path, rng):
     said = {}
     for caller, reply in replies:
         if reply.kind == "masked" and reply.status == "ok":
-            assert said.setdefault((reply.sender, caller, reply.turn), (reply.phase, reply.body)) == (
+            assert said.setdefault((reply.sender, caller, reply.round_index), (reply.phase, reply.body)) == (
                 reply.phase,
                 reply.body,
             )
@@ -444,7 +444,7 @@ def test_a_missing_neighbour_skips_the_mix(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 3)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
         await ended(tasks.pop("p4"))
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
 
@@ -487,15 +487,15 @@ def test_after_a_revocation_the_others_sum_without_it_and_no_round_twice(tmp_pat
 
     async def ask(name, turn):
         schema = peers.nodes[name].agreed.schema.fingerprint
-        asked = wire.Request(wire.VERSION, peers.roster.run, "p1", "masked", turn=turn, schema=schema)
+        asked = wire.Request(wire.VERSION, peers.roster.run, "p1", "masked", round_index=turn, schema=schema)
         return wire.reply_in(await peers.hub.transport("p1").ask(name, wire.encode(asked), 1.0), asked, name)
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 3)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
         await ended(tasks.pop("p4"))
         peers.nodes.pop("p4")
-        turn = peers.nodes["p0"].turn + 1
+        turn = peers.nodes["p0"].round_index + 1
         before.update({at: await ask("p0", at) for at in range(1, turn + 1)})
         with_roster(peers, "p4")
         for at, reply in before.items():
@@ -534,7 +534,7 @@ def test_peers_left_with_two_neighbours_stop(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 3)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
         await ended(tasks.pop("p4"))
         peers.nodes.pop("p4")
         with_roster(peers, "p4")
@@ -556,7 +556,7 @@ def test_those_that_have_a_group_go_on_and_start_again(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p0"].turn >= 3)
+        await peers.until(lambda: peers.nodes["p0"].round_index >= 3)
         await ended(tasks.pop("p0"))
         peers.nodes.pop("p0")
         with_roster(peers, "p0")
@@ -582,7 +582,7 @@ def test_a_peer_that_left_skips_the_mixes_of_its_neighbours(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 2)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
         await ended(tasks.pop("p4"))
         asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "leave", roster=peers.roster.version)
         for name in peers.names[:-1]:
@@ -602,15 +602,17 @@ def test_plain_and_masked_are_never_taken_for_each_other(secure, asked, tmp_path
 
     async def main():
         tasks = [peers.start(name) for name in peers.names]
-        await peers.until(lambda: all(node.turn >= 2 for node in peers.nodes.values()))
+        await peers.until(lambda: all(node.round_index >= 2 for node in peers.nodes.values()))
         node = peers.nodes["p0"]
         schema = node.agreed.schema.fingerprint
-        request = wire.Request(wire.VERSION, peers.roster.run, "p1", asked, turn=1, schema=schema)
+        request = wire.Request(wire.VERSION, peers.roster.run, "p1", asked, round_index=1, schema=schema)
         told = wire.reply_in(await node.answer("p1", wire.encode(request)), request, "p0")
         assert told.status == "refused" and not told.body and told.reason.startswith("wrong message")
-        usual = wire.Request(wire.VERSION, peers.roster.run, "p1", node.standing.kind, turn=1, schema=schema)
+        usual = wire.Request(
+            wire.VERSION, peers.roster.run, "p1", node.session.kind, round_index=1, schema=schema
+        )
         reply = wire._replies.decode(await node.answer("p1", wire.encode(usual)))
-        assert reply.kind == node.standing.kind != asked and len(reply.phase) == (64 if secure else 0)
+        assert reply.kind == node.session.kind != asked and len(reply.phase) == (64 if secure else 0)
         with pytest.raises(RefusedMessage, match="instead of"):  # a reply of the other kind
             wire.reply_in(wire.encode(reply), request, "p0")
         for task in tasks:

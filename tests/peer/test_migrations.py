@@ -96,7 +96,7 @@ def version(path):
 def complete(store):
     """Check that a store has all that the state from before had."""
     assert store.identity() == "0011223344556677" and store.secret("mask key", lambda: b"new") == b"key"
-    assert store.told("starts") == "2" and store.round() == 1 and store.stored() == 3
+    assert store.value("starts") == "2" and store.round() == 1 and store.stored() == 3
     last, (array,) = store.last()
     assert last == 1
     np.testing.assert_array_equal(array, ARRAY)
@@ -160,11 +160,11 @@ def test_a_state_of_version_1_opens_after_a_migration(tmp_path, monkeypatch):
         store.add_round(0, (ARRAY,), {"b": ARRAY}, ["b"], [])
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, extend_the_ledger))
     with contextlib.closing(Store(path)) as store:
-        assert store.told("fact") == "value" and store.round() == 0
+        assert store.value("fact") == "value" and store.round() == 0
     assert version(path) == 2 and version(migrations.copy_path(path)) == 1
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, lambda db: None))
     with contextlib.closing(Store(path)) as store:  # a step is done once
-        assert store.told("fact") == "value"
+        assert store.value("fact") == "value"
     assert version(path) == 3
 
 

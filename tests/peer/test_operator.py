@@ -136,9 +136,9 @@ def test_nothing_is_lost_on_a_full_disk_and_it_goes_on_when_there_is_room(which,
             monkeypatch.setattr(what, name, disk.on(getattr(what, name), *only))
         suffering = peers.names if which == "model" else ["p1"]
         await peers.until(
-            lambda: disk.failed > 3 and all(peers.nodes[n].standing.room.full for n in suffering)
+            lambda: disk.failed > 3 and all(peers.nodes[n].session.room.full for n in suffering)
         )
-        assert peers.nodes["p1"].standing.phase == WAITING
+        assert peers.nodes["p1"].session.phase == WAITING
         disk.full = False
         return await asyncio.wait_for(asyncio.gather(*tasks), HANG)
 
@@ -504,7 +504,7 @@ def test_a_peer_that_nobody_has_ever_reached_says_so(tmp_path, monkeypatch):
                 while not any("nobody has reached this peer" in warning for warning in warnings()):
                     await asyncio.sleep(0.05)
                 await neighbour.transport.ask(
-                    "peer-1", wire.encode(neighbour.standing.request("peer-1", "hello")), HANG
+                    "peer-1", wire.encode(neighbour.session.request("peer-1", "hello")), HANG
                 )
                 while any("nobody has reached this peer" in warning for warning in warnings()):
                     await asyncio.sleep(0.05)
@@ -519,7 +519,7 @@ def test_a_peer_that_nobody_has_ever_reached_says_so(tmp_path, monkeypatch):
             if home.state_path.exists()
             else (contextlib.nullcontext()) as store
         ):
-            return [] if store is None else [store.told("unreached") or ""]
+            return [] if store is None else [store.value("unreached") or ""]
 
     within(run())
 

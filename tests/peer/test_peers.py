@@ -90,7 +90,7 @@ def test_a_peer_that_stops_and_starts_changes_nothing(strategy, tmp_path, rng):
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
         for name, turn in (("p3", 2), ("p0", 5), ("p3", 8)):
-            await peers.until(lambda name=name, turn=turn: peers.nodes[name].turn >= turn)
+            await peers.until(lambda name=name, turn=turn: peers.nodes[name].round_index >= turn)
             await ended(tasks[name])
             tasks[name] = peers.start(name)
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
@@ -220,7 +220,7 @@ def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p1"].turn >= 2)
+        await peers.until(lambda: peers.nodes["p1"].round_index >= 2)
         await ended(tasks["p1"])
         before = peers.tables["p1"]
         peers.tables["p1"] = before[0].assign(weight=before[0]["weight"] + 1e-12), before[1]
@@ -242,7 +242,7 @@ def test_rounds_go_on_without_a_peer_that_does_not_come_back(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 3)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
         await ended(tasks.pop("p4"))
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
 
@@ -286,11 +286,11 @@ def test_below_the_quorum_a_peer_waits_for_as_long_as_it_takes(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p1"].turn >= 3)
+        await peers.until(lambda: peers.nodes["p1"].round_index >= 3)
         await ended(tasks["p1"])  # the only neighbour of both others
         await asyncio.sleep(5 * terms.limits.deadline)
         there = peers.rounds("p1")[-1]
-        assert {peers.nodes[name].turn for name in ("p0", "p2")} <= {there, there + 1}
+        assert {peers.nodes[name].round_index for name in ("p0", "p2")} <= {there, there + 1}
         tasks["p1"] = peers.start("p1")
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
 
@@ -308,11 +308,11 @@ def test_a_late_peer_catches_up_from_what_its_neighbours_said(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 2)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
         await ended(tasks["p4"])
         gone.append(peers.rounds("p4")[-1])
         others = [peers.nodes[name] for name in peers.names[:-1]]
-        await peers.until(lambda: all(node.turn == terms.rounds for node in others))
+        await peers.until(lambda: all(node.round_index == terms.rounds for node in others))
         assert not any(
             task.done() for name, task in tasks.items() if name in ("p1", "p3")
         )  # they wait for it
@@ -332,7 +332,7 @@ def test_a_peer_that_leaves_is_not_waited_for(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 2)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
         await ended(tasks.pop("p4"))
         asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "leave", roster=peers.roster.version)
         for name in ("p1", "p3"):
@@ -354,15 +354,17 @@ def test_messages_of_long_ago_are_gone_and_others_are_the_same_each_time(tmp_pat
 
     async def ask(name, turn):
         schema = peers.nodes[name].agreed.schema.fingerprint
-        asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "round", turn=turn, schema=schema)
+        asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "round", round_index=turn, schema=schema)
         return wire.reply_in(await peers.hub.transport("p4").ask(name, wire.encode(asked), 1.0), asked, name)
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].turn >= 2)
+        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
         await ended(tasks["p4"])
         gone.append(peers.rounds("p4")[-1])
-        await peers.until(lambda: peers.nodes["p1"].turn == peers.nodes["p3"].turn == terms.rounds)
+        await peers.until(
+            lambda: peers.nodes["p1"].round_index == peers.nodes["p3"].round_index == terms.rounds
+        )
         assert [(await ask("p1", turn)).status for turn in (3, 36, 37, 40)] == ["gone", "gone", "ok", "ok"]
         assert (await ask("p1", 38)).body == (await ask("p1", 38)).body
         tasks["p4"] = peers.start("p4")

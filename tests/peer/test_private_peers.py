@@ -376,7 +376,7 @@ def test_a_peer_that_stops_and_goes_on_says_the_same_and_spends_once(tmp_path):
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
         for moment in (1, 4, 9, 13):
-            await peers.until(lambda moment=moment: peers.nodes["p2"].turn >= moment)
+            await peers.until(lambda moment=moment: peers.nodes["p2"].round_index >= moment)
             tasks["p2"].cancel()
             await asyncio.gather(tasks["p2"], return_exceptions=True)
             tasks["p2"] = peers.start("p2")
@@ -644,7 +644,7 @@ class Liar(InMemory):
                 numbers = np.frombuffer(said.body, dtype="<f8").reshape(said.shape).copy()
                 body = self._lie(numbers).astype("<f8").tobytes()
                 digest = wire.digest_of(body)
-                signature = self.sign(wire.statement(said.run, said.turn, digest))
+                signature = self.sign(wire.statement(said.run, said.round_index, digest))
                 said = msgspec.structs.replace(said, body=body, digest=digest, signature=signature)
             return wire.encode(said)
 

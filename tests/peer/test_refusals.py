@@ -30,7 +30,7 @@ from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import signals, wire
-from peerbayes.peer.protocol.calls import METHOD, PATIENCE, UNREAD, Unreachable
+from peerbayes.peer.protocol.calls import METHOD, REQUEST_TIMEOUT, UNREAD, Unreachable
 from peerbayes.peer.protocol.server import Rate
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.protocol.wire import Reply, Request
@@ -131,8 +131,14 @@ ROUND_LIES = {
     "another schema": (changed(schema="0" * 64), "wrong schema"),
     "another version": (changed(version=1), "other version"),
     "another kind": (changed(kind="first"), "wrong message"),
-    "a later round": (lambda told, _: msgspec.structs.replace(told, turn=told.turn + 1), "wrong round"),
-    "the round before again": (lambda told, before: before or changed(turn=0)(told, None), "wrong round"),
+    "a later round": (
+        lambda told, _: msgspec.structs.replace(told, round_index=told.round_index + 1),
+        "wrong round",
+    ),
+    "the round before again": (
+        lambda told, before: before or changed(round_index=0)(told, None),
+        "wrong round",
+    ),
     "another shape": (changed(shape=(1, 2)), "wrong shape"),
     "a row less": (with_body(lambda body: body[: len(body) // 3 * 2]), "wrong shape"),
     "half a number": (with_body(lambda body: body[:-3]), "wrong shape"),
@@ -161,13 +167,13 @@ def lying(kind, lies):
     def lie(caller, asked, told):
         if asked.kind != kind or told.status != "ok":
             return told
-        key = caller, asked.phase, asked.turn
-        told_before[caller, asked.turn] = told
+        key = caller, asked.phase, asked.round_index
+        told_before[caller, asked.round_index] = told
         mine = [alter for phase, alter in lies if phase in ("", asked.phase)]
         count[key] += 1
         if count[key] > len(mine):
             return told
-        return mine[count[key] - 1](told, told_before.get((caller, asked.turn - 1)))
+        return mine[count[key] - 1](told, told_before.get((caller, asked.round_index - 1)))
 
     return lie
 
@@ -347,7 +353,7 @@ def test_a_member_that_asks_badly_is_refused_by_name(tmp_path):
     by_2 = {
         "speaks for another": {"kind": "round", "sender": "peer-3"},
         "wrong network": {"kind": "sum", "run": "0" * 64},
-        "wrong schema": {"kind": "round", "turn": 1, "schema": "0" * 64},
+        "wrong schema": {"kind": "round", "round_index": 1, "schema": "0" * 64},
         "other version": {"kind": "hello", "version": 7},
         "bad roster": {"kind": "roster", "body": forged},
     }
@@ -366,7 +372,7 @@ def test_a_member_that_asks_badly_is_refused_by_name(tmp_path):
             assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
         async with calling(network, "peer-1", "peer-3") as channel:  # a member, but no neighbour
             for kind in wire.OF_RUN:
-                told = await ask(channel, asking(network, "peer-3", kind, phase="columns", turn=1))
+                told = await ask(channel, asking(network, "peer-3", kind, phase="columns", round_index=1))
                 assert told.status == "refused" and told.reason.startswith("not a neighbour")
 
     expected = run(Loopback.create(tmp_path / "undisturbed", TERMS, TABLES, LINE))
@@ -385,12 +391,12 @@ def test_a_repeated_request_gets_the_same_bytes(network):
     done = asyncio.Event()
 
     async def repeat(nodes):
-        while nodes["peer-1"].turn < TERMS.rounds - 1:
+        while nodes["peer-1"].round_index < TERMS.rounds - 1:
             await asyncio.sleep(0.01)
         schema = nodes["peer-1"].agreed.schema.fingerprint
         async with calling(network, "peer-1", HOSTILE) as channel:
             for turn in range(1, TERMS.rounds + 1):
-                asked = asking(network, HOSTILE, "round", turn=turn, schema=schema)
+                asked = asking(network, HOSTILE, "round", round_index=turn, schema=schema)
                 told = [await ask(channel, asked) for _ in range(3)]
                 assert all(one.status == "ok" and one.body == told[0].body for one in told)
         done.set()
@@ -405,7 +411,7 @@ def held(until):
     """Answers honestly, but gives its last message only after an event, so that the run is under way until then."""
 
     async def lie(caller, asked, told):
-        if asked.kind == "round" and asked.turn == TERMS.rounds:
+        if asked.kind == "round" and asked.round_index == TERMS.rounds:
             await until.wait()
         return told
 
@@ -437,7 +443,7 @@ def mutated(rng, valid):
 def valid_requests(network, by, schema=""):
     roster = network.founder.roster_path.read_bytes()
     return [
-        wire.encode(asking(network, by, kind, phase=phase, turn=turn, schema=schema))
+        wire.encode(asking(network, by, kind, phase=phase, round_index=turn, schema=schema))
         for kind in ("hello", "roster", "sum", "first", "round")
         for phase in ("", "columns", "spread")
         for turn in (0, 1, 2, 1 << 40)
@@ -489,7 +495,7 @@ def test_fuzzed_answers_change_nothing(network, undisturbed):
     def lie(caller, asked, told):
         if asked.kind not in wire.OF_RUN or told.status != "ok":
             return told
-        key = caller, asked.kind, asked.phase, asked.turn
+        key = caller, asked.kind, asked.phase, asked.round_index
         seen[key] = seen.get(key, 0) + 1
         # Where the digest does not reach (rounds done, roster version), a mutation is no lie about numbers.
         return mutated(rng, [wire.encode(told)]) if seen[key] <= 10 else told
@@ -527,7 +533,7 @@ def test_fuzzed_rosters_change_nothing(network):
 
     async def fuzz():
         with opened(home) as target:
-            target._answering._rosters = Rate(10**6, 0.0)  # how many it looks at is another test
+            target._server._rosters = Rate(10**6, 0.0)  # how many it looks at is another test
             for body in [
                 body for body in (mutated(rng, [newer]) for _ in range(600)) if body not in (b"", newer)
             ][:500]:
@@ -696,7 +702,9 @@ def test_a_neighbour_that_begins_many_calls_and_ends_none_does_not_shut_others_o
                 calls += [channel.stream_unary(METHOD)() for _ in range(15)]
             await asyncio.sleep(1.0)
             async with calling(network, "peer-1", "peer-2") as honest:
-                assert (await ask(honest, asking(network, "peer-2", "hello"), 0.9 * PATIENCE)).status == "ok"
+                assert (
+                    await ask(honest, asking(network, "peer-2", "hello"), 0.9 * REQUEST_TIMEOUT)
+                ).status == "ok"
             for call in calls:
                 call.cancel()
 

@@ -23,12 +23,12 @@ from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.loopback import Loopback, free_ports
-from peerbayes.peer.node import Membership, Node
 from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.copies import Processes
-from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Hub, InMemory, Unreachable
 from peerbayes.peer.protocol.wire import Process, Reply
+from peerbayes.peer.running_peer import Membership, RunningPeer
 from peerbayes.peer.service import set_aside
 from peerbayes.peer.state.audit_log import AuditLog, Position, entries
 from peerbayes.peer.state.continuity import Log, OfState, Stored, problem_of, refuse_broken
@@ -72,7 +72,7 @@ class Overheard(InMemory):
             reply = await answer(caller, content)
             said = msgspec.msgpack.decode(reply, type=Reply)
             if said.kind in wire.OF_ROUND and said.status == "ok":
-                self.left.add((said.turn, caller, said.process.state, bytes(said.digest)))
+                self.left.add((said.round_index, caller, said.process.state, bytes(said.digest)))
             return reply
 
         await super().serve(answered)
@@ -120,7 +120,7 @@ class Watched(Peers):
 
     def second(self, folder):
         """A process of the first peer with a copy of its folder."""
-        node = Node(
+        node = RunningPeer(
             Membership("p0", self.terms, self.roster), *self.tables["p0"], Store(folder / STATE),
             self.hub.transport("p0"), AuditLog(folder / LOG), linger=HANG,
         )  # fmt: skip
@@ -139,7 +139,7 @@ class Watched(Peers):
             goal = min((-1 if begun is None else begun) + rounds, self.terms.rounds)
             watched = [tasks[name] for name in ("p0", "copy") if name in tasks]
             async with asyncio.timeout(HANG):
-                while not any(task.done() for task in watched) and node.turn < goal:
+                while not any(task.done() for task in watched) and node.round_index < goal:
                     await asyncio.sleep(0.002)
             for task in watched:
                 if task.done():
@@ -283,7 +283,7 @@ class Stopped:
         nodes = [self._node(home) for home in self.network.homes.values()]
         tasks = [asyncio.create_task(node.run()) for node in nodes]
         async with asyncio.timeout(HANG):
-            while nodes[0].turn < until:
+            while nodes[0].round_index < until:
                 await asyncio.sleep(0.005)
         for task in tasks:
             task.cancel()
@@ -296,7 +296,7 @@ class Stopped:
     def _node(self, home):
         peer = home.load()
         frame = pd.read_csv(home.folder / "rows.csv")
-        return Node(
+        return RunningPeer(
             Membership(peer.name, peer.terms, peer.roster), frame[["x"]], frame["y"].to_numpy(),
             Store(home.state_path), self.hub.transport(peer.name), AuditLog(home.audit_path),
         )  # fmt: skip
@@ -663,7 +663,7 @@ def test_a_folder_restored_within_one_start_is_noticed_by_how_far_it_was(tmp_pat
 
     async def interrupted():
         task = asyncio.create_task(peers.run(30))
-        await peers.until(lambda: "p0" in peers.nodes and peers.nodes["p0"].turn >= 2)
+        await peers.until(lambda: "p0" in peers.nodes and peers.nodes["p0"].round_index >= 2)
         snapshot(peers.home, tmp_path / "running")
         await task
 
@@ -757,7 +757,7 @@ class Accuser(InMemory):
             forged = self.shown(asked.process)
             return wire.encode(
                 Reply(wire.VERSION, asked.run, self.name, asked.kind, "refused", "two copies: of you", asked.phase,
-                      asked.turn, shown=forged)
+                      asked.round_index, shown=forged)
             )  # fmt: skip
 
         await super().serve(accused)
@@ -803,20 +803,22 @@ def test_a_peer_that_is_to_stop_says_nothing_more(moment, tmp_path):
         task = peers.started("p0")
         await asyncio.sleep(0)
         node = peers.nodes["p0"]
-        find = node._answering._outbox.find
+        find = node._server._outbox.find
 
         async def halting(*asked_for):
-            node.standing.halt(NeedsPerson("copied"))
+            node.session.halt(NeedsPerson("copied"))
             return await find(*asked_for)
 
         try:
             await peers.until(lambda: node.store.round() == 0 and node.agreed is not None)
             if moment == "before it is asked":
-                node.standing.halt(NeedsPerson("copied"))
+                node.session.halt(NeedsPerson("copied"))
             else:
-                node._answering._outbox.find = halting
+                node._server._outbox.find = halting
             schema = node.agreed.schema.fingerprint
-            request = wire.Request(wire.VERSION, peers.roster.run, "p1", "round", turn=1, schema=schema)
+            request = wire.Request(
+                wire.VERSION, peers.roster.run, "p1", "round", round_index=1, schema=schema
+            )
             return msgspec.msgpack.decode(await node.answer("p1", wire.encode(request)), type=Reply)
         finally:
             task.cancel()
@@ -836,9 +838,9 @@ class Bench:
 
     def __init__(self, tmp_path):
         peers = Peers(tmp_path, terms(), TRIANGLE, list(tables()))
-        standing = Standing(Membership("p1", peers.terms, peers.roster), lambda *event: None)
+        session = Session(Membership("p1", peers.terms, peers.roster), lambda *event: None)
         self.store = Store(tmp_path / "state.sqlite")
-        self.processes = Processes(standing, self.store, peers.hub.transport("p1"))
+        self.processes = Processes(session, self.store, peers.hub.transport("p1"))
 
     def asks(self, process, shown=None):
         """What a request of a process is refused for; None: it is not."""
@@ -947,7 +949,7 @@ def test_processes_that_are_killed_and_started_again_are_never_taken_for_copies(
     for home in network.homes.values():
         with contextlib.closing(Store(home.state_path, readonly=True)) as store:
             assert store.refusals() == []
-            assert int(store.told("starts")) >= 1
+            assert int(store.value("starts")) >= 1
         refuse_broken(home.state_path, home.audit_path)
         assert earlier(home) == [] and len(current(home)) == 60
 

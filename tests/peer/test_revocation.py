@@ -17,12 +17,12 @@ from peerbayes.errors import IdentityError, RefusedMessage
 from peerbayes.peer.agreement.pooling import Phase
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import signals, wire
-from peerbayes.peer.protocol.client import Asking, Taking
-from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Parted
+from peerbayes.peer.protocol.client import Client, Taking
+from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist
 from peerbayes.peer.protocol.mailboxes import Inbox
-from peerbayes.peer.protocol.reachability import farewell
+from peerbayes.peer.protocol.reachability import announce_leave
 from peerbayes.peer.protocol.server import AT_ONCE, ROSTERS, Rate
-from peerbayes.peer.protocol.session import Membership, Standing
+from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import KEPT, Store
@@ -86,13 +86,17 @@ def test_a_member_asks_in_its_own_name_of_its_own_run_and_its_neighbours_only(tm
                     ("other version", {"version": wire.VERSION + 1}),
                 ):
                     reply = await ask(
-                        channel, request(network, "peer-2", **{"kind": "round", "turn": 1, **more})
+                        channel, request(network, "peer-2", **{"kind": "round", "round_index": 1, **more})
                     )
                     assert reply.status == "refused" and reply.reason.startswith(reason) and not reply.body
-                assert (await ask(channel, request(network, "peer-2", "round", turn=1))).status == "not yet"
+                assert (
+                    await ask(channel, request(network, "peer-2", "round", round_index=1))
+                ).status == "not yet"
             async with channel_of(network, "peer-1", "peer-3") as channel:  # a member, and no neighbour
                 for kind in wire.OF_RUN:
-                    reply = await ask(channel, request(network, "peer-3", kind, phase="columns", turn=1))
+                    reply = await ask(
+                        channel, request(network, "peer-3", kind, phase="columns", round_index=1)
+                    )
                     assert reply.status == "refused" and reply.reason.startswith("not a neighbour")
                 assert (await ask(channel, request(network, "peer-3", "hello"))).status == "ok"
             assert refused(told) == [
@@ -141,10 +145,10 @@ def test_a_revoked_member_gets_no_answer_to_anything(tmp_path):
                 assert (await ask(other, request(network, "peer-2", "roster", body=signed))).status == "ok"
             assert node.roster.revoked == ("peer-3",) == network.homes["peer-1"].roster().revoked
             for kind in EVERY_KIND:
-                reply = await ask(channel, request(network, "peer-3", kind, phase="columns", turn=1))
+                reply = await ask(channel, request(network, "peer-3", kind, phase="columns", round_index=1))
                 assert reply.status == "refused" and reply.reason.startswith("revoked") and not reply.body
             assert refused(told) == [("peer-3", "revoked")] * len(EVERY_KIND)
-            assert not node.lines["peer-3"].left  # what it says does not count, either
+            assert not node.neighbour_states["peer-3"].left  # what it says does not count, either
 
     within(work())
 
@@ -168,16 +172,18 @@ def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, m
             running(homes["peer-2"], linger=0.0) as other,
         ):
             async with running(homes["peer-3"]) as (three, _, _):
-                await until(lambda: three.turn >= 2)
+                await until(lambda: three.round_index >= 2)
             async with serving(homes["peer-3"], heard), channel_of(network, "peer-1", "peer-3") as channel:
                 schema = one.agreed.schema.fingerprint
-                wrong = await ask(channel, request(network, "peer-3", "round", turn=1, schema="0" * 64))
+                wrong = await ask(
+                    channel, request(network, "peer-3", "round", round_index=1, schema="0" * 64)
+                )
                 assert (
                     wrong.status == "refused" and wrong.reason.startswith("wrong schema") and not wrong.body
                 )
-                last = request(network, "peer-3", "round", turn=rounds, schema=schema, wait=60.0)
+                last = request(network, "peer-3", "round", round_index=rounds, schema=schema, wait=60.0)
                 waiting = asyncio.ensure_future(ask(channel, last))
-                await until(lambda: one._answering._busy["peer-3"])
+                await until(lambda: one._server._busy["peer-3"])
                 network.founder.revoke("peer-3")
                 signed = network.founder.roster_path.read_bytes()
                 for name, by in (("peer-1", "peer-2"), ("peer-2", "peer-1")):
@@ -188,7 +194,7 @@ def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, m
                 reply = await waiting
                 assert reply.status == "refused" and reply.reason.startswith("revoked") and not reply.body
                 await asyncio.gather(ends, other[2])
-                assert one.turn == other[0].turn == rounds
+                assert one.round_index == other[0].round_index == rounds
 
     first = network.founder.roster()
     within(work())
@@ -207,15 +213,19 @@ def test_who_told_two_stories_may_not_ask_after_a_restart_either(tmp_path):
         async with running(network.homes["peer-1"]) as (node, told, _):
             async with channel_of(network, "peer-1", "peer-3") as channel:
                 for kind in wire.OF_RUN:
-                    reply = await ask(channel, request(network, "peer-3", kind, phase="columns", turn=1))
+                    reply = await ask(
+                        channel, request(network, "peer-3", kind, phase="columns", round_index=1)
+                    )
                     assert (
                         reply.status == "refused"
                         and reply.reason.startswith("two stories")
                         and not reply.body
                     )
             async with channel_of(network, "peer-1", "peer-2") as channel:
-                assert (await ask(channel, request(network, "peer-2", "round", turn=1))).status == "not yet"
-            assert "peer-3" not in node.standing.neighbours
+                assert (
+                    await ask(channel, request(network, "peer-2", "round", round_index=1))
+                ).status == "not yet"
+            assert "peer-3" not in node.session.neighbours
             assert refused(told) == [("peer-3", "two stories")] * len(wire.OF_RUN)
 
     within(work())
@@ -234,16 +244,16 @@ def test_four_requests_of_one_neighbour_wait_and_others_are_answered(tmp_path, m
             channel_of(network, "peer-1", "peer-2") as channel,
             channel_of(network, "peer-1", "peer-3") as other,
         ):
-            later = request(network, "peer-2", "round", turn=1, wait=60.0)
+            later = request(network, "peer-2", "round", round_index=1, wait=60.0)
             waiting = [asyncio.ensure_future(ask(channel, later)) for _ in range(AT_ONCE)]
-            await until(lambda: node._answering._busy["peer-2"] == AT_ONCE)
+            await until(lambda: node._server._busy["peer-2"] == AT_ONCE)
             reply = await ask(channel, request(network, "peer-2", "hello"))
             assert reply.status == "refused" and reply.reason.startswith("too many at once")
             assert (await ask(other, request(network, "peer-3", "hello"))).status == "ok"
             for call in waiting:
                 call.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-            await until(lambda: node._answering._busy["peer-2"] == 0)
+            await until(lambda: node._server._busy["peer-2"] == 0)
             assert (await ask(channel, request(network, "peer-2", "hello"))).status == "ok"
             assert refused(told) == [("peer-2", "too many at once")]
 
@@ -257,7 +267,7 @@ def test_no_request_waits_longer_than_this_peer_has_patience(tmp_path, monkeypat
     async def work():
         async with listening(network.homes["peer-1"]), channel_of(network, "peer-1", "peer-2") as channel:
             async with asyncio.timeout(30.0):  # the caller would wait for a minute
-                reply = await ask(channel, request(network, "peer-2", "round", turn=1, wait=60.0))
+                reply = await ask(channel, request(network, "peer-2", "round", round_index=1, wait=60.0))
             assert reply.status == "not yet"
 
     within(work())
@@ -265,7 +275,7 @@ def test_no_request_waits_longer_than_this_peer_has_patience(tmp_path, monkeypat
 
 def test_what_is_said_of_peers_that_are_no_neighbours_of_both_is_not_kept(tmp_path):
     network = made_network(tmp_path, LINE)
-    said = tuple(wire.Said("peer-3", 1, bytes([digest]) * 32, b"") for digest in (1, 2))
+    said = tuple(wire.Statement("peer-3", 1, bytes([digest]) * 32, b"") for digest in (1, 2))
 
     async def work():
         async with (
@@ -273,7 +283,7 @@ def test_what_is_said_of_peers_that_are_no_neighbours_of_both_is_not_kept(tmp_pa
             channel_of(network, "peer-1", "peer-2") as channel,
         ):
             for _ in range(2):
-                asked = request(network, "peer-2", "round", turn=1, heard=said)
+                asked = request(network, "peer-2", "round", round_index=1, heard=said)
                 assert (await ask(channel, asked)).status == "not yet"
             assert not refused(told)
 
@@ -331,7 +341,7 @@ def test_two_rosters_of_one_version_are_noticed_and_neither_is_adopted(tmp_path)
             await asyncio.gather(*(task for _, _, task in nodes.values()))
             for name, other in (("peer-1", "peer-2"), ("peer-2", "peer-1")):
                 node, told, _ = nodes[name]
-                assert node.turn == 3 and node.roster == theirs[name] == network.homes[name].roster()
+                assert node.round_index == 3 and node.roster == theirs[name] == network.homes[name].roster()
                 noticed = [pair for pair in refused(told) if pair[0] == other]
                 assert noticed == [(other, "two rosters")] * 2  # its digest, and what it then showed
 
@@ -403,13 +413,13 @@ def test_a_caller_that_brings_many_rosters_is_not_heard_out(tmp_path):
             channel_of(network, "peer-1", "peer-2") as channel,
             channel_of(network, "peer-1", "peer-3") as other,
         ):
-            node._answering._rosters.clock = lambda: 7.0
+            node._server._rosters.clock = lambda: 7.0
             for _ in range(3 * ROSTERS):
                 await ask(channel, request(network, "peer-2", "roster", body=b"junk"))
             assert len(read) == ROSTERS
             reply = await ask(other, request(network, "peer-3", "roster", body=b"junk"))
             assert reply.reason == "bad roster: junk"  # what one does is not held against another
-            own = request(network, "peer-2", "roster", body=node.standing.own.signed)
+            own = request(network, "peer-2", "roster", body=node.session.membership.signed)
             assert (await ask(channel, own)).status == "ok"  # costs nothing
             assert refused(told) == [
                 *[("peer-2", "bad roster")] * ROSTERS, *[("peer-2", "too many rosters")] * 2 * ROSTERS,
@@ -441,7 +451,7 @@ def test_others_are_heard_while_a_summary_is_read(tmp_path):
 
     async def work():
         with node_of(network.homes["peer-1"]) as (node, _):
-            sums = node._agreeing.sums
+            sums = node._agreement.sums
             total = asyncio.ensure_future(sums.total(Phase("slow", parse), b"own", lambda: sums.tree))
             await asyncio.sleep(0)
             reply = wire.Reply(wire.VERSION, "", "peer-2", "sum", "ok", body=b"body")
@@ -489,9 +499,9 @@ def test_a_peer_that_leaves_says_so_to_its_neighbours(tmp_path):
 
     async def work():
         async with serving(network.homes["peer-2"], answering("ok")):
-            first = await farewell(network.homes["peer-1"].load())
+            first = await announce_leave(network.homes["peer-1"].load())
             async with serving(network.homes["peer-3"], answering("refused")):
-                return first, await farewell(network.homes["peer-1"].load())
+                return first, await announce_leave(network.homes["peer-1"].load())
 
     first, second = within(work())
     assert first["peer-2"] == "told" and first["peer-3"].startswith("not told: peer-3 at 127.0.0.1")
@@ -503,21 +513,21 @@ def test_a_peer_that_leaves_says_so_to_its_neighbours(tmp_path):
 
 
 @pytest.fixture
-def standing(tmp_path):
+def session(tmp_path):
     network = made_network(tmp_path)
-    return Standing(
+    return Session(
         Membership("peer-1", network.founder.terms(), network.founder.roster()), lambda *event: None
     )
 
 
-def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(standing):
-    inbox, message = Inbox(standing), np.zeros((2, 3))
+def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(session):
+    inbox, message = Inbox(session), np.zeros((2, 3))
     for turn in (0, 2, 7):
         inbox.put("peer-2", turn, message)
         assert inbox.lacks("peer-2")
     inbox.put("peer-2", 1, message)
     assert not inbox.lacks("peer-2")
-    standing.turn = 1
+    session.round_index = 1
     inbox.clear()
     inbox.put("peer-2", 1, message)
     assert inbox.lacks("peer-2")
@@ -529,7 +539,7 @@ def test_junk_between_other_words_is_asked_for_ever_less_often(tmp_path, monkeyp
 
     async def work():
         with node_of(made_network(tmp_path).homes["peer-1"]) as (node, _):
-            asked = node.standing.request("peer-2", "sum", phase="columns")
+            asked = node.session.request("peer-2", "sum", phase="columns")
             not_yet = wire.Reply(wire.VERSION, asked.run, "peer-2", "sum", "not yet", phase="columns")
             words = itertools.cycle((b"junk", wire.encode(not_yet)))
 
@@ -538,24 +548,24 @@ def test_junk_between_other_words_is_asked_for_ever_less_often(tmp_path, monkeyp
 
             async def sleep(seconds):
                 pauses.append(seconds)
-                node.standing.line("peer-2").left = len(pauses) == 8
+                node.session.neighbour("peer-2").left = len(pauses) == 8
 
             monkeypatch.setattr(node.transport, "ask", said)
-            monkeypatch.setattr(Asking, "_wanted", lambda self, name: asked)
+            monkeypatch.setattr(Client, "_wanted", lambda self, name: asked)
             monkeypatch.setattr("peerbayes.peer.protocol.client.asyncio.sleep", sleep)
-            await node._asking._forever("peer-2")
+            await node._client._forever("peer-2")
 
     within(work())
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
-def test_a_neighbour_cannot_say_that_a_message_is_gone_which_it_must_still_have(standing):
-    inbox = Inbox(standing)
-    taking = Taking(standing, None, inbox, Parted(standing, inbox), None, None)
-    asked = standing.request("peer-2", "round", turn=1)
+def test_a_neighbour_cannot_say_that_a_message_is_gone_which_it_must_still_have(session):
+    inbox = Inbox(session)
+    taking = Taking(session, None, inbox, Blocklist(session, inbox), None, None)
+    asked = session.request("peer-2", "round", round_index=1)
 
     def says_gone(done):
-        reply = wire.Reply(wire.VERSION, asked.run, "peer-2", "round", "gone", turn=1, done=done)
+        reply = wire.Reply(wire.VERSION, asked.run, "peer-2", "round", "gone", round_index=1, done=done)
         asyncio.run(taking.take("peer-2", asked, reply))
 
     for done in (0, 1, KEPT):
@@ -567,16 +577,16 @@ def test_a_neighbour_cannot_say_that_a_message_is_gone_which_it_must_still_have(
 
 
 @pytest.mark.parametrize("reason", [STRUCK_OFF, TWO_STORIES])
-def test_what_a_neighbour_said_is_taken_back_when_it_is_parted_with(standing, reason):
-    inbox = Inbox(standing)
-    parted = Parted(standing, inbox)
+def test_what_a_neighbour_said_is_taken_back_when_it_is_parted_with(session, reason):
+    inbox = Inbox(session)
+    blocklist = Blocklist(session, inbox)
     for name in ("peer-2", "peer-3"):
         inbox.put(name, 1, np.zeros((2, 3)))
-        parted.refuse(name)
-    parted.add("peer-3", reason, "it lied")
+        blocklist.refuse(name)
+    blocklist.add("peer-3", reason, "it lied")
     assert inbox.lacks("peer-3") and not inbox.lacks("peer-2")
-    assert standing.neighbours == ("peer-2",) and "peer-3" in parted
+    assert session.neighbours == ("peer-2",) and "peer-3" in blocklist
     with pytest.raises(RefusedMessage) as told:
-        parted.refuse("peer-3")
+        blocklist.refuse("peer-3")
     assert told.value.reason == reason
-    parted.refuse("peer-2")
+    blocklist.refuse("peer-2")

@@ -23,9 +23,9 @@ from peerbayes.peer.identity.keys import verify
 from peerbayes.peer.learning.learner import Broadcaster, Judged
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import signals, wire
-from peerbayes.peer.protocol.equivocation import Witnesses
+from peerbayes.peer.protocol.equivocation import Statements
 from peerbayes.peer.protocol.transport import InMemory
-from peerbayes.peer.protocol.wire import Reply, Said
+from peerbayes.peer.protocol.wire import Reply, Statement
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.peer_settings import Settings, refuse_weaker
@@ -154,9 +154,11 @@ class Forger(InMemory):
             )
             if asked.kind != "round" or told.status != "ok":
                 return wire.encode(told)
-            body = self.forge(np.frombuffer(told.body).reshape(told.shape), caller, asked.turn).tobytes()
+            body = self.forge(
+                np.frombuffer(told.body).reshape(told.shape), caller, asked.round_index
+            ).tobytes()
             digest = wire.digest_of(body)
-            signature = self.sign(wire.statement(asked.run, asked.turn, digest))
+            signature = self.sign(wire.statement(asked.run, asked.round_index, digest))
             return wire.encode(msgspec.structs.replace(told, body=body, digest=digest, signature=signature))
 
         await super().serve(altered)
@@ -184,7 +186,7 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
         assert peers.rounds(name) == list(range(11))
         last = peers.history(name)[-1]
         assert "p3" not in last["heard"] and len(last["heard"]) == 2 and last["missing"] == []
-    assert all(peers.nodes["p3"].lines[name].left for name in ("p0", "p1", "p2"))  # on both sides
+    assert all(peers.nodes["p3"].neighbour_states[name].left for name in ("p0", "p1", "p2"))  # on both sides
     # What is held against it is stored with the round: the same state strikes it off again.
     store = Store(tmp_path / "p0" / "state.sqlite", readonly=True)
     _, nested = store.last()
@@ -213,7 +215,7 @@ def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tm
 
     async def ask(by, turn):
         schema = peers.nodes["p0"].agreed.schema.fingerprint
-        asked = wire.Request(wire.VERSION, peers.roster.run, by, "round", turn=turn, schema=schema)
+        asked = wire.Request(wire.VERSION, peers.roster.run, by, "round", round_index=turn, schema=schema)
         return wire.reply_in(await honest_transport(by).ask("p0", wire.encode(asked), 60.0), asked, "p0")
 
     def is_parted():
@@ -229,7 +231,7 @@ def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tm
                 peers.told["p0"].clear()
                 tasks["p0"] = peers.start("p0")
                 await peers.until(lambda: peers.nodes["p0"].agreed is not None and is_parted())
-            for turn in (1, peers.nodes["p0"].turn):
+            for turn in (1, peers.nodes["p0"].round_index):
                 assert (await ask("p1", turn)).status == "ok"
                 reply = await ask("p3", turn)
                 assert reply.status == "refused" and reply.reason.startswith("struck off") and not reply.body
@@ -286,14 +288,14 @@ def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
             liars.append(self)
 
     def lie(caller, asked, told):
-        if asked.kind != "round" or told.status != "ok" or asked.turn != 2 or caller != "peer-2":
+        if asked.kind != "round" or told.status != "ok" or asked.round_index != 2 or caller != "peer-2":
             return told
         numbers = np.frombuffer(told.body).reshape(told.shape).copy()
         numbers[0, 1] += 1e-3
         numbers[1, 1] -= 1e-3
         body = numbers.tobytes()
         digest = wire.digest_of(body)
-        signature = liars[0].sign(wire.statement(asked.run, asked.turn, digest))
+        signature = liars[0].sign(wire.statement(asked.run, asked.round_index, digest))
         return msgspec.structs.replace(told, body=body, digest=digest, signature=signature)
 
     monkeypatch.setattr("shared.hostile_neighbours.Liar", TwoFaced)
@@ -305,7 +307,7 @@ def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
         logged = [entry for entry in entries(home.audit_path) if "two stories" in entry["what"]]
         assert len(logged) == 2 and len({entry["digest"] for entry in logged}) == 2
         store = Store(home.state_path, readonly=True)
-        proof = json.loads(store.told("two stories"))[HOSTILE]
+        proof = json.loads(store.value("two stories"))[HOSTILE]
         assert HOSTILE not in store.history()[-1]["heard"]
         store.close()
         assert proof["round"] == 2 and proof["run"] == home.roster().run
@@ -317,27 +319,32 @@ def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
 
 
 def said(name, turn, digest, genuine=True):
-    return Said(name, turn, bytes([digest]) * 32, b"yes" if genuine else b"no")
+    return Statement(name, turn, bytes([digest]) * 32, b"yes" if genuine else b"no")
 
 
 def test_witnesses_tell_lies_from_slander():
-    heard = Witnesses(lambda each: each.signature == b"yes")
+    heard = Statements(lambda each: each.signature == b"yes")
     assert heard.heard(said("u", 1, 1)) is None
-    assert heard.told(said("u", 1, 1, genuine=False), "w", 1) is None  # the same digest: nothing to check
-    assert heard.told(said("u", 1, 2), "w", 1) == (said("u", 1, 1), said("u", 1, 2))
+    assert (
+        heard.passed_on(said("u", 1, 1, genuine=False), "w", 1) is None
+    )  # the same digest: nothing to check
+    assert heard.passed_on(said("u", 1, 2), "w", 1) == (said("u", 1, 1), said("u", 1, 2))
     with pytest.raises(RefusedMessage) as refused:
-        heard.told(said("u", 1, 3, genuine=False), "w", 1)
+        heard.passed_on(said("u", 1, 3, genuine=False), "w", 1)
     assert refused.value.reason == "false witness"
     assert heard.of(["u", "x"], 1) == (said("u", 1, 1),) and heard.of(["u"], 2) == ()
     # Slander that comes first is forgotten when the truth comes, from anybody.
-    assert heard.told(said("u", 2, 3, genuine=False), "w", 1) is None
-    assert heard.told(said("u", 2, 1), "x", 1) is None and heard.heard(said("u", 2, 1)) is None
-    assert heard.told(said("u", 3, 3, genuine=False), "w", 2) is None and heard.heard(said("u", 3, 1)) is None
-    assert heard.told(said("u", 4, 1), "w", 3) is None and heard.heard(said("u", 4, 2)) is not None
-    assert heard.told(said("u", 99, 1), "w", 3) is None and heard.of(["u"], 99) == ()
-    assert heard.told(said("u", 99, 2), "w", 3) is None  # rounds far from this one are not kept at all
+    assert heard.passed_on(said("u", 2, 3, genuine=False), "w", 1) is None
+    assert heard.passed_on(said("u", 2, 1), "x", 1) is None and heard.heard(said("u", 2, 1)) is None
     assert (
-        heard.told(said("x", 3, 1), "w", 3) is None and heard.of(["x"], 3) == ()
+        heard.passed_on(said("u", 3, 3, genuine=False), "w", 2) is None
+        and heard.heard(said("u", 3, 1)) is None
+    )
+    assert heard.passed_on(said("u", 4, 1), "w", 3) is None and heard.heard(said("u", 4, 2)) is not None
+    assert heard.passed_on(said("u", 99, 1), "w", 3) is None and heard.of(["u"], 99) == ()
+    assert heard.passed_on(said("u", 99, 2), "w", 3) is None  # rounds far from this one are not kept at all
+    assert (
+        heard.passed_on(said("x", 3, 1), "w", 3) is None and heard.of(["x"], 3) == ()
     )  # hearsay is not passed on
     heard.forget(7)
     assert heard.of(["u"], 2) == () and heard.of(["u"], 3) == (said("u", 3, 1),)

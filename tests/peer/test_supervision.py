@@ -15,11 +15,11 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 from peerbayes.peer import service, supervision
 from peerbayes.peer.protocol import transport
-from peerbayes.peer.protocol.client import Asking
+from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.status import Journal
-from peerbayes.peer.supervision import Beside, TaskFailed, supervised, supervised_thread
+from peerbayes.peer.supervision import BackgroundTasks, TaskFailed, supervised, supervised_thread
 from shared.commands import HANG
 from shared.real_calls import ask, channel_of, made_network, node_of, request, within
 
@@ -80,12 +80,12 @@ def test_what_fails_for_good_ends_the_work_with_a_reason(monkeypatch):
 
     async def main():
         main_work = asyncio.ensure_future(asyncio.sleep(HANG))
-        beside = Beside(main_work)
-        beside.add("the test", work)
+        background = BackgroundTasks(main_work)
+        background.add("the test", work)
         with pytest.raises(asyncio.CancelledError):
             await main_work
-        await beside.stop()
-        return beside.failed
+        await background.stop()
+        return background.failed
 
     failed = within(main())
     assert isinstance(failed, TaskFailed)
@@ -104,12 +104,12 @@ def test_trouble_of_the_machine_passes_and_ends_nothing(monkeypatch):
     step = failing(20, lambda: done.append(True), OSError(24, "Too many open files"))
 
     async def main():
-        beside = Beside(asyncio.ensure_future(asyncio.sleep(HANG)))
-        beside.add("the test", work)
+        background = BackgroundTasks(asyncio.ensure_future(asyncio.sleep(HANG)))
+        background.add("the test", work)
         await until(lambda: done)
-        await beside.stop()
-        beside._work.cancel()
-        return beside.failed
+        await background.stop()
+        background._work.cancel()
+        return background.failed
 
     assert within(main()) is None
 
@@ -218,15 +218,15 @@ def test_a_server_that_ends_by_itself_is_started_again(tmp_path, monkeypatch, ca
 
 def test_a_line_that_fails_is_started_again(tmp_path, monkeypatch, caplog):
     """The run ends as if nothing had been, though every line failed at first, before it asked for anything."""
-    network, wanted = made_network(tmp_path, rounds=3), Asking._wanted
+    network, wanted = made_network(tmp_path, rounds=3), Client._wanted
     failures = failing(9, lambda: None)
-    monkeypatch.setattr(Asking, "_wanted", lambda self, name: (failures(), wanted(self, name))[1])
+    monkeypatch.setattr(Client, "_wanted", lambda self, name: (failures(), wanted(self, name))[1])
 
     async def work():
         with contextlib.ExitStack() as stack:
             nodes = [stack.enter_context(node_of(home, linger=60.0))[0] for home in network.homes.values()]
             await asyncio.gather(*(node.run() for node in nodes))
-            assert [node.turn for node in nodes] == [3] * 3
+            assert [node.round_index for node in nodes] == [3] * 3
 
     within(work())
     assert "the line to peer-" in caplog.text and "RuntimeError: injected" in caplog.text

@@ -609,7 +609,7 @@ def test_calls_that_are_begun_and_bring_nothing_are_few_for_each_caller(network)
 
 
 def test_a_call_that_brings_no_request_is_ended(network, monkeypatch):
-    monkeypatch.setattr(calls, "PATIENCE", 0.05)
+    monkeypatch.setattr(calls, "REQUEST_TIMEOUT", 0.05)
     told = []
 
     async def work():

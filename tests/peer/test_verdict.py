@@ -134,7 +134,7 @@ def in_memory(folder, rounds, deadline=0.2):
 def stored(peers, name):
     """The verdict that `status` would show."""
     with contextlib.closing(Store(peers.folder / name / "state.sqlite", readonly=True)) as store:
-        return json.loads(store.told("verdict"))
+        return json.loads(store.value("verdict"))
 
 
 def test_peers_that_hear_everybody_end_well(tmp_path):

@@ -19,8 +19,8 @@ from peerbayes.peer.status import status
 from shared.commands import HANG, peerbayes
 from shared.real_calls import LINE, ask, channel_of, made_network, node_of, request, serving
 
-ASKED = Request(4, "run", "a", "round", turn=3, schema="s")
-TOLD = Reply(4, "run", "b", "round", "ok", turn=3, schema="s", digest=wire.digest_of(b""))
+ASKED = Request(4, "run", "a", "round", round_index=3, schema="s")
+TOLD = Reply(4, "run", "b", "round", "ok", round_index=3, schema="s", digest=wire.digest_of(b""))
 ROUNDS = 3
 
 
@@ -169,7 +169,7 @@ def run(network, spoken=None, alter=None):
         with contextlib.ExitStack() as stack:
             nodes = {name: stack.enter_context(node_of(home))[0] for name, home in network.homes.items()}
             for name, node in nodes.items():
-                node.standing.versions = (spoken or {}).get(name, wire.SPOKEN)
+                node.session.versions = (spoken or {}).get(name, wire.SPOKEN)
                 recording(node.transport, seen[name], (alter or {}).get(name, lambda content: content))
             tasks = [asyncio.ensure_future(node.run()) for node in nodes.values()]
             try:
@@ -251,14 +251,14 @@ def test_peers_without_a_common_version_wait_and_say_who_should_update(network):
             node_of(network.homes["peer-1"]) as (one, told),
             node_of(network.homes["peer-2"]) as (two, heard),
         ):
-            two.standing.versions = Versions(5, 6)
+            two.session.versions = Versions(5, 6)
             tasks = [asyncio.ensure_future(node.run()) for node in (one, two)]
             try:
                 async with asyncio.timeout(HANG):
                     for node, events, other in ((one, told, "peer-2"), (two, heard, "peer-1")):
-                        while not node.standing.line(other).note:
-                            await node.standing.news.wait(0.02)
-                        assert words_of(node.standing.line(other).note) == words_of(words)
+                        while not node.session.neighbour(other).note:
+                            await node.session.changes.wait(0.02)
+                        assert words_of(node.session.neighbour(other).note) == words_of(words)
                         refusals = [facts for event, facts in events if event == "refused"]
                         assert {facts["reason"] for facts in refusals} == {"other version"}
                     checked = await asyncio.to_thread(
@@ -315,7 +315,7 @@ def test_a_peer_of_version_3_can_read_why_it_is_refused(network):
     told = []
 
     async def work():
-        with node_of(network.homes["peer-1"], told=lambda *event: told.append(event)) as (node, _):
+        with node_of(network.homes["peer-1"], on_event=lambda *event: told.append(event)) as (node, _):
             async with (
                 serving(network.homes["peer-1"], node.answer),
                 channel_of(network, "peer-1", "peer-2") as channel,

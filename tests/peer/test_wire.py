@@ -44,10 +44,11 @@ kinds = st.sampled_from(["hello", "roster", "leave", "sum", "first", "round"])
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 requests = st.builds(
-    Request, st.just(wire.VERSION), names, names, kinds, phase=names, turn=wholes, schema=names, done=wholes,
+    Request, st.just(wire.VERSION), names, names, kinds, phase=names, round_index=wholes, schema=names, done=wholes,
     roster=wholes, wait=st.floats(0, 60), body=st.binary(max_size=40),
     heard=st.lists(
-        st.builds(wire.Said, names, wholes, st.binary(min_size=32, max_size=32), st.binary(max_size=80)), max_size=3
+        st.builds(wire.Statement, names, wholes, st.binary(min_size=32, max_size=32), st.binary(max_size=80)),
+        max_size=3,
     ).map(tuple),
 )  # fmt: skip
 
@@ -59,8 +60,9 @@ def exchanges(draw):
     array = np.array(draw(st.lists(finite, min_size=6, max_size=6))).reshape(2, 3)
     body = array.tobytes()
     told = Reply(
-        wire.VERSION, asked.run, "b", asked.kind, "ok", phase=asked.phase, turn=asked.turn, schema=asked.schema,
-        done=draw(wholes), roster=draw(wholes), shape=(2, 3), digest=wire.digest_of(body), body=body,
+        wire.VERSION, asked.run, "b", asked.kind, "ok", phase=asked.phase, round_index=asked.round_index,
+        schema=asked.schema, done=draw(wholes), roster=draw(wholes), shape=(2, 3),
+        digest=wire.digest_of(body), body=body,
     )  # fmt: skip
     return asked, told, array
 
@@ -122,15 +124,20 @@ def test_a_damaged_reply_is_refused_by_name_or_what_was_asked_for(data):
     except RefusedMessage as error:
         assert error.reason and str(error)
         return
-    assert (read.sender, read.kind, read.phase, read.turn) == ("b", asked.kind, asked.phase, asked.turn)
+    assert (read.sender, read.kind, read.phase, read.round_index) == (
+        "b",
+        asked.kind,
+        asked.phase,
+        asked.round_index,
+    )
     if numbers is not None and asked.kind in wire.OF_RUN:
         assert numbers.tobytes() == array.tobytes()  # the digest vouches for them
 
 
-REPLY = Reply(wire.VERSION, "run", "b", "round", "ok", turn=3, schema="s", shape=(2,), body=bytes(16))
+REPLY = Reply(wire.VERSION, "run", "b", "round", "ok", round_index=3, schema="s", shape=(2,), body=bytes(16))
 REPLY = msgspec.structs.replace(REPLY, digest=wire.digest_of(REPLY.body))
-ASKED = Request(wire.VERSION, "run", "a", "round", turn=3, schema="s")
-SAID = wire.Said("c", 2, bytes(32), bytes(72))
+ASKED = Request(wire.VERSION, "run", "a", "round", round_index=3, schema="s")
+SAID = wire.Statement("c", 2, bytes(32), bytes(72))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ SAID = wire.Said("c", 2, bytes(32), bytes(72))
         ({"run": "other"}, "wrong network"),
         ({"kind": "sum"}, "wrong message"),
         ({"phase": "columns"}, "wrong message"),
-        ({"turn": 2}, "wrong round"),
+        ({"round_index": 2}, "wrong round"),
         ({"schema": "t"}, "wrong schema"),
         ({"digest": bytes(32)}, "wrong digest"),
         ({"digest": b""}, "wrong digest"),
@@ -219,13 +226,13 @@ def test_traps_of_the_format_are_unreadable(content):
         ({"version": 1}, "other version"),
         ({"sender": "a\n"}, "unreadable"),
         ({"wait": 60.5}, "unreadable"),
-        ({"heard": (SAID,) * (wire.MOST_SAID + 1)}, "unreadable"),
+        ({"heard": (SAID,) * (wire.MOST_STATEMENTS + 1)}, "unreadable"),
         ({"heard": (msgspec.structs.replace(SAID, digest=bytes(31)),)}, "unreadable"),
         ({"heard": (msgspec.structs.replace(SAID, signature=bytes(81)),)}, "unreadable"),
     ],
 )
 def test_each_field_of_a_request_is_checked(changes, reason):
-    full = msgspec.structs.replace(ASKED, wait=60.0, heard=(SAID,) * wire.MOST_SAID)
+    full = msgspec.structs.replace(ASKED, wait=60.0, heard=(SAID,) * wire.MOST_STATEMENTS)
     assert wire.request_in(wire.encode(full)) == full
     with pytest.raises(RefusedMessage) as refused:
         wire.request_in(wire.encode(msgspec.structs.replace(ASKED, **changes)))
@@ -246,7 +253,7 @@ def test_what_is_signed_names_the_run_the_round_and_the_message():
         )
     }
     assert len(statements) == 5 and all(each.startswith(b"peerbayes statement\n") for each in statements)
-    said = wire.Said("b", 1, bytes(32), b"")
+    said = wire.Statement("b", 1, bytes(32), b"")
     assert said.content("0" * 64) == wire.statement(**usual) != said.content("1" * 64)
 
 

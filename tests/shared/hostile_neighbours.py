@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.datasets import load_iris
 
 from peerbayes.peer.agreement.terms import Limits, Terms
-from peerbayes.peer.node import Membership, Node
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.protocol.wire import Reply
+from peerbayes.peer.running_peer import Membership, RunningPeer
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.store import Store
@@ -58,16 +58,17 @@ def opened(home, transport=Grpc, told=None):
         if told is not None:
             told(what, facts)
 
-    made = Node(
+    made = RunningPeer(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()), *tables_of(peer)[0], store,
-        transport(peer, journal.refused), audit, model=home.model_path, newer=home.keep_roster, told=tell, linger=60.0,
+        transport(peer, journal.refused), audit, model=home.model_path, newer=home.keep_roster, on_event=tell,
+        linger=60.0,
     )  # fmt: skip
     try:
         yield made
     finally:
         made.transport._server = None  # gRPC's server must go while its loop is there, also after a failure
         gc.collect()
-        journal.flush(made.lines)
+        journal.flush(made.neighbour_states)
         audit.close()
         store.close()
 

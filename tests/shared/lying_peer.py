@@ -11,7 +11,7 @@ import msgspec
 
 from peerbayes.cli.app import app
 from peerbayes.peer.agreement.pooling import Integers
-from peerbayes.peer.agreement.runner import Agreeing
+from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.summary import Summary, Sums
 from peerbayes.peer.agreement.votes import Ballots
 
@@ -57,7 +57,7 @@ LIES = {
 
 
 def lying(total, lie):
-    """`Agreeing._total` of a peer that lies."""
+    """`AgreementRunner._total` of a peer that lies."""
     where, alter = LIES[lie]
 
     async def altered(*given):
@@ -68,6 +68,6 @@ def lying(total, lie):
 
 
 if __name__ == "__main__":
-    Agreeing._total = lying(Agreeing._total, sys.argv[1])
+    AgreementRunner._total = lying(AgreementRunner._total, sys.argv[1])
     sys.argv = ["peerbayes", "peer", "run", sys.argv[2]]
     app()

@@ -9,8 +9,8 @@ import pandas as pd
 
 import peerbayes as pb
 from peerbayes.peer.identity.roster import Member, Roster
-from peerbayes.peer.node import Membership, Node
 from peerbayes.peer.protocol.transport import Hub
+from peerbayes.peer.running_peer import Membership, RunningPeer
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.store import Store
 from shared.commands import HANG
@@ -83,10 +83,10 @@ class Peers:
         home = self.folder / name
         home.mkdir(exist_ok=True)
         frame, labels = self.tables[name]
-        self.nodes[name] = Node(
+        self.nodes[name] = RunningPeer(
             Membership(name, self.terms, self.roster), frame.reset_index(drop=True), labels,
             Store(home / "state.sqlite"), self.hub.transport(name), AuditLog(home / "audit.jsonl"),
-            home / "model.peerbayes", told=lambda *event: self.told[name].append(event), **more,
+            home / "model.peerbayes", on_event=lambda *event: self.told[name].append(event), **more,
         )  # fmt: skip
         return self.nodes[name]
 

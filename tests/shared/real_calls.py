@@ -10,12 +10,12 @@ import pandas as pd
 
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
-from peerbayes.peer.node import Node
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.calls import METHOD
 from peerbayes.peer.protocol.session import Membership
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.protocol.wire import Reply, Request
+from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.folder import Home
@@ -62,8 +62,8 @@ def node_of(home, **more):
     peer, told = home.load(), []
     store, audit = Store(home.state_path), AuditLog(home.audit_path)
     journal = Journal(store)
-    usual = {"newer": home.keep_roster, "told": lambda *event: told.append(event), "linger": HANG}
-    node = Node(
+    usual = {"newer": home.keep_roster, "on_event": lambda *event: told.append(event), "linger": HANG}
+    node = RunningPeer(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()), *tables_of(peer)[0], store,
         Grpc(peer, journal.refused), audit, **usual | more,
     )  # fmt: skip

@@ -43,7 +43,7 @@ def first(view, count):
     return replace(
         view,
         rounds=view.rounds[:count],
-        turn=int(view.rounds[count - 1]) if count else 0,
+        round_index=int(view.rounds[count - 1]) if count else 0,
         curves={name: values[:count] for name, values in view.curves.items()},
         spread={name: values[:count] for name, values in view.spread.items()},
         last=last,

@@ -31,7 +31,7 @@ def run(wine):
 
 
 def same(seen, expected, rounds):
-    assert seen.turn == seen.rounds[-1] == rounds
+    assert seen.round_index == seen.rounds[-1] == rounds
     assert (seen.links == expected.links).all() and (seen.sizes == expected.sizes).all()
     assert (seen.peers == expected.peers).all()
     for name in CURVES:  # float32 on disk
@@ -67,7 +67,7 @@ def test_rounds_that_are_not_evaluated_are_counted(wine, tmp_path):
 
     def look(*_):
         seen = following.look()
-        turns.append((seen.turn, list(seen.rounds)))
+        turns.append((seen.round_index, list(seen.rounds)))
         time.sleep(1.1 * PAUSE)
 
     pb.simulate(*wine, **SETTINGS, evaluate_every=5, live=tmp_path, references=False, progress=look)
@@ -89,7 +89,7 @@ def test_a_resumed_simulation_shows_what_came_before(wine, run, tmp_path):
     first = []
     following = Following(tmp_path / "run")
     pb.simulate(*wine, **settings, progress=lambda *_: first.append(following.look()))
-    assert len(first[0].rounds) == first[0].turn > 0
+    assert len(first[0].rounds) == first[0].round_index > 0
     same(first[-1], View.of(run), 12)
 
 
@@ -122,7 +122,7 @@ def test_a_killed_simulation_can_be_looked_at(tmp_path):
         process.wait()
         process.stdout.close()
     seen = Following(tmp_path).look()
-    assert seen.turn >= 9 and len(seen.rounds) >= 9 and not seen.finished
+    assert seen.round_index >= 9 and len(seen.rounds) >= 9 and not seen.finished
 
 
 @pytest.mark.parametrize("family", ["tan", "naive-bayes"])

@@ -204,7 +204,7 @@ def run(
 def status(folder: Folder = Path(), form: Format = "table") -> None:
     """Show the progress of the peer, the state of its neighbours, what it refused and what it sent."""
     with exit_on_error(), parts_needed():
-        from peerbayes.peer.learning.held_out import told as describe
+        from peerbayes.peer.learning.held_out import error_text
         from peerbayes.peer.state.folder import Home
         from peerbayes.peer.status import status as status_of
 
@@ -213,7 +213,7 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
     if form == "json":
         print(json.dumps(peer_status, indent=2))
     else:
-        _print_status(peer_status, describe)
+        _print_status(peer_status, error_text)
     if not peer_status["audit"]["ok"]:
         sys.exit(1)
 
@@ -292,7 +292,7 @@ def leave(
     """Leave the run: notify the neighbours, and move this peer's state aside. Its model and its ledger stay."""
     with exit_on_error(), parts_needed():
         from peerbayes.peer import service
-        from peerbayes.peer.protocol.reachability import farewell
+        from peerbayes.peer.protocol.reachability import announce_leave
         from peerbayes.peer.state.folder import Home
 
         home = Home(folder)
@@ -302,7 +302,7 @@ def leave(
         ):
             sys.exit(1)
         with service.lock(home):
-            for name, answer in asyncio.run(farewell(peer)).items():
+            for name, answer in asyncio.run(announce_leave(peer)).items():
                 print(f"{name}: {printable(answer)}")
             aside = service.set_aside(home)
     if aside is not None:

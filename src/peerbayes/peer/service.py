@@ -1,4 +1,4 @@
-"""A peer as a process: its folder, its data, its node, and a clean end when it is stopped."""
+"""A peer as a process: its folder, its data, its running_peer, and a clean end when it is stopped."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.held_out import Table, held_out, split_key
 from peerbayes.peer.learning.verdict import Verdict
-from peerbayes.peer.node import Node
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.session import Membership
 from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Tail
 from peerbayes.peer.state.continuity import Log, refuse_broken
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
@@ -32,7 +32,7 @@ from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import refuse_overspent
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
-from peerbayes.peer.supervision import Beside
+from peerbayes.peer.supervision import BackgroundTasks
 from peerbayes.privacy.exposure import WORDS
 
 __all__ = ["Stopped", "lock", "running", "serve", "set_aside", "tables_of"]
@@ -83,10 +83,10 @@ async def serve(
     if journal_to is not None:
         journal_to.append(journal)
     transport = Grpc(peer, journal.refused)
-    node = Node(
+    running_peer = RunningPeer(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
         frame, labels, store, transport, audit,
-        model=home.model_path, newer=lambda signed: spare.run(lambda: _keep_roster(home, signed)), told=journal,
+        model=home.model_path, newer=lambda signed: spare.run(lambda: _keep_roster(home, signed)), on_event=journal,
         linger=linger, away=away,
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
@@ -94,26 +94,28 @@ async def serve(
             journal("exposed", {"alarm": f"{alarm}. {WORDS}"})
     for warning in warnings_of(home, peer):
         journal("warning", {"warning": warning})
-    work = asyncio.ensure_future(node.run())
-    beside = Beside(work)
-    beside.add("the watch of the roster in the folder", lambda: _watch(home, journal, node, spare))
-    beside.add("the server for neighbours", transport.guard)
-    beside.add("the writing of what happens", lambda: _flush(home, journal, node, process_lock))
+    work = asyncio.ensure_future(running_peer.run())
+    background = BackgroundTasks(work)
+    background.add(
+        "the watch of the roster in the folder", lambda: _watch(home, journal, running_peer, spare)
+    )
+    background.add("the server for neighbours", transport.guard)
+    background.add("the writing of what happens", lambda: _flush(home, journal, running_peer, process_lock))
     caught: list[int] = []
     with _signals(work, caught):
         try:
             await work
-            return Stopped(True, node.turn, verdict=node.verdict)
+            return Stopped(True, running_peer.round_index, verdict=running_peer.verdict)
         except asyncio.CancelledError:
-            if beside.failed is not None:
-                raise beside.failed from None
+            if background.failed is not None:
+                raise background.failed from None
             if not caught:
                 raise
-            return Stopped(False, node.turn, caught[0])
+            return Stopped(False, running_peer.round_index, caught[0])
         finally:
-            await beside.stop()
+            await background.stop()
             spare.close()
-            _closed(journal, node)
+            _closed(journal, running_peer)
 
 
 async def _opened(home: Home, process_lock: Lock | None) -> Store:
@@ -127,18 +129,18 @@ async def _opened(home: Home, process_lock: Lock | None) -> Store:
     return await Room(tell).until("store", lambda: Store(home.state_path), in_thread=False)
 
 
-def _closed(journal: Journal, node: Node) -> None:
+def _closed(journal: Journal, running_peer: RunningPeer) -> None:
     """Write the last notes and close; errors here must not hide why the peer stops."""
 
     def last_notes() -> None:
-        journal.flush(node.lines)
-        node.standing.room.clear_all()  # a run may end before the regular flush notices that there is room again
+        journal.flush(running_peer.neighbour_states)
+        running_peer.session.room.clear_all()  # a run may end before the regular flush notices that there is room again
 
-    for write in (last_notes, node.audit.close, node.store.close):
+    for write in (last_notes, running_peer.audit.close, running_peer.store.close):
         try:
             write()
         except Exception as error:
-            if not node.standing.room.note("end", error):
+            if not running_peer.session.room.note("end", error):
                 log.warning(f"the last notes could not be written: {type(error).__name__}: {error}")
 
 
@@ -147,34 +149,34 @@ def _keep_roster(home: Home, signed: bytes) -> Roster:
     return home.keep_roster(signed) or Roster.verified(signed, home.authority_path.read_bytes())
 
 
-async def _watch(home: Home, journal: Journal, node: Node, spare: Spare) -> None:
+async def _watch(home: Home, journal: Journal, running_peer: RunningPeer, spare: Spare) -> None:
     """Adopt a roster that its owner put into the folder with `join`."""
     refused = b""
     while True:
         await asyncio.sleep(WATCH)
         signed = await asyncio.to_thread(spare.run, home.roster_path.read_bytes)
-        if signed in (node.standing.own.signed, refused):
+        if signed in (running_peer.session.membership.signed, refused):
             continue
         try:
-            await node.adopt_offered(signed)
+            await running_peer.adopt_offered(signed)
         except RefusedMessage as error:
             refused = signed  # reported once
             journal.refused("this folder", error.reason, str(error))
 
 
-async def _flush(home: Home, journal: Journal, node: Node, process_lock: Lock | None) -> None:
+async def _flush(home: Home, journal: Journal, running_peer: RunningPeer, process_lock: Lock | None) -> None:
     """Write the journal and the peer's phase regularly."""
-    room, began, last_warning = node.standing.room, time.monotonic(), None
+    room, began, last_warning = running_peer.session.room, time.monotonic(), None
     while True:
         await asyncio.sleep(FLUSH)
         if process_lock is not None:
-            process_lock.tell(node.standing.phase)
+            process_lock.tell(running_peer.session.phase)
         try:
-            await asyncio.to_thread(node.remember)
-            await asyncio.to_thread(journal.flush, dict(node.lines))
-            unreached = node.unreached() if time.monotonic() - began > ALONE else ""
+            await asyncio.to_thread(running_peer.remember)
+            await asyncio.to_thread(journal.flush, dict(running_peer.neighbour_states))
+            unreached = running_peer.unreached() if time.monotonic() - began > ALONE else ""
             if unreached != last_warning:
-                await asyncio.to_thread(node.store.keep, UNREACHED, unreached)
+                await asyncio.to_thread(running_peer.store.keep, UNREACHED, unreached)
                 last_warning = unreached
                 if unreached:
                     journal("warning", {"warning": unreached})
@@ -211,7 +213,7 @@ def set_aside(home: Home) -> Path | None:
     if home.state_path.exists():
         with contextlib.closing(Store(home.state_path)) as store:
             store.flush()
-            state, start = store.told("state"), int(store.told("starts") or 0)
+            state, start = store.value("state"), int(store.value("starts") or 0)
     _log_left(home, state, start)
     if not home.state_path.exists():
         return None

@@ -15,8 +15,8 @@ from typing import Any
 from peerbayes.data.files import printable
 from peerbayes.errors import PeerError
 from peerbayes.peer.identity import keys
-from peerbayes.peer.learning.held_out import told
-from peerbayes.peer.protocol.session import Line
+from peerbayes.peer.learning.held_out import error_text
+from peerbayes.peer.protocol.session import NeighbourState
 from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
@@ -129,8 +129,8 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         report["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
         report["neighbours"] |= store.neighbours()
         report["refusals"] = store.refusals()
-        report["verdict"] = json.loads(store.told("verdict") or "null")
-        if report["running"] and (unreached := store.told(UNREACHED)):
+        report["verdict"] = json.loads(store.value("verdict") or "null")
+        if report["running"] and (unreached := store.value(UNREACHED)):
             report["warnings"].append(unreached)
     for name, neighbour in report["neighbours"].items():
         neighbour["state"] = (
@@ -217,7 +217,7 @@ class Journal:
     def _round(self, facts: dict[str, Any]) -> None:
         heard, missing, epsilon = facts["heard"], facts["missing"], facts.get("epsilon")
         now = time.monotonic()
-        tail = f"; {error}" if (error := told(facts["figures"], epsilon is not None)) else ""
+        tail = f"; {error}" if (error := error_text(facts["figures"], epsilon is not None)) else ""
         tail += f"; epsilon {epsilon:.3f} spent" if epsilon is not None else ""
         tail += f"; not heard: {', '.join(missing)}" if missing else ""
         log.info(
@@ -226,7 +226,7 @@ class Journal:
         )
         self._began = now
 
-    def flush(self, neighbour_states: dict[str, Line]) -> None:
+    def flush(self, neighbour_states: dict[str, NeighbourState]) -> None:
         """Write to the store what is new since the last call."""
         with self._lock:
             refused, self._refused = self._refused, {}

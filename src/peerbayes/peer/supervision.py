@@ -50,7 +50,7 @@ async def supervised(task_name: str, work: Callable[[], Awaitable[None]], most: 
         await asyncio.sleep(PAUSE)
 
 
-class Beside:
+class BackgroundTasks:
     """Background tasks of a process. One that fails for good ends the work."""
 
     def __init__(self, work: asyncio.Future[Any]) -> None:

@@ -150,7 +150,7 @@ def patch(view: View, since: int) -> Spec:
     result: Spec = {
         "since": since,
         "round": int(view.rounds[-1]) if len(view.rounds) else 0,
-        "turn": view.turn,
+        "turn": view.round_index,
         "figures": {},
     }
     if begin < len(view.rounds):

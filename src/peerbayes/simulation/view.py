@@ -63,7 +63,7 @@ class View:
     """When the run was made, and with which versions."""
     total: int
     """Total number of rounds."""
-    turn: int
+    round_index: int
     """Rounds done."""
     rounds: np.ndarray
     """[T] the evaluated rounds."""

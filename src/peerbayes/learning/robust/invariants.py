@@ -57,7 +57,7 @@ TEXTS = {
 }
 
 
-class Broken(NamedTuple):
+class Violation(NamedTuple):
     """Why a message was not sent by an honest peer."""
 
     reason: str
@@ -124,14 +124,14 @@ class Invariants:
         against = ~(self.departures(messages, round_index, slack) <= 1.0)  # also where it is NaN
         return np.where(against.any(axis=0), against.argmax(axis=0), -1)
 
-    def broken(self, message: np.ndarray, round_index: int, slack: float = 0.0) -> Broken | None:
+    def violation(self, message: np.ndarray, round_index: int, slack: float = 0.0) -> Violation | None:
         """Return why no honest peer can have sent a message [..., C, K] in a round; None: one can."""
         index = int(self.reasons(message[None], round_index, slack)[0])
         if index < 0:
             return None
         reason = REASONS[index]
         departure = float(self.departures(message[None], round_index, slack)[index, 0])
-        return Broken(reason, TEXTS[reason].format(departure))
+        return Violation(reason, TEXTS[reason].format(departure))
 
     def unusual(self, message: np.ndarray, round_index: int) -> bool:
         """Return whether a message [..., C, K] that may be honest is larger than any observed in practice."""

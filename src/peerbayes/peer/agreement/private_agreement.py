@@ -1,4 +1,4 @@
-"""Agreeing and learning with differential privacy: nothing of a peer's rows leaves it but releases with noise.
+"""AgreementRunner and learning with differential privacy: nothing of a peer's rows leaves it but releases with noise.
 
     units     counts and moments on known ranges, where location and scale or the number of rows are bought
     start     YᵀΦ or Σφ of all peers with noise, for the starts `ml` and `marginal`

@@ -22,26 +22,26 @@ from peerbayes.peer.learning.learner import Broadcaster
 from peerbayes.peer.learning.masked import Masked
 from peerbayes.peer.learning.masks import PHASE, Masker, MaskKeys, new_key, own_key, shared_sources, verified
 from peerbayes.peer.protocol import signals, wire
-from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.state.ledger import Ledger
 from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.privacy.noise import Source
 
 
-class Agreeing:
+class AgreementRunner:
     """Computes everything that the rounds need, from this peer's rows and the sums over all peers."""
 
     def __init__(
-        self, standing: Standing, store: PeerState, ledger: Ledger, transport: Transport, source: Source
+        self, session: Session, store: PeerState, ledger: Ledger, transport: Transport, source: Source
     ) -> None:
-        self._standing, self._store, self._ledger = standing, store, ledger
+        self._session, self._store, self._ledger = session, store, ledger
         self._transport, self._source = transport, source
 
     @cached_property
     def sums(self) -> TreeSums:
         """Return the sums over the spanning tree; the roster must be closed."""
-        return TreeSums(self._standing.name, self._standing.roster, self._store, self._standing.news)
+        return TreeSums(self._session.name, self._session.roster, self._store, self._session.changes)
 
     async def run(self, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
         """Agree with all other members. Where that fails, they are told why before this peer stops."""
@@ -53,11 +53,11 @@ class Agreeing:
         except PeerbayesError:
             await self.sums.drain(signals.DRAIN)
             # The next start may bring other rows.
-            await self._standing.room.until("forget", self._store.forget_agreement)
+            await self._session.room.until("forget", self._store.forget_agreement)
             raise
 
     async def _of_rows(self, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
-        name, terms, roster = self._standing.name, self._standing.terms, self._standing.roster
+        name, terms, roster = self._session.name, self._session.terms, self._session.roster
         if terms.privacy.epsilon is None:
             voter = Voter(name, roster, self._transport.vouch, self._transport.vouched)
             return await agree(name, frame, labels, terms, roster, self._total, self._exchange, voter)
@@ -65,38 +65,38 @@ class Agreeing:
 
     async def _with_keys(self, agreed: Agreed) -> Agreed:
         """Add the keys between neighbours where messages are masked or noise is shared."""
-        privacy = self._standing.terms.privacy
+        privacy = self._session.terms.privacy
         if not (privacy.secure_sum or privacy.edge_noise):
             return agreed
         masker, keys = await self._keys()
         if agreed.private is not None and privacy.edge_noise:
-            agreed.private.shared = shared_sources(masker, keys, self._standing.roster)
+            agreed.private.shared = shared_sources(masker, keys, self._session.roster)
         if privacy.secure_sum:
             assert isinstance(agreed.learner, Broadcaster)
-            learner = Masked.of(agreed.learner, agreed.plausible, masker, keys, self._standing.roster)
+            learner = Masked.of(agreed.learner, agreed.plausible, masker, keys, self._session.roster)
             agreed = replace(agreed, learner=learner)
         return agreed
 
     async def _keys(self) -> tuple[Masker, dict[str, bytes]]:
         """Return this peer's key, and the verified public keys of all members."""
-        standing = self._standing
-        room = standing.room
+        session = self._session
+        room = session.room
         private = await room.until("keys", lambda: self._store.secret("private mask key", new_key))
-        signed_key = own_key(private, standing.roster, standing.name, self._transport.vouch)
+        signed_key = own_key(private, session.roster, session.name, self._transport.vouch)
         keys: MaskKeys = await self._total(
             Phase(PHASE, MaskKeys.parse, lambda message: len(message.held)), signed_key
         )
-        masker = Masker(standing.name, private, standing.roster.network, standing.roster.run)
-        if self._store.told("mask keys") != keys.digest:  # certificates may be renewed in a run; keys stay
-            verified(keys, standing.roster, self._transport.vouched)
+        masker = Masker(session.name, private, session.roster.network, session.roster.run)
+        if self._store.value("mask keys") != keys.digest:  # certificates may be renewed in a run; keys stay
+            verified(keys, session.roster, self._transport.vouched)
             await room.until(
                 "keys", lambda: self._store.claim({"mask keys": (keys.digest, "other mask keys")})
             )
         return masker, keys.public
 
     async def _total(self, phase: Phase, contribution: Any) -> Any:
-        self._standing.step = f"agreeing on {phase.name}"
-        self._standing.tell("agreeing", phase=phase.name)
+        self._session.step = f"agreeing on {phase.name}"
+        self._session.emit("agreeing", phase=phase.name)
         return await self.sums.total(phase, contribution, self._departed)
 
     async def _exchange(
@@ -106,22 +106,24 @@ class Agreeing:
 
     def _departed(self) -> Gone:
         """Return the members that will never contribute. Others may still hear a neighbour that this peer does not."""
-        standing = self._standing
-        linked, revoked = standing.roster.neighbours(standing.name), set(standing.roster.revoked)
-        leavers = {name for name in linked if standing.line(name).left and standing.line(name).note == "left"}
-        return Gone(set(linked) - set(standing.neighbours), revoked | leavers)
+        session = self._session
+        linked, revoked = session.roster.neighbours(session.name), set(session.roster.revoked)
+        leavers = {
+            name for name in linked if session.neighbour(name).left and session.neighbour(name).note == "left"
+        }
+        return Gone(set(linked) - set(session.neighbours), revoked | leavers)
 
     async def _leave(self) -> None:
         """Tell the neighbours why this peer cannot go on, so that they do not wait for it."""
-        standing = self._standing
+        session = self._session
 
         async def tell(name: str) -> None:
-            roster = standing.request(name, "roster", body=standing.own.signed)
+            roster = session.request(name, "roster", body=session.membership.signed)
             with contextlib.suppress(PeerError):
-                for request in (roster, standing.request(name, "leave")):
-                    await self._transport.ask(name, wire.encode(request), signals.FAREWELL)
+                for request in (roster, session.request(name, "leave")):
+                    await self._transport.ask(name, wire.encode(request), signals.LEAVE)
 
-        await asyncio.gather(*map(tell, standing.neighbours))
+        await asyncio.gather(*map(tell, session.neighbours))
 
     async def _buy(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return a release before the first round: stored before it is sent, and sent again after a restart."""
@@ -136,7 +138,7 @@ class Agreeing:
             values = self._store.bought(name, cost, make_new)
             if is_new:
                 self._ledger.enter(name)
-                self._standing.stored = self._store.stored()
+                self._session.stored = self._store.stored()
             return values
 
-        return await self._standing.room.until("release", buy)
+        return await self._session.room.until("release", buy)

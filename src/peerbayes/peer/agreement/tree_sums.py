@@ -23,7 +23,7 @@ from peerbayes.learning.relay import spanning_tree
 from peerbayes.peer.agreement.pooling import Phase
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.signals import News
+from peerbayes.peer.protocol.signals import Changes
 from peerbayes.peer.protocol.wire import Reply
 from peerbayes.peer.state.peer_state import PeerState
 
@@ -121,8 +121,8 @@ class Gone(NamedTuple):
 class TreeSums:
     """The sums of one run, phase by phase."""
 
-    def __init__(self, name: str, roster: Roster, store: PeerState, news: News) -> None:
-        self._name, self._store, self._news = name, store, news
+    def __init__(self, name: str, roster: Roster, store: PeerState, changes: Changes) -> None:
+        self._name, self._store, self._changes = name, store, changes
         self._neighbours = roster.neighbours(name)
         self._phases: dict[str, tuple[Phase, Any]] = {}
         self._received: dict[str, dict[str, Any]] = {}
@@ -142,13 +142,13 @@ class TreeSums:
             with self._objecting(phase, sender):
                 received[sender] = self._checked(phase, sender, body)
         self._phases[phase.name] = phase, local
-        self._news.tell()
+        self._changes.notify()
         while lacking := [neighbour for neighbour in self.tree if neighbour not in received]:
             if self.objection is not None:
                 raise self.objection.error()
-            since = self._news.next
+            since = self._changes.next
             _refuse_gone(lacking, set().union(*(self._behind[neighbour] for neighbour in lacking)), gone())
-            await self._news.wait(None, since)
+            await self._changes.wait(None, since)
         return _added(local, received)
 
     async def exchange(
@@ -158,11 +158,11 @@ class TreeSums:
         for name, body in self._store.sums(FIRST).items():
             self._firsts[name] = np.frombuffer(body, dtype="<f8").reshape(local.shape)
         self._local, self._check = local, check
-        self._news.tell()
+        self._changes.notify()
         while lacking := {name for name in self._neighbours if name not in self._firsts}:
-            since = self._news.next
+            since = self._changes.next
             _refuse_gone(lacking, lacking, gone())
-            await self._news.wait(None, since)
+            await self._changes.wait(None, since)
         return {name: self._firsts[name] for name in self._neighbours}
 
     def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
@@ -220,7 +220,7 @@ class TreeSums:
         if self.objection is not None:
             return False
         self.objection = objection
-        self._news.tell()
+        self._changes.notify()
         return True
 
     def first(self) -> np.ndarray | None:
@@ -231,7 +231,7 @@ class TreeSums:
         """Do not wait for an unreachable neighbour to learn of an objection."""
         if self.objection is not None:
             self._informed.add(neighbour)
-            self._news.tell()
+            self._changes.notify()
 
     def behind(self, caller: str, name: str) -> bytes | Objection | None:
         """Return the sum over this peer and all behind it, seen from a tree neighbour; None: not yet."""
@@ -239,7 +239,7 @@ class TreeSums:
             raise RefusedMessage("not on the tree", f"sums do not go to {caller}")
         if self.objection is not None:
             self._informed.add(caller)
-            self._news.tell()
+            self._changes.notify()
             return self.objection
         if name not in self._phases:
             return None
@@ -253,7 +253,7 @@ class TreeSums:
         """Give neighbours time to fetch the sums that made this peer stop: they stop for the same reason."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and self._owed():
-            await self._news.wait(0.5)
+            await self._changes.wait(0.5)
 
     def _owed(self) -> bool:
         """Return whether a tree neighbour has yet to learn why this peer stops."""

@@ -38,7 +38,7 @@ from peerbayes.peer.inspection import NO_NOISE
 
 Table = tuple[pd.DataFrame, np.ndarray]
 
-# Beside state.sqlite, which is set aside when a run is left: the same rows stay held out.
+# BackgroundTasks state.sqlite, which is set aside when a run is left: the same rows stay held out.
 KEY = "hold_out.key"
 KEY_BYTES = 32
 
@@ -174,7 +174,7 @@ SHARE = 20  # the pause between evaluations in multiples of their duration: they
 
 
 @dataclass
-class Judge:
+class Evaluator:
     """Evaluates a model after a round, as often as time allows."""
 
     training: Sample
@@ -185,7 +185,7 @@ class Judge:
     """Held-out rows whose class occurs in no peer's training rows: every model is wrong about them."""
 
     @classmethod
-    def of(cls, agreed: Agreed, away: Table | None) -> Judge:
+    def of(cls, agreed: Agreed, away: Table | None) -> Evaluator:
         """Return the evaluation of a peer with these held-out rows."""
         training = Sample(agreed.family, agreed.held.rows, agreed.held.labels)
         held_out, unknown = None, 0
@@ -230,7 +230,7 @@ def _of_known_classes(labels: np.ndarray, classes: tuple[Any, ...]) -> np.ndarra
     return np.array([label in classes for label in distinct], dtype=bool)[codes]
 
 
-def told(figures: dict[str, Any], private: bool = False) -> str:
+def error_text(figures: dict[str, Any], private: bool = False) -> str:
     """Return the error as a short text; "" where it was not evaluated. `private`: the agreement has an epsilon."""
     noise = f" ({NO_NOISE})" if private else ""
     if figures.get("test_error") is not None:

@@ -133,8 +133,8 @@ class Masked:
         classes = total.shape[-2]
         widest = max([classes, *(cells.stop - cells.start + 1 for cells in self.plausible.cells)])
         slack = rounding(len(heard), widest) / share
-        if (broken := self.plausible.broken(total / share, round_index, slack)) is not None:
-            raise RefusedMessage.of(broken)
+        if (violation := self.plausible.violation(total / share, round_index, slack)) is not None:
+            raise RefusedMessage.of(violation)
         own_message = self.plain.strategy.message(state)[0]
         conserved = self.plausible.sums is not None
         return Summed(projected(total, own_message, share, conserved, self.plausible.cells), share)

@@ -21,7 +21,7 @@ from peerbayes.model.core import softmax
 from peerbayes.model.families import Family, Rows
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.terms import Terms
-from peerbayes.peer.learning.held_out import Judge
+from peerbayes.peer.learning.held_out import Evaluator
 from peerbayes.peer.state.peer_state import PeerState
 
 # --- how a run ended: whether its model settled, who was missing, and whether learning together was worth it
@@ -208,7 +208,12 @@ FEWEST_ROWS = 10  # fewer say nothing
 
 
 def concluded(
-    agreed: Agreed, terms: Terms, store: PeerState, judge: Judge, stats: np.ndarray, gone: Mapping[str, str]
+    agreed: Agreed,
+    terms: Terms,
+    store: PeerState,
+    evaluator: Evaluator,
+    stats: np.ndarray,
+    gone: Mapping[str, str],
 ) -> Verdict:
     """Return the verdict on a run whose model is S [C, K]; the history comes from the store."""
     history = store.history()
@@ -219,30 +224,32 @@ def concluded(
         history,
         store.left_out(),
         gone,
-        moved=movement(agreed, judge, store.reference(), stats),
+        moved=movement(agreed, evaluator, store.reference(), stats),
         # With noise neighbours never agree exactly: their disagreement says nothing about convergence.
         disagreement=None if agreed.private is not None else disagreement,
-        compared=comparison(agreed, terms, judge, stats),
+        compared=comparison(agreed, terms, evaluator, stats),
         last_rounds=last_rounds(terms.rounds),
     )
 
 
-def movement(agreed: Agreed, judge: Judge, before: np.ndarray | None, stats: np.ndarray) -> float | None:
+def movement(
+    agreed: Agreed, evaluator: Evaluator, before: np.ndarray | None, stats: np.ndarray
+) -> float | None:
     """Return how far predictions on the peer's own rows moved between two models: the mean of ½ Σ_c |p_c − q_c|."""
     if before is None or before.shape != stats.shape:
         return None
-    rows = _subsample(judge.training)
+    rows = _subsample(evaluator.training)
     earlier, later = _posterior(rows, agreed, before), _posterior(rows, agreed, stats)
     return float(np.abs(earlier - later).sum(axis=1).mean() / 2)
 
 
-def comparison(agreed: Agreed, terms: Terms, judge: Judge, stats: np.ndarray) -> Comparison | None:
+def comparison(agreed: Agreed, terms: Terms, evaluator: Evaluator, stats: np.ndarray) -> Comparison | None:
     """Return how the joint model compares with a local one; None where there is nothing to compare.
 
     On held-out rows where there are enough. Otherwise by cross-validation on the peer's own rows: the local model of a
     fold is learned from the other folds, so that it is never tested on rows that it has seen.
     """
-    training, held_out = judge.training, judge.held_out
+    training, held_out = evaluator.training, evaluator.held_out
     has_held_out = held_out is not None and held_out.labels.size >= FEWEST_ROWS
     tested = _subsample(held_out if has_held_out and held_out is not None else training)
     if (

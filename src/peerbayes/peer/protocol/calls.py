@@ -92,7 +92,7 @@ Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its r
 METHOD = "/peerbayes.Peer/Ask"
 PROOF = "/peerbayes.Peer/Prove"
 UNREAD = 8  # calls of one caller, begun and not yet read
-PATIENCE = 10.0  # seconds for the request of a call that was begun
+REQUEST_TIMEOUT = 10.0  # seconds for the request of a call that was begun
 
 
 class Unreachable(PeerError):
@@ -162,10 +162,10 @@ def handler(desk: Desk, answer: Answer) -> Any:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
         reading[name] += 1
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(REQUEST_TIMEOUT):
                 request = await context.read()
         except TimeoutError:
-            desk.refused(name, "nothing sent", f"a call without a request for {PATIENCE:.0f} s")
+            desk.refused(name, "nothing sent", f"a call without a request for {REQUEST_TIMEOUT:.0f} s")
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
             raise AssertionError from None
         finally:

@@ -20,7 +20,7 @@ import msgspec
 
 from peerbayes.errors import NeedsPerson, OtherProcess, PeerError
 from peerbayes.peer.protocol import signals, wire
-from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.protocol.wire import Process, Reply, Request
 from peerbayes.peer.state.peer_state import PeerState
@@ -53,8 +53,8 @@ _decoder = msgspec.json.Decoder(dict[str, Heard])
 class Processes:
     """This peer's own process, and those of its neighbours."""
 
-    def __init__(self, standing: Standing, store: PeerState, transport: Transport) -> None:
-        self._standing, self._store, self._transport = standing, store, transport
+    def __init__(self, session: Session, store: PeerState, transport: Transport) -> None:
+        self._session, self._store, self._transport = session, store, transport
         self._process: Process | None = None
         self._heard: dict[str, Heard] = {}
         self._changed = False
@@ -63,36 +63,36 @@ class Processes:
 
     def begin(self, start: int) -> None:
         """Begin a new process of this peer, and restore the known processes of neighbours."""
-        stored = self._standing.stored
+        stored = self._session.stored
         self._process = Process(self._store.identity(), start, os.urandom(8).hex(), stored, stored)
-        self._heard |= _decoder.decode(self._store.told("processes") or "{}")
+        self._heard |= _decoder.decode(self._store.value("processes") or "{}")
 
     def own(self) -> Process | None:
         """Return the signed description of this process now; None: it has not started."""
-        process, stored = self._process, self._standing.stored
+        process, stored = self._process, self._session.stored
         if process is not None and (process.stored != stored or not process.signature):
             process = msgspec.structs.replace(process, stored=stored)
-            signature = self._transport.sign(process.content(self._standing.name))
+            signature = self._transport.sign(process.content(self._session.name))
             process = self._process = msgspec.structs.replace(process, signature=signature)
         return process
 
     async def refused(self, neighbour: str, request: Request, reply: Reply) -> None:
         """Stop this peer if a neighbour shows another process of it, which it would disturb."""
         error = self._problem(neighbour, reply.shown)
-        if error is None or not self._standing.halt(error):
+        if error is None or not self._session.halt(error):
             return
-        last = msgspec.structs.replace(request, kind="hello", phase="", turn=0, schema="", wait=0.0, body=b"", heard=(),
-                                       process=self.own(), shown=reply.shown)  # fmt: skip
+        last = msgspec.structs.replace(request, kind="hello", phase="", round_index=0, schema="", wait=0.0, body=b"",
+                                       heard=(), process=self.own(), shown=reply.shown)  # fmt: skip
         try:  # so that the neighbour knows for sure that both are running
             await self._transport.ask(neighbour, wire.encode(last), signals.GRACE)
         except PeerError:
             pass
         finally:
-            self._standing.stop()
+            self._session.stop()
 
     def _problem(self, neighbour: str, shown: Process | None) -> NeedsPerson | None:
         """Return why this process must stop; None if what is shown is no reason, or not signed by this peer."""
-        process, name = self._process, self._standing.name
+        process, name = self._process, self._session.name
         if process is None or shown is None or shown.id == process.id:
             return None
         if not self._transport.signed(name, shown.signature, shown.content(name)):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from peerbayes.errors import RefusedMessage
 from peerbayes.peer.protocol.mailboxes import Inbox
-from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Transport
-from peerbayes.peer.protocol.wire import MOST_SAID, Reply, Said
+from peerbayes.peer.protocol.wire import MOST_STATEMENTS, Reply, Statement
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.peer_state import PeerState
 
@@ -21,29 +21,31 @@ from peerbayes.peer.state.peer_state import PeerState
 
 REMEMBERED = 4  # rounds around the current one whose statements are compared
 
-Signed = Callable[[Said], bool]  # whether a statement is signed by its author
+Signed = Callable[[Statement], bool]  # whether a statement is signed by its author
 
 
 @dataclass
-class Witnesses:
+class Statements:
     """Statements of the last rounds, one for each neighbour and round."""
 
     signed: Signed
-    _statements: dict[tuple[str, int], Said] = field(default_factory=dict)
+    _statements: dict[tuple[str, int], Statement] = field(default_factory=dict)
     _first_hand: set[tuple[str, int]] = field(default_factory=set)
 
-    def heard(self, statement: Said) -> tuple[Said, Said] | None:
+    def heard(self, statement: Statement) -> tuple[Statement, Statement] | None:
         """Add a verified statement that came with a message; return two contradictory statements, or None."""
-        key = statement.name, statement.turn
+        key = statement.name, statement.round_index
         earlier = self._statements.get(key)
         self._statements[key] = statement
         self._first_hand.add(key)
         return (earlier, statement) if earlier is not None and self._differ(earlier, statement) else None
 
-    def told(self, statement: Said, by: str, round_index: int) -> tuple[Said, Said] | None:
+    def passed_on(
+        self, statement: Statement, by: str, round_index: int
+    ) -> tuple[Statement, Statement] | None:
         """Add a statement passed on by another peer, at this peer's round; return two contradictory ones, or None."""
-        key = statement.name, statement.turn
-        if abs(statement.turn - round_index) > REMEMBERED:
+        key = statement.name, statement.round_index
+        if abs(statement.round_index - round_index) > REMEMBERED:
             return None
         earlier = self._statements.setdefault(key, statement)
         if earlier.digest == statement.digest:
@@ -51,17 +53,18 @@ class Witnesses:
         if not self.signed(statement):
             raise RefusedMessage(
                 "false witness",
-                f"{by} passed on a statement of {statement.name} in round {statement.turn} with a wrong signature",
+                f"{by} passed on a statement of {statement.name} in round {statement.round_index} with a wrong "
+                "signature",
             )
         if key not in self._first_hand and not self.signed(earlier):
             self._statements[key] = statement  # it was passed on by somebody else, and never verified
             return None
         return earlier, statement
 
-    def of(self, names: Iterable[str], round_index: int) -> tuple[Said, ...]:
+    def of(self, names: Iterable[str], round_index: int) -> tuple[Statement, ...]:
         """Return the statements of these peers in a round that this peer received first-hand."""
         keys = ((name, round_index) for name in names)
-        return tuple(self._statements[key] for key in keys if key in self._first_hand)[:MOST_SAID]
+        return tuple(self._statements[key] for key in keys if key in self._first_hand)[:MOST_STATEMENTS]
 
     def forget(self, round_index: int) -> None:
         """Forget rounds long before this one."""
@@ -69,7 +72,7 @@ class Witnesses:
             self._first_hand.discard(key)
             del self._statements[key]
 
-    def _differ(self, earlier: Said, statement: Said) -> bool:
+    def _differ(self, earlier: Statement, statement: Statement) -> bool:
         """Return whether two statements contradict and both are signed; the second is known to be."""
         return earlier.digest != statement.digest and self.signed(earlier)
 
@@ -79,11 +82,11 @@ class Witnesses:
 STRUCK_OFF, TWO_STORIES = "struck off", "two stories"  # reasons
 
 
-class Parted:
+class Blocklist:
     """Names of blocked neighbours, and the reason for each."""
 
-    def __init__(self, standing: Standing, inbox: Inbox) -> None:
-        self._standing, self._inbox = standing, inbox
+    def __init__(self, session: Session, inbox: Inbox) -> None:
+        self._session, self._inbox = session, inbox
         self._reasons: dict[str, str] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -97,11 +100,11 @@ class Parted:
         if name in self._reasons:
             return
         self._reasons[name] = reason
-        neighbour_state = self._standing.line(name)
+        neighbour_state = self._session.neighbour(name)
         neighbour_state.left, neighbour_state.note = True, f"{reason}: {why}"
         self._inbox.drop(name)
-        self._standing.tell("parted", neighbour=name, reason=reason, why=why)
-        self._standing.news.tell()
+        self._session.emit("parted", neighbour=name, reason=reason, why=why)
+        self._session.changes.notify()
 
     def strike_off(self, names: tuple[str, ...]) -> None:
         """Block the neighbours whose models failed the guard."""
@@ -110,7 +113,7 @@ class Parted:
 
     def refuse(self, caller: str) -> None:
         """Refuse a blocked caller."""
-        why, detail = self._reasons.get(caller), f"{self._standing.name} hears {caller} no more"
+        why, detail = self._reasons.get(caller), f"{self._session.name} hears {caller} no more"
         if why == TWO_STORIES:
             raise RefusedMessage("two stories", detail)
         if why is not None:
@@ -124,70 +127,70 @@ class Evidence:
     """Compares signed messages with those that other neighbours got, and keeps proofs of equivocation."""
 
     def __init__(
-        self, standing: Standing, store: PeerState, transport: Transport, audit: AuditLog, parted: Parted
+        self, session: Session, store: PeerState, transport: Transport, audit: AuditLog, blocklist: Blocklist
     ) -> None:
-        self._standing, self._store, self._transport, self._audit = standing, store, transport, audit
-        self._parted = parted
-        self._witnesses = Witnesses(self._is_signed)
+        self._session, self._store, self._transport, self._audit = session, store, transport, audit
+        self._blocklist = blocklist
+        self._statements = Statements(self._is_signed)
 
     def recall(self) -> None:
         """Part again, after a restart, with neighbours against which there is a proof."""
         for name in self._proofs():
-            self._parted.add(name, TWO_STORIES, "")
+            self._blocklist.add(name, TWO_STORIES, "")
 
     def hear(self, neighbour: str, round_index: int, reply: Reply) -> None:
         """Remember a neighbour's message of a round; refuse it where its signature or other peers contradict it."""
-        statement = Said(neighbour, round_index, reply.digest, reply.signature)
+        statement = Statement(neighbour, round_index, reply.digest, reply.signature)
         if not self._is_signed(statement):
             raise RefusedMessage(
                 "wrong signature", f"the message of round {round_index} is not signed by {neighbour}"
             )
-        self._expose(self._witnesses.heard(statement))
-        if neighbour in self._parted:
+        self._expose(self._statements.heard(statement))
+        if neighbour in self._blocklist:
             raise RefusedMessage(
                 "two stories", f"{neighbour} sent something else to another peer in round {round_index}"
             )
 
-    def listen(self, caller: str, statements: tuple[Said, ...]) -> None:
+    def listen(self, caller: str, statements: tuple[Statement, ...]) -> None:
         """Compare the messages that a neighbour got from common neighbours with those that this peer got."""
         common = self._common(caller)
         for statement in statements:
             if statement.name in common:
-                self._expose(self._witnesses.told(statement, caller, self._standing.turn))
+                self._expose(self._statements.passed_on(statement, caller, self._session.round_index))
 
-    def to_pass_on(self, neighbour: str) -> tuple[Said, ...]:
+    def to_pass_on(self, neighbour: str) -> tuple[Statement, ...]:
         """Return what common neighbours signed in the last round."""
-        return self._witnesses.of(sorted(self._common(neighbour)), self._standing.turn)
+        return self._statements.of(sorted(self._common(neighbour)), self._session.round_index)
 
     def forget(self) -> None:
         """Forget old rounds."""
-        self._witnesses.forget(self._standing.turn)
+        self._statements.forget(self._session.round_index)
 
-    def _is_signed(self, statement: Said) -> bool:
+    def _is_signed(self, statement: Statement) -> bool:
         return self._transport.signed(
-            statement.name, statement.signature, statement.content(self._standing.roster.run)
+            statement.name, statement.signature, statement.content(self._session.roster.run)
         )
 
     def _common(self, neighbour: str) -> set[str]:
         """Return the neighbours of both this peer and a neighbour."""
-        roster = self._standing.roster
-        return set(roster.neighbours(neighbour)) & set(roster.neighbours(self._standing.name))
+        roster = self._session.roster
+        return set(roster.neighbours(neighbour)) & set(roster.neighbours(self._session.name))
 
     def _proofs(self) -> dict[str, dict[str, object]]:
-        return dict(json.loads(self._store.told(TWO_STORIES) or "{}"))
+        return dict(json.loads(self._store.value(TWO_STORIES) or "{}"))
 
-    def _expose(self, pair: tuple[Said, Said] | None) -> None:
+    def _expose(self, pair: tuple[Statement, Statement] | None) -> None:
         """Part with a neighbour that signed two messages of one round; keep the proof."""
-        if pair is None or pair[0].name in self._parted:
+        if pair is None or pair[0].name in self._blocklist:
             return
-        name, round_index = pair[0].name, pair[0].turn
+        name, round_index = pair[0].name, pair[0].round_index
         proofs = self._proofs()
         proofs[name] = {
-            "run": self._standing.roster.run, "round": round_index,
+            "run": self._session.roster.run, "round": round_index,
             "signed": [{"digest": signed.digest.hex(), "signature": signed.signature.hex()} for signed in pair],
         }  # fmt: skip
         self._store.keep(TWO_STORIES, json.dumps(proofs))
         for signed in pair:  # nothing is sent, but readers of the log must see it
             self._audit.add(name, f"{TWO_STORIES} of round {round_index}, not sent", 0, signed.digest)
         digests = " and ".join(signed.digest.hex()[:12] for signed in pair)
-        self._parted.add(name, TWO_STORIES, f"it signed two messages of round {round_index}: {digests}")
+        self._blocklist.add(name, TWO_STORIES, f"it signed two messages of round {round_index}: {digests}")

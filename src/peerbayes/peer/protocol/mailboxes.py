@@ -11,7 +11,7 @@ import numpy as np
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.state.ledger import Ledger
 from peerbayes.peer.state.peer_state import PeerState
 
@@ -21,8 +21,8 @@ from peerbayes.peer.state.peer_state import PeerState
 class Inbox:
     """Holds messages of the coming round by neighbour: arrays, or masked words."""
 
-    def __init__(self, standing: Standing) -> None:
-        self._standing = standing
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._messages: dict[str, Any] = {}
         self._given_up: set[str] = set()
 
@@ -31,7 +31,7 @@ class Inbox:
         return neighbour not in self._messages and neighbour not in self._given_up
 
     def put(self, neighbour: str, round_index: int, message: Any) -> None:
-        if round_index == self._standing.turn + 1:  # else the round was closed without it
+        if round_index == self._session.round_index + 1:  # else the round was closed without it
             self._messages[neighbour] = message
 
     def give_up(self, neighbour: str) -> None:
@@ -49,30 +49,31 @@ class Inbox:
 
     async def enough(self, agreed: Agreed) -> dict[str, Any]:
         """Return the neighbours' messages: all of them, or a quorum after the deadline."""
-        standing = self._standing
-        limits = standing.terms.limits
+        session = self._session
+        limits = session.terms.limits
         began, clock = time.monotonic(), time.time()
         while True:
-            expected = [name for name in self._senders(agreed) if name in standing.neighbours]
+            expected = [name for name in self._senders(agreed) if name in session.neighbours]
             lacking = [name for name in expected if self.lacks(name)]
             if not lacking:
                 break
             # A neighbour that answers is only behind, perhaps waiting for another one itself: if this peer went on
             # without it while it still hears this peer, the network's sum would suffer. It gets twice as long.
             behind = any(
-                (standing.line(name).seen or 0.0) > clock and not standing.line(name).note for name in lacking
+                (session.neighbour(name).seen or 0.0) > clock and not session.neighbour(name).note
+                for name in lacking
             )
             remaining = began + limits.deadline * (2 if behind else 1) - time.monotonic()
             if remaining <= 0 and len(expected) - len(lacking) >= limits.quorum * len(expected):
                 break
-            await standing.news.wait(min(remaining, 1.0) if remaining > 0 else 1.0)
+            await session.changes.wait(min(remaining, 1.0) if remaining > 0 else 1.0)
         return dict(self._messages)
 
     def _senders(self, agreed: Agreed) -> tuple[str, ...]:
         """Return the neighbours whose messages a round needs."""
-        if (masked := self._standing.masked) is None or not masked.neighbours:
+        if (masked := self._session.masked) is None or not masked.neighbours:
             return agreed.learner.neighbours
-        return masked.groups(self._standing.roster).get(self._standing.name, ())
+        return masked.groups(self._session.roster).get(self._session.name, ())
 
 
 # --- this peer's messages of each round: stored on disk before neighbours can have them
@@ -110,8 +111,8 @@ Found = Ready | Literal["gone"] | None  # None: not yet
 class Outbox:
     """This peer's messages: the last two rounds in memory, older ones from the store."""
 
-    def __init__(self, standing: Standing, store: PeerState, ledger: Ledger) -> None:
-        self._standing, self._store, self._ledger = standing, store, ledger
+    def __init__(self, session: Session, store: PeerState, ledger: Ledger) -> None:
+        self._session, self._store, self._ledger = session, store, ledger
         self._ready: Messages = {}
         self._last: tuple[Prepared, dict[str, bytes]] | None = (
             None  # the round that was stored last, and its digests
@@ -129,7 +130,7 @@ class Outbox:
         reference: np.ndarray | None = None,
     ) -> Prepared:
         """Return a round ready to be stored, with the messages of the next; computed once, even if storing fails."""
-        last = round_index >= self._standing.terms.rounds
+        last = round_index >= self._session.terms.rounds
         outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, round_index + 1)
         release = None if agreed.private is None else agreed.private.taken()
         return Prepared(
@@ -147,7 +148,7 @@ class Outbox:
         if agreed.private is not None and ready.release is not None:
             self._ledger.enter(ready.release.name)
             agreed.private.done += 1
-        self._standing.stored = self._store.stored()
+        self._session.stored = self._store.stored()
         distinct = {digests[name]: message for name, message in ready.outgoing.items()}
         bodies = {digest: wire.bytes_of(message) for digest, message in distinct.items()}
         return {
@@ -161,9 +162,9 @@ class Outbox:
         self, agreed: Agreed, state: Any, round_index: int
     ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return the messages of a round by receiver, and the groups that they were masked for."""
-        if (masked := self._standing.masked) is None:
+        if (masked := self._session.masked) is None:
             return agreed.learner.outgoing(state), {}
-        hidden = masked.hidden(state, round_index, self._standing.roster)
+        hidden = masked.hidden(state, round_index, self._session.roster)
         return (
             {name: message.words for name, message in hidden.items()},
             {name: message.group for name, message in hidden.items()},
@@ -171,7 +172,7 @@ class Outbox:
 
     def show(self, messages: Messages) -> None:
         """Release stored messages to neighbours; those of the round before are kept for neighbours one round behind."""
-        round_index = self._standing.turn
+        round_index = self._session.round_index
         self._ready = {key: ready for key, ready in self._ready.items() if key[0] == round_index} | messages
 
     async def find(self, agreed: Agreed, round_index: int, receiver: str) -> Found:

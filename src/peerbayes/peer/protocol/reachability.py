@@ -12,8 +12,8 @@ from typing import Any
 from peerbayes.data.files import printable
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.server import Answering
-from peerbayes.peer.protocol.session import Membership, Standing
+from peerbayes.peer.protocol.server import Server
+from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Barred, Grpc, Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state.folder import Peer
@@ -35,8 +35,8 @@ class Check:
 # in the folder, it listens for that itself, and answers nothing but hello.
 
 CLOCK_TOLERANCE = 60.0  # seconds that two clocks may differ, for certificates and logs
-PATIENCE = 5.0  # seconds for a neighbour to answer
-CALL_BACK = 12.0  # seconds for a neighbour to call back
+HELLO_TIMEOUT = 5.0  # seconds for a neighbour to answer
+CALL_BACK_TIMEOUT = 12.0  # seconds for a neighbour to call back
 
 
 async def neighbours(peer: Peer, runs: bool) -> list[Check]:
@@ -83,25 +83,25 @@ class _Hello:
 
     def __init__(self, peer: Peer, transport: Grpc) -> None:
         nothing: Any = _Nothing()
-        self._standing = Standing(Membership(peer.name, peer.terms, peer.roster), lambda event, facts: None)
-        self._answering = Answering(
-            self._standing, nothing, nothing, nothing, nothing, transport, nothing, _ignored, nothing
+        self._session = Session(Membership(peer.name, peer.terms, peer.roster), lambda event, facts: None)
+        self._server = Server(
+            self._session, nothing, nothing, nothing, nothing, transport, nothing, _ignored, nothing
         )
 
     async def answer(self, caller: str, content: bytes) -> bytes:
         """Return the reply to a neighbour's request during the check."""
         try:
-            request = wire.request_in(content, self._standing.versions)
+            request = wire.request_in(content, self._session.versions)
         except RefusedMessage:
-            return await self._answering.answer(caller, content)
+            return await self._server.answer(caller, content)
         if request.kind not in ("leave", "roster"):
-            return await self._answering.answer(caller, content)
-        roster = self._standing.roster  # nothing would be stored: the neighbour has to send it again
+            return await self._server.answer(caller, content)
+        roster = self._session.roster  # nothing would be stored: the neighbour has to send it again
         return wire.encode(
             Reply(
-                **self._standing.reply_version(request), run=roster.run, sender=self._standing.name, kind=request.kind,
+                **self._session.reply_version(request), run=roster.run, sender=self._session.name, kind=request.kind,
                 status="not yet", reason="only a check runs here now; say it again later", phase=request.phase,
-                turn=request.turn, roster=roster.version, roster_digest=roster.digest, clock=time.time(),
+                round_index=request.round_index, roster=roster.version, roster_digest=roster.digest, clock=time.time(),
             )
         )  # fmt: skip
 
@@ -126,7 +126,7 @@ async def _outward(peer: Peer, transport: Grpc, name: str) -> tuple[Check, bool]
     request = _greeting(peer, "hello")
     began = time.time()
     try:
-        reply = wire.reply_in(await transport.ask(name, wire.encode(request), PATIENCE), request, name)
+        reply = wire.reply_in(await transport.ask(name, wire.encode(request), HELLO_TIMEOUT), request, name)
     except Barred as error:
         return Check(subject, "failed", printable(str(error))), False
     except Unreachable as error:
@@ -158,7 +158,9 @@ async def _inward(peer: Peer, transport: Grpc, name: str) -> Check:
     subject, address = f"reached by {name}", peer.roster.member(peer.name).address
     request = _greeting(peer, "call back")
     try:
-        reply = wire.reply_in(await transport.ask(name, wire.encode(request), CALL_BACK), request, name)
+        reply = wire.reply_in(
+            await transport.ask(name, wire.encode(request), CALL_BACK_TIMEOUT), request, name
+        )
     except PeerError as error:
         return Check(subject, "warning", f"not known: {printable(str(error))}")
     if reply.status != "ok":
@@ -176,7 +178,7 @@ async def _inward(peer: Peer, transport: Grpc, name: str) -> Check:
 # --- leaving a run: tell the neighbours, so that they do not wait
 
 
-async def farewell(peer: Peer) -> dict[str, str]:
+async def announce_leave(peer: Peer) -> dict[str, str]:
     """Tell every neighbour that this peer leaves; return the outcome of each, by name."""
     transport = Grpc(peer, lambda who, reason, detail: None)
     request = _greeting(peer, "leave")

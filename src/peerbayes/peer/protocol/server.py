@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peerbayes.errors import OtherProcess, PeerError, RefusedMessage
-from peerbayes.peer.agreement.runner import Agreeing
+from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.tree_sums import Objection
 from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.copies import Processes
-from peerbayes.peer.protocol.equivocation import Evidence, Parted
+from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Found, Outbox, Ready
-from peerbayes.peer.protocol.session import Standing
+from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Transport, Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state.audit_log import AuditLog
@@ -57,14 +57,14 @@ PAUSE = 0.5  # seconds between attempts
 class Callbacks:
     """Sends a hello to neighbours that ask for one."""
 
-    def __init__(self, standing: Standing, transport: Transport) -> None:
-        self._standing, self._transport = standing, transport
+    def __init__(self, session: Session, transport: Transport) -> None:
+        self._session, self._transport = session, transport
         self._due: dict[str, float] = {}
 
     async def tried(self, caller: str) -> str:
         """Return why a call back to the caller failed, in plain words; "" where it was reached."""
-        if caller not in self._standing.roster.present(self._standing.name):
-            raise RefusedMessage("not a neighbour", f"{caller} has no link to {self._standing.name}")
+        if caller not in self._session.roster.present(self._session.name):
+            raise RefusedMessage("not a neighbour", f"{caller} has no link to {self._session.name}")
         now = time.monotonic()
         if now < self._due.get(caller, 0.0):
             raise RefusedMessage("too many at once", f"{caller} was called back less than {EVERY:.0f} s ago")
@@ -75,7 +75,7 @@ class Callbacks:
             self._due[caller] = time.monotonic() + EVERY
 
     async def _called(self, caller: str, until: float) -> str:
-        request = self._standing.request(caller, "hello")
+        request = self._session.request(caller, "hello")
         while True:
             remaining = until - time.monotonic()
             try:
@@ -97,25 +97,25 @@ ROSTERS = 8  # rosters of one caller that are verified at once
 ROSTER_EVERY = 2.0  # seconds between two more of them
 
 
-class Answering:
+class Server:
     """Answers callers that have a certificate of this network."""
 
     def __init__(
         self,
-        standing: Standing,
-        agreeing: Agreeing,
+        session: Session,
+        agreement: AgreementRunner,
         outbox: Outbox,
-        parted: Parted,
+        blocklist: Blocklist,
         evidence: Evidence,
         transport: Transport,
         audit: AuditLog,
         adopt: Callable[[bytes], Awaitable[None]],
         processes: Processes,
     ) -> None:
-        self._standing, self._agreeing, self._outbox = standing, agreeing, outbox
-        self._parted, self._evidence = parted, evidence
+        self._session, self._agreement, self._outbox = session, agreement, outbox
+        self._blocklist, self._evidence = blocklist, evidence
         self._transport, self._audit, self._adopt, self._processes = transport, audit, adopt, processes
-        self._callbacks = Callbacks(standing, transport)
+        self._callbacks = Callbacks(session, transport)
         self._busy: Counter[str] = Counter()
         self._rosters = Rate(ROSTERS, ROSTER_EVERY)
         self._signature = b"", b""  # the last message that was signed, and its signature
@@ -124,28 +124,28 @@ class Answering:
         """Return the reply to a request, whatever its bytes are."""
         request = None
         try:
-            request = wire.request_in(content, self._standing.versions, caller, self._standing.name)
+            request = wire.request_in(content, self._session.versions, caller, self._session.name)
             self._admit(caller, request)
-            self._standing.asked_by = time.time()
+            self._session.asked_by = time.time()
             self._busy[caller] += 1
             try:
                 reply = await self._reply(caller, request)
                 if reply.digest:
-                    self._standing.room.clear("request")  # what left was logged
+                    self._session.room.clear("request")  # what left was logged
             finally:
                 self._busy[caller] -= 1
         except RefusedMessage as error:
             other = error if isinstance(error, OtherProcess) else None
             if other is None or other.certain:
-                self._standing.refuse(caller, error)
+                self._session.refuse(caller, error)
             if other is not None and other.certain:
-                self._standing.note(caller, str(error))
+                self._session.note(caller, str(error))
             kind: wire.Kind = "hello" if request is None else request.kind
             reply = self._make_reply(
                 request, kind, "refused", reason=f"{error.reason}: {error}"[:500], shown=other and other.shown
             )
         except (OSError, sqlite3.Error) as error:
-            if request is None or not self._standing.room.note("request", error):
+            if request is None or not self._session.room.note("request", error):
                 raise
             # Nothing leaves that cannot be logged or stored.
             reply = self._make_reply(request, request.kind, "not yet")
@@ -154,16 +154,18 @@ class Answering:
     def _make_reply(
         self, request: Request | None, kind: wire.Kind, status: wire.Status, **fields: Any
     ) -> Reply:
-        standing = self._standing
-        echoed: dict[str, Any] = {} if request is None else {"phase": request.phase, "turn": request.turn}
+        session = self._session
+        echoed: dict[str, Any] = (
+            {} if request is None else {"phase": request.phase, "round_index": request.round_index}
+        )
         return Reply(
-            **standing.reply_version(request), run=standing.roster.run, sender=standing.name, kind=kind, status=status,
-            done=standing.turn, roster=standing.roster.version, roster_digest=standing.roster.digest, clock=time.time(),
-            process=standing.process(), **(echoed | fields),
+            **session.reply_version(request), run=session.roster.run, sender=session.name, kind=kind, status=status,
+            done=session.round_index, roster=session.roster.version, roster_digest=session.roster.digest,
+            clock=time.time(), process=session.process(), **(echoed | fields),
         )  # fmt: skip
 
     def _admit(self, caller: str, request: Request) -> None:
-        name, roster = self._standing.name, self._standing.roster
+        name, roster = self._session.name, self._session.roster
         if request.sender != caller:
             raise RefusedMessage("speaks for another", f"{caller} asks in the name of {request.sender!r}")
         self._refuse_revoked(caller)
@@ -175,27 +177,27 @@ class Answering:
             return
         if caller not in roster.neighbours(name):
             raise RefusedMessage("not a neighbour", f"{caller} has no link to {name}")
-        self._parted.refuse(caller)
+        self._blocklist.refuse(caller)
         if request.run != roster.run:
             raise RefusedMessage("wrong network", f"run {request.run:.12} instead of {roster.run:.12}")
 
     def _refuse_revoked(self, caller: str) -> None:
-        if caller in self._standing.roster.revoked:
+        if caller in self._session.roster.revoked:
             raise RefusedMessage("revoked", f"{caller} is no longer a member")
 
     def _refuse_halted(self) -> None:
-        if self._standing.halted is not None:
-            raise RefusedMessage("stopping", f"{self._standing.name} stops, and says nothing more")
+        if self._session.halted is not None:
+            raise RefusedMessage("stopping", f"{self._session.name} stops, and says nothing more")
 
     async def _reply(self, caller: str, request: Request) -> Reply:
-        if caller in self._standing.roster.neighbours(self._standing.name):
+        if caller in self._session.roster.neighbours(self._session.name):
             self._in_touch(caller, request)
         if request.kind == "roster" and request.body:
             await self._brought(caller, request.body)
-            self._standing.news.tell()
+            self._session.changes.notify()
             return self._make_reply(request, "roster", "ok")
         if request.kind == "roster":
-            signed = self._standing.own.signed
+            signed = self._session.membership.signed
             return self._deliver(request, Ready(signed, wire.digest_of(signed)))
         if request.kind == "call back":
             return self._make_reply(request, "call back", "ok", reason=await self._callbacks.tried(caller))
@@ -215,7 +217,7 @@ class Answering:
 
     async def _brought(self, caller: str, signed: bytes) -> None:
         """Adopt a roster that a caller brings, unless it brings many: to verify one costs more than to send it."""
-        if signed == self._standing.own.signed:
+        if signed == self._session.membership.signed:
             return
         if not self._rosters.allows(caller):
             raise RefusedMessage(
@@ -226,68 +228,69 @@ class Answering:
 
     def _in_touch(self, caller: str, request: Request) -> None:
         """Update what is known of a neighbour, and of others, from its request."""
-        standing, neighbour_state = self._standing, self._standing.line(caller)
+        session, neighbour_state = self._session, self._session.neighbour(caller)
         changed = request.done > neighbour_state.done or request.roster > neighbour_state.roster
         neighbour_state.done, neighbour_state.seen = max(neighbour_state.done, request.done), time.time()
         neighbour_state.roster = max(neighbour_state.roster, request.roster)
         neighbour_state.versions = request.spoken
-        standing.compare_rosters(caller, request.roster, request.roster_digest)
+        session.compare_rosters(caller, request.roster, request.roster_digest)
         if request.kind == "leave":
             neighbour_state.left = True
-            standing.note(caller, "left")
-        if request.heard and request.run == standing.roster.run:
+            session.note(caller, "left")
+        if request.heard and request.run == session.roster.run:
             self._evidence.listen(caller, request.heard)
         if changed or request.kind == "leave":
-            standing.news.tell()
+            session.changes.notify()
 
     async def _awaited(self, caller: str, request: Request) -> Found | Objection:
         """Return what is asked for as soon as it is available; None: not within the time that the caller allows."""
-        news = self._standing.news
+        changes = self._session.changes
         until = time.monotonic() + min(request.wait, signals.WAIT)
-        since = news.next
+        since = changes.next
         while (answer := await self._look_up(caller, request)) is None and time.monotonic() < until:
-            await news.wait(until - time.monotonic(), since)
-            since = news.next
+            await changes.wait(until - time.monotonic(), since)
+            since = changes.next
         return answer
 
     async def _look_up(self, caller: str, request: Request) -> Found | Objection:
-        standing, agreed = self._standing, self._standing.agreed
-        if not standing.roster.closed:  # others may still join: there is no tree of all members yet
+        session, agreed = self._session, self._session.agreed
+        if not session.roster.closed:  # others may still join: there is no tree of all members yet
             return None
         if request.kind == "sum":
-            body = self._agreeing.sums.behind(caller, request.phase)
+            body = self._agreement.sums.behind(caller, request.phase)
             return Ready(body, wire.digest_of(body)) if isinstance(body, bytes) else body
         if request.kind == "first":
-            statistics = self._agreeing.sums.first()
+            statistics = self._agreement.sums.first()
             if statistics is None:
                 return None
             body = wire.bytes_of(statistics)
             return Ready(body, wire.digest_of(body), statistics.shape)
-        if request.kind != standing.kind:
+        if request.kind != session.kind:
             raise RefusedMessage(
-                "wrong message", f"{request.kind!r} was asked for; this network has {standing.kind!r}"
+                "wrong message", f"{request.kind!r} was asked for; this network has {session.kind!r}"
             )
         if agreed is not None and request.schema != agreed.schema.fingerprint:
             raise RefusedMessage(
                 "wrong schema", f"schema {request.schema:.12} instead of {agreed.schema.fingerprint:.12}"
             )
-        if agreed is None or request.turn > standing.turn + 1:
+        if agreed is None or request.round_index > session.round_index + 1:
             return None
-        return await self._outbox.find(agreed, request.turn, caller)
+        return await self._outbox.find(agreed, request.round_index, caller)
 
     def _log(self, caller: str, request: Request, ready: Ready) -> None:
         """Write to the audit log whatever is computed from this peer's rows, before it leaves."""
-        description = {"round": f"round {request.turn}", "masked": f"masked round {request.turn}"}.get(
-            request.kind, f"{request.kind} {request.phase}".strip()
-        )
-        if self._standing.terms.privacy.epsilon is not None:
+        description = {
+            "round": f"round {request.round_index}",
+            "masked": f"masked round {request.round_index}",
+        }.get(request.kind, f"{request.kind} {request.phase}".strip())
+        if self._session.terms.privacy.epsilon is not None:
             description = f"private {description}"
         self._audit.add(caller, description, len(ready.body), ready.digest)
 
     def _deliver(self, request: Request, ready: Ready) -> Reply:
-        agreed, signature = self._standing.agreed, b""
+        agreed, signature = self._session.agreed, b""
         if request.kind == "round" and agreed is not None and agreed.learner.same_to_all:
-            signature = self._signed(request.turn, ready.digest)
+            signature = self._signed(request.round_index, ready.digest)
         return self._make_reply(
             request, request.kind, "ok", phase=ready.group if request.kind == "masked" else request.phase,
             schema=request.schema, shape=ready.shape, digest=ready.digest, body=ready.body, signature=signature,
@@ -295,7 +298,7 @@ class Answering:
 
     def _signed(self, round_index: int, digest: bytes) -> bytes:
         """Return this peer's signature of its message of a round, the same for all neighbours."""
-        content = wire.statement(self._standing.roster.run, round_index, digest)
+        content = wire.statement(self._session.roster.run, round_index, digest)
         if self._signature[0] != content:
             self._signature = content, self._transport.sign(content)
         return self._signature[1]

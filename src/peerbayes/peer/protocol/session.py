@@ -12,7 +12,7 @@ from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masked import Masked
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.signals import News
+from peerbayes.peer.protocol.signals import Changes
 from peerbayes.peer.protocol.wire import Process, Request, Versions
 from peerbayes.peer.state.disk import WAITING, Room
 
@@ -29,7 +29,7 @@ class Membership:
 
 
 @dataclass
-class Line:
+class NeighbourState:
     """The known state of a neighbour."""
 
     done: int = 0
@@ -53,20 +53,20 @@ class Line:
 
 
 @dataclass(eq=False)
-class Standing:
+class Session:
     """Shared state of a peer and its events: the parts of a peer update the state and emit events."""
 
-    own: Membership
-    told: Callable[[str, dict[str, Any]], None]
+    membership: Membership
+    on_event: Callable[[str, dict[str, Any]], None]
     versions: Versions = wire.SPOKEN
     """The versions of the protocol that this peer speaks."""
-    news: News = field(default_factory=News)
-    turn: int = 0
+    changes: Changes = field(default_factory=Changes)
+    round_index: int = 0
     """The last completed and stored round."""
     stored: int = 0
     """Number of rounds and releases in its state."""
     agreed: Agreed | None = None
-    lines: dict[str, Line] = field(default_factory=dict)
+    neighbour_states: dict[str, NeighbourState] = field(default_factory=dict)
     halted: PeerError | None = None
     """Why this peer stops; from then on it sends nothing."""
     stop: Callable[[], object] = lambda: None
@@ -79,7 +79,7 @@ class Standing:
     """When this peer last received a request; None: not since it started."""
 
     def __post_init__(self) -> None:
-        self.room = Room(self.tell)
+        self.room = Room(self.emit)
 
     @property
     def phase(self) -> str:
@@ -88,20 +88,20 @@ class Standing:
 
     @property
     def name(self) -> str:
-        return self.own.name
+        return self.membership.name
 
     @property
     def terms(self) -> Terms:
-        return self.own.terms
+        return self.membership.terms
 
     @property
     def roster(self) -> Roster:
-        return self.own.roster
+        return self.membership.roster
 
     @property
     def neighbours(self) -> tuple[str, ...]:
         """Names of the neighbours that are still active."""
-        return tuple(name for name in self.roster.present(self.name) if not self.line(name).left)
+        return tuple(name for name in self.roster.present(self.name) if not self.neighbour(name).left)
 
     @property
     def kind(self) -> wire.Kind:
@@ -113,15 +113,16 @@ class Standing:
         """The learner, where messages are masked."""
         return self.agreed.learner if self.agreed and isinstance(self.agreed.learner, Masked) else None
 
-    def line(self, name: str) -> Line:
-        return self.lines.setdefault(name, Line())
+    def neighbour(self, name: str) -> NeighbourState:
+        """Return the state of a neighbour."""
+        return self.neighbour_states.setdefault(name, NeighbourState())
 
     def request(self, neighbour: str, kind: wire.Kind, **fields: Any) -> Request:
         """Return a request to a neighbour with this peer's current state, in the highest version that both speak."""
-        theirs = self.line(neighbour).versions
+        theirs = self.neighbour(neighbour).versions
         version = None if theirs is None else self.versions.common(theirs)
         return Request(
-            **self.versions.fields(version), run=self.roster.run, sender=self.name, kind=kind, done=self.turn,
+            **self.versions.fields(version), run=self.roster.run, sender=self.name, kind=kind, done=self.round_index,
             roster=self.roster.version, roster_digest=self.roster.digest, process=self.process(), **fields,
         )  # fmt: skip
 
@@ -139,7 +140,7 @@ class Standing:
 
     def compare_rosters(self, neighbour: str, version: int, digest: bytes) -> None:
         """Report a neighbour with a different roster of the same version: the authority has signed two."""
-        neighbour_state, roster = self.line(neighbour), self.roster
+        neighbour_state, roster = self.neighbour(neighbour), self.roster
         if not digest or version != roster.version or digest in (roster.digest, neighbour_state.rival):
             return
         neighbour_state.rival, neighbour_state.wanted = digest, True
@@ -149,14 +150,14 @@ class Standing:
         )
         self.refuse(neighbour, RefusedMessage("two rosters", detail))
 
-    def tell(self, event: str, **facts: Any) -> None:
-        self.told(event, facts)
+    def emit(self, event: str, **facts: Any) -> None:
+        self.on_event(event, facts)
 
     def refuse(self, sender: str, error: RefusedMessage) -> None:
-        self.tell("refused", who=sender, reason=error.reason, detail=str(error)[:300])
+        self.emit("refused", who=sender, reason=error.reason, detail=str(error)[:300])
 
     def note(self, neighbour: str, note: str, lost: bool = False) -> None:
-        neighbour_state = self.line(neighbour)
+        neighbour_state = self.neighbour(neighbour)
         if neighbour_state.note != note:
             neighbour_state.note = note
-            self.tell("lost" if lost else "neighbour", neighbour=neighbour, note=note)
+            self.emit("lost" if lost else "neighbour", neighbour=neighbour, note=note)

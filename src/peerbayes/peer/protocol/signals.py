@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-# --- timeouts of a peer, in seconds; always read as `patience.WAIT`, so that there is one of each
+# --- timeouts of a peer, in seconds; always read as `signals.WAIT`, so that there is one of each
 
 WAIT = 5.0  # that an answer may wait for the requested content
 GRACE = 10.0  # added before a call is given up, for slow links
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between attempts to reach a neighbour
-FAREWELL = 2.0  # to tell a neighbour that this peer leaves
+LEAVE = 2.0  # to tell a neighbour that this peer leaves
 DRAIN = 30.0  # to let neighbours learn why this peer stops
 
 
 # --- wait until something changes
 
 
-class News:
+class Changes:
     """Wakes all waiting tasks at every change, so that they check their condition again."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake all waiting tasks."""
         self._event.set()
         self._event = asyncio.Event()

@@ -32,7 +32,7 @@ Text = Annotated[str, msgspec.Meta(max_length=500)]
 Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 STATEMENT = b"peerbayes statement\n"  # signed prefix: no other signature of a peer passes for a statement
 PROCESS = b"peerbayes process\n"  # the same for descriptions of its processes
-MOST_SAID = 1000  # statements in one request
+MOST_STATEMENTS = 1000  # statements in one request
 Kind = Literal["hello", "call back", "roster", "leave", "sum", "first", "round", "masked"]
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
 OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
@@ -94,17 +94,17 @@ def refuse_apart(sender: str, theirs: Versions, receiver: str, ours: Versions) -
 # whoever does not know a field would drop it, and the signature would not fit.
 
 
-class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A peer's statement to all its neighbours in a round: the digest of its message, and its signature of that."""
 
     name: Name
-    turn: Whole
+    round_index: Whole
     digest: Digest
     signature: Signature
 
     def content(self, run: str) -> bytes:
         """Return the content that is signed."""
-        return statement(run, self.turn, self.digest)
+        return statement(run, self.round_index, self.digest)
 
 
 def statement(run: str, round_index: int, digest: bytes) -> bytes:
@@ -149,14 +149,16 @@ class Request(msgspec.Struct, frozen=True):
     sender: Name
     kind: Kind
     phase: Name = ""  # of the agreement
-    turn: Whole = 0  # the round that is asked for
+    round_index: Whole = msgspec.field(default=0, name="turn")  # the round that is asked for
     schema: Name = ""  # fingerprint, once there is one
     done: Whole = 0  # rounds that the sender has stored
     roster: Whole = 0  # the version that the sender knows
     roster_digest: RosterDigest = b""
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0  # seconds the answer may take
     body: bytes = b""  # a signed roster that the sender thinks is newer
-    heard: Annotated[tuple[Said, ...], msgspec.Meta(max_length=MOST_SAID)] = ()  # from neighbours of both
+    heard: Annotated[
+        tuple[Statement, ...], msgspec.Meta(max_length=MOST_STATEMENTS)
+    ] = ()  # from neighbours of both
     process: Process | None = None  # which process of the sender asks
     shown: Process | None = None  # another one of the sender, which it was shown by the peer that it asks
     lowest: Whole | UnsetType = UNSET  # version that the sender speaks, if it is not `version`
@@ -178,7 +180,7 @@ class Reply(msgspec.Struct, frozen=True):
     status: Status
     reason: Text = ""
     phase: Name = ""  # of a masked message: the digest of the group that it was made for
-    turn: Whole = 0
+    round_index: Whole = msgspec.field(default=0, name="turn")
     schema: Name = ""
     done: Whole = 0
     roster: Whole = 0
@@ -248,8 +250,8 @@ def reply_in(content: bytes, request: Request, neighbour: str) -> Reply:
         raise RefusedMessage(
             "wrong message", f"{reply.kind} {reply.phase} instead of {request.kind} {request.phase}"
         )
-    if reply.turn != request.turn:
-        raise RefusedMessage("wrong round", f"round {reply.turn} instead of {request.turn}")
+    if reply.round_index != request.round_index:
+        raise RefusedMessage("wrong round", f"round {reply.round_index} instead of {request.round_index}")
     if reply.status == "ok":
         if reply.schema != request.schema:
             raise RefusedMessage("wrong schema", f"schema {reply.schema:.12} instead of {request.schema:.12}")

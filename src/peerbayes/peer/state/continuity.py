@@ -110,11 +110,11 @@ class Stored:
     @classmethod
     def of(cls, store: PeerState) -> Stored | None:
         """Return the content of a store; None: nothing was done in it yet."""
-        state, last = store.told("state"), store.round()
+        state, last = store.value("state"), store.round()
         if state is None and last is None:
             return None
         return cls(
-            state or "", int(store.told("starts") or 0), last,
+            state or "", int(store.value("starts") or 0), last,
             {key: digest.hex() for key, digest in store.messages().items()},
             {entry["name"]: entry["digest"].hex() for entry in store.releases()},
             store.logged(),

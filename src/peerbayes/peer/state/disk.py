@@ -98,7 +98,7 @@ class Room:
 # --- the lock of a peer's folder: one process works on it, and writes its current phase there
 # The file has its full size from the start and is written in place, so that this also works on a full disk.
 
-PATIENCE = 0.5  # seconds to wait for the lock: another process may just be checking whether it is held
+LOCK_TIMEOUT = 0.5  # seconds to wait for the lock: another process may just be checking whether it is held
 SIZE = 128  # bytes of the file
 
 
@@ -123,7 +123,7 @@ def lock(home: Home) -> Iterator[Lock]:
         )
     descriptor = os.open(home.folder / "peer.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + LOCK_TIMEOUT
         while not _acquire(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > until:
                 raise NeedsPerson(

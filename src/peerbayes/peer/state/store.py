@@ -106,7 +106,7 @@ class Store:
     # --- single facts ----------------------------------------------------------------------------------
 
     @synchronised
-    def told(self, key: str) -> str | None:
+    def value(self, key: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -119,7 +119,7 @@ class Store:
     @synchronised
     def secret(self, key: str, make: Callable[[], bytes]) -> bytes:
         """Return a secret of this state, made at the first call and kept as long as the state."""
-        value = self.told(key)
+        value = self.value(key)
         if value is None:
             for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
                 if (file := self.path.with_name(name)).exists():
@@ -131,7 +131,7 @@ class Store:
     def claim(self, facts: Mapping[str, tuple[str, str]]) -> None:
         """Store what must not change during a run, or refuse a change: key -> (value, description)."""
         for key, (value, description) in facts.items():
-            before = self.told(key)
+            before = self.value(key)
             if before is not None and before != value:
                 raise PeerError(
                     f"{self.path} belongs to a run with {description}. Go back to it, or give up that run here with "
@@ -150,7 +150,7 @@ class Store:
     @synchronised
     def begin(self, before: int) -> int:
         """Count a start of this folder's peer after `before` known ones, and store it before anything is sent."""
-        start = max(int(self.told("starts") or 0), before) + 1
+        start = max(int(self.value("starts") or 0), before) + 1
         self.keep("starts", str(start))
         return start
 
@@ -182,7 +182,7 @@ class Store:
 
     def logged(self) -> Position | None:
         """Return the least length of the audit log."""
-        line_count, _, chain = (self.told("logged") or "").partition(" ")
+        line_count, _, chain = (self.value("logged") or "").partition(" ")
         return Position(int(line_count), chain) if line_count else None
 
     # --- the agreement ---------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def figures(view: View, facts: dict[str, Any]) -> dict[str, Spec]:
 def patch(view: View, since: int) -> Spec:
     """Return what the rounds after `since` add, in the form of `report.figures.patch`."""
     begin = int(np.searchsorted(view.rounds, since, side="right"))
-    result: Spec = {"since": since, "round": _last(view), "turn": view.turn, "figures": {}}
+    result: Spec = {"since": since, "round": _last(view), "turn": view.round_index, "figures": {}}
     if begin < len(view.rounds):
         for name, make in CURVES.items():
             spec = make(view)

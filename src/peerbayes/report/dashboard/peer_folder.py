@@ -176,7 +176,7 @@ class PeerFolder:
             elif self._rounds:
                 fresh = fresh[1:]
             self._neighbours, self._refusals = store.neighbours(), store.refusals()[:REFUSALS]
-            self._verdict = json.loads(store.told("verdict") or "null")
+            self._verdict = json.loads(store.value("verdict") or "null")
         self._rounds += fresh
         self._missed.update(name for entry in fresh for name in entry["missing"])
         return bool(fresh)
@@ -260,7 +260,7 @@ class PeerFolder:
             },
             made={},
             total=terms.rounds,
-            turn=self._rounds[-1]["round"] if self._rounds else 0,
+            round_index=self._rounds[-1]["round"] if self._rounds else 0,
             rounds=rounds,
             peers=np.array([me]),
             curves={name: curves[name] for name in CURVES},

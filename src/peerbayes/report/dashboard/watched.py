@@ -45,11 +45,11 @@ class RunFolder:
             "name": self._name,
             "strategy": str(view.configuration["strategy"]),
             "peers": view.peer_count,
-            "round": view.turn,
+            "round": view.round_index,
             "rounds": view.total,
             "finished": view.finished,
             "at": self._following.at,
-            "speed": self._speed(view.turn, self._following.at),
+            "speed": self._speed(view.round_index, self._following.at),
         }
         return Snapshot("run", (self._runs,), facts, view)
 
@@ -72,7 +72,7 @@ def _continues(view: View, before: View) -> bool:
         view.finished == before.finished
         and (view is before or not view.finished)
         and view.made == before.made
-        and view.turn >= before.turn
+        and view.round_index >= before.round_index
         and view.configuration == before.configuration
     )
 

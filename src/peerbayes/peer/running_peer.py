@@ -20,20 +20,20 @@ import pandas as pd
 
 from peerbayes.errors import IdentityError, NeedsPerson, RefusedMessage, TwoRosters
 from peerbayes.peer.agreement.negotiate import Agreed, data_digest
-from peerbayes.peer.agreement.runner import Agreeing
+from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.identity.roster import Roster
-from peerbayes.peer.learning.held_out import Judge, ModelFile
+from peerbayes.peer.learning.held_out import Evaluator, ModelFile
 from peerbayes.peer.learning.masks import refuse_small
 from peerbayes.peer.learning.releases import promised
 from peerbayes.peer.learning.round_loop import Rounds
 from peerbayes.peer.learning.verdict import Verdict, concluded
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.client import Asking, Taking
+from peerbayes.peer.protocol.client import Client, Taking
 from peerbayes.peer.protocol.copies import Processes
-from peerbayes.peer.protocol.equivocation import Evidence, Parted
+from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Outbox
-from peerbayes.peer.protocol.server import Answering
-from peerbayes.peer.protocol.session import Line, Membership, Standing
+from peerbayes.peer.protocol.server import Server
+from peerbayes.peer.protocol.session import Membership, NeighbourState, Session
 from peerbayes.peer.protocol.transport import Transport, Unreachable
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.ledger import Ledger
@@ -48,10 +48,10 @@ OTHER_ROWS = (
 
 
 @dataclass(eq=False)
-class Node:
+class RunningPeer:
     """One run of one peer."""
 
-    own: InitVar[Membership]
+    membership: InitVar[Membership]
     frame: pd.DataFrame
     labels: np.ndarray
     store: PeerState
@@ -60,7 +60,7 @@ class Node:
     model: Path | None = None
     newer: Callable[[bytes], Roster | None] = lambda _: None
     """Checks an offered roster, and stores it if it is newer than the one on disk."""
-    told: Callable[[str, dict[str, Any]], None] = lambda event, facts: None
+    on_event: Callable[[str, dict[str, Any]], None] = lambda event, facts: None
     """Called with every event: its name and its facts."""
     linger: float = 3600.0
     """Seconds to keep serving neighbours that are not done yet."""
@@ -69,25 +69,27 @@ class Node:
     source: Source = os.urandom
     """Source of randomness for the noise of a private network."""
 
-    def __post_init__(self, own: Membership) -> None:
-        self.standing = standing = Standing(own, self.told)
+    def __post_init__(self, membership: Membership) -> None:
+        self.session = session = Session(membership, self.on_event)
         self.verdict: Verdict | None = None  # once all rounds are done
         self._reading = asyncio.Lock()  # of two concurrent rosters, the older one might be stored last
         self._ledger = ledger = Ledger(self.store, self.audit)
-        self._processes = processes = Processes(standing, self.store, self.transport)
-        standing.process = processes.own
-        inbox, outbox = Inbox(standing), Outbox(standing, self.store, ledger)
-        self._parted = parted = Parted(standing, inbox)
-        self._evidence = evidence = Evidence(standing, self.store, self.transport, self.audit, parted)
-        self._agreeing = agreeing = Agreeing(standing, self.store, ledger, self.transport, self.source)
-        taking = Taking(standing, agreeing, inbox, parted, evidence, self.adopt_offered)
-        self._asking = Asking(standing, self.transport, agreeing, inbox, evidence, taking, processes)
-        self._rounds = Rounds(standing, self.store, inbox, outbox, parted, evidence, ModelFile(self.model))
-        self._answering = Answering(
-            standing,
-            agreeing,
+        self._processes = processes = Processes(session, self.store, self.transport)
+        session.process = processes.own
+        inbox, outbox = Inbox(session), Outbox(session, self.store, ledger)
+        self._blocklist = blocklist = Blocklist(session, inbox)
+        self._evidence = evidence = Evidence(session, self.store, self.transport, self.audit, blocklist)
+        self._agreement = agreement = AgreementRunner(
+            session, self.store, ledger, self.transport, self.source
+        )
+        taking = Taking(session, agreement, inbox, blocklist, evidence, self.adopt_offered)
+        self._client = Client(session, self.transport, agreement, inbox, evidence, taking, processes)
+        self._rounds = Rounds(session, self.store, inbox, outbox, blocklist, evidence, ModelFile(self.model))
+        self._server = Server(
+            session,
+            agreement,
             outbox,
-            parted,
+            blocklist,
             evidence,
             self.transport,
             self.audit,
@@ -96,48 +98,48 @@ class Node:
         )
 
     @property
-    def turn(self) -> int:
-        return self.standing.turn
+    def round_index(self) -> int:
+        return self.session.round_index
 
     @property
     def agreed(self) -> Agreed | None:
-        return self.standing.agreed
+        return self.session.agreed
 
     @property
-    def lines(self) -> dict[str, Line]:
-        return self.standing.lines
+    def neighbour_states(self) -> dict[str, NeighbourState]:
+        return self.session.neighbour_states
 
     @property
     def roster(self) -> Roster:
-        return self.standing.roster
+        return self.session.roster
 
     async def run(self) -> np.ndarray:
         """Run from the stored state to the end; return S [C, K] of this peer's model."""
         task = asyncio.current_task()
         assert task is not None
-        self.standing.stop = task.cancel
-        await self.standing.room.until("start", self._recall, in_thread=False)
+        self.session.stop = task.cancel
+        await self.session.room.until("start", self._recall, in_thread=False)
         await self.transport.serve(self.answer)
         try:
             return await self._work()
         except asyncio.CancelledError:
-            if self.standing.halted is not None:
-                raise self.standing.halted from None
+            if self.session.halted is not None:
+                raise self.session.halted from None
             raise
         finally:
-            await self._asking.stop()
+            await self._client.stop()
             await self.transport.close()
             self._last_words()
 
     async def _work(self) -> np.ndarray:
         await self._until_closed()
-        await self.standing.room.until("claim", self._claim, in_thread=False)
-        agreed = self.standing.agreed = await self._agreeing.run(self.frame, self.labels)
+        await self.session.room.until("claim", self._claim, in_thread=False)
+        agreed = self.session.agreed = await self._agreement.run(self.frame, self.labels)
         self._tell_agreed(agreed)
-        self.standing.step = "rounds"
-        judge = Judge.of(agreed, self.away)
-        stats = await self._rounds.run(agreed, judge)
-        self.verdict = await self._conclude(agreed, judge, stats)
+        self.session.step = "rounds"
+        evaluator = Evaluator.of(agreed, self.away)
+        stats = await self._rounds.run(agreed, evaluator)
+        self.verdict = await self._conclude(agreed, evaluator, stats)
         await self._finish(self.verdict)
         return stats
 
@@ -148,16 +150,16 @@ class Node:
 
     def unreached(self) -> str:
         """Return a warning if nobody has called this peer though others answer it; else an empty string."""
-        standing = self.standing
-        if standing.asked_by is not None or not (
-            answering := [n for n in standing.neighbours if standing.line(n).answered]
+        session = self.session
+        if session.asked_by is not None or not (
+            answering := [n for n in session.neighbours if session.neighbour(n).answered]
         ):
             return ""
-        return unreached(self.roster.member(standing.name).address, answering)
+        return unreached(self.roster.member(session.name).address, answering)
 
     async def answer(self, caller: str, content: bytes) -> bytes:
         """Return the reply to a request of a peer with a certificate of this network."""
-        return await self._answering.answer(caller, content)
+        return await self._server.answer(caller, content)
 
     async def adopt_offered(self, signed: bytes) -> None:
         """Adopt a newer roster of the authority, whoever sent it. It is read in a thread, one at a time."""
@@ -177,51 +179,51 @@ class Node:
             raise RefusedMessage("bad roster", str(error)) from error
 
     def _follow(self, roster: Roster | None, signed: bytes) -> None:
-        standing = self.standing
-        if roster is None or roster.version <= standing.roster.version:
+        session = self.session
+        if roster is None or roster.version <= session.roster.version:
             return
-        if standing.roster.closed and roster.run != standing.roster.run:
+        if session.roster.closed and roster.run != session.roster.run:
             raise RefusedMessage("bad roster", "it has other members than the run that is under way")
-        standing.own = Membership(standing.name, standing.terms, roster, signed)
+        session.membership = Membership(session.name, session.terms, roster, signed)
         self.transport.follow(roster)
-        standing.tell("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
-        if standing.name in roster.revoked:
-            standing.halt(
+        session.emit("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
+        if session.name in roster.revoked:
+            session.halt(
                 NeedsPerson(
-                    f"{standing.name} was revoked in {roster.network}, as roster {roster.version} says; ask the founder"
+                    f"{session.name} was revoked in {roster.network}, as roster {roster.version} says; ask the founder"
                 )
             )
-            standing.stop()
-        self._asking.start()
-        standing.news.tell()
+            session.stop()
+        self._client.start()
+        session.changes.notify()
 
     # --- the run, step by step -------------------------------------------------------------------------
 
     def _recall(self) -> None:
         """Restore progress and neighbours from disk, and count this start."""
-        standing, start = self.standing, self._ledger.begin()
-        standing.turn, standing.stored = (
+        session, start = self.session, self._ledger.begin()
+        session.round_index, session.stored = (
             self.store.round() or 0,
             self.store.stored(),
         )  # before anything is sent
         self._processes.begin(start)
         for name, record in self.store.neighbours().items():
-            self.lines[name] = Line(
+            self.neighbour_states[name] = NeighbourState(
                 record["done"], record["seen"], record["note"], left=record["note"] == "left"
             )
         self._evidence.recall()
 
     async def _until_closed(self) -> None:
-        self._asking.start()
+        self._client.start()
         if not self.roster.closed:
-            self.standing.step = "waiting for the network to be closed"
-            self.standing.tell("open", members=len(self.roster.members))
+            self.session.step = "waiting for the network to be closed"
+            self.session.emit("open", members=len(self.roster.members))
         while not self.roster.closed:
-            await self.standing.news.wait(1.0)
+            await self.session.changes.wait(1.0)
 
     def _claim(self) -> None:
         """Claim the store for this run; refuse it if the rows have changed."""
-        if self.standing.terms.privacy.secure_sum and self.store.last() is None:
+        if self.session.terms.privacy.secure_sum and self.store.last() is None:
             refuse_small(self.roster)  # later, peers with a group continue
         self.store.claim(
             {
@@ -232,49 +234,49 @@ class Node:
 
     def _tell_agreed(self, agreed: Agreed) -> None:
         if agreed.private is not None:
-            self.standing.tell("private", **promised(agreed.private, self.standing.terms))
-        self.standing.tell("agreed", schema=agreed.schema.fingerprint, peers=agreed.peers, rows=agreed.rows,
+            self.session.emit("private", **promised(agreed.private, self.session.terms))
+        self.session.emit("agreed", schema=agreed.schema.fingerprint, peers=agreed.peers, rows=agreed.rows,
                            strategy=agreed.strategy)  # fmt: skip
 
-    async def _conclude(self, agreed: Agreed, judge: Judge, stats: np.ndarray) -> Verdict:
+    async def _conclude(self, agreed: Agreed, evaluator: Evaluator, stats: np.ndarray) -> Verdict:
         """Evaluate the whole run, and store the verdict for `status`."""
-        standing = self.standing
-        standing.step = "judging the run"
-        departed = {name: standing.line(name).note or "left" for name in standing.roster.neighbours(standing.name)
-                if name not in standing.neighbours}  # fmt: skip
-        departed |= {name: "revoked" for name in departed if name in standing.roster.revoked}
+        session = self.session
+        session.step = "judging the run"
+        departed = {name: session.neighbour(name).note or "left" for name in session.roster.neighbours(session.name)
+                if name not in session.neighbours}  # fmt: skip
+        departed |= {name: "revoked" for name in departed if name in session.roster.revoked}
         verdict = await asyncio.to_thread(
-            concluded, agreed, standing.terms, self.store, judge, stats, departed
+            concluded, agreed, session.terms, self.store, evaluator, stats, departed
         )
-        await standing.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
+        await session.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
 
     def _last_words(self) -> None:
         try:
             self.remember()
         except (OSError, sqlite3.Error) as error:  # a full disk is no reason to hide why the peer stops
-            if not self.standing.room.note("audit", error):
+            if not self.session.room.note("audit", error):
                 raise
 
     async def _finish(self, verdict: Verdict) -> None:
         """Stay until the neighbours are done too: they may still need this peer's messages."""
-        standing, rounds = self.standing, self.standing.terms.rounds
-        standing.step = "staying for its neighbours"
+        session, rounds = self.session, self.session.terms.rounds
+        session.step = "staying for its neighbours"
         if verdict.good:
-            standing.tell("done", round=standing.turn, verdict="; ".join(verdict.sentences))
+            session.emit("done", round=session.round_index, verdict="; ".join(verdict.sentences))
         else:
-            standing.tell("ended badly", round=standing.turn, problem=verdict.problem)
+            session.emit("ended badly", round=session.round_index, problem=verdict.problem)
         until = time.monotonic() + self.linger
-        while (behind := [name for name in standing.neighbours if standing.line(name).done < rounds]) and (
+        while (behind := [name for name in session.neighbours if session.neighbour(name).done < rounds]) and (
             time.monotonic() < until
         ):
-            await standing.news.wait(min(1.0, max(0.0, until - time.monotonic())))
+            await session.changes.wait(min(1.0, max(0.0, until - time.monotonic())))
         if behind:
-            standing.tell("left behind", neighbours=behind)
-        for name in (*standing.neighbours, *self._parted):  # so that they need not wait for this peer
-            last = standing.request(name, "hello", heard=self._evidence.to_pass_on(name))
-            if name in self._parted:
-                last = standing.request(name, "leave")
+            session.emit("left behind", neighbours=behind)
+        for name in (*session.neighbours, *self._blocklist):  # so that they need not wait for this peer
+            last = session.request(name, "hello", heard=self._evidence.to_pass_on(name))
+            if name in self._blocklist:
+                last = session.request(name, "leave")
             try:
                 await self.transport.ask(name, wire.encode(last), 1.0)
             except (Unreachable, RefusedMessage):
