@@ -23,6 +23,7 @@ from scipy.stats import chi2
 pytest.importorskip("grpc")
 import peerbayes as pb
 from peerbayes.errors import PeerError, RefusedMessage, TermsError
+from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.model import core
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.private_agreement import _integers, public_schema
@@ -46,6 +47,7 @@ from peerbayes.privacy.units import Units
 from peerbayes.report.dashboard.peer_folder import Sent
 from peerbayes.simulation.private import NOISE_STREAM, PrivateRows
 from shared.commands import HANG, peerbayes
+from shared.own_strategy import Momentum
 from shared.peer_processes import copied, finished, history
 from shared.peers_in_memory import Peers, network
 from shared.private_agreements import ROUNDS, X, Y, facts_of, terms
@@ -57,6 +59,12 @@ RARE = 1e-9  # noise is real: what a test asks of it fails so rarely
 @pytest.fixture
 def rng():
     return np.random.default_rng(3)
+
+
+@pytest.fixture
+def momentum(monkeypatch):
+    """A strategy that the package does not have."""
+    monkeypatch.setitem(STRATEGIES, Momentum.name, Momentum)
 
 
 ORDER = np.random.default_rng(0).permutation(len(Y))
@@ -103,12 +111,16 @@ def errors_of(peers):
         ("crc", "uniform", False, {}, RING),
         ("relay", "uniform", False, {}, RING),
         ("tracking", "marginal", False, {}, FULL),
+        ("momentum", "uniform", False, {}, RING),
+        ("momentum", "ml", True, {"edge_noise": 3.0}, FULL),
         ("exact", "ml", True, {}, FULL),
         ("exact", "uniform", False, {"edge_noise": 3.0}, FULL),
         ("exact", "uniform", False, {"secure_sum": True}, FULL),
         ("exact", "uniform", False, {"secure_sum": True, "edge_noise": 3.0}, FULL),
+        ("momentum", "uniform", False, {"secure_sum": True}, FULL),
     ],
 )
+@pytest.mark.usefixtures("momentum")
 def test_peers_learn_and_spend_what_was_agreed_on(strategy, start, bought, hidden, graph, tmp_path):
     agreed = terms(bought, strategy=strategy, start=start, privacy=hidden)
     peers = peers_of(tmp_path, agreed, graph)
@@ -191,16 +203,30 @@ def test_a_peer_releases_what_the_simulator_releases_bit_for_bit(rng):
         real.done += 1
 
 
-def test_without_noise_peers_end_where_the_simulator_does(tmp_path, monkeypatch):
+@pytest.mark.parametrize("strategy", ["exact", "momentum"])
+@pytest.mark.usefixtures("momentum")
+def test_without_noise_peers_end_where_the_simulator_does(strategy, tmp_path, monkeypatch):
     """Clipping, units, weights, read-out: all but the noise is the simulator's, over a whole run."""
     monkeypatch.setattr(Mechanism, "noise", lambda self, shape, *_: np.zeros(shape, dtype=np.int64))
-    agreed = terms()
+    agreed = terms(strategy=strategy)
     stats = done(peers_of(tmp_path, agreed))
     run = pb.simulate(
-        X, Y, schema=public_schema(agreed), peers=5, partition=PARTS, topology=RING, strategy="exact", rounds=ROUNDS,
+        X, Y, schema=public_schema(agreed), peers=5, partition=PARTS, topology=RING, strategy=strategy, rounds=ROUNDS,
         privacy=pb.Privacy(epsilon=4.0), references=False, evaluate_every=0, test=(X, Y),
     )  # fmt: skip
     assert np.abs(stats - run.stats).max() < 1e-8
+
+
+def test_a_strategy_that_would_release_twice_in_a_round_sends_nothing(tmp_path, monkeypatch):
+    class Twice(Momentum):
+        def step(self, state, mixed, residual):
+            return super().step(state, mixed + residual(mixed), residual)
+
+    monkeypatch.setitem(STRATEGIES, "momentum", Twice)
+    peers = peers_of(tmp_path, terms(strategy="momentum"))
+    for problem in asyncio.run(peers.all()):
+        assert isinstance(problem, PeerError) and "asks for R a second time in round 1;" in str(problem)
+    assert ledger(tmp_path / "p0") == []
 
 
 def noise_in_first_messages(peers):

@@ -183,8 +183,8 @@ async def agree_privately(
         learner_of(name, plan, terms, roster, holdings, start, invariants), residual=residual
     )
     return Agreed(
-        schema, family, layout.without_guards(family), peers, round(rows * peers), terms.strategy, False, learner,
-        invariants, holdings, residual,
+        schema, family, layout.without_guards(family), peers, round(rows * peers), plan.strategy.name,
+        plan.strategy.of_weights, learner, invariants, holdings, residual,
     )  # fmt: skip
 
 

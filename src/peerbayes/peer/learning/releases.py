@@ -55,7 +55,11 @@ class PrivateResidual:
 
     def __call__(self, stats: np.ndarray) -> np.ndarray:
         ledger = self.scheme.ledger
-        assert self._pending is None, "a release must be stored before the next"
+        if self._pending is not None:
+            raise PeerError(
+                f"the strategy asks for R a second time in round {self.done + 1}; with epsilon, each is a release, and "
+                "the agreement pays for one a round. Nothing of this round is sent; agree on another strategy"
+            )
         if self.resting or (self.ahead and self.done >= ledger.rounds):
             return np.zeros(stats.shape)
         number = self.done + 1
