@@ -1,10 +1,17 @@
-"""Families, strategies, topologies, sources and report sections of outside packages, by entry points."""
+"""Families, strategies, topologies, sources and report sections of outside packages, by entry points.
 
+The example is installed by pip; packages that are broken or clash with it are written by hand.
+"""
+
+import asyncio
+import importlib
+import shutil
 import subprocess
 import sys
-import tomllib
+from functools import partial
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +28,8 @@ from peerbayes.network.topologies import TOPOLOGIES
 from peerbayes.peer.agreement.terms import Privacy, Terms, packages_of
 from peerbayes.peer.loopback import Loopback
 from peerbayes.report.page import REPORT_SECTIONS
-from shared.commands import peerbayes
+from shared.commands import HANG, peerbayes
+from shared.peers_in_memory import Peers, refused_everywhere
 
 PROJECT = Path(__file__).parents[2] / "examples" / "outside_package"
 REGISTRIES = (FAMILIES, STRATEGIES, TOPOLOGIES, sources.SOURCES, REPORT_SECTIONS)
@@ -58,12 +66,32 @@ def site(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The example as pip installs it: built from a copy, because building leaves files beside the source."""
+    folder = tmp_path_factory.mktemp("outside")
+    shutil.copytree(PROJECT, folder / "source")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-index",
+        "--quiet",
+    ]
+    target = ["--disable-pip-version-check", "--target", folder / "site", folder / "source"]
+    done = subprocess.run([*command, *target], capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
 @pytest.fixture
-def installed(site, monkeypatch):
-    """The example, as if it were installed."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    written(site, project["name"], project["entry-points"], project["version"])
-    monkeypatch.syspath_prepend(str(PROJECT / "src"))
+def installed(site, wheel):
+    """A folder of packages into which pip installed the example."""
+    shutil.copytree(wheel, site, dirs_exist_ok=True)
+    importlib.invalidate_caches()
     return site
 
 
@@ -152,6 +180,34 @@ def test_a_family_of_a_package_gets_what_a_built_in_one_gets(installed, wine, tm
         estimator().fit(np.where(np.eye(*X.shape) == 1, np.nan, X), y)
 
 
+def gaps_in(wine, column, value):
+    """Rows with a discrete column, in which one value of five is missing in a column."""
+    X, y = wine
+    frame = pd.DataFrame(X[:, :4], columns=list("abcd")).assign(strong=np.where(X[:, 0] > 13, "yes", "no"))
+    frame.loc[np.arange(len(y)) % 5 == 0, column] = value
+    return frame, y
+
+
+def test_a_family_of_a_package_takes_missing_values_or_refuses_with_a_sentence(installed, wine, tmp_path):
+    refused = "centroid needs every continuous value, and some are missing"
+    model = ESTIMATOR_OF["centroid"]().fit(*gaps_in(wine, "strong", "no"))
+    terms = Terms("test", "label", family="centroid", packages=(NAME,), rounds=4)
+    for column, value in (("strong", None), ("a", np.nan)):
+        X, y = gaps_in(wine, column, value)
+        parts = np.array_split(np.random.default_rng(0).permutation(len(y)), 3)
+        (folder := tmp_path / column).mkdir()
+        peers = Peers(folder, terms, nx.path_graph(3), [(X.iloc[part], y[part]) for part in parts])
+        simulated = partial(pb.simulate, X, y, family="centroid", peers=4, rows_per_peer=20, rounds=2)
+        if column == "strong":
+            assert model.score(X, y) > 0.7 and simulated().summary()["test_error"] < 0.5
+            assert all(isinstance(stats, np.ndarray) for stats in asyncio.run(peers.all()))
+            continue
+        for use in (simulated, partial(model.predict, X)):
+            with pytest.raises(pb.SchemaError, match=refused):
+                use()
+        assert all(refused in sentence for sentence in refused_everywhere(peers, pb.SchemaError))
+
+
 FAMILY = """
 from dataclasses import dataclass
 from peerbayes_centroid.family import Centroid
@@ -188,13 +244,51 @@ def test_what_a_family_leaves_out_is_refused_with_a_sentence(installed, wine, tm
         first + second
 
 
-def test_a_strategy_of_a_package_runs_with_faults(installed, wine):
-    X, y = wine
-    run = pb.simulate(
-        X, y, strategy="momentum", peers=8, rows_per_peer=15, rounds=16, message_loss=0.1, message_delay=0.1,
-        peers_down=0.1,
-    )  # fmt: skip
-    assert run.summary()["test_error"] < 0.2
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"message_loss": 0.1, "message_delay": 0.1, "peers_down": 0.1},
+        {"secure_sum": True, "topology": "complete"},
+        {"robust": "clip"},
+        {"robust": "guard", "attack": "flip", "topology": "complete"},
+        {"privacy": pb.Privacy(epsilon=8.0, min_rows=1)},
+        {"start": "ml"},
+        {"family": "centroid"},
+        {"family": "tan"},
+    ],
+    ids=lambda settings: " ".join(map(str, settings)),
+)
+def test_a_strategy_of_a_package_runs_as_a_built_in_one(installed, wine, settings):
+    settings = {"peers": 8, "rows_per_peer": 15, "rounds": 16, "evaluate_every": 0, **settings}
+    run = pb.simulate(*wine, strategy="momentum", **settings)
+    assert run.summary()["test_error"] < 0.3
+    assert np.array_equal(run.stats, pb.simulate(*wine, strategy=STRATEGIES["momentum"](), **settings).stats)
+
+
+FUNCTION = """
+from peerbayes_centroid.strategy import Momentum
+from peerbayes.learning.strategies import Declaration
+class Slow(Momentum):
+    name = "slow"
+    declaration = Declaration(summed=False)
+def slow():
+    return Slow(0.9)
+"""
+
+
+def test_a_function_of_a_package_returns_a_strategy(installed, wine):
+    """Its declaration is that of what it returns."""
+    (installed / "broken.py").write_text(FUNCTION)
+    written(installed, "slow", {"peerbayes.strategies": {"slow": "broken:slow"}})
+    settings = {"peers": 8, "rows_per_peer": 15, "rounds": 8, "topology": "complete", "evaluate_every": 0}
+    run = pb.simulate(*wine, strategy="slow", **settings)
+    assert np.array_equal(
+        run.stats, pb.simulate(*wine, strategy=sys.modules["broken"].Slow(0.9), **settings).stats
+    )
+    with pytest.raises(ValueError, match="slow"):
+        pb.simulate(*wine, strategy="slow", secure_sum=True, **settings)
+    with pytest.raises(ValueError, match="'slow'"):
+        pb.simulate(*wine, strategy="slow", robust="clip", **settings)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +381,13 @@ def test_a_name_of_ours_stays_ours(installed, wine, group, name, look_up):
         look_up()
 
 
+STRATEGY = """
+from peerbayes_centroid.strategy import Momentum
+class it(Momentum):
+    name = "bad"
+    """
+
+
 @pytest.mark.parametrize(
     ("group", "code", "says"),
     [
@@ -304,6 +405,22 @@ def test_a_name_of_ours_stays_ours(installed, wine, group, name, look_up):
             "peerbayes.strategies",
             "from peerbayes_centroid.strategy import Momentum as it",
             "its name is 'momentum'",
+        ),
+        (
+            "peerbayes.strategies",
+            STRATEGY + "mixing = 'mean'",
+            "its mixing is 'mean'; expected one of neighbour",
+        ),
+        (
+            "peerbayes.strategies",
+            STRATEGY + "declaration = 'all'",
+            "its declaration is 'all'; expected a Decl",
+        ),
+        (
+            "peerbayes.strategies",
+            STRATEGY + "from peerbayes.learning.strategies import Declaration\n"
+            "    declaration = Declaration(over_tree=True)",
+            "expected a Declaration whose over_tree is False",
         ),
         ("peerbayes.topologies", "it = 3", "it is 3; expected a function"),
         ("peerbayes.sources", "it = 3", "it is 3; expected a function"),
@@ -467,7 +584,7 @@ def test_real_peers_of_the_command_line_run_a_package_and_equal_the_simulator(
         (home.folder / "rows.csv").unlink()
         text = home.settings_path.read_text()
         home.settings_path.write_text(text.replace('"rows.csv"', '"rows.arff"'))
-    paths = [str(installed), str(PROJECT / "src"), str(Path(pb.__file__).parents[1])]
+    paths = [str(installed), str(Path(pb.__file__).parents[1])]
     monkeypatch.setenv("PYTHONPATH", ":".join(paths))
     try:
         for name in peers.homes:

@@ -42,8 +42,7 @@ PAPER, ALONE = CRC.name, Local.name
 
 def names(fits: Callable[[Declaration], bool] = lambda declaration: True) -> tuple[str, ...]:
     """Return the names of the registered strategies whose declarations fit."""
-    registered = {**STRATEGIES, **OTHERS}
-    return tuple(name for name, kind in registered.items() if fits(declared(kind)))
+    return tuple(name for name in (*STRATEGIES, *OTHERS) if fits(declaration_of(name)))
 
 
 def choices() -> Choices:
@@ -70,11 +69,13 @@ def compared() -> tuple[str, ...]:
 def kind_of(strategy: Any) -> Any:
     """Return the class of a registered strategy's name, None for another name; a strategy stays as it is.
 
-    A strategy of an outside package is registered once it was loaded: reading an agreement imports nothing.
+    A strategy of an outside package is registered once it was loaded: reading an agreement imports nothing. One that is
+    registered as a function is what the function returns.
     """
     if not isinstance(strategy, str):
         return strategy
-    return OTHERS[strategy] if strategy in OTHERS else STRATEGIES.present(strategy)
+    kind = OTHERS[strategy] if strategy in OTHERS else STRATEGIES.present(strategy)
+    return kind if kind is None or isinstance(kind, type) else kind()
 
 
 def declaration_of(strategy: Any) -> Declaration:
@@ -198,5 +199,6 @@ def plan(settings: LearningSettings, facts: NetworkFacts) -> Plan:
     if kind is None:
         raise ValueError(f"strategy is {strategy!r}; expected one of {', '.join(names())}")
     missing = kind.missing(settings, facts) if hasattr(kind, "missing") else ()
-    value = kind.planned(settings, facts) if hasattr(kind, "planned") else kind()
-    return Plan(settings, facts, value, missing)
+    if hasattr(kind, "planned"):
+        return Plan(settings, facts, kind.planned(settings, facts), missing)
+    return Plan(settings, facts, kind() if isinstance(kind, type) else kind, missing)

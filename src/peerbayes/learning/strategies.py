@@ -426,6 +426,9 @@ OF_DRIVERS = ("relay", "auto")
 # What a driver needs of every strategy.
 NEEDED = ("name", "mixing", "of_weights", "takes_old", "begin", "message", "step", "read")
 
+# Mixing weights that a strategy may name, functions of `peerbayes.network`; "none": it sends nothing.
+MIXINGS = ("neighbour_mean", "closed_mean", "metropolis", "stable", "none")
+
 
 def _problem(name: str, loaded: Any) -> str | None:
     """Return what is wrong with a strategy of an outside package: a class, or a function that returns a value."""
@@ -436,6 +439,12 @@ def _problem(name: str, loaded: Any) -> str | None:
         return f"it has no {', '.join(lacking)}; expected a value with {', '.join(NEEDED)}"
     if strategy.name != name:
         return f"its name is {strategy.name!r:.80}; expected that of its entry point"
+    if strategy.mixing not in MIXINGS:
+        return f"its mixing is {strategy.mixing!r:.80}; expected one of {', '.join(MIXINGS)}"
+    if not isinstance(declared(strategy), Declaration) or declared(strategy).over_tree:
+        return (
+            f"its declaration is {declared(strategy)!r:.80}; expected a Declaration whose over_tree is False"
+        )
     return None
 
 

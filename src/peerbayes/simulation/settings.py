@@ -19,7 +19,7 @@ from peerbayes.data.table import Table
 from peerbayes.errors import PartitionError, SchemaError, TopologyError
 from peerbayes.learning import planning
 from peerbayes.learning.robust.attacks import Attack
-from peerbayes.learning.strategies import Declaration, Strategy
+from peerbayes.learning.strategies import MIXINGS, Declaration, Strategy
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.devices import PRECISIONS, Place
 from peerbayes.model.layout import known as known_families
@@ -40,9 +40,6 @@ MOST_ROUNDS = 2**31 - 1
 
 # Attributes that a driver needs of every strategy; `takes_old` only where messages are late.
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
-
-# Mixing weights that a strategy may name; "none": it sends nothing.
-MIXINGS = ("neighbour_mean", "closed_mean", "metropolis", "stable", "none")
 
 Check = Callable[[Any], Any]
 

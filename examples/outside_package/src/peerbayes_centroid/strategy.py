@@ -5,6 +5,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from array_api_compat import array_namespace
 
+from peerbayes.learning.strategies import Declaration
+
 
 class State(NamedTuple):
     """What a peer remembers between rounds."""
@@ -21,6 +23,7 @@ class Momentum:
     mixing: ClassVar[str] = "metropolis"
     of_weights: ClassVar[bool] = False
     takes_old: ClassVar[bool] = True
+    declaration: ClassVar[Declaration] = Declaration(conserves=True, first_is_start=True, judged=True)
 
     memory: float = 0.5
 
