@@ -74,7 +74,8 @@ class Watching:
     """A dashboard of a folder and viewers of it, that stand still unless they are let go."""
 
     def __init__(self, folder):
-        self.dashboard = launch(folder, "0")
+        self.resources = contextlib.ExitStack()
+        self.dashboard = self.resources.enter_context(launch(folder, "0"))
         words = [sys.executable, __file__, "--viewers", self.dashboard.url, str(VIEWERS)]
         self.viewers = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.viewers.stdout.readline() == "ready\n"
@@ -94,7 +95,7 @@ class Watching:
         taken = spent(self.dashboard.process.pid)
         self._signal(signal.SIGCONT)
         told = json.loads(self.viewers.communicate()[0])
-        self.dashboard.stop()
+        self.resources.close()
         return told, taken
 
     def _signal(self, number):

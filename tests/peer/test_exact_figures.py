@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import urllib.request
 
 import numpy as np
@@ -18,6 +19,7 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.state.peer_settings import Settings
 from peerbayes.peer.state.store import FIGURES, Store
 from peerbayes.peer.status import Journal
+from peerbayes.report.style import packed, unpacked
 from shared.commands import peerbayes
 
 ROWS = pd.DataFrame({"x": [0.0, 1.0], "y": ["a", "b"]})
@@ -54,9 +56,37 @@ CASES = pytest.mark.parametrize(
 )
 
 
-def shown(text):
-    """Which of the figures a text has, in any of the ways that it may be written."""
-    return {name for name, value in EXACT.items() if f"{value:.4f}"[:5] in text}
+TIMES = {"at", "now", "seen", "speed"}  # facts that depend on the clock, and may have any digits
+
+
+def numbers_in(content):
+    """Every number of a JSON document: as a value, in a packed array, or in a text with three decimals or more."""
+    if isinstance(content, dict) and "bdata" in content:
+        yield from unpacked(content).ravel().tolist()
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            if key not in TIMES and not key.endswith("_seconds"):
+                yield from numbers_in(value)
+    elif isinstance(content, list):
+        for value in content:
+            yield from numbers_in(value)
+    elif isinstance(content, str):
+        yield from map(float, re.findall(r"(?<![\w.])\d+\.\d{3,}", content))
+    elif isinstance(content, int | float):
+        yield float(content)
+
+
+def shown(content, figures=EXACT):
+    """Which of the figures a JSON document has, in full or rounded to three digits."""
+    numbers = list(numbers_in(content))
+    return {name for name, value in figures.items() if any(abs(n - value) < 6e-4 for n in numbers)}
+
+
+def test_a_figure_is_noticed_as_a_value_and_not_as_digits_of_a_time():
+    error = EXACT["test_error"]
+    for content in (error, [{"y": packed([0.0, error])}], {"text": f"error {error:.3f} on held-out rows"}):
+        assert shown({"content": content}) == {"test_error"}
+    assert not shown({"at": error, "neighbours": [{"seen": 1763315890.345678}], "text": "1763315890.345678"})
 
 
 @CASES
@@ -71,7 +101,9 @@ def test_metrics_have_them_only_where_they_may_leave(terms, show, leave, tmp_pat
         told = answer.read().decode()
     assert "peerbayes_round{" in told and ("peerbayes_epsilon_spent" in told) == bool(terms)
     assert ("peerbayes_verdict_good" in told) == leave
-    assert shown(told) == ({"train_error", "test_error", "disagreement"} if leave else set())
+    lines = [line for line in told.splitlines() if line.startswith("peerbayes_")]
+    metrics = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    assert shown(metrics) == ({"train_error", "test_error", "disagreement"} if leave else set())
     assert may_leave_home(home) == leave
 
 
@@ -80,9 +112,8 @@ def test_metrics_have_them_only_where_they_may_leave(terms, show, leave, tmp_pat
 def test_a_dashboard_has_them_on_this_machine_or_where_they_may_leave(terms, show, leave, remote, tmp_path):
     pytest.importorskip("starlette")
     from peerbayes.report.dashboard import feed
-    from peerbayes.report.dashboard.watched import Folder
 
-    seen = Folder(home_of(tmp_path, terms, show).folder, remote).look()
+    seen = feed.Folder(home_of(tmp_path, terms, show).folder, remote).look()
     exact = leave or not remote
     judged = seen.facts["judged"]
     assert {name: judged[name] for name in FIGURES} == (EXACT if exact else dict.fromkeys(EXACT))
@@ -92,9 +123,11 @@ def test_a_dashboard_has_them_on_this_machine_or_where_they_may_leave(terms, sho
         assert np.isnan(seen.view.curves[name]).all() == (not exact)
         if name in seen.view.last:
             assert np.isnan(seen.view.last[name]).all() == (not exact)
-    told = feed.figures(seen, 1, 0.0).decode() + feed.peer(seen, 0).decode()
-    assert bool(shown(told)) == exact == ("56" in json.dumps(seen.facts["verdict"])) == ("567891" in told)
-    assert json.loads(feed.figures(seen, 1, 0.0))["figures"]  # and all the rest is drawn
+    whole = json.loads(feed.figures(seen, 1, 0.0))
+    secret = EXACT | {"joint_error": VERDICT["joint_error"], "sentence": 56.7891}
+    shown_figures = shown([whole, json.loads(feed.peer(seen, 0))], secret)
+    assert shown_figures == (set(secret) if exact else set())
+    assert whole["figures"]  # and all the rest is drawn
 
 
 def test_others_than_this_machine_are_those_with_a_token_or_at_another_address(tmp_path):
@@ -111,20 +144,20 @@ def test_others_than_this_machine_are_those_with_a_token_or_at_another_address(t
 def test_the_dashboard_is_told_who_may_look(tmp_path, monkeypatch):
     """The address and the token of `watch` reach the folder that is looked at."""
     pytest.importorskip("uvicorn")
-    from peerbayes.report.dashboard import serve
+    from peerbayes.report.dashboard import web_server
     from peerbayes.report.dashboard.access import Access, Address
 
     asked = []
-    monkeypatch.setattr(serve, "Folder", lambda path, remote: asked.append(remote))
-    monkeypatch.setattr(serve, "Feed", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
-    monkeypatch.setattr(serve.os, "nice", lambda by: None)
+    monkeypatch.setattr(web_server, "Folder", lambda path, remote: asked.append(remote))
+    monkeypatch.setattr(web_server, "Feed", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(web_server.os, "nice", lambda by: None)
     (port,) = free_ports(1)
     for access in (
         Access(Address.parse(f"127.0.0.1:{port}")),
         Access(Address.parse(f"127.0.0.1:{port}"), "t" * 32),
     ):
         with pytest.raises(KeyboardInterrupt):
-            serve.serve(tmp_path, access, lambda url: None)
+            web_server.serve(tmp_path, access, lambda url: None)
     assert asked == [False, True]
 
 

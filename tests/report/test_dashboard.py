@@ -301,7 +301,7 @@ def test_a_network_of_ten_thousand_peers_is_drawn(browser, tmp_path, open_page):
 
 def test_the_folder_is_only_read_and_the_key_is_not(network, tmp_path):
     """A peer's folder is shown without its key, and without a right to write there."""
-    from peerbayes.report.dashboard.watched import Folder
+    from peerbayes.report.dashboard.feed import Folder
 
     home = network.homes["peer-1"]
     home.key_path.unlink()

@@ -1,4 +1,4 @@
-"""Figures of runs, the page that shows them, and the files for papers."""
+"""Figures of runs, the page that shows them, and the files for report."""
 
 import base64
 import contextlib
@@ -25,7 +25,6 @@ from peerbayes.cli.report import runs_in
 from peerbayes.errors import DrawingFailed, PlotlyMissing
 from peerbayes.learning.metrics import Outcome
 from peerbayes.report import figures, page, style
-from peerbayes.report import page as papers
 from peerbayes.report.curves import MOST_CURVES, MOST_POINTS, drawn_peers
 from peerbayes.report.model_figures import Model
 from peerbayes.report.network_figure import positions
@@ -581,7 +580,7 @@ def test_missing_plotly_says_what_to_install(run, tmp_path, monkeypatch):
 def test_missing_kaleido_says_what_to_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
     with pytest.raises(DrawingFailed, match=r"pip install 'peerbayes\[figures\]'"):
-        papers.figure_files(tmp_path, [run])
+        report.figure_files(tmp_path, [run])
 
 
 def test_a_missing_browser_is_said(run, tmp_path, monkeypatch):
@@ -592,16 +591,16 @@ def test_a_missing_browser_is_said(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(kaleido, "write_fig_from_object_sync", refuse)
     with pytest.raises(DrawingFailed, match=r"no browser found.*Chrome or Chromium: install one"):
-        papers.figure_files(tmp_path, [run])
+        report.figure_files(tmp_path, [run])
 
 
 def test_an_unknown_form_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match=r"form is 'gif'; expected one of svg, png, pdf"):
-        papers.figure_files(tmp_path, [run], "gif")
+        report.figure_files(tmp_path, [run], "gif")
 
 
 def test_files_for_papers_are_on_white_and_hold_no_empty_traces(run):
-    spec = papers.printed(figures.of(View.of(run))["error"])
+    spec = report.printed(figures.of(View.of(run))["error"])
     assert spec["layout"]["paper_bgcolor"] == "#ffffff"
     assert "chosen" not in [one["meta"]["role"] for one in spec["data"]]
     go.Figure(spec)
@@ -656,8 +655,8 @@ def test_saved_runs_give_the_same_figures(run, tmp_path):
 @pytest.mark.parametrize(("form", "begins"), [("svg", b"<svg"), ("pdf", b"%PDF")])
 def test_files_for_papers(run, tmp_path, form, begins, monkeypatch):
     pytest.importorskip("kaleido")
-    monkeypatch.setattr(papers, "drawn", lambda views: ({"network": figures.of(views[0])["network"]}, {}))
-    (path,) = papers.figure_files(tmp_path / "figures", [run], form)
+    monkeypatch.setattr(report, "drawn", lambda views: ({"network": figures.of(views[0])["network"]}, {}))
+    (path,) = report.figure_files(tmp_path / "figures", [run], form)
     assert path == tmp_path / "figures" / f"network.{form}"
     content = path.read_bytes()
     assert content.startswith(begins)

@@ -29,10 +29,9 @@ from peerbayes.peer.state.audit_log import AuditLog, Tail
 from peerbayes.report.dashboard import feed as feed_module
 from peerbayes.report.dashboard import feed as messages
 from peerbayes.report.dashboard.access import Access, Address, names_loopback
-from peerbayes.report.dashboard.feed import Feed, Viewer
+from peerbayes.report.dashboard.feed import Feed, Folder, Viewer
 from peerbayes.report.dashboard.launch import launch
-from peerbayes.report.dashboard.pages import application
-from peerbayes.report.dashboard.watched import Folder
+from peerbayes.report.dashboard.web_server import application
 from peerbayes.simulation.live import Following, LiveFile
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
 from peerbayes.simulation.view import Structure, sampled
@@ -607,7 +606,8 @@ def test_a_simulation_killed_on_the_way_can_still_be_seen_and_another_takes_its_
 def test_a_dashboard_dies_with_whoever_started_it(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from peerbayes.report.dashboard.launch import launch; "
-        "made = launch(Path(sys.argv[1]), '0'); print(made.url, made.process.pid, flush=True); time.sleep(600)"
+        "made = (launching := launch(Path(sys.argv[1]), '0')).__enter__(); "
+        "print(made.url, made.process.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     url, pid = parent.stdout.readline().split()
@@ -633,11 +633,11 @@ def test_launched_beside_and_stopped(simulated, tmp_path):
     with launch(tmp_path, "127.0.0.1:0") as made:
         assert httpx.get(f"{made.url}figures", timeout=HANG).json()["facts"]["peers"] == PEERS
         port = made.url.rstrip("/").rpartition(":")[2]
-        with pytest.raises(WebError, match="did not start"):
-            launch(tmp_path, port)  # it is taken
+        with pytest.raises(WebError, match="did not start"), launch(tmp_path, port):
+            pass  # the port is taken
     assert made.process.returncode == 0
-    with pytest.raises(AddressError, match="peerbayes watch"):
-        launch(tmp_path, "0.0.0.0:0")
+    with pytest.raises(AddressError, match="peerbayes watch"), launch(tmp_path, "0.0.0.0:0"):
+        pass
 
 
 def peerbayes(*words, **settings):
@@ -793,7 +793,7 @@ def test_the_structure_of_a_running_simulation_is_shown(tmp_path):
     folder = Folder(tmp_path)
     told = json.loads(messages.figures(folder.look(), 1, 0.0))
     made.close()
-    folder._run.close()
+    folder._run._following.close()
     assert "structure" in told["figures"] and "error" in told["figures"]
     assert [heading for heading, _ in told["sections"]] == ["Training", "Learned model"]
     [[name, title, caption, place]] = told["sections"][1][1]

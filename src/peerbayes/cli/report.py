@@ -49,7 +49,7 @@ def watch(
                 "TLS proxy, or give --certificate and --key",
                 file=sys.stderr,
             )
-        from peerbayes.report.dashboard.serve import serve
+        from peerbayes.report.dashboard.web_server import serve
 
         def ready(url: str) -> None:
             print(url, flush=True)

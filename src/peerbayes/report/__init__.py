@@ -10,13 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from peerbayes.data import files
-from peerbayes.report.page import FORMS, figure_files, html
+from peerbayes.errors import DrawingFailed
+from peerbayes.report.page import drawn, html
+from peerbayes.report.style import Spec, white
 from peerbayes.simulation.result import Run
+from peerbayes.simulation.view import View
 from peerbayes.simulation.view import titles as default_titles
 
 __all__ = ["FORMS", "figure_files", "write"]
+
+FORMS = ("svg", "png", "pdf")
+WIDTH = 720  # pixels: the width of a page at a readable font size
+WIDER = {"features": 900, "confusion": 900}
+SCALE = {"png": 3}  # 300 dots per inch at the width of a page
 
 
 def write(
@@ -26,13 +35,71 @@ def write(
 
     `sections` names sections of outside packages (entry points `peerbayes.report_sections`) to add.
     """
+    page = html(runs, _titles(runs, titles), sections)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.write(target, page.encode("utf-8", "replace"))
+    return target
+
+
+def figure_files(
+    folder: str | Path, runs: Sequence[Run], form: str = "svg", titles: Sequence[str] | None = None
+) -> list[Path]:
+    """Write every figure as FOLDER/NAME.FORM, in light colours; with several runs, names end in the run's index."""
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}; expected one of {', '.join(FORMS)}")
+    views = [View.of(run, title) for run, title in zip(runs, _titles(runs, titles), strict=True)]
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    specs, _ = drawn(views)
+    paths = {name: target / f"{name}.{form}" for name in specs}
+    shared = {"format": form, "scale": SCALE.get(form, 1)}
+    _draw(
+        [
+            {
+                "fig": printed(spec),
+                "path": paths[name],
+                "opts": {
+                    "width": WIDER.get(name.split("-")[0], WIDTH),
+                    "height": spec["layout"]["height"],
+                    **shared,
+                },
+            }
+            for name, spec in specs.items()
+        ]
+    )
+    return list(paths.values())
+
+
+def _titles(runs: Sequence[Run], titles: Sequence[str] | None) -> Sequence[str]:
+    """Return a title for each run."""
     if not runs:
         raise ValueError("there are no runs; expected one or more")
     if titles is None:
-        titles = default_titles(runs, [f"run {number}" for number in range(1, len(runs) + 1)])
+        return default_titles(runs, [f"run {number}" for number in range(1, len(runs) + 1)])
     if len(titles) != len(runs):
         raise ValueError(f"{len(titles)} titles for {len(runs)} runs; expected one each")
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    files.write(target, html(runs, titles, sections).encode("utf-8", "replace"))
-    return target
+    return titles
+
+
+def printed(spec: Spec) -> Spec:
+    """Return the figure on white, without the empty traces of the selected peer."""
+    traces = [trace for trace in spec["data"] if trace["meta"]["role"] != "chosen"]
+    return {"data": traces, "layout": white(spec)["layout"] | {"autosize": False}}
+
+
+def _draw(jobs: list[dict[str, Any]]) -> None:
+    try:
+        import kaleido
+    except ModuleNotFoundError as missing:
+        raise DrawingFailed(
+            f"{missing.name} is not installed; image files of figures need it: pip install 'peerbayes[figures]'"
+        ) from missing
+    generator = kaleido.PageGenerator(mathjax=False)  # MathJax would be loaded from the network
+    try:
+        kaleido.write_fig_from_object_sync(jobs, kopts={"page_generator": generator})
+    except Exception as error:
+        raise DrawingFailed(
+            f"the figures could not be drawn: {error}. kaleido draws with Chrome or Chromium: install one "
+            "(`apt install chromium`, or `kaleido_get_chrome`)"
+        ) from error

@@ -1,4 +1,4 @@
-"""Figures by round: the peers' error, their disagreement, and the bytes they sent.
+"""Figures by round: the peers' error, their disagreement, and the bytes they sent; one run, or several compared.
 
 The `meta` of a trace names its role, and how the trace is updated while a run goes on:
 
@@ -10,11 +10,26 @@ The `meta` of a trace names its role, and how the trace is updated while a run g
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from peerbayes.report.style import Spec, axis, colour, faint, figure, gapped, label, layout, packed, size
+from peerbayes.report.style import (
+    CLASSES,
+    Spec,
+    axis,
+    colour,
+    decimal,
+    faint,
+    figure,
+    gapped,
+    label,
+    packed,
+    shown,
+    size,
+    trace,
+)
 from peerbayes.simulation.view import LEVELS, View
 
 MOST_CURVES = 400  # curves of single peers in a figure, at most
@@ -28,6 +43,8 @@ REFERENCE_TITLES = {
     "ml": "ML on the pooled rows",
     "local": "each peer alone, on average",
 }
+DASHES = {"rc": "dash", "ml": "dot", "local": "dashdot"}  # of references, where several runs are compared
+TOLERANCE = 1e-6  # references of several runs closer than this are drawn as one line
 
 
 def expected_evaluations(view: View) -> int:
@@ -52,189 +69,192 @@ def level(view: View, metric: str, name: str) -> np.ndarray:
 
 def error(view: View) -> Spec:
     """Return the figure of the peers' errors by round, with their mean, their band and the references."""
-    metric, single = view.error, expected_evaluations(view) == 1
-    indices = drawn_peers(view)
-    peers = view.peers[indices]
-    curves = view.curves[metric][:, indices].T  # [P, T]
-    points_per_curve = len(view.rounds) + 1
-    thin = faint(
-        "peers", round(min(0.25, max(0.07, 1.6 / math.sqrt(max(len(peers), 1)))), 3)
-    )  # many curves make a cloud
-    peer_curves: Spec = {
-        "type": "scatter",
-        "mode": "markers" if single else "lines",
-        "name": "each peer" if len(peers) == view.peer_count else f"{len(peers)} of the peers",
-        "x": packed(gapped(np.broadcast_to(view.rounds, curves.shape))),
-        "y": packed(gapped(curves)),
-        "customdata": packed(np.repeat(peers, points_per_curve), "i4"),
-        "line": {"color": thin, "width": 1},
-        "marker": {"color": thin, "size": 6},
-        "hovertemplate": f"peer %{{customdata}}<br>round %{{x}}<br>{ERROR_NAMES[metric]} %{{y:.4f}}<extra></extra>",
-        "meta": {"role": "each", "grows": "each", "curves": len(peers), "repeats": ["customdata"]},
-    }
-    if view.names is not None:
-        peer_curves["text"] = [label(view.names[peer]) for peer in peers for _ in range(points_per_curve)]
-        peer_curves["hovertemplate"] = peer_curves["hovertemplate"].replace("peer %{customdata}", "%{text}")
-        peer_curves["meta"]["repeats"].append("text")
     reference_errors = references(view)
-    data = [
-        peer_curves,
-        *_band(view, metric, single),
-        _mean(view, metric, single, ".4f"),
-        *map(_reference_line(view), reference_errors),
-    ]
-    return {
-        "data": [*data, chosen(single)],
-        "layout": layout(
-            _error_summary(view),
-            380,
-            margin={"l": 48, "r": 84 if reference_errors else 16, "t": 12, "b": 40},
-            showlegend=True,
-            xaxis=axis("round", range=[0, view.total * 1.005]),
-            yaxis=axis(ERROR_NAMES[metric], rangemode="tozero"),
-            annotations=_reference_labels(view, reference_errors),
-        ),
-    }
+    return figure(
+        [
+            _each_peer(view),
+            *_summary_curves(view, view.error, ".4f"),
+            *(
+                _reference_line(reference, value, view.total, colour(reference))
+                for reference, value in reference_errors.items()
+            ),
+            chosen(view),
+        ],
+        summary(view, "error"),
+        380,
+        margin={"l": 48, "r": 84 if reference_errors else 16, "t": 12, "b": 40},
+        showlegend=True,
+        xaxis=_round_axis(view.total),
+        yaxis=axis(ERROR_NAMES[view.error], rangemode="tozero"),
+        annotations=_reference_labels(view, reference_errors),
+    )
 
 
 def disagreement(view: View) -> Spec:
     """Return the figure of the peers' disagreement by round."""
-    metric, single = "disagreement", expected_evaluations(view) == 1
-    data = [*_band(view, metric, single), _mean(view, metric, single, ".3g"), chosen(single)]
-    return {
-        "data": data,
-        "layout": layout(
-            _disagreement_summary(view),
-            250,
-            xaxis=axis("round", range=[0, view.total * 1.005]),
-            yaxis=axis("disagreement", type="log", exponentformat="power"),
-        ),
-    }
+    data = [*_summary_curves(view, "disagreement", ".3g"), chosen(view)]
+    y_axis = axis("disagreement", type="log", exponentformat="power")
+    return figure(data, summary(view, "disagreement"), 250, xaxis=_round_axis(view.total), yaxis=y_axis)
 
 
 def bytes_sent(view: View) -> Spec:
     """Return the figure of the bytes that each peer has sent, by round."""
-    metric, single = "bytes", expected_evaluations(view) == 1
-    return {
-        "data": [*_band(view, metric, single), _mean(view, metric, single, ".3s")],
-        "layout": layout(
-            _bytes_summary(view),
-            250,
-            xaxis=axis("round", range=[0, view.total * 1.005]),
-            yaxis=axis("sent by each peer", rangemode="tozero", tickformat="~s", ticksuffix="B"),
-        ),
-    }
+    data = _summary_curves(view, "bytes", ".3s")
+    y_axis = axis("sent by each peer", rangemode="tozero", tickformat="~s", ticksuffix="B")
+    return figure(data, summary(view, "bytes"), 250, xaxis=_round_axis(view.total), yaxis=y_axis)
+
+
+def compared(views: Sequence[View]) -> Spec:
+    """Return the figure of several runs' mean errors by round, with their bands and the references that all share."""
+    longest = max(view.total for view in views)
+    data: list[Spec] = []
+    for index, view in enumerate(views):
+        low, high, mean = _summary_curves(view, view.error, ".4f", CLASSES[index % len(CLASSES)], 0.14)
+        mean |= {"name": label(view.title), "hovertemplate": "round %{x}: %{y:.4f}"}
+        data += [
+            {**curve, "legendgroup": str(index), "showlegend": curve is mean} for curve in (low, high, mean)
+        ]
+    for reference, value in _shared_references(views).items():
+        line = _reference_line(reference, value, longest, colour("muted"), DASHES[reference])
+        data.append({**line, "name": f"{line['name']} {decimal(value)}", "showlegend": True})
+    error_names = " or ".join(sorted({ERROR_NAMES[view.error] for view in views}))
+    final_errors = "; ".join(
+        f"{shown(view.title)}: {decimal(float(level(view, view.error, 'mean')[-1]))}"
+        for view in views
+        if len(view.rounds)
+    )
+    return figure(
+        [*data, chosen()],
+        f"Mean {error_names} of the peers after the last round: {final_errors}.",
+        400,
+        showlegend=True,
+        xaxis=_round_axis(longest),
+        yaxis=axis(error_names, rangemode="tozero"),
+    )
 
 
 def added(view: View, name: str, begin: int) -> Spec:
     """Return the patch that adds rounds from index `begin` on to a figure: by trace, attributes to append or set."""
-    metric = {"error": view.error, "disagreement": "disagreement", "bytes": "bytes"}[name]
+    metric = view.error if name == "error" else name
     rounds = packed(view.rounds[begin:])
     traces = [
         {"x": rounds, "y": packed(level(view, metric, quantile)[begin:])}
         for quantile in ("5 %", "95 %", "mean")
     ]
-    patch: Spec = {"summary": SUMMARIES[name](view)}
+    patch: Spec = {"summary": summary(view, name)}
     if name == "error":
         traces.insert(0, {"x": rounds, "y": packed(view.curves[metric][begin:, drawn_peers(view)].T.ravel())})
-        patch["layout"] = {
-            "yaxis.title.text": ERROR_NAMES[metric]
-        }  # test or training: known from the first evaluation on
-    return {"traces": {str(index): trace for index, trace in enumerate(traces)}, **patch}
+        # Test or training error: this is known from the first evaluation on.
+        patch["layout"] = {"yaxis.title.text": ERROR_NAMES[metric]}
+    return {"traces": {str(index): curve for index, curve in enumerate(traces)}, **patch}
 
 
 def references(view: View) -> dict[str, float]:
     """Return the reference errors by name, on the same rows as the peers' errors; only finite ones."""
     kind = view.error.removesuffix("_error")
-    errors = {
-        reference: view.references.get(f"{kind}_{reference}", math.nan) for reference in REFERENCE_LABELS
-    }
-    return {reference: value for reference, value in errors.items() if math.isfinite(value)}
+    errors = {name: view.references.get(f"{kind}_{name}", math.nan) for name in REFERENCE_LABELS}
+    return {name: value for name, value in errors.items() if math.isfinite(value)}
 
 
-def chosen(single: bool) -> Spec:
+def chosen(view: View | None = None) -> Spec:
     """Return an empty trace, which the page fills with the curve of the selected peer."""
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": [],
-        "y": [],
-        "showlegend": False,
-        "line": {"color": colour("chosen"), "width": 2.5},
-        "marker": {"color": colour("chosen"), "size": 9 if single else 4},
-        "hovertemplate": "selected peer<br>round %{x}: %{y:.4g}<extra></extra>",
-        "meta": {"role": "chosen"},
-    }
+    single = view is not None and expected_evaluations(view) == 1
+    return trace(
+        "chosen",
+        [],
+        [],
+        mode="lines+markers",
+        showlegend=False,
+        line={"color": colour("chosen"), "width": 2.5},
+        marker={"color": colour("chosen"), "size": 9 if single else 4},
+        hovertemplate="selected peer<br>round %{x}: %{y:.4g}<extra></extra>",
+    )
 
 
-def _band(view: View, metric: str, single: bool) -> list[Spec]:
-    """Return the traces of the 5 % and 95 % quantiles over peers, with the area between them filled."""
-    shared: Spec = {
-        "type": "scatter",
-        "mode": "markers" if single else "lines",
-        "x": packed(view.rounds),
-        "line": {"width": 0, "color": colour("peers")},
-        "marker": {"symbol": "line-ew-open", "size": 12, "color": colour("peers")},
+def _round_axis(rounds: int) -> Spec:
+    return axis("round", range=[0, rounds * 1.005])
+
+
+def _mode(view: View) -> str:
+    """Return how curves are drawn: a single point would be no line."""
+    return "markers" if expected_evaluations(view) == 1 else "lines"
+
+
+def _each_peer(view: View) -> Spec:
+    """Return the trace of the single peers' curves."""
+    indices = drawn_peers(view)
+    peers = view.peers[indices]
+    curves = view.curves[view.error][:, indices].T  # [P, T]
+    points_per_curve = len(view.rounds) + 1
+    # Many curves make a cloud.
+    thin = faint("peers", round(min(0.25, max(0.07, 1.6 / math.sqrt(max(len(peers), 1)))), 3))
+    texts: Spec = {}
+    if view.names is not None:
+        texts["text"] = [label(view.names[peer]) for peer in peers for _ in range(points_per_curve)]
+    name = "%{text}" if texts else "peer %{customdata}"
+    return trace(
+        "each",
+        gapped(np.broadcast_to(view.rounds, curves.shape)),
+        gapped(curves),
+        mode=_mode(view),
+        name="each peer" if len(peers) == view.peer_count else f"{len(peers)} of the peers",
+        customdata=packed(np.repeat(peers, points_per_curve), "i4"),
+        line={"color": thin, "width": 1},
+        marker={"color": thin, "size": 6},
+        hovertemplate=f"{name}<br>round %{{x}}<br>{ERROR_NAMES[view.error]} %{{y:.4f}}<extra></extra>",
+        meta={"grows": "each", "curves": len(peers), "repeats": ["customdata", *texts]},
+        **texts,
+    )
+
+
+def _summary_curves(
+    view: View, metric: str, form: str, role: str = "peers", alpha: float = 0.16
+) -> list[Spec]:
+    """Return the traces of the 5 % and 95 % quantiles over peers, with the area between them filled, and the mean."""
+
+    def curve(trace_role: str, quantile: str, **settings: Any) -> Spec:
+        y = level(view, metric, quantile)
+        return trace(trace_role, view.rounds, y, mode=_mode(view), meta={"grows": "append"}, **settings)
+
+    edge: Spec = {
+        "line": {"width": 0, "color": colour(role)},
+        "marker": {"symbol": "line-ew-open", "size": 12, "color": colour(role)},
         "hoverinfo": "skip",
     }
-    low = {**shared, "y": packed(level(view, metric, "5 %")), "showlegend": False}
-    high = {**shared, "y": packed(level(view, metric, "95 %")), "name": "5–95 % of the peers"}
-    return [
-        {**low, "meta": {"role": "low", "grows": "append"}},
-        {
-            **high,
-            "fill": "tonexty",
-            "fillcolor": faint("peers"),
-            "meta": {"role": "high", "grows": "append"},
-        },
-    ]
+    area = {"name": "5–95 % of the peers", "fill": "tonexty", "fillcolor": faint(role, alpha)}
+    mean = curve(
+        "mean",
+        "mean",
+        name="mean of the peers",
+        line={"color": colour(role), "width": 2.5},
+        marker={"color": colour(role), "size": 9},
+        hovertemplate=f"mean of the peers<br>round %{{x}}: %{{y:{form}}}<extra></extra>",
+    )
+    return [curve("low", "5 %", **edge, showlegend=False), curve("high", "95 %", **edge, **area), mean]
 
 
-def _mean(view: View, metric: str, single: bool, form: str) -> Spec:
-    return {
-        "type": "scatter",
-        "mode": "markers" if single else "lines",
-        "name": "mean of the peers",
-        "x": packed(view.rounds),
-        "y": packed(level(view, metric, "mean")),
-        "line": {"color": colour("peers"), "width": 2.5},
-        "marker": {"color": colour("peers"), "size": 9},
-        "hovertemplate": f"mean of the peers<br>round %{{x}}: %{{y:{form}}}<extra></extra>",
-        "meta": {"role": "mean", "grows": "append"},
-    }
-
-
-def _reference_line(view: View) -> Any:
-    """Return a function from the name of a reference to its horizontal line."""
-
-    def trace(reference: str) -> Spec:
-        value = references(view)[reference]
-        return {
-            "type": "scatter",
-            "mode": "lines",
-            "name": REFERENCE_TITLES[reference],
-            "x": packed(np.linspace(0, view.total, 33)),  # enough points for hovering
-            "y": packed(np.full(33, value)),
-            "showlegend": False,
-            "line": {"color": colour(reference), "width": 1.5, "dash": "dash"},
-            "hovertemplate": f"{REFERENCE_TITLES[reference]}: {value:.4f}<extra></extra>",
-            "meta": {"role": reference},
-        }
-
-    return trace
+def _reference_line(reference: str, value: float, rounds: int, line: str, dash: str = "dash") -> Spec:
+    """Return the horizontal line of a reference."""
+    return trace(
+        reference,
+        np.linspace(0, rounds, 33),  # enough points for hovering
+        np.full(33, value),
+        mode="lines",
+        name=REFERENCE_TITLES[reference],
+        showlegend=False,
+        line={"color": line, "width": 1.5, "dash": dash},
+        hovertemplate=f"{REFERENCE_TITLES[reference]}: {value:.4f}<extra></extra>",
+    )
 
 
 def _reference_labels(view: View, reference_errors: dict[str, float]) -> list[Spec]:
     """Return the labels of the references at the right edge, shifted so that they do not overlap."""
-    if not reference_errors:
-        return []
-    peer_errors = view.curves[view.error]
-    highest = max([*reference_errors.values(), float(np.nanmax(peer_errors, initial=0.0)), 1e-9])
+    largest = float(np.nanmax(view.curves[view.error], initial=0.0))
+    highest = max([*reference_errors.values(), largest, 1e-9])
     labels, above = [], -math.inf
     for reference, value in sorted(reference_errors.items(), key=lambda pair: pair[1]):
         wanted = value / highest * PLOT_HEIGHT
-        position = max(wanted, above + LINE_HEIGHT)
-        above = position
+        above = max(wanted, above + LINE_HEIGHT)
         labels.append(
             {
                 "x": 1,
@@ -242,8 +262,8 @@ def _reference_labels(view: View, reference_errors: dict[str, float]) -> list[Sp
                 "xanchor": "left",
                 "xshift": 4,
                 "y": value,
-                "yshift": position - wanted,
-                "text": f"{REFERENCE_LABELS[reference]} {figure(value)}",
+                "yshift": above - wanted,
+                "text": f"{REFERENCE_LABELS[reference]} {decimal(value)}",
                 "font": {"color": colour(reference)},
                 "showarrow": False,
             }
@@ -251,33 +271,33 @@ def _reference_labels(view: View, reference_errors: dict[str, float]) -> list[Sp
     return labels
 
 
-def _error_summary(view: View) -> str:
-    sentence = _trend(view, view.error, f"The peers' mean {ERROR_NAMES[view.error]}", figure)
-    others = ", ".join(
-        f"{REFERENCE_TITLES[reference]} {figure(value)}" for reference, value in references(view).items()
-    )
-    return f"{sentence} For comparison: {others}." if others else sentence
+def _shared_references(views: Sequence[View]) -> dict[str, float]:
+    """Return the reference errors that are the same for all runs."""
+    run_references = [references(view) for view in views]
+    return {
+        reference: value
+        for reference, value in run_references[0].items()
+        if all(abs(other.get(reference, np.inf) - value) < TOLERANCE for other in run_references)
+    }
 
 
-def _disagreement_summary(view: View) -> str:
-    return _trend(view, "disagreement", "The peers' disagreement", lambda value: f"{value:.2g}")
-
-
-def _bytes_summary(view: View) -> str:
-    return _trend(view, "bytes", "The mean volume sent per peer", size)
-
-
-def _trend(view: View, metric: str, subject: str, form: Any) -> str:
-    """Return one sentence on the first and last values of a metric."""
+def summary(view: View, name: str) -> str:
+    """Return a sentence on the first and last values of a figure, and one on the references."""
+    forms: dict[str, tuple[str, str, Callable[[float], str]]] = {
+        "error": (view.error, f"The peers' mean {ERROR_NAMES[view.error]}", decimal),
+        "disagreement": ("disagreement", "The peers' disagreement", "{:.2g}".format),
+        "bytes": ("bytes", "The mean volume sent per peer", size),
+    }
+    metric, subject, form = forms[name]
     mean = level(view, metric, "mean")
-    if not len(mean):
-        return f"{subject}: no round has been evaluated yet."
-    low, high = (form(float(level(view, metric, quantile)[-1])) for quantile in ("5 %", "95 %"))
-    first = f" from {form(float(mean[0]))} in round {view.rounds[0]}" if len(mean) > 1 else ""
-    return (
-        f"{subject} went{first} to {form(float(mean[-1]))} in round {view.rounds[-1]}; "
-        f"90 % of the {view.peer_count} peers are between {low} and {high}."
-    )
-
-
-SUMMARIES = {"error": _error_summary, "disagreement": _disagreement_summary, "bytes": _bytes_summary}
+    sentence = f"{subject}: no round has been evaluated yet."
+    if len(mean):
+        low, high = (form(float(level(view, metric, quantile)[-1])) for quantile in ("5 %", "95 %"))
+        first = f" from {form(float(mean[0]))} in round {view.rounds[0]}" if len(mean) > 1 else ""
+        sentence = (
+            f"{subject} went{first} to {form(float(mean[-1]))} in round {view.rounds[-1]}; "
+            f"90 % of the {view.peer_count} peers are between {low} and {high}."
+        )
+    pairs = references(view).items() if name == "error" else ()
+    others = ", ".join(f"{REFERENCE_TITLES[reference]} {decimal(value)}" for reference, value in pairs)
+    return f"{sentence} For comparison: {others}." if others else sentence

@@ -9,11 +9,18 @@ import numpy as np
 
 from peerbayes.errors import NotSupported
 from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, disagreement, error
-from peerbayes.report.model_figures import Model, feature, features, informative_columns, priors
+from peerbayes.report.model_figures import (
+    Model,
+    confusion,
+    feature,
+    features,
+    informative_columns,
+    priors,
+    reliability,
+)
 from peerbayes.report.network_figure import network, spread, updated
 from peerbayes.report.structure_figure import structure
 from peerbayes.report.style import Spec, number, shown
-from peerbayes.report.test_figures import confusion, reliability
 from peerbayes.simulation.view import View
 
 # --- titles and captions of the figures on a page
@@ -107,10 +114,7 @@ def of(view: View, learned: Model | None = None) -> dict[str, Spec]:
             specs |= {"features": features(learned), "telling": informative_columns(learned)}
     specs |= structured(view)
     if "peers" in view.outcomes:
-        specs |= {
-            "confusion": confusion(view, view.classes),
-            "reliability": reliability(view),
-        }
+        specs |= {"confusion": confusion(view, view.classes), "reliability": reliability(view)}
     return specs
 
 

@@ -1,14 +1,31 @@
-"""The model: class priors, columns and densities."""
+"""Figures of the model and its predictions: priors, columns, densities, confusion matrices and calibration."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from peerbayes.learning.metrics import Outcome
 from peerbayes.model.explain import describe, of_categories, of_gaussians
 from peerbayes.model.statistics import Statistics
-from peerbayes.report.style import Spec, axis, class_colour, colour, figure, label, layout, packed, shown
+from peerbayes.report.curves import REFERENCE_TITLES
+from peerbayes.report.style import (
+    Spec,
+    axis,
+    class_colour,
+    colour,
+    decimal,
+    distinct,
+    figure,
+    label,
+    packed,
+    scale,
+    shown,
+    trace,
+)
 from peerbayes.simulation.view import View
 
 # --- the learned model as its figures need it: class priors, and each column's distribution in each class
@@ -59,20 +76,14 @@ class Model:
             Column(
                 names[schema.continuous[index]],
                 of_gaussians(weights, mean[common, index], deviation[common, index]),
-                mean[:, index],
-                deviation[:, index],
+                mean=mean[:, index],
+                deviation=deviation[:, index],
             )
             for index in np.argsort(-separation, kind="stable")[:RANKED]
         ]
-        columns += [
-            Column(
-                names[index],
-                of_categories(weights, shares[common]),
-                categories=schema.columns[index].categories,
-                cells=shares,
-            )
-            for index, shares in zip(schema.discrete, cells, strict=False)
-        ]
+        for index, shares in zip(schema.discrete, cells, strict=False):
+            bits, categories = of_categories(weights, shares[common]), schema.columns[index].categories
+            columns.append(Column(names[index], bits, categories=categories, cells=shares))
         columns.sort(key=lambda column: -column.bits)
         return cls(classes, prior, tuple(columns[:RANKED]), len(names))
 
@@ -91,83 +102,75 @@ def _separation(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> n
 def priors(view: View, model: Model) -> Spec:
     """Return the figure of the class priors, next to the class shares of the evaluated rows."""
     indices = np.arange(len(model.classes))
-    bars: Spec = {
-        "type": "bar",
-        "name": "prior in the model",
-        "x": packed(indices),
-        "y": packed(model.prior),
-        "text": [label(name) for name in model.classes],
-        "textposition": "none",
-        "marker": {"color": colour("peers"), "opacity": 0.85},
-        "hovertemplate": "%{text}: prior %{y:.4f}<extra></extra>",
-        "meta": {"role": "prior"},
-    }
-    data = [bars]
+    names = [label(name) for name in model.classes]
+    data = [
+        trace(
+            "prior",
+            indices,
+            model.prior,
+            type="bar",
+            name="prior in the model",
+            text=names,
+            textposition="none",
+            marker={"color": colour("peers"), "opacity": 0.85},
+            hovertemplate="%{text}: prior %{y:.4f}<extra></extra>",
+        )
+    ]
     if "peers" in view.outcomes:
         rows = view.outcomes["peers"].confusion.sum(axis=1)
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"share of the {_evaluated_rows(view)}",
-                "x": packed(indices),
-                "y": packed(rows / max(rows.sum(), 1e-12)),
-                "text": bars["text"],
-                "marker": {
+            trace(
+                "share",
+                indices,
+                rows / max(rows.sum(), 1e-12),
+                mode="markers",
+                name=f"share of the {'test rows' if view.error == 'test_error' else 'training rows'}",
+                text=names,
+                marker={
                     "color": colour("class-1"),
                     "symbol": "line-ew-open",
                     "size": 12,
                     "line": {"width": 2},
                 },
-                "hovertemplate": "%{text}: share of the rows %{y:.4f}<extra></extra>",
-                "meta": {"role": "share"},
-            }
+                hovertemplate="%{text}: share of the rows %{y:.4f}<extra></extra>",
+            )
         )
-    most_frequent = int(model.prior.argmax())
-    summary = (
-        f"Priors of {len(indices)} classes, from {figure(model.prior.min())} to {figure(model.prior.max())}, "
-        f"highest for {shown(model.classes[most_frequent])}."
+    return figure(
+        data,
+        f"Priors of {len(indices)} classes, from {decimal(model.prior.min())} to {decimal(model.prior.max())}, "
+        f"highest for {shown(model.classes[int(model.prior.argmax())])}.",
+        showlegend=len(data) > 1,
+        xaxis=axis("class", **tick_labels(model.classes)),
+        yaxis=axis("probability", rangemode="tozero"),
     )
-    return {
-        "data": data,
-        "layout": layout(
-            summary,
-            showlegend=len(data) > 1,
-            xaxis=axis("class", **tick_labels(model.classes)),
-            yaxis=axis("probability", rangemode="tozero"),
-        ),
-    }
 
 
 def informative_columns(model: Model) -> Spec:
     """Return the figure of the columns with the highest mutual information with the class, in bits."""
     top = model.columns[:LISTED][::-1]  # plotly starts at the bottom
-    names = [label(column.name) for column in top]
-    entropy = float(-(model.prior[model.prior > 0] * np.log2(model.prior[model.prior > 0])).sum())
-    best = model.columns[0]
-    return {
-        "data": [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "x": packed([column.bits for column in top]),
-                "y": packed(np.arange(len(top))),
-                "text": names,
-                "textposition": "none",
-                "marker": {"color": colour("peers"), "opacity": 0.85},
-                "hovertemplate": "%{text}: %{x:.3f} bits<extra></extra>",
-                "meta": {"role": "telling"},
-            }
-        ],
-        "layout": layout(
-            f"The most informative of {model.count} columns is {shown(best.name)}, with {best.bits:.2f} of "
-            f"{entropy:.2f} bits.",
-            max(200, 70 + 17 * len(top)),
-            bargap=0.25,
-            xaxis=axis(f"bits about the class (at most {entropy:.2f})", rangemode="tozero"),
-            yaxis=axis(tickvals=list(range(len(top))), ticktext=names, showgrid=False, tickfont={"size": 11}),
-        ),
-    }
+    names, indices = [label(column.name) for column in top], np.arange(len(top))
+    prior = model.prior[model.prior > 0]
+    entropy, best = float(-(prior * np.log2(prior)).sum()), model.columns[0]
+    bars = trace(
+        "telling",
+        np.array([column.bits for column in top]),
+        indices,
+        type="bar",
+        orientation="h",
+        text=names,
+        textposition="none",
+        marker={"color": colour("peers"), "opacity": 0.85},
+        hovertemplate="%{text}: %{x:.3f} bits<extra></extra>",
+    )
+    return figure(
+        [bars],
+        f"The most informative of {model.count} columns is {shown(best.name)}, with {best.bits:.2f} of "
+        f"{entropy:.2f} bits.",
+        max(200, 70 + 17 * len(top)),
+        bargap=0.25,
+        xaxis=axis(f"bits about the class (at most {entropy:.2f})", rangemode="tozero"),
+        yaxis=axis(tickvals=indices.tolist(), ticktext=names, showgrid=False, tickfont={"size": 11}),
+    )
 
 
 def tick_labels(values: tuple[object, ...], longest: int = 16) -> Spec:
@@ -175,10 +178,6 @@ def tick_labels(values: tuple[object, ...], longest: int = 16) -> Spec:
     step = -(-len(values) // TICKS)
     indices = list(range(0, len(values), step))
     return {"tickvals": indices, "ticktext": [label(values[index], longest) for index in indices]}
-
-
-def _evaluated_rows(view: View) -> str:
-    return "test rows" if view.error == "test_error" else "training rows"
 
 
 # --- distributions of columns in each class according to the model: small panels in a grid, or one large figure
@@ -190,96 +189,79 @@ POINTS = 73  # of a density curve
 FEW, MANY = 8, 24  # categories drawn in a panel and in a large figure
 RARE = 1e-3  # classes rarer than this do not set the range of an axis
 REACH = 3.2  # standard deviations that an axis extends beyond a mean
+Panel = tuple[str, list[Spec], Spec, Spec]  # title, traces, x axis, y axis
 THINNEST = 1 / 150  # of the axis: least standard deviation drawn; a narrower density would only be a spike
 
 
 def features(model: Model) -> Spec:
     """Return the figure of the most informative columns, one panel each."""
-    class_indices = _classes(model)
-    data: list[Spec] = []
-    axes: Spec = {}
-    titles: list[Spec] = []
-    panels: list[Spec] = []
-    for index, column in enumerate(model.columns[:PANELS]):
-        suffix = "" if index == 0 else str(index + 1)
-        traces, x_axis = _panel(model, column, class_indices, FEW)
-        for trace in traces:
-            trace |= {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": index == 0}
-        data += traces
-        small = {"tickfont": {"size": 10}, "automargin": False, "nticks": 4}
-        axes[f"xaxis{suffix}"] = axis(**{**small, **x_axis}, showgrid=False, anchor=f"y{suffix}")
-        axes[f"yaxis{suffix}"] = axis(
-            showticklabels=False, showgrid=False, rangemode="tozero", automargin=False, anchor=f"x{suffix}"
-        )
-        titles.append(_title(f"<b>{label(column.name, 22)}</b>  {column.bits:.2f} bits"))
-        panels.append({"x": f"xaxis{suffix}", "y": f"yaxis{suffix}"})
+    class_indices, columns = _classes(model), model.columns[:PANELS]
     widest = max(len(shown(model.classes[index])) for index in class_indices)
-    grid: Spec = {"panels": panels, "width": 150, "height": 165, "gap": 56, "most": ACROSS}
-    grid["legend"] = {"count": len(class_indices), "width": 46 + 7 * widest}
-    spec: Spec = {
-        "data": data,
-        "layout": layout(
-            f"Distributions by class of the {len(panels)} most informative of {model.count} columns: "
-            f"{', '.join(shown(column.name, 20) for column in model.columns[:3])} and so on.",
-            margin={"l": 8, "r": 8, "t": 56, "b": 28},
-            showlegend=True,
-            barmode="group",
-            annotations=titles,
-            **axes,
-        ),
-    }
+    panels: list[Panel] = []
+    for column in columns:
+        traces, x_axis = _panel(model, column, class_indices, FEW)
+        small = {"tickfont": {"size": 10}, "automargin": False, "nticks": 4}
+        x_axis = axis(**{**small, **x_axis}, showgrid=False)
+        y_axis = axis(showticklabels=False, showgrid=False, rangemode="tozero", automargin=False)
+        for curve in traces:
+            curve["showlegend"] = not panels
+        panels.append((f"<b>{label(column.name, 22)}</b>  {column.bits:.2f} bits", traces, x_axis, y_axis))
+    spec = arranged(
+        panels,
+        f"Distributions by class of the {len(columns)} most informative of {model.count} columns: "
+        f"{', '.join(shown(column.name, 20) for column in columns[:3])} and so on.",
+        {"width": 150, "height": 165, "gap": 56, "most": ACROSS}
+        | {"legend": {"count": len(class_indices), "width": 46 + 7 * widest}},
+        margin={"l": 8, "r": 8, "t": 56, "b": 28},
+        showlegend=True,
+        barmode="group",
+    )
+    for title in spec["layout"]["annotations"]:
+        title["font"] = {"size": 11, "color": colour("ink")}
     spec["layout"]["legend"] |= {"y": 1, "yref": "container", "yanchor": "top"}
-    return arranged(spec, grid, ACROSS)
+    return spec
 
 
 def feature(model: Model, index: int) -> Spec:
     """Return the large figure of one column."""
     column = model.columns[index]
     traces, x_axis = _panel(model, column, _classes(model), MANY)
-    for trace in traces:
-        trace["showlegend"] = True
-    return {
-        "data": traces,
-        "layout": layout(
-            f"Distribution of {shown(column.name)} by class; it has {column.bits:.2f} bits about the class.",
-            320,
-            showlegend=True,
-            barmode="group",
-            xaxis=axis(label(column.name, 60), **x_axis),
-            yaxis=axis("density" if column.cells is None else "probability", rangemode="tozero"),
-        ),
-    }
+    return figure(
+        [{**curve, "showlegend": True} for curve in traces],
+        f"Distribution of {shown(column.name)} by class; it has {column.bits:.2f} bits about the class.",
+        320,
+        showlegend=True,
+        barmode="group",
+        xaxis=axis(label(column.name, 60), **x_axis),
+        yaxis=axis("density" if column.cells is None else "probability", rangemode="tozero"),
+    )
 
 
-def arranged(spec: Spec, grid: Spec, across: int) -> Spec:
-    """Arrange the panels in `across` columns; figures.js repeats this for the width of the page."""
-    panels, target = grid["panels"], spec["layout"]
-    across = min(across, len(panels))
+def arranged(panels: Sequence[Panel], summary: str, grid: Spec, **settings: Any) -> Spec:
+    """Return a figure of panels in `grid["most"]` columns, each with its title above.
+
+    figures.js arranges them again for the width of the page.
+    """
+    across = min(grid["most"], len(panels))
     down = -(-len(panels) // across)
     gap_x, gap_y = 0.06 if across > 1 else 0.0, grid["gap"] / (grid["height"] * down)
     width, height = (1 - gap_x * (across - 1)) / across, (1 - gap_y * (down - 1)) / down
-    for index, panel in enumerate(panels):
-        left = index % across * (width + gap_x)
-        bottom = 1 - index // across * (height + gap_y) - height
-        target[panel["x"]]["domain"] = [left, min(1.0, left + width)]
-        target[panel["y"]]["domain"] = [max(0.0, bottom), min(1.0, bottom + height)]
-        target["annotations"][index] |= {"x": left, "y": min(1.0, bottom + height)}
-    target["height"] = target["margin"]["t"] + target["margin"]["b"] + grid["height"] * down
-    target["meta"]["grid"] = grid
+    data: list[Spec] = []
+    axes: Spec = {}
+    titles, names = [], []
+    for index, (title, traces, x_axis, y_axis) in enumerate(panels):
+        left, bottom = index % across * (width + gap_x), 1 - index // across * (height + gap_y) - height
+        top, suffix = min(1.0, bottom + height), "" if index == 0 else str(index + 1)
+        data += [{**curve, "xaxis": f"x{suffix}", "yaxis": f"y{suffix}"} for curve in traces]
+        axes[f"xaxis{suffix}"] = x_axis | {"anchor": f"y{suffix}", "domain": [left, min(1.0, left + width)]}
+        axes[f"yaxis{suffix}"] = y_axis | {"anchor": f"x{suffix}", "domain": [max(0.0, bottom), top]}
+        place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+        titles.append({"text": title, "x": left, "y": top, **place})
+        names.append({"x": f"xaxis{suffix}", "y": f"yaxis{suffix}"})
+    total = settings["margin"]["t"] + settings["margin"]["b"] + grid["height"] * down
+    spec = figure(data, summary, total, annotations=titles, **axes, **settings)
+    spec["layout"]["meta"]["grid"] = {"panels": names, **grid}
     return spec
-
-
-def _title(text: str) -> Spec:
-    """Return a title above the left edge of a panel."""
-    return {
-        "text": text,
-        "xref": "paper",
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
-        "font": {"size": 11, "color": colour("ink")},
-    }
 
 
 def _classes(model: Model) -> np.ndarray:
@@ -305,18 +287,17 @@ def _panel(
     width = np.maximum(deviation, (high - low) * THINNEST)
     y = np.exp(-0.5 * ((x - mean[:, None]) / width[:, None]) ** 2) / (width[:, None] * np.sqrt(2 * np.pi))
     traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "legendgroup": name,
-            "x0": low,
-            "dx": (high - low) / (POINTS - 1),
-            "y": packed(y[index]),
-            "line": {"color": class_colour(index), "width": 1.6},
-            "hovertemplate": f"mean {mean[index]:.4g}, standard deviation {deviation[index]:.4g}",
-            "meta": {"role": "density"},
-        }
+        trace(
+            "density",
+            y=y[index],
+            mode="lines",
+            name=name,
+            legendgroup=name,
+            x0=low,
+            dx=(high - low) / (POINTS - 1),
+            line={"color": class_colour(index), "width": 1.6},
+            hovertemplate=f"mean {mean[index]:.4g}, standard deviation {deviation[index]:.4g}",
+        )
         for index, name in enumerate(names)
     ]
     return traces, {"range": [low, high]}
@@ -328,20 +309,126 @@ def _bars(
     """Return bars of the most frequent categories' probabilities in each class, and settings of the x axis."""
     shown_categories = np.sort(np.argsort(-cells[class_indices].sum(axis=0), kind="stable")[:most_categories])
     ticks = [label(column.categories[index], 12) for index in shown_categories]
+    indices = np.arange(len(shown_categories))
     traces = [
-        {
-            "type": "bar",
-            "name": name,
-            "legendgroup": name,
-            "offsetgroup": str(index),
-            "x": packed(np.arange(len(shown_categories))),
-            "y": packed(cells[class_indices[index], shown_categories]),
-            "marker": {"color": class_colour(index), "line": {"width": 0}},
-            "text": ticks,
-            "textposition": "none",
-            "hovertemplate": "%{text}: %{y:.3f}",
-            "meta": {"role": "cells"},
-        }
+        trace(
+            "cells",
+            indices,
+            cells[class_indices[index], shown_categories],
+            type="bar",
+            name=name,
+            legendgroup=name,
+            offsetgroup=str(index),
+            marker={"color": class_colour(index), "line": {"width": 0}},
+            text=ticks,
+            textposition="none",
+            hovertemplate="%{text}: %{y:.3f}",
+        )
         for index, name in enumerate(names)
     ]
-    return traces, {"tickvals": list(range(len(shown_categories))), "ticktext": ticks}
+    return traces, {"tickvals": indices.tolist(), "ticktext": ticks}
+
+
+# --- predictions: confusion matrices and calibration curves
+
+MOST_CONFUSED = 100  # classes in a confusion matrix: the most frequent ones
+MOST_WITH_NUMBERS = 12  # classes up to which cells show their values
+TITLES = {"peers": "peers, on average", "rc": REFERENCE_TITLES["rc"], "ml": REFERENCE_TITLES["ml"]}
+LABELS = {"peers": "peers", "rc": "RC", "ml": "ML"}
+
+
+def confusion(view: View, classes: tuple[object, ...]) -> Spec:
+    """Return the figure of confusion matrices, normalised by true class: the peers' next to RC's."""
+    rows = view.outcomes["peers"].confusion.sum(axis=1)
+    indices = np.sort(np.argsort(-rows, kind="stable")[:MOST_CONFUSED])
+    names = distinct([label(classes[index], 14) for index in indices])
+    settings: Spec = {"type": "category", "showgrid": False, "tickfont": {"size": 11}}
+    panels = [
+        (
+            f"<b>{TITLES[model]}</b>",
+            [_heatmap(view.outcomes[model].confusion[np.ix_(indices, indices)], names)],
+            axis("predicted class", **settings),
+            axis("true class", **settings, autorange="reversed"),
+        )
+        for model in ("peers", "rc")
+        if model in view.outcomes
+    ]
+    summary = _confusion_summary(view.outcomes["peers"], classes)
+    grid = {"width": 330, "height": 360, "gap": 88, "most": 2}
+    return arranged(panels, summary, grid, margin={"l": 64, "r": 16, "t": 28, "b": 56})
+
+
+def reliability(view: View) -> Spec:
+    """Return the figure of accuracy by confidence."""
+    dotted = {"color": colour("muted"), "width": 1, "dash": "dot"}
+    ends = [0, 1]
+    diagonal = trace(
+        "diagonal", ends, ends, mode="lines", name="perfect calibration", line=dotted, hoverinfo="skip"
+    )
+    outcomes = {model: view.outcomes[model] for model in LABELS if model in view.outcomes}
+    errors = [f"{TITLES[model]}: {calibration_error(outcome):.3f}" for model, outcome in outcomes.items()]
+    curves = [_reliability_curve(outcome, model) for model, outcome in outcomes.items()]
+    return figure(
+        [diagonal, *reversed(curves)],  # the peers on top
+        f"Accuracy by confidence; expected calibration error of {', '.join(errors)}.",
+        400,
+        showlegend=True,
+        xaxis=axis("confidence", range=[0, 1.02]),
+        yaxis=axis("accuracy", range=[0, 1.04]),
+    )
+
+
+def calibration_error(outcome: Outcome) -> float:
+    """Return Σ rows·|accuracy − confidence| / Σ rows over ten bins of confidence."""
+    rows, confidence, correct = outcome.reliability.T
+    return float(np.abs(correct - confidence).sum() / max(rows.sum(), 1e-12))
+
+
+def _heatmap(counts: np.ndarray, names: list[str]) -> Spec:
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
+    few = len(names) <= MOST_WITH_NUMBERS
+    heatmap = trace(
+        "confusion",
+        names,
+        names,
+        type="heatmap",
+        z=packed(shares),
+        customdata=packed(counts),
+        zmin=0,
+        zmax=1,
+        colorscale=scale("none", "some", "much"),
+        showscale=False,
+        xgap=int(few),
+        ygap=int(few),
+        hovertemplate="%{y} predicted as %{x}<br>%{z:.1%} of its rows: %{customdata:,.1f}<extra></extra>",
+    )
+    if few:
+        heatmap["text"] = [[f"{share:.0%}" if share >= 0.005 else "" for share in row] for row in shares]
+        heatmap["texttemplate"] = "%{text}"
+    return heatmap
+
+
+def _reliability_curve(outcome: Outcome, model: str) -> Spec:
+    rows, confidence, correct = outcome.reliability[outcome.reliability[:, 0] > 0].T
+    return trace(
+        model,
+        confidence / rows,
+        correct / rows,
+        mode="lines+markers",
+        name=f"{LABELS[model]} ({calibration_error(outcome):.3f})",
+        customdata=packed(rows),
+        line={"color": colour(model), "width": 2.5 if model == "peers" else 1.5},
+        marker={"color": colour(model), "size": 7},
+        hovertemplate="%{customdata:,.0f} rows, confidence %{x:.2f}, accuracy %{y:.2f}",
+    )
+
+
+def _confusion_summary(outcome: Outcome, classes: tuple[object, ...]) -> str:
+    counts = outcome.confusion
+    total = max(float(counts.sum()), 1e-12)
+    sentence = f"Of {total:,.0f} rows, {np.trace(counts) / total:.1%} are predicted correctly."
+    wrong = counts - np.diag(np.diag(counts))
+    if not wrong.any():
+        return sentence
+    true, predicted = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    return f"{sentence} Most frequent error: {shown(classes[true])} predicted as {shown(classes[predicted])}."

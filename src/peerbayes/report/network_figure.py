@@ -1,9 +1,10 @@
-"""The network of a run: where its nodes are drawn, and the figure."""
+"""The network of a run: where its peers are drawn, and figures of their current state."""
 
 from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -16,13 +17,14 @@ from peerbayes.report.style import (
     Spec,
     axis,
     colour,
+    decimal,
     faint,
     figure,
     gapped,
     label,
-    layout,
     packed,
     scale,
+    trace,
 )
 from peerbayes.simulation.view import View
 
@@ -39,10 +41,8 @@ FEWEST_PIVOTS = 40
 STEPS = 40
 MOST_SPREADING = 0.75
 SEPARATION_STEPS, LEAST_DISTANCE = 12, 0.35  # steps that separate peers closer than this, in links
-ASPECT, MOST_STRETCH = (
-    0.72,
-    1.7,
-)  # least height relative to the width, and the most that a drawing is stretched for it
+ASPECT = 0.72  # least height relative to the width
+MOST_STRETCH = 1.7  # for it, a drawing is stretched by this factor at most
 GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
 
 
@@ -63,9 +63,8 @@ def _cached_positions(nodes: int, content: bytes) -> np.ndarray:
         return _fitted(_connected(graph))
     order = np.argsort(components, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(components, minlength=count))[:-1])
-    return _fitted(
-        _packed(nodes, [(component, _connected(graph[component][:, component])) for component in members])
-    )
+    pieces = [(component, _connected(graph[component][:, component])) for component in members]
+    return _fitted(_packed(nodes, pieces))
 
 
 def _connected(graph: sparse.csr_array) -> np.ndarray:
@@ -103,9 +102,8 @@ def _start(distances: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     spiral = np.sqrt((indices + 0.5) / len(points))[:, None] * np.stack(
         [np.cos(indices * GOLDEN), np.sin(indices * GOLDEN)], 1
     )
-    return points + 0.3 * spiral * (
-        1.0 if np.ptp(points) > 1e-6 else 10.0
-    )  # peers with equal distances, as in complete networks, need distinct starts
+    # Peers with equal distances, as in complete networks, need distinct starts.
+    return points + 0.3 * spiral * (1.0 if np.ptp(points) > 1e-6 else 10.0)
 
 
 def _settled(
@@ -116,28 +114,26 @@ def _settled(
     nodes = len(points)
     with np.errstate(divide="ignore"):
         weights = np.where(distances > 0, distances**-2.0, 0.0)  # [k, N]
-    weights *= nodes / len(pivots) if len(pivots) < nodes else 1.0
-    coordinates = graph.tocoo()
-    link_ends = None if len(pivots) == nodes else (coordinates.row, coordinates.col)
-    total = weights.sum(axis=0)
-    if link_ends is not None:
-        total = total + np.bincount(link_ends[0], minlength=nodes)
+    near, far = graph.nonzero()  # the ends of all links: terms of their own, unless all peers are pivots
+    if len(pivots) == nodes:
+        near, far = near[:0], far[:0]
+    else:
+        weights *= nodes / len(pivots)
+    total = weights.sum(axis=0) + np.bincount(near, minlength=nodes)
     for _ in range(STEPS):
-        pivot_points = points[pivots]
-        moved = np.empty_like(points)
-        offsets = [pivot_points[:, None, k] - points[None, :, k] for k in (0, 1)]  # [k, N]
+        offsets = [points[pivots, None, k] - points[None, :, k] for k in (0, 1)]  # [k, N]
         pull = weights * (1.0 - distances / np.maximum(np.hypot(*offsets), 1e-9))
-        for k in (0, 1):
-            moved[:, k] = np.einsum("kn,kn->n", pull, offsets[k])
-        if link_ends is not None:
-            link_offsets = points[link_ends[1]] - points[link_ends[0]]
-            length = np.maximum(np.hypot(*link_offsets.T), 1e-9)
-            pulls = link_offsets * (1.0 - 1.0 / length)[:, None]
-            moved += np.stack(
-                [np.bincount(link_ends[0], pulls[:, axis], minlength=nodes) for axis in (0, 1)], 1
-            )
+        moved = np.stack([np.einsum("kn,kn->n", pull, offset) for offset in offsets], 1)
+        link_offsets = points[far] - points[near]
+        length = np.maximum(np.hypot(*link_offsets.T), 1e-9)
+        moved += _summed(near, link_offsets * (1.0 - 1.0 / length)[:, None], nodes)
         points = points + moved / total[:, None]
     return points
+
+
+def _summed(ends: np.ndarray, vectors: np.ndarray, nodes: int) -> np.ndarray:
+    """Return the sum of the vectors at each peer: [E], [E, 2] -> [N, 2]."""
+    return np.stack([np.bincount(ends, vectors[:, k], minlength=nodes) for k in (0, 1)], 1)
 
 
 def _spread_out(points: np.ndarray) -> np.ndarray:
@@ -160,12 +156,8 @@ def _separated(points: np.ndarray) -> np.ndarray:
         length = np.maximum(np.hypot(*offsets.T), 1e-6)
         push = offsets / length[:, None] * ((LEAST_DISTANCE - length) / 2.0)[:, None]
         close_neighbours = np.maximum(np.bincount(pairs.ravel(), minlength=len(points)), 2)[:, None] / 2.0
-        move = [
-            np.bincount(first, push[:, axis], minlength=len(points))
-            - np.bincount(second, push[:, axis], minlength=len(points))
-            for axis in (0, 1)
-        ]
-        points = points + np.stack(move, 1) / close_neighbours
+        move = _summed(first, push, len(points)) - _summed(second, push, len(points))
+        points = points + move / close_neighbours
     return points
 
 
@@ -220,26 +212,12 @@ def network(view: View) -> Spec:
         ends = ends[np.linspace(0, len(ends) - 1, LINKS).astype(np.int64)]
     crowding = min(1.0, math.sqrt(CROWDED / max(view.peer_count, 1)))
     largest, smallest = max(3.5, LARGEST * crowding), max(2.5, SMALLEST * crowding)
-    links = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": packed(gapped(points[ends, 0])),
-        "y": packed(gapped(points[ends, 1])),
-        "line": {
-            "color": faint("muted", 0.38),
-            "width": 0.8 if view.peer_count > CROWDED else 1.2,
-            "simplify": False,
-        },
-        "hoverinfo": "skip",
-        "meta": {"role": "links"},
-    }
-    peers: Spec = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": packed(points[:, 0]),
-        "y": packed(points[:, 1]),
-        "customdata": packed(np.arange(view.peer_count), "i4"),
-        "marker": {
+    peers = trace(
+        "peers",
+        *points.T,
+        mode="markers",
+        customdata=packed(np.arange(view.peer_count), "i4"),
+        marker={
             "size": packed(view.sizes, "i4"),
             "sizemode": "area",
             "sizeref": max(float(view.sizes.max(initial=1)), 1.0) / largest**2,
@@ -258,77 +236,78 @@ def network(view: View) -> Spec:
             },
             **{key.removeprefix("marker."): value for key, value in _colours(view).items()},
         },
-        "hovertemplate": _hover(view),
-        "meta": {"role": "peers", "grows": "set"},
-    }
+        hovertemplate=_hover(view),
+        meta={"grows": "set"},
+    )
     if view.names is not None:
         peers["text"] = [label(name) for name in view.names]
-    chosen = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [],
-        "y": [],
-        "marker": {
-            "size": max(16.0, largest + 8.0),
-            "color": TRANSPARENT,
-            "line": {"color": colour("chosen"), "width": 3},
-        },
-        "hoverinfo": "skip",
-        "meta": {"role": "chosen"},
-    }
+    ring = {"color": colour("chosen"), "width": 3}
+    marker = {"size": max(16.0, largest + 8.0), "color": TRANSPARENT, "line": ring}
+    chosen = trace("chosen", [], [], mode="markers", marker=marker, hoverinfo="skip")
+    drawing = graph(
+        [link_lines(points, ends, 0.8 if view.peer_count > CROWDED else 1.2, simplify=False), peers, chosen],
+        _network_summary(view),
+        600,
+        margin={"l": 4, "r": 4, "t": 8, "b": 8},
+    )
+    drawing["layout"]["meta"]["shape"] = SHAPE
+    return drawing
+
+
+def link_lines(points: np.ndarray, ends: np.ndarray, width: float, **line: Any) -> Spec:
+    """Return the trace of links between points: [N, 2], [E, 2]."""
+    return trace(
+        "links",
+        gapped(points[ends, 0]),
+        gapped(points[ends, 1]),
+        mode="lines",
+        line={"color": faint("muted", 0.38), "width": width, **line},
+        hoverinfo="skip",
+    )
+
+
+def graph(data: list[Spec], summary: str, height: int, **settings: Any) -> Spec:
+    """Return the figure of a network: no axes, and the same scale in both directions."""
     hidden = {"visible": False, "constrain": "domain"}
-    return {
-        "data": [links, peers, chosen],
-        "layout": layout(
-            _network_summary(view),
-            600,
-            margin={"l": 4, "r": 4, "t": 8, "b": 8},
-            xaxis=hidden,
-            yaxis={**hidden, "scaleanchor": "x"},
-            meta={"summary": _network_summary(view), "shape": SHAPE},
-        ),
-    }
+    return figure(data, summary, height, xaxis=hidden, yaxis={**hidden, "scaleanchor": "x"}, **settings)
 
 
 def spread(view: View) -> Spec:
     """Return the histogram of the peers' current errors."""
-    reference_errors = references(view)
     reference_lines = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [value, value],
-            "y": [0, 1],
-            "yaxis": "y2",
-            "name": f"{REFERENCE_LABELS[reference]} {figure(value)}",
-            "line": {"color": colour(reference), "width": 1.5, "dash": "dash"},
-            "hovertemplate": f"{REFERENCE_TITLES[reference]}: {value:.4f}<extra></extra>",
-            "meta": {"role": reference},
-        }
-        for reference, value in reference_errors.items()
+        trace(
+            reference,
+            [value, value],
+            [0, 1],
+            mode="lines",
+            yaxis="y2",
+            name=f"{REFERENCE_LABELS[reference]} {decimal(value)}",
+            line={"color": colour(reference), "width": 1.5, "dash": "dash"},
+            hovertemplate=f"{REFERENCE_TITLES[reference]}: {value:.4f}<extra></extra>",
+        )
+        for reference, value in references(view).items()
         if reference in MARKED
     ]
-    bars = {
-        "type": "bar",
-        "name": "peers",
-        "marker": {"color": colour("peers"), "opacity": 0.8, "line": {"width": 0}},
-        "hovertemplate": "%{y:,} peers around %{x:.4f}<extra></extra>",
-        "showlegend": False,
-        "meta": {"role": "bars", "grows": "set"},
+    bars = trace(
+        "bars",
+        type="bar",
+        name="peers",
+        marker={"color": colour("peers"), "opacity": 0.8, "line": {"width": 0}},
+        hovertemplate="%{y:,} peers around %{x:.4f}<extra></extra>",
+        showlegend=False,
+        meta={"grows": "set"},
         **_bars(view),
-    }
-    return {
-        "data": [bars, *reference_lines],
-        "layout": layout(
-            _spread_summary(view),
-            380,
-            showlegend=bool(reference_lines),
-            bargap=0.04,
-            xaxis=axis(ERROR_NAMES[view.error]),
-            yaxis=axis("peers", rangemode="tozero"),
-            yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
-        ),
-    }
+    )
+    return figure(
+        [bars, *reference_lines],
+        _spread_summary(view),
+        380,
+        showlegend=bool(reference_lines),
+        bargap=0.04,
+        xaxis=axis(ERROR_NAMES[view.error]),
+        yaxis=axis("peers", rangemode="tozero"),
+        yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
+    )
 
 
 def updated(view: View, name: str) -> Spec:
@@ -347,51 +326,51 @@ def _hover(view: View) -> str:
 
 
 def _errors(view: View) -> np.ndarray:
-    """Return the current errors: [N]; empty before the first evaluation."""
-    return view.last[view.error] if len(view.rounds) else np.zeros(0)
+    """Return the current errors that are finite; none before the first evaluation."""
+    return view.last[view.error][np.isfinite(view.last[view.error])] if len(view.rounds) else np.zeros(0)
+
+
+def _range(errors: np.ndarray) -> tuple[float, float]:
+    """Return the range of errors that a figure spans."""
+    low, high = float(errors.min()), float(errors.max())
+    wider = max(0.0, NARROWEST - (high - low)) / 2.0
+    return low - wider, high + wider
 
 
 def _colours(view: View) -> Spec:
     """Return errors as colours, over their current range."""
     errors = _errors(view)
-    finite = errors[np.isfinite(errors)]
-    if not finite.size:
+    if not errors.size:
         return {"marker.color": colour("muted"), "marker.cmin": 0.0, "marker.cmax": 1.0}
-    low, high = float(finite.min()), float(finite.max())
-    wider = max(0.0, NARROWEST - (high - low)) / 2.0
-    return {"marker.color": packed(errors), "marker.cmin": low - wider, "marker.cmax": high + wider}
+    low, high = _range(errors)
+    return {"marker.color": packed(view.last[view.error]), "marker.cmin": low, "marker.cmax": high}
 
 
 def _bars(view: View) -> Spec:
     """Return counts of errors in bins: plotly's own histogram would need every error."""
     errors = _errors(view)
-    errors = errors[np.isfinite(errors)]
     if not errors.size:
         return {"x": packed([]), "y": packed([], "i4")}
-    low, high = float(errors.min()), float(errors.max())
-    wider = max(0.0, NARROWEST - (high - low)) / 2.0
     count = int(np.clip(2.0 * math.sqrt(errors.size), 8, BARS))
-    counts, edges = np.histogram(errors, bins=count, range=(low - wider, high + wider))
+    counts, edges = np.histogram(errors, bins=count, range=_range(errors))
     return {"x": packed((edges[1:] + edges[:-1]) / 2.0), "y": packed(counts, "i4")}
 
 
 def _network_summary(view: View) -> str:
     errors = _errors(view)
-    finite = errors[np.isfinite(errors)]
     sentence = f"{view.peer_count:,} peers and {len(view.links):,} links"
     if len(view.links) > LINKS:
         sentence += f", {LINKS:,} of them drawn"
-    if not finite.size:
+    if not errors.size:
         return f"{sentence}."
-    return f"{sentence}; {ERROR_NAMES[view.error]} from {figure(finite.min())} to {figure(finite.max())}."
+    return f"{sentence}; {ERROR_NAMES[view.error]} from {decimal(errors.min())} to {decimal(errors.max())}."
 
 
 def _spread_summary(view: View) -> str:
     errors = _errors(view)
-    errors = errors[np.isfinite(errors)]
     if not errors.size:
         return "Distribution of the peers' errors: no round has been evaluated yet."
     return (
         f"The {ERROR_NAMES[view.error]} of {errors.size:,} peers after round {view.rounds[-1]}: from "
-        f"{figure(errors.min())} to {figure(errors.max())}, median {figure(float(np.median(errors)))}."
+        f"{decimal(errors.min())} to {decimal(errors.max())}, median {decimal(float(np.median(errors)))}."
     )

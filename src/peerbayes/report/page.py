@@ -1,30 +1,25 @@
-"""A report as one self-contained page, or as files for papers."""
+"""A report: one self-contained HTML page of one run, or of several side by side."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from peerbayes.data.registry import Registry, callable_problem
-from peerbayes.errors import DrawingFailed, ExtensionError
-from peerbayes.report.compare import error, facts, outcome, sentence, settings, summary
-from peerbayes.report.curves import ERROR_NAMES
+from peerbayes.errors import ExtensionError
+from peerbayes.report.curves import ERROR_NAMES, REFERENCE_TITLES, compared
 from peerbayes.report.figures import CAPTIONS, COMPARED, columns, learned_by, of
-from peerbayes.report.style import Spec, colour, layout, packed, script, shown, style_ids
+from peerbayes.report.style import Spec, compact_json, figure, packed, script, shown, size, style_ids
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import HELD, View, sampled
-from peerbayes.simulation.view import titles as default_titles
 
-# --- one self-contained HTML page of one run or several, which opens offline
-# Its content security policy allows only what is in the page: scripts and styles by their digests. plotly.js sets
-# style attributes, so these are allowed.
+# The page opens offline. Its content security policy allows only what is in the page: scripts and styles by their
+# digests. plotly.js sets style attributes, so these are allowed.
 
 STATIC = Path(__file__).parent / "static"
 
@@ -129,7 +124,7 @@ def _outside_section(
 def _outside_figure(title: str, spec: Mapping[str, Any]) -> Spec:
     """Return a figure of an outside package with the layout that all figures have."""
     traces = [{**trace, "meta": {"role": "outside"}} for trace in spec["data"]]
-    return {"data": traces, "layout": layout(title, **dict(spec.get("layout", {})))}
+    return figure(traces, title, **spec.get("layout", {}))
 
 
 def drawn(views: Sequence[View]) -> tuple[dict[str, Spec], dict[str, list[tuple[str, Spec]]]]:
@@ -144,7 +139,7 @@ def drawn(views: Sequence[View]) -> tuple[dict[str, Spec], dict[str, list[tuple[
             choices[f"feature{suffix}"] = options
     if len(views) > 1:
         specs = {name: spec for name, spec in specs.items() if not name.startswith("error-")}
-        specs["error"] = error(views)
+        specs["error"] = compared(views)
     return specs, choices
 
 
@@ -163,15 +158,7 @@ def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 
 def data(content: Any) -> str:
     """Return JSON that is safe inside a <script> element: < is escaped."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"), default=_plain)
-    return text.replace("<", "\\u003c")
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy number as a Python number."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written to a page")
+    return compact_json(content).replace("<", "\\u003c")
 
 
 def _curves(view: View, runs: int) -> Spec:
@@ -224,10 +211,10 @@ def _main(
         if "error" in names:
             blocks.append('<div id="chooser" class="chooser"></div>')
         blocks.append(f'<div class="grid">{"".join(cards)}</div>')
-    blocks += outside
     configuration = facts(runs[0]) if single else settings(runs, titles)
-    blocks += ["<h2>Configuration</h2>", f'<div class="card">{configuration}</div>']
-    return "\n".join(blocks)
+    return "\n".join(
+        [*blocks, *outside, "<h2>Configuration</h2>", f'<div class="card">{configuration}</div>']
+    )
 
 
 def _cards(
@@ -235,16 +222,16 @@ def _cards(
 ) -> list[str]:
     """Return the cards of a figure: one per run, or one of all runs together."""
     heading, caption = CAPTIONS[name]
-    if len(titles) > 1 and name in specs:
-        return [_card(heading, name, 6, COMPARED, choices)]
-    if len(titles) == 1:
-        present = name in specs or name in choices
-        return [_card(heading, name, SPANS.get(name, 2), caption, choices, name in TALL)] if present else []
+    several, present = len(titles) > 1, {*specs, *choices}
+    if name in present:
+        width = 6 if several else SPANS.get(name, 2)
+        tall = name in TALL and not several
+        return [_card(heading, name, width, COMPARED if several else caption, choices, tall)]
     span = 3 if len(titles) % 3 else 2
     cards = [
         _card(shown(title, 40), f"{name}-{index}", span, "", choices)
         for index, title in enumerate(titles)
-        if f"{name}-{index}" in specs or f"{name}-{index}" in choices
+        if f"{name}-{index}" in present
     ]
     head = f'<div class="span-6 group"><h3>{escape(heading)}</h3><p>{escape(caption)}</p></div>'
     return [head, *cards] if cards else []
@@ -275,64 +262,143 @@ def _card(
     )
 
 
-# --- figures as image files for papers, drawn by kaleido: plotly.js in a browser on this machine
+# --- tables of a report: results and configuration of runs
 
-FORMS = ("svg", "png", "pdf")
-WIDTH = 720  # pixels: the width of a page at a readable font size
-WIDER = {"features": 900, "confusion": 900}
-SCALE = {"png": 3}  # 300 dots per inch at the width of a page
+LABELS = {"numbers": "Results", "settings": "Configuration"}
+LONGEST = 160  # most characters of a setting
 
 
-def figure_files(
-    folder: str | Path, runs: Sequence[Run], form: str = "svg", titles: Sequence[str] | None = None
-) -> list[Path]:
-    """Write every figure as FOLDER/NAME.FORM, in light colours; with several runs, names end in the run's index."""
-    if form not in FORMS:
-        raise ValueError(f"form is {form!r}; expected one of {', '.join(FORMS)}")
-    if not runs:
-        raise ValueError("there are no runs; expected one or more")
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    run_titles = titles or default_titles(runs, [f"run {number}" for number in range(1, len(runs) + 1)])
-    specs, _ = drawn([View.of(run, title) for run, title in zip(runs, run_titles, strict=True)])
-    paths = {name: target / f"{name}.{form}" for name in specs}
-    _draw(
-        [
-            {
-                "fig": printed(spec),
-                "path": paths[name],
-                "opts": {
-                    "format": form,
-                    "width": WIDER.get(name.split("-")[0], WIDTH),
-                    "height": spec["layout"]["height"],
-                    "scale": SCALE.get(form, 1),
-                },
-            }
-            for name, spec in specs.items()
-        ]
+def _error(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _gap(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
+
+
+# Rows of the summary: title, key of `Run.summary`, and formatter.
+ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("Test error, mean of the peers", "test_error", _error),
+    ("Test error, standard deviation over peers", "test_std", _error),
+    ("Test error of RC on the pooled rows", "test_rc", _error),
+    ("Test error of ML on the pooled rows", "test_ml", _error),
+    ("Test error of each peer alone", "test_local", _error),
+    ("Gap to RC", "test_gap_rc", _gap),
+    ("Gap to ML", "test_gap_ml", _gap),
+    ("Gap to each peer alone", "test_gap_local", _gap),
+    ("Training error, mean of the peers", "train_error", _error),
+    ("Training error of RC on the pooled rows", "train_rc", _error),
+    ("Training error of ML on the pooled rows", "train_ml", _error),
+    ("Disagreement, mean of the peers", "disagreement", lambda value: f"{value:.3g}"),
+    ("Sent by each peer", "bytes_per_peer", size),
+    ("Seconds", "seconds", lambda value: f"{value:.2f}"),
+)
+
+
+def outcome(run: Run) -> str:
+    """Return the table of one run: the peers, and below them the references."""
+    values = run.summary()
+    rows = []
+    for reference, title in {"": "peers, on average", **REFERENCE_TITLES}.items():
+        keys = [f"{kind}_{reference or 'error'}" for kind in ("test", "train")]
+        if not any(math.isfinite(values[key]) for key in keys):
+            continue
+        test, train = (_error(values[key]) if math.isfinite(values[key]) else "–" for key in keys)
+        if not reference and math.isfinite(values["test_error"]):
+            test += f" ± {values['test_std']:.4f}"
+        gap = values.get(f"test_gap_{reference}", math.nan)
+        gap = gap if math.isfinite(gap) else values.get(f"train_gap_{reference}", math.nan)
+        cells = (test, train, _gap(gap) if math.isfinite(gap) else "")
+        html_cells = "".join(f"<td>{cell}</td>" for cell in cells)
+        heading = f'<th scope="row">{title[0].upper()}{title[1:]}</th>'
+        rows.append(f"<tr{'' if reference else ' class=best'}>{heading}{html_cells}</tr>")
+    remarks = [
+        f"Sent by each peer: {size(values['bytes_per_peer'])}",
+        f"disagreement {values['disagreement']:.3g}",
+    ]
+    if run.seconds:
+        remarks.append(f"computed in {sum(run.seconds.values()):.2f} seconds")
+    return (
+        _table("numbers", ("Test error", "Training error", "Peers' gap"), rows)
+        + f'<p class="aside">{"; ".join(remarks)}. ± is the standard deviation over peers.</p>'
     )
-    return list(paths.values())
 
 
-def printed(spec: Spec) -> Spec:
-    """Return the figure on white, without the empty traces of the selected peer."""
-    white = {"paper_bgcolor": colour("paper"), "plot_bgcolor": colour("paper"), "autosize": False}
-    traces = [trace for trace in spec["data"] if trace["meta"]["role"] != "chosen"]
-    return {"data": traces, "layout": {**spec["layout"], **white}}
+def facts(run: Run) -> str:
+    """Return the configuration, the data and the versions of one run."""
+    entries = (
+        f"<div><dt>{escape(shown(key))}</dt><dd>{escape(text)}</dd></div>"
+        for key, text in _all_facts(run).items()
+    )
+    return f'<dl class="facts">{"".join(entries)}</dl>'
 
 
-def _draw(jobs: list[dict[str, Any]]) -> None:
-    try:
-        import kaleido
-    except ModuleNotFoundError as missing:
-        raise DrawingFailed(
-            f"{missing.name} is not installed; image files of figures need it: pip install 'peerbayes[figures]'"
-        ) from missing
-    generator = kaleido.PageGenerator(mathjax=False)  # MathJax would be loaded from the network
-    try:
-        kaleido.write_fig_from_object_sync(jobs, kopts={"page_generator": generator})
-    except Exception as error:
-        raise DrawingFailed(
-            f"the figures could not be drawn: {error}. kaleido draws with Chrome or Chromium: install one "
-            "(`apt install chromium`, or `kaleido_get_chrome`)"
-        ) from error
+def summary(runs: Sequence[Run], titles: Sequence[str]) -> str:
+    """Return the table of results: a column per run, a row per metric; metrics that no run has are left out."""
+    summaries = [{**run.summary(), "seconds": sum(run.seconds.values())} for run in runs]
+    rows = []
+    for title, key, form in ROWS:
+        values = [run_summary.get(key, math.nan) for run_summary in summaries]
+        if not any(map(math.isfinite, values)):
+            continue
+        cells = [form(value) if math.isfinite(value) else "–" for value in values]
+        best = min(filter(math.isfinite, values)) if key == "test_error" else None
+        html_cells = [
+            f'<td class="best">{cell}</td>' if value == best else f"<td>{cell}</td>"
+            for cell, value in zip(cells, values, strict=True)
+        ]
+        rows.append(f'<tr><th scope="row">{escape(title)}</th>{"".join(html_cells)}</tr>')
+    return _table("numbers", titles, rows)
+
+
+def settings(runs: Sequence[Run], titles: Sequence[str]) -> str:
+    """Return the table of configuration, data and versions: a column per run."""
+    run_facts = [_all_facts(run) for run in runs]
+    rows = []
+    for key in dict.fromkeys(key for texts in run_facts for key in texts):
+        values = [texts.get(key, "–") for texts in run_facts]
+        if len(set(values)) == 1:
+            cells = f'<td colspan="{len(runs)}">{escape(values[0])}</td>'
+        else:
+            cells = "".join(f'<td class="best">{escape(value)}</td>' for value in values)
+        rows.append(f'<tr><th scope="row">{escape(shown(key))}</th>{cells}</tr>')
+    return _table("settings", titles, rows)
+
+
+def sentence(run: Run) -> str:
+    """Return one sentence that describes the run."""
+    settings, schema = run.configuration, run.schema
+    return (
+        f"{_counted(len(run.sizes), 'peer')} with {_counted(int(run.sizes.sum()), 'row')} in total learned one "
+        f"{settings.get('family', 'naive-bayes')} classifier of {_counted(len(schema.classes), 'class', 'classes')} "
+        f"and {_counted(len(schema.names), 'column')} in {_counted(int(settings['rounds']), 'round')}; "
+        "no row left its peer."
+    )
+
+
+def _counted(count: int, one: str, several: str = "") -> str:
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
+def _all_facts(run: Run) -> dict[str, str]:
+    """Return the data, the configuration and the versions of a run, as text."""
+    sizes, schema = run.sizes, run.schema
+    per_peer = f"{sizes.min():,} to {sizes.max():,}" if sizes.min() < sizes.max() else f"{sizes[0]:,}"
+    values = {
+        "rows": f"{sizes.sum():,}, {per_peer} per peer",
+        "columns": f"{len(schema.continuous)} continuous, {len(schema.discrete)} discrete",
+        "classes": f"{len(schema.classes):,}",
+        "links": f"{len(run.links):,}",
+        "seconds spent": ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in run.seconds.items()) or "–",
+        **run.configuration,
+        **run.made,
+    }
+    return {key: "–" if value is None else shown(value, LONGEST) for key, value in values.items()}
+
+
+def _table(kind: str, titles: Sequence[str], rows: Sequence[str]) -> str:
+    cells = "".join(f'<th scope="col">{escape(shown(title, 40))}</th>' for title in titles)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{LABELS[kind]}"><table class="{kind}">'
+        f"<thead><tr><td></td>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )

@@ -13,7 +13,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.errors import PlotlyMissing
 from peerbayes.model.families import BayesNet
 from peerbayes.model.families.structures import Parents, order
-from peerbayes.report.style import Spec, colour, gapped, label, layout, packed, shown
+from peerbayes.report.style import Spec, colour, figure, gapped, label, shown, trace, white
 from peerbayes.simulation.view import Structure
 
 # --- positions of the columns of a Bayesian network in a drawing: each in its own row, below and right of its parents
@@ -97,25 +97,21 @@ def structure(network: Structure) -> Spec:
     kept = nearest(network, DRAWN)
     drawn_network = subnetwork(network, kept)
     from_top = vertical_order(drawn_network.parents)
-    at = np.array(
-        [lanes(drawn_network.parents, from_top), np.argsort(from_top)], dtype=float
-    )  # [2, D] lane and row
-    rows = len(from_top)
-    room = _room(drawn_network, at[0].astype(int))
-    summary = _summary(network, rows)
+    lane, row = np.array(lanes(drawn_network.parents, from_top)), np.argsort(from_top)
+    at, rows = np.array([lane, row], dtype=float), len(from_top)  # [2, D]
+    room = _room(drawn_network, lane)
     margin = {"l": 14, "r": 8, "t": 36, "b": 8}
-    return {
-        "data": [*_arrows(drawn_network, at), *_columns(drawn_network, at, _hover_texts(network, kept))],
-        "layout": layout(
-            summary,
-            margin["t"] + margin["b"] + (LINE * rows if rows <= NAMED else TALLEST),
-            margin=margin,
-            showlegend=True,
-            xaxis={"visible": False, "range": [-TURN, reach(room, WIDTH - margin["l"] - margin["r"])]},
-            yaxis={"visible": False, "range": [rows - 0.5, -0.5]},
-            meta={"summary": summary, "lanes": room},
-        ),
-    }
+    spec = figure(
+        [*_arrows(drawn_network, at), *_columns(drawn_network, at, _hover_texts(network, kept))],
+        _summary(network, rows),
+        margin["t"] + margin["b"] + (LINE * rows if rows <= NAMED else TALLEST),
+        margin=margin,
+        showlegend=True,
+        xaxis={"visible": False, "range": [-TURN, reach(room, WIDTH - margin["l"] - margin["r"])]},
+        yaxis={"visible": False, "range": [rows - 0.5, -0.5]},
+    )
+    spec["layout"]["meta"]["lanes"] = room
+    return spec
 
 
 def _arrows(network: Structure, at: np.ndarray) -> list[Spec]:
@@ -126,65 +122,47 @@ def _arrows(network: Structure, at: np.ndarray) -> list[Spec]:
     x, y = np.array(paths).reshape(-1, 2, 7).swapaxes(0, 1)
     ends = [j for j, parents in enumerate(network.parents) if parents]
     small = _mark_scale(network)
-    shared: Spec = {"type": "scatter", "hoverinfo": "skip", "showlegend": False}
+    line = {"color": colour("muted"), "width": 1.1 if small == 1.0 else 0.6, "simplify": False}
+    head = {
+        "symbol": "arrow",
+        "angle": 90,
+        "size": HEAD * small,
+        "standoff": COLUMN * small / 2.0,
+        "color": colour("muted"),
+        "opacity": 1,
+        "line": {"width": 0},
+    }
+    silent: Spec = {"hoverinfo": "skip", "showlegend": False}
     return [
-        {
-            **shared,
-            "mode": "lines",
-            "x": packed(gapped(x)),
-            "y": packed(gapped(y)),
-            "line": {"color": colour("muted"), "width": 1.1 if small == 1.0 else 0.6, "simplify": False},
-            "meta": {"role": "links"},
-        },
-        {
-            **shared,
-            "mode": "markers",
-            "x": packed(at[0, ends]),
-            "y": packed(at[1, ends]),
-            "marker": {
-                "symbol": "arrow",
-                "angle": 90,
-                "size": HEAD * small,
-                "standoff": COLUMN * small / 2.0,
-                "color": colour("muted"),
-                "opacity": 1,
-                "line": {"width": 0},
-            },
-            "cliponaxis": False,
-            "meta": {"role": "heads"},
-        },
+        trace("links", gapped(x), gapped(y), mode="lines", line=line, **silent),
+        trace("heads", *at[:, ends], mode="markers", marker=head, cliponaxis=False, **silent),
     ]
 
 
 def _columns(network: Structure, at: np.ndarray, hover_texts: list[str]) -> list[Spec]:
     """Return one trace per kind of column, with names where there is room."""
-    named = len(network.names) <= NAMED
-    indices = {
-        "continuous": range(network.continuous),
-        "discrete": range(network.continuous, len(network.names)),
-    }
+    named, size = len(network.names) <= NAMED, COLUMN * _mark_scale(network)
+    by_kind = (range(network.continuous), range(network.continuous, len(network.names)))
     return [
-        {
-            "type": "scatter",
-            "mode": "markers+text" if named else "markers",
-            "name": kind,
-            "x": packed(at[0, columns]),
-            "y": packed(at[1, columns]),
-            "text": [label(network.names[j]) for j in columns] if named else [],
-            "textposition": "middle right",
-            "hovertext": [hover_texts[j] for j in columns],
-            "hoverinfo": "text",
-            "marker": {
-                "color": colour(MARKS[kind][0]),
-                "symbol": MARKS[kind][1],
-                "size": COLUMN * _mark_scale(network),
+        trace(
+            kind,
+            *at[:, columns],
+            mode="markers+text" if named else "markers",
+            name=kind,
+            text=[label(network.names[j]) for j in columns] if named else [],
+            textposition="middle right",
+            hovertext=[hover_texts[j] for j in columns],
+            hoverinfo="text",
+            marker={
+                "color": colour(role),
+                "symbol": symbol,
+                "size": size,
                 "opacity": 1,
                 "line": {"width": 0},
             },
-            "cliponaxis": False,
-            "meta": {"role": kind},
-        }
-        for kind, columns in indices.items()
+            cliponaxis=False,
+        )
+        for (kind, (role, symbol)), columns in zip(MARKS.items(), by_kind, strict=True)
         if columns
     ]
 
@@ -214,13 +192,11 @@ def picture(schema: Schema, family: BayesNet) -> Any:
         ) from missing
     network = Structure.of(schema, family)
     assert network is not None
-    spec = structure(network)
-    title = f"Parents of each column, in addition to the class ({label(schema.label)})"
+    spec = white(structure(network))
     spec["layout"] |= {
-        "paper_bgcolor": colour("paper"),
-        "plot_bgcolor": colour("paper"),
         "title": {
-            "text": title, "font": {"size": 14}, "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
+            "text": f"Parents of each column, in addition to the class ({label(schema.label)})",
+            "font": {"size": 14}, "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
             "pad": {"t": 12, "l": 4},
         },
         "margin": {**spec["layout"]["margin"], "t": 72},

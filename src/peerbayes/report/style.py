@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,17 @@ def unpacked(spec: Spec) -> np.ndarray:
     """Return the array that `packed` encoded."""
     flat = np.frombuffer(base64.b64decode(spec["bdata"]), dtype=DTYPES[spec["dtype"]])
     return flat.reshape([int(size) for size in spec["shape"].split(",")]) if "shape" in spec else flat
+
+
+def compact_json(content: Any) -> str:
+    """Return compact JSON; NumPy numbers are written as numbers."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError(f"{value!r} of type {type(value).__name__} cannot be written as JSON")
+
+    return json.dumps(content, allow_nan=False, separators=(",", ":"), default=plain)
 
 
 def gapped(rows: np.ndarray) -> np.ndarray:
@@ -75,7 +87,7 @@ def distinct(labels: list[str]) -> list[str]:
     return distinct_labels
 
 
-def figure(value: float) -> str:
+def decimal(value: float) -> str:
     """Return a number with about three digits."""
     return f"{value:.3f}" if abs(value) < 1 else f"{value:,.4g}"
 
@@ -157,9 +169,9 @@ def axis(title: str = "", **settings: object) -> Spec:
     }
 
 
-def layout(summary: str, height: int = 340, **settings: object) -> Spec:
-    """Return the common layout; `summary` describes the figure in a sentence, for screen readers."""
-    return {
+def figure(data: list[Spec], summary: str, height: int = 340, **settings: Any) -> Spec:
+    """Return a figure with the common layout; `summary` describes it in a sentence, for screen readers."""
+    layout = {
         "height": height,
         "autosize": True,
         "margin": {"l": 48, "r": 16, "t": 12, "b": 40},
@@ -177,6 +189,25 @@ def layout(summary: str, height: int = 340, **settings: object) -> Spec:
         "meta": {"summary": summary},
         **settings,
     }
+    return {"data": data, "layout": layout}
+
+
+def trace(role: str, x: Any = None, y: Any = None, *, meta: Spec | None = None, **settings: Any) -> Spec:
+    """Return a trace, by default a scatter plot; arrays are packed. Pages find it by its role, in its `meta`."""
+    arrays = {"x": x, "y": y}
+    return {
+        "type": "scatter",
+        "meta": {"role": role, **(meta or {})},
+        **{name: packed(array) for name, array in arrays.items() if isinstance(array, np.ndarray)},
+        **{name: values for name, values in arrays.items() if isinstance(values, list | dict)},
+        **settings,
+    }
+
+
+def white(spec: Spec) -> Spec:
+    """Return a figure on white paper instead of the page's background."""
+    paper = {"paper_bgcolor": LIGHT["paper"], "plot_bgcolor": LIGHT["paper"]}
+    return {**spec, "layout": spec["layout"] | paper}
 
 
 # --- plotly.js, as plotly's Python package contains it: nothing is downloaded

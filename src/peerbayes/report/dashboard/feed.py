@@ -1,24 +1,72 @@
-"""What viewers are sent: messages that hold what is new, and who gets them."""
+"""What viewers are sent: the folder that is read, messages that hold what is new, and who gets them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from peerbayes.data.files import printable
+from peerbayes.errors import PeerbayesError
 from peerbayes.report import figures as report_figures
 from peerbayes.report.curves import drawn_peers
 from peerbayes.report.dashboard import peer_figures
-from peerbayes.report.dashboard.snapshot import Snapshot
+from peerbayes.report.dashboard.run_folder import RunFolder, Snapshot
 from peerbayes.report.figures import CAPTIONS
 from peerbayes.report.page import SECTIONS, SPANS, TALL
+from peerbayes.report.style import compact_json, number
 from peerbayes.simulation.view import LEVELS, View
+
+if TYPE_CHECKING:
+    from peerbayes.report.dashboard.peer_folder import PeerFolder
+
+# --- the folder that a dashboard shows: of a run, of a peer, or one where nothing has started yet
+
+# Errors from files that are damaged, half written or being replaced.
+UNREADABLE = (PeerbayesError, OSError, ValueError, LookupError, TypeError, sqlite3.Error)
+
+GRACE = 1.0  # seconds for which the last snapshot is shown while a file is being replaced
+
+
+class Folder:
+    """Reads a folder of either kind; what cannot be read yet is reported, and read again the next time."""
+
+    def __init__(self, path: Path, remote: bool = False) -> None:
+        self._path, self._remote = path, remote  # remote: whether other machines may connect, too
+        self._run: RunFolder | None = None
+        self._peer: PeerFolder | None = None
+        self._last: tuple[float, Snapshot] | None = None
+
+    def look(self) -> Snapshot:
+        """Return the current snapshot."""
+        try:
+            snapshot = self._look()
+            self._last = time.monotonic(), snapshot
+            return snapshot
+        except UNREADABLE as error:
+            if self._last is not None and time.monotonic() - self._last[0] < GRACE:
+                return self._last[1]
+            text = printable(str(error)) or type(error).__name__
+            return Snapshot("nothing", (text,), {"name": self._path.name, "told": text})
+
+    def _look(self) -> Snapshot:
+        if (self._path / "peer.toml").exists():
+            from peerbayes.report.dashboard.peer_folder import (
+                PeerFolder,
+            )  # it needs the packages of real peers
+
+            self._peer = self._peer or PeerFolder(self._path, self._remote)
+            return self._peer.look()
+        self._run = self._run or RunFolder(self._path)
+        return self._run.look()
+
 
 # --- messages to the pages of a dashboard, as JSON: the full state, and updates since
 
@@ -45,12 +93,14 @@ def event(snapshot: Snapshot, before: Snapshot | None, version: int, now: float)
         return beat(snapshot, version, now, reload=True)
     content = {**_state(snapshot, version, now), "since": version - 1, "model": snapshot.model}
     if snapshot.view is not None and before.view is not None and snapshot.view is not before.view:
-        content["patch"] = _patch(snapshot, int(before.view.rounds[-1]) if len(before.view.rounds) else 0)
+        since = int(before.view.rounds[-1]) if len(before.view.rounds) else 0
+        patch = peer_figures.patch if snapshot.kind == "peer" else report_figures.patch
+        content["patch"] = patch(snapshot.view, since)
     if snapshot.kind == "peer":
         last_number = before.log_entries[-1]["number"] if before.log_entries else 0
         content["lines"] = [entry for entry in snapshot.log_entries if entry["number"] > last_number]
-        if _neighbour_states(snapshot) != _neighbour_states(before):
-            content["replaced"] = {"network": _peer_network(snapshot)}
+        if snapshot.view is not None and _neighbour_states(snapshot) != _neighbour_states(before):
+            content["replaced"] = {"network": peer_figures.network(snapshot.view, snapshot.facts)}
     return as_event("update", content)
 
 
@@ -62,10 +112,10 @@ def beat(snapshot: Snapshot, version: int, now: float, reload: bool = False) -> 
     return as_event("reload" if reload else "beat", content)
 
 
-def peer(snapshot: Snapshot, number: int) -> bytes:
+def peer(snapshot: Snapshot, index: int) -> bytes:
     """Return one peer's values by round."""
     assert snapshot.view is not None
-    return encoded(report_figures.curve(snapshot.view, number))
+    return encoded(report_figures.curve(snapshot.view, index))
 
 
 def model(snapshot: Snapshot) -> bytes:
@@ -78,7 +128,7 @@ def summary(view: View) -> dict[str, list[float | None]]:
     if not len(view.rounds):
         return {}
     columns = [LEVELS.index(name) for name in SUMMARY_LEVELS]
-    return {name: [_number(value) for value in view.spread[name][-1, columns]] for name in SUMMARY_CURVES}
+    return {name: [number(value) for value in view.spread[name][-1, columns]] for name in SUMMARY_CURVES}
 
 
 def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
@@ -94,7 +144,7 @@ def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
 
 
 def encoded(content: Any) -> bytes:
-    return json.dumps(content, separators=(",", ":"), allow_nan=False, default=_plain).encode()
+    return compact_json(content).encode()
 
 
 def as_event(name: str, content: dict[str, Any]) -> bytes:
@@ -132,18 +182,6 @@ def _card_classes(name: str, of_peer: bool) -> str:
     return f"span-{SPANS.get(name, 2)}{' tall' if name in TALL else ''}"
 
 
-def _patch(snapshot: Snapshot, since: int) -> dict[str, Any]:
-    assert snapshot.view is not None
-    if snapshot.kind == "peer":
-        return peer_figures.patch(snapshot.view, since)
-    return report_figures.patch(snapshot.view, since)
-
-
-def _peer_network(snapshot: Snapshot) -> dict[str, Any]:
-    assert snapshot.view is not None
-    return peer_figures.network(snapshot.view, snapshot.facts)
-
-
 def _grows(view: View | None, before: View | None) -> bool:
     """Return whether the figures only grew: the same curves of the same peers."""
     if view is None or before is None or view is before:
@@ -157,17 +195,6 @@ def _neighbour_states(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [(neighbour["name"], neighbour["state"]) for neighbour in snapshot.facts["neighbours"]]
 
 
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy number as a Python number."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{value!r} of type {type(value).__name__} cannot be encoded as JSON")
-
-
 # --- the feed of updates: one task reads the folder, encodes each update once, and sends it to all viewers
 
 log = logging.getLogger("peerbayes.web")
@@ -176,12 +203,6 @@ PAUSE = 0.1  # seconds between two reads: at most ten updates per second
 PAUSE_FACTOR = 3.0  # pause, in units of the duration of a read: a large run costs at most a quarter of a core
 BEAT = 5.0  # seconds without an update after which viewers get a heartbeat
 VIEWERS = 200  # most viewers at a time
-
-
-class Source(Protocol):
-    """What the feed reads: a folder."""
-
-    def look(self) -> Snapshot: ...
 
 
 class Viewer:
@@ -214,7 +235,7 @@ class Viewer:
 class Feed:
     """Reads the folder while there are viewers. Snapshots are numbered, so that a browser notices what it missed."""
 
-    def __init__(self, source: Source, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, source: Folder, clock: Callable[[], float] = time.time) -> None:
         self._source = source
         self._clock = clock
         self._viewers: set[Viewer] = set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from peerbayes.errors import AddressError, WebError, web_parts_needed
 from peerbayes.report.dashboard.access import Address
@@ -18,35 +18,17 @@ START_TIMEOUT = 120.0  # seconds, enough on a busy machine
 STOP_TIMEOUT = 10.0  # seconds
 
 
-@dataclass
+@dataclass(frozen=True)
 class Launched:
     """A dashboard's process. It ends with this process, even when this one is killed: its standard input then ends."""
 
     url: str
     process: subprocess.Popen[bytes]
 
-    def stop(self) -> None:
-        """End the process."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-        try:
-            self.process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-
-def launch(folder: Path, address: str | None = None) -> Launched:
-    """Start a dashboard of a folder, on this machine only, and wait until it responds."""
+@contextmanager
+def launch(folder: Path, address: str | None = None) -> Iterator[Launched]:
+    """Start a dashboard of a folder, on this machine only, wait until it responds, and end it afterwards."""
     if not Address.parse(address).loopback:
         raise AddressError(
             f"the address is {address}; expected one of this machine. For access from other machines, run "
@@ -63,16 +45,20 @@ def launch(folder: Path, address: str | None = None) -> Launched:
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C goes to the parent process only
     )
-    launched = Launched("", process)
-    assert process.stdout is not None
+    assert process.stdin is not None and process.stdout is not None
     try:
         readable, _, _ = select.select([process.stdout], [], [], START_TIMEOUT)
-        launched.url = process.stdout.readline().decode().strip() if readable else ""
-        if not launched.url:
+        url = process.stdout.readline().decode().strip() if readable else ""
+        if not url:
             raise WebError(
                 f"the dashboard of {folder} did not start; run `peerbayes watch {folder}` to see why"
             )
-    except BaseException:
-        launched.stop()
-        raise
-    return launched
+        yield Launched(url, process)
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

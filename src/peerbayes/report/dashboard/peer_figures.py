@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.report.network_figure import positions
-from peerbayes.report.style import Spec, axis, colour, faint, figure, gapped, label, layout, packed, size
+from peerbayes.report.network_figure import graph, link_lines, positions
+from peerbayes.report.style import Spec, axis, colour, decimal, figure, label, packed, size, trace
 from peerbayes.simulation.view import View
 
 # Curves in the figure of errors: metric, title, role of the colour, dash.
@@ -61,11 +61,12 @@ def patch(view: View, since: int) -> Spec:
     begin = int(np.searchsorted(view.rounds, since, side="right"))
     result: Spec = {"since": since, "round": _last(view), "turn": view.round_index, "figures": {}}
     if begin < len(view.rounds):
+        rounds = packed(view.rounds[begin:])
         for name, make in CURVES.items():
             spec = make(view)
             traces = {
-                index: {"x": packed(view.rounds[begin:]), "y": packed(_curve(view, trace)[begin:])}
-                for index, trace in enumerate(spec["data"])
+                index: {"x": rounds, "y": packed(view.curves[curve["meta"]["role"]][begin:, 0])}
+                for index, curve in enumerate(spec["data"])
             }
             result["figures"][name] = {"traces": traces, "summary": spec["layout"]["meta"]["summary"]}
     return result
@@ -73,64 +74,34 @@ def patch(view: View, since: int) -> Spec:
 
 def error(view: View) -> Spec:
     """Return the figure of the error by round, on held-out and on training rows."""
-    errors = [
-        f"{name} {figure(float(view.curves[metric][-1, 0]))}"
-        for metric, name, _, _ in ERRORS
-        if len(view.rounds) and np.isfinite(view.curves[metric][-1, 0])
-    ]
-    data = [
-        {
-            **_line(view, metric, ".4f"),
-            "name": name,
-            "line": {"color": colour(role), "width": 2.5, "dash": dash},
-        }
-        for metric, name, role, dash in ERRORS
-    ]
-    summary = (
-        f"Error after round {_last(view)}: {', '.join(errors)}."
-        if errors
-        else "No round has been evaluated yet."
-    )
-    return {
-        "data": data,
-        "layout": layout(
-            summary, 340, showlegend=True, xaxis=_rounds(), yaxis=axis("error", rangemode="tozero")
-        ),
-    }
+    data, errors = [], []
+    for metric, name, role, dash in ERRORS:
+        line = {"color": colour(role), "width": 2.5, "dash": dash}
+        data.append(_curve(view, metric, ".4f") | {"name": name, "line": line})
+        if len(view.rounds) and np.isfinite(view.curves[metric][-1, 0]):
+            errors.append(f"{name} {decimal(float(view.curves[metric][-1, 0]))}")
+    summary = f"Error after round {_last(view)}: {', '.join(errors)}."
+    summary = summary if errors else "No round has been evaluated yet."
+    return figure(data, summary, showlegend=True, xaxis=_rounds(), yaxis=axis("error", rangemode="tozero"))
 
 
 def disagreement(view: View) -> Spec:
     """Return the figure of the disagreement with the neighbours by round."""
     values = view.curves["disagreement"][:, 0]
-    value = (
-        f"{values[-1]:.2g} after round {_last(view)}"
-        if len(values) and np.isfinite(values[-1])
-        else "not known yet"
-    )
-    return {
-        "data": [_line(view, "disagreement", ".3g")],
-        "layout": layout(
-            f"Disagreement with the neighbours: {value}.",
-            300,
-            xaxis=_rounds(),
-            yaxis=axis("disagreement", type="log", exponentformat="power"),
-        ),
-    }
+    known = len(values) and np.isfinite(values[-1])
+    value = f"{values[-1]:.2g} after round {_last(view)}" if known else "not known yet"
+    summary = f"Disagreement with the neighbours: {value}."
+    y_axis = axis("disagreement", type="log", exponentformat="power")
+    return figure([_curve(view, "disagreement", ".3g")], summary, 300, xaxis=_rounds(), yaxis=y_axis)
 
 
 def sent(view: View) -> Spec:
     """Return the figure of the bytes sent up to each round, according to the audit log."""
     values = view.curves["bytes"][:, 0]
     volume = f"{size(float(values[-1]))} up to round {_last(view)}" if len(values) else "nothing yet"
-    return {
-        "data": [_line(view, "bytes", ".3s")],
-        "layout": layout(
-            f"Bytes sent to all neighbours: {volume}.",
-            300,
-            xaxis=_rounds(),
-            yaxis=axis("sent to all neighbours", rangemode="tozero", tickformat="~s", ticksuffix="B"),
-        ),
-    }
+    summary = f"Bytes sent to all neighbours: {volume}."
+    y_axis = axis("sent to all neighbours", rangemode="tozero", tickformat="~s", ticksuffix="B")
+    return figure([_curve(view, "bytes", ".3s")], summary, 300, xaxis=_rounds(), yaxis=y_axis)
 
 
 CURVES: dict[str, Callable[[View], Spec]] = {"error": error, "disagreement": disagreement, "bytes": sent}
@@ -140,76 +111,54 @@ def network(view: View, facts: dict[str, Any]) -> Spec:
     """Return the figure of the members and links of the roster, marked by the neighbours' states."""
     names = view.names or ()
     at = positions(view.peer_count, view.links)
-    states = {neighbour["name"]: neighbour["state"] for neighbour in facts["neighbours"]} | {
-        facts["name"]: "me"
-    }
+    states = {neighbour["name"]: neighbour["state"] for neighbour in facts["neighbours"]}
+    states[facts["name"]] = "me"
     groups: dict[str, list[int]] = {state: [] for state in MARKS}
     for index, name in enumerate(names):
         groups[states.get(name, "member")].append(index)
-    links: Spec = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": packed(gapped(at[view.links, 0])),
-        "y": packed(gapped(at[view.links, 1])),
-        "line": {"color": faint("muted", 0.38), "width": 1.2},
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "meta": {"role": "links"},
-    }
-    counts = ", ".join(f"{len(indices)} × {MARKS[state][0]}" for state, indices in groups.items() if indices)
-    hidden = {"visible": False, "constrain": "domain"}
-    return {
-        "data": [links, *(_members(state, at[indices], [names[i] for i in indices], view.peer_count)
-                          for state, indices in groups.items() if indices)],
-        "layout": layout(
-            f"{view.peer_count:,} members and {len(view.links):,} links: {counts}.",
-            380,
-            margin={"l": 24, "r": 24, "t": 12, "b": 12},
-            showlegend=True,
-            xaxis=hidden,
-            yaxis={**hidden, "scaleanchor": "x"},
-        ),
-    }  # fmt: skip
+    marked = {state: indices for state, indices in groups.items() if indices}
+    counts = ", ".join(f"{len(indices)} × {MARKS[state][0]}" for state, indices in marked.items())
+    members = [
+        _members(state, at[indices], [names[index] for index in indices], view.peer_count)
+        for state, indices in marked.items()
+    ]
+    return graph(
+        [link_lines(at, view.links, 1.2) | {"showlegend": False}, *members],
+        f"{view.peer_count:,} members and {len(view.links):,} links: {counts}.",
+        380,
+        margin={"l": 24, "r": 24, "t": 12, "b": 12},
+        showlegend=True,
+    )
 
 
 def _members(state: str, at: np.ndarray, names: list[str], peer_count: int) -> Spec:
     title, role, symbol, marker_size = MARKS[state]
-    return {
-        "type": "scatter",
-        "mode": "markers+text" if peer_count <= NAMED else "markers",
-        "name": title,
-        "x": packed(at[:, 0]),
-        "y": packed(at[:, 1]),
-        "text": [label(name) for name in names],
-        "textposition": "bottom center",
-        "textfont": {"color": colour("ink")},
-        "cliponaxis": False,
-        "marker": {
-            "color": colour(role),
-            "symbol": symbol,
-            "size": marker_size,
-            "line": {"width": 2, "color": colour(role)},
-        },
-        "hovertemplate": f"%{{text}}<br>{title}<extra></extra>",
-        "meta": {"role": state},
-    }
+    line = {"width": 2, "color": colour(role)}
+    return trace(
+        state,
+        *at.T,
+        mode="markers+text" if peer_count <= NAMED else "markers",
+        name=title,
+        text=[label(name) for name in names],
+        textposition="bottom center",
+        textfont={"color": colour("ink")},
+        cliponaxis=False,
+        marker={"color": colour(role), "symbol": symbol, "size": marker_size, "line": line},
+        hovertemplate=f"%{{text}}<br>{title}<extra></extra>",
+    )
 
 
-def _line(view: View, metric: str, number_format: str) -> Spec:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": packed(view.rounds),
-        "y": packed(view.curves[metric][:, 0]),
-        "line": {"color": colour("peers"), "width": 2.5},
-        "marker": {"size": 3},
-        "hovertemplate": f"round %{{x}}: %{{y:{number_format}}}<extra></extra>",
-        "meta": {"role": metric, "grows": "append"},
-    }
-
-
-def _curve(view: View, trace: Spec) -> np.ndarray:
-    return view.curves[trace["meta"]["role"]][:, 0]
+def _curve(view: View, metric: str, number_format: str) -> Spec:
+    return trace(
+        metric,
+        view.rounds,
+        view.curves[metric][:, 0],
+        mode="lines+markers",
+        line={"color": colour("peers"), "width": 2.5},
+        marker={"size": 3},
+        hovertemplate=f"round %{{x}}: %{{y:{number_format}}}<extra></extra>",
+        meta={"grows": "append"},
+    )
 
 
 def _rounds() -> Spec:

@@ -22,7 +22,7 @@ from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import FIGURES, NoState, Store
 from peerbayes.peer.status import state_of
-from peerbayes.report.dashboard.snapshot import Snapshot
+from peerbayes.report.dashboard.run_folder import Snapshot, speed
 from peerbayes.simulation.view import CURVES, LEVELS, Structure, View
 
 # --- messages that a peer sent, according to its audit log: the last entries, and bytes by round
@@ -129,7 +129,8 @@ class PeerFolder:
             changed |= self._read_store()
         changed |= self._log.read()
         if self._is_due("model", MODEL_EVERY) and self._changed("model", home.model_path):
-            self._statistics, changed = _model(home.model_path), True
+            path, changed = home.model_path, True
+            self._statistics = Statistics.from_bytes(path.read_bytes()) if path.exists() else None
             self._models += self._statistics is not None
         if changed or self._view is None:
             self._view = self._make_view(self._terms, self._roster)
@@ -167,9 +168,7 @@ class PeerFolder:
             return gone
         with contextlib.closing(store):
             last = self._rounds[-1]["round"] if self._rounds else -1
-            fresh = store.history(
-                max(last - 1, -1)
-            )  # including the last known round: in another run it differs
+            fresh = store.history(max(last - 1, -1))  # with the last known round: in another run it differs
             if self._rounds and (not fresh or fresh[0] != self._rounds[-1]):
                 self._reset()
                 fresh = store.history()
@@ -202,7 +201,7 @@ class PeerFolder:
             "running": self._running,
             "agreed": bool(self._rounds),
             "at": self._rounds[-1]["at"] if self._rounds else 0.0,
-            "speed": _speed(self._rounds[-20:]),
+            "speed": speed([(entry["at"], entry["round"]) for entry in self._rounds[-20:]]),
             "judged": next(
                 (self._figures(entry) for entry in reversed(self._rounds) if _evaluated(entry)), None
             ),
@@ -232,19 +231,15 @@ class PeerFolder:
             name: entry.get(name) if self._exact else None for name in FIGURES
         }
 
-    def _structure(self) -> Structure | None:
-        statistics = self._statistics
-        return None if statistics is None else Structure.of(statistics.schema, statistics.family)
-
     def _make_view(self, terms: Terms, roster: Roster) -> View:
         """Return the view: the network, with curves of this peer only."""
-        me, peer_count = roster.place(self._name), len(roster.members)
+        me, peer_count, learned = roster.place(self._name), len(roster.members), self._statistics
         evaluated = [entry for entry in self._rounds if _evaluated(entry)]
         rounds = np.array([entry["round"] for entry in evaluated], dtype=np.int64)
         curves = {
-            name: np.array([_number(self._figures(entry)[name]) for entry in evaluated]).reshape(-1, 1)
+            name: np.array([self._figures(entry)[name] for entry in evaluated], dtype=float).reshape(-1, 1)
             for name in FIGURES
-        }
+        }  # NaN where a figure is not known, or may not be shown
         curves["bytes"] = self._log.by_round(rounds).reshape(-1, 1)
         last = {name: np.full(peer_count, np.nan) for name in CURVES}
         for name in CURVES:
@@ -271,8 +266,8 @@ class PeerFolder:
                 -1, 2
             ),
             names=tuple(indices),
-            statistics=self._statistics,
-            structure=self._structure(),
+            statistics=learned,
+            structure=None if learned is None else Structure.of(learned.schema, learned.family),
             finished=False,
         )
 
@@ -287,19 +282,3 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 def _evaluated(entry: dict[str, Any]) -> bool:
     return any(entry.get(name) is not None for name in FIGURES)
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value
-
-
-def _speed(recent: list[dict[str, Any]]) -> float | None:
-    """Return rounds per second over the recent rounds; None where unknown."""
-    if len(recent) < 2 or recent[-1]["at"] <= recent[0]["at"]:
-        return None
-    return float((recent[-1]["round"] - recent[0]["round"]) / (recent[-1]["at"] - recent[0]["at"]))
-
-
-def _model(path: Path) -> Statistics | None:
-    """Return the model on disk; None where there is none."""
-    return Statistics.from_bytes(path.read_bytes()) if path.exists() else None

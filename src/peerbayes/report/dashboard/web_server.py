@@ -1,17 +1,22 @@
-"""The dashboard's application: which requests it takes, its pages, files and events."""
+"""The dashboard's web server: which requests it takes, its page, files and events, and the process that serves them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Mapping, Sequence
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qs
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -20,10 +25,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from peerbayes import report
 from peerbayes.report import style
-from peerbayes.report.dashboard.access import names_loopback
-from peerbayes.report.dashboard.feed import Feed, model, peer
+from peerbayes.report.dashboard.access import Access, names_loopback
+from peerbayes.report.dashboard.feed import Feed, Folder, model, peer
+from peerbayes.report.page import STATIC
 
 # --- access control and security headers of the dashboard: applied to every request before anything else
 
@@ -169,7 +174,7 @@ def page(template: str, files: Mapping[str, File], sheets: Sequence[str] = ()) -
 
 # --- the routes of the dashboard: its page, static files, figures, one peer's curve, and the stream of updates
 
-HERE, REPORT = Path(__file__).parent / "static", Path(report.__file__).parent / "static"
+HERE = Path(__file__).parent / "static"
 
 JSON, EVENTS = "application/json", "text/event-stream"
 
@@ -234,7 +239,7 @@ async def stream(feed: Feed) -> AsyncIterator[bytes]:
 
 def static_files() -> dict[str, File]:
     """Return the dashboard's files, the report's, and plotly.js from plotly's package, by name."""
-    ours = (HERE / "dashboard.js", HERE / "dashboard.css", REPORT / "figures.js", REPORT / "page.css")
+    ours = (HERE / "dashboard.js", HERE / "dashboard.css", STATIC / "figures.js", STATIC / "page.css")
     return {path.name: File.read(path) for path in (*ours, style.path())}
 
 
@@ -243,3 +248,70 @@ def error_response(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return text_response(error.status_code, error.detail)
     return text_response(500, "This request failed; see the output of the dashboard's process.")
+
+
+# --- the process: it listens, announces its URL, and ends on a signal
+
+NICE = 10  # computations on this machine have priority
+SHUTDOWN_TIMEOUT = 3  # seconds for open responses to end
+
+
+class Server(uvicorn.Server):
+    """uvicorn that reports when it listens, and leaves signals to `serve`."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(folder: Path, access: Access, ready: Callable[[str], None], attached: bool = False) -> None:
+    """Serve a folder until SIGINT or SIGTERM; attached: also until standard input ends, with the parent process."""
+    os.nice(NICE)
+    with contextlib.closing(access.address.bind()) as listener:
+        asyncio.run(_serve(folder, access, listener, ready, attached))
+
+
+async def _serve(
+    folder: Path, access: Access, listener: socket.socket, ready: Callable[[str], None], attached: bool
+) -> None:
+    port = listener.getsockname()[1]
+    feed = Feed(Folder(folder, access.remote))
+    config = uvicorn.Config(
+        application(feed, access.token, port, access.secure),
+        log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none", proxy_headers=False,
+        ssl_certfile=access.certificate, ssl_keyfile=access.key, timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+    )  # fmt: skip
+    server = Server(config, lambda: ready(access.url(port)))
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+        feed.stop()  # uvicorn waits for open streams
+
+    def stop_at_end_of_input() -> None:
+        if not os.read(0, 1024):
+            loop.remove_reader(0)
+            stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    if attached:
+        loop.add_reader(0, stop_at_end_of_input)
+    reading = asyncio.ensure_future(feed.run())
+    reading.add_done_callback(
+        lambda _: stop()
+    )  # a dashboard that cannot read must not go on showing old data
+    try:
+        await server.serve([listener])
+    finally:
+        reading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reading
