@@ -1,11 +1,13 @@
 """The command line, run as a user runs it."""
 
 import contextlib
+import errno
 import json
 import sqlite3
 
 import pytest
 
+from peerbayes.cli import exit_on_error
 from shared.commands import peerbayes, peerbayes_process
 
 CONFIGURATION = """
@@ -82,6 +84,12 @@ def test_simulate_the_rows_of_a_query(tmp_path, file):
     file.write_text(CONFIGURATION.replace('name = "wine"', f'file = "{url}"\nquery = "SELECT * FROM visits"'))
     told = json.loads(peerbayes("simulate", file, "--format", "json", cwd=tmp_path, code=0).stdout)
     assert told["summary"]["test_error"] < 0.1
+
+
+def test_a_reader_of_the_output_may_end_first():
+    """As in `peerbayes datasets list | head -1`: typer ends the command then, and there is nobody to tell."""
+    with pytest.raises(BrokenPipeError), exit_on_error():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("run", "folder"), ("check", "--format", "json")])

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from peerbayes.cli.datasets import app
+from peerbayes.cli.app import app
 from peerbayes.data.datasets.catalogue import ENTRIES
 from shared.dataset_server import ARCHIVE, TEXT, TINY, tiny
 
@@ -21,7 +21,7 @@ def entry(server, monkeypatch):
 
 
 def datasets(*arguments, code=0):
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    done = CliRunner().invoke(app, ["datasets", *map(str, arguments)])
     assert done.exit_code == code, done.output
     return done
 

@@ -6,23 +6,17 @@ import pytest
 
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
-import typer
 from typer.testing import CliRunner
 
-from peerbayes.cli import peer
-from peerbayes.cli.network import app
+from peerbayes.cli.app import app
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.founder import Founder, default_links
 from peerbayes.peer.identity.roster import Member, Roster
 from peerbayes.peer.state.folder import Home
 
-peer_app = typer.Typer()
-peer_app.command("request")(peer.request)
-peer_app.command("join")(peer.join)
 
-
-def run(*arguments, code=0, on=app):
-    done = CliRunner().invoke(on, [str(argument) for argument in arguments])
+def run(*arguments, code=0, command="network"):
+    done = CliRunner().invoke(app, [command, *map(str, arguments)])
     assert done.exit_code == code, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
     return done
@@ -37,7 +31,17 @@ def folder(tmp_path, monkeypatch):
 
 
 def request(name, port):
-    run("request", name, "--name", name, "--address", f"127.0.0.1:{port}", "--data", "rows.csv", on=peer_app)
+    run(
+        "request",
+        name,
+        "--name",
+        name,
+        "--address",
+        f"127.0.0.1:{port}",
+        "--data",
+        "rows.csv",
+        command="peer",
+    )
 
 
 def invite(name, port, *more, code=0):
@@ -62,13 +66,13 @@ def test_three_peers_from_nothing_to_members(tmp_path, monkeypatch):
         request(name, 7001 + place)
         shown = invite(name, 7001 + place).stdout
         assert f"{name}.invitation" in shown and ("closed" if place == 2 else f"{place + 1} of 3") in shown
-        shown = run("join", name, f"{name}.invitation", on=peer_app).stdout
+        shown = run("join", name, f"{name}.invitation", command="peer").stdout
         assert "peer run" in shown
         assert Home(tmp_path / name).load().roster.version == place + 1 + (place == 2)
     assert founder.roster().closed and founder.roster().links == (("a", "b"), ("a", "c"), ("b", "c"))
     assert (
         "has roster version 4 of hospitals: 3 members, closed"
-        in run("join", "a", "net/roster.json", on=peer_app).stdout
+        in run("join", "a", "net/roster.json", command="peer").stdout
     )
     assert Home(tmp_path / "a").load().roster == Home(tmp_path / "c").load().roster
     assert Home(tmp_path / "a").load().terms == founder.terms()
@@ -108,14 +112,14 @@ def test_a_member_moves_and_gets_a_new_certificate(folder):
     for place, name in enumerate(("a", "b")):
         request(name, 7001 + place)
         invite(name, 7001 + place)
-        run("join", name, f"{name}.invitation", on=peer_app)
+        run("join", name, f"{name}.invitation", command="peer")
     run("close", "--network", folder)
     before = Founder(folder).roster()
     assert "`--again`" in invite("a", 8001, code=2).stderr
     invite("a", 8001, "--again")
     after = Founder(folder).roster()
     assert after.run == before.run and after.member("a").address == "127.0.0.1:8001" and after.closed
-    assert "connect to 127.0.0.1:8001" in run("join", "a", "a.invitation", on=peer_app).stdout
+    assert "connect to 127.0.0.1:8001" in run("join", "a", "a.invitation", command="peer").stdout
     assert Home(folder.parent / "a").load().roster == after
 
 
@@ -142,7 +146,7 @@ def test_the_agreement_may_change_until_somebody_is_invited(folder):
     agreement.write_text(Terms("hospitals", "outcome", rounds=3).to_toml() + "# ours\n")
     request("a", 7001)
     invite("a", 7001)
-    run("join", "a", "a.invitation", on=peer_app)
+    run("join", "a", "a.invitation", command="peer")
     assert Home(folder.parent / "a").load().terms.rounds == 3
     assert (folder.parent / "a" / "agreement.toml").read_text() == agreement.read_text()
     agreement.write_text(Terms("hospitals", "outcome", rounds=4).to_toml())
@@ -184,7 +188,7 @@ def test_inspect_shows_folders_and_files(folder):
     request("a", 7001)
     assert "has not joined yet" in run("inspect", "a").stdout
     invite("a", 7001)
-    run("join", "a", "a.invitation", on=peer_app)
+    run("join", "a", "a.invitation", command="peer")
     request("b", 7002)
     invite("b", 7002)
     run("close", "--network", folder)
@@ -210,7 +214,7 @@ def test_inspect_shows_folders_and_files(folder):
 def test_inspect_compares(folder):
     request("a", 7001)
     invite("a", 7001)
-    run("join", "a", "a.invitation", on=peer_app)
+    run("join", "a", "a.invitation", command="peer")
     assert "are the same" in run("inspect", folder, "a").stdout
     assert json.loads(run("inspect", folder, "a.invitation", "--format", "json").stdout) == {
         "differences": []
@@ -238,12 +242,12 @@ def test_inspect_refuses_what_it_does_not_know(folder):
 
 def test_peer_commands_refuse_with_advice(folder):
     assert "lower-case" in run(
-        "request", "x", "--name", "X", "--address", "a:1", "--data", "d.csv", code=2, on=peer_app
+        "request", "x", "--name", "X", "--address", "a:1", "--data", "d.csv", code=2, command="peer"
     ).stderr  # fmt: skip
     request("a", 7001)
     again = ("request", "a", "--name", "a", "--address", "a:1", "--data", "d.csv")
-    assert "already exists" in run(*again, code=2, on=peer_app).stderr
+    assert "already exists" in run(*again, code=2, command="peer").stderr
     (folder.parent / "junk").write_bytes(b"junk")
-    assert "neither an invitation" in run("join", "a", "junk", code=2, on=peer_app).stderr
-    assert "No such file" in run("join", "a", "missing", code=1, on=peer_app).stderr
-    assert "has not joined yet" in run("join", "a", "net/roster.json", code=2, on=peer_app).stderr
+    assert "neither an invitation" in run("join", "a", "junk", code=2, command="peer").stderr
+    assert "No such file" in run("join", "a", "missing", code=1, command="peer").stderr
+    assert "has not joined yet" in run("join", "a", "net/roster.json", code=2, command="peer").stderr

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from peerbayes import __version__
+from peerbayes.cli import exit_on_error
 
 # Command: its module in `cli`, and its attribute there: a function, or an app with subcommands.
 COMMANDS = {
@@ -36,10 +37,17 @@ RENAMED = {"node": "peer"}
 
 
 class Commands(TyperGroup):
-    """Commands that are imported when they are called: a peer should not wait for scikit-learn."""
+    """Commands that are imported when they are called: a peer should not wait for scikit-learn.
+
+    Here, and nowhere else, an error becomes a line on standard error and an exit code.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def invoke(self, ctx: Any) -> Any:
+        with exit_on_error():
+            return super().invoke(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in RENAMED:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli.shared import check_format, console, exit_on_error, print_table
+from peerbayes.cli import Format, console, print_table, print_text
 from peerbayes.errors import parts_needed
 from peerbayes.privacy.plan import Plan
 from peerbayes.privacy.plan import plan as planned
@@ -48,18 +48,16 @@ def plan(
         str, typer.Option(help="The network's topology; only edge noise depends on it.")
     ] = "regular-6",
     family: Annotated[str, typer.Option(help="naive-bayes, qda or lda.")] = "naive-bayes",
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    form: Format = "table",
 ) -> None:
     """Estimate the cost of privacy: the noise, the expected rise in error, and whether collaboration still pays off."""
-    with exit_on_error():
-        check_format(form)
-        result = planned(
-            rows, peers, classes, continuous, _sizes(discrete), epsilon, delta, rounds, lr,
-            clip if clip == "auto" else _number(clip), 3.0, edge_noise, colluders, topology, family,
-        )  # fmt: skip
-        if form == "json":
-            print(json.dumps(result.to_dict(), indent=2))
-            return
+    result = planned(
+        rows, peers, classes, continuous, _sizes(discrete), epsilon, delta, rounds, lr,
+        clip if clip == "auto" else _number(clip), 3.0, edge_noise, colluders, topology, family,
+    )  # fmt: skip
+    if form == "json":
+        print(json.dumps(result.to_dict(), indent=2))
+    else:
         print_plan(result)
 
 
@@ -74,12 +72,10 @@ def print_plan(plan: Plan) -> None:
             ("membership inference", f"AUC ≤ {plan.membership:.3f}", "for any test of one row; 0.5 is guessing"),
         ],
     )  # fmt: skip
-    pays = {"yes": "pays off", "about even": "is about as good as working alone", "no": "does not pay off"}[
-        plan.pays
-    ]
-    console.print(f"\nThe error will rise {plan.rise}. Collaboration {pays}.", highlight=False)
+    pays = {"yes": "pays off", "about even": "is about as good as working alone", "no": "does not pay off"}
     console.print(
-        "A rule of thumb, from naive Bayes on the paper's datasets; a simulation with similar rows is more accurate.",
+        f"\nThe error will rise {plan.rise}. Collaboration {pays[plan.pays]}.\nA rule of thumb, from naive Bayes on "
+        "the paper's datasets; a simulation with similar rows is more accurate.",
         highlight=False,
     )
 
@@ -106,6 +102,7 @@ SHOWN = 10  # peers listed one by one
 ATTACKED = 3  # peers of a simulation attacked by --attack
 
 
+@parts_needed()
 def audit(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN_DIR", help="A saved run, a peer's home or a network's folder.")
@@ -121,30 +118,21 @@ def audit(
         ),
     ] = False,
     seconds: Annotated[float, typer.Option(help="Seconds for each passive attack of --attack.")] = 10.0,
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    form: Format = "table",
 ) -> None:
     """Show what neighbours could learn about each peer, the most exposed first; exit code 3 if anything is alarming."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.audit import folders
+    from peerbayes.audit import folders
+    from peerbayes.simulation import config
 
-        check_format(form)
-        rows = _rows(data)
-        audited = folders.of(folder, None if rows is None else rows[1])
-        attacks = _attacks(folder, audited, rows, seconds) if attack else []
+    rows = None if data is None else config.read(data).load()
+    audited = folders.of(folder, None if rows is None else rows[1])
+    attacks = _attacks(folder, audited, rows, seconds) if attack else []
     if form == "json":
         print(json.dumps({**audited.to_plain(), "attacks": attacks}, indent=2))
     else:
         _print(audited, attacks)
     if audited.alarming:
         sys.exit(EXIT_ALARMING)
-
-
-def _rows(data: Path | None) -> tuple[Any, Any] | None:
-    if data is None:
-        return None
-    from peerbayes.simulation import config
-
-    return config.read(data).load()
 
 
 def _attacks(folder: Path, audited: Any, rows: Any, seconds: float) -> list[dict[str, Any]]:
@@ -165,10 +153,9 @@ def _attacks(folder: Path, audited: Any, rows: Any, seconds: float) -> list[dict
 def _print(audited: Any, attacks: list[dict[str, Any]]) -> None:
     from peerbayes.privacy.exposure import ADVICE
 
-    show = lambda text="": console.print(text, markup=False, highlight=False, soft_wrap=True)  # noqa: E731
-    show(audited.what)
+    print_text(audited.what)
     for note in audited.notes:
-        show(f"note: {note}")
+        print_text(f"note: {note}")
     shown = audited.exposures[:SHOWN]
     print_table(
         ("peer", "rows", "neighbours", "rows found (passive)", "rows found (active)", "membership AUC", ""),
@@ -176,26 +163,26 @@ def _print(audited: Any, attacks: list[dict[str, Any]]) -> None:
     )
     if len(audited.exposures) > len(shown):
         leaves = sum(exposure.leaf for exposure in audited.exposures)
-        show(
+        print_text(
             f"… and {len(audited.exposures) - len(shown)} more; in total {audited.alarming} alarming, {leaves} with "
             "one neighbour"
         )
     for exposure in shown:
-        show(f"\n{exposure.name}")
+        print_text(f"\n{exposure.name}")
         for sentence in (*exposure.alarms(), *exposure.notes()):
-            show(f"  - {sentence}")
+            print_text(f"  - {sentence}")
     for attack in attacks:
-        show(
+        print_text(
             f"\nattacked {attack['peer']} ({attack['rows']} rows): a passive attack found "
             f"{_share(attack['listening'])} of its rows, an active attack {_share(attack['lying'])} "
             f"in {attack['rounds']} rounds"
         )
-    show(f"\n{audited.verdict()}")
+    print_text(f"\n{audited.verdict()}")
     if audited.alarming:
-        show("What helps:")
+        print_text("What helps:")
         for advice in ADVICE:
-            show(f"  - {advice}")
-    show(
+            print_text(f"  - {advice}")
+    print_text(
         "Shares and AUCs are the highest measured on three datasets (benchmarks/audit.py). A single neighbour learns "
         "less than all neighbours together. See docs/protection.md"
     )

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from peerbayes.cli.shared import check_format, console, exit_on_error
+from peerbayes.cli import Format, print_table, progress_bar
 from peerbayes.data.datasets.catalogue import ENTRIES
 from peerbayes.data.datasets.entries import Entry, find
 from peerbayes.data.datasets.loading import fetch as fetch_entry
@@ -26,19 +25,15 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_entries(form: Annotated[str, typer.Option("--format", help="table or json.")] = "table") -> None:
+def list_entries(form: Format = "table") -> None:
     """List all datasets and where each would be loaded from."""
-    with exit_on_error():
-        check_format(form)
-        folders = places()
-        rows = [_described(entry, folders) for entry in ENTRIES.values()]
+    folders = places()
+    rows = [_described(entry, folders) for entry in ENTRIES.values()]
     if form == "json":
         print(json.dumps(rows, indent=2))
         return
-    table = Table(*rows[0], box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row.values()))
-    console.print(table)
+    texts = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row.values()] for row in rows]
+    print_table(list(rows[0]), texts)
 
 
 @app.command()
@@ -49,10 +44,8 @@ def fetch(
     again: Annotated[bool, typer.Option(help="Download again what is already in the cache.")] = False,
 ) -> None:
     """Download datasets to the cache."""
-    failed = False
-    with exit_on_error():
-        folders = places()
-        entries = [find(name, ENTRIES) for name in names]
+    failed, folders = False, places()
+    entries = [find(name, ENTRIES) for name in names]
     for entry in entries:
         try:
             print(f"{entry.name}: {_fetched(entry, folders, again)}")
@@ -74,14 +67,11 @@ def import_file(
     ] = None,
 ) -> None:
     """Check your own copy of a dataset, and store it in the cache."""
-    with exit_on_error():
-        entry, folders = find(name, ENTRIES), places()
-        if not file.is_file():
-            raise ValueError(f"{file} is not a file")
-        frame = take(entry, folders, file, label)
-        print(
-            f"{entry.name}: {len(frame):,} rows and {len(frame.columns) - 1} columns are in {folders.cache}"
-        )
+    entry, folders = find(name, ENTRIES), places()
+    if not file.is_file():
+        raise ValueError(f"{file} is not a file")
+    frame = take(entry, folders, file, label)
+    print(f"{entry.name}: {len(frame):,} rows and {len(frame.columns) - 1} columns are in {folders.cache}")
 
 
 def _described(entry: Entry, folders: Places) -> dict[str, Any]:
@@ -102,15 +92,7 @@ def _fetched(entry: Entry, folders: Places, again: bool) -> str:
         return "comes with scikit-learn"
     if source in ("folder", "cache") and not (again and entry.origin is not None):
         return f"is in {folders.folder if source == 'folder' else folders.cache}"
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=Console(stderr=True),
-        disable=entry.origin is None or not sys.stderr.isatty(),
-    )
-    with bar:
+    with progress_bar(DownloadColumn(), TransferSpeedColumn(), on=Console(stderr=True)) as bar:
         task = bar.add_task(entry.name, total=None)
         frame = fetch_entry(entry, folders, lambda done, total: bar.update(task, completed=done, total=total))
     return f"{len(frame):,} rows are in {folders.cache}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from peerbayes.cli.shared import check_format, console, exit_on_error, print_table, progress_bar
+from peerbayes.cli import Format, console, print_table, print_text, progress_bar
 from peerbayes.cli.simulate import run_with_bar
 from peerbayes.errors import parts_needed
 from peerbayes.simulation import config
@@ -30,37 +30,34 @@ def demo(
         int | None,
         typer.Option(help="Run this many real processes, each with its own file, instead of a simulation."),
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    form: Format = "table",
     nodes: Annotated[int | None, typer.Option(hidden=True, help="The old name of --simulated-peers.")] = None,
 ) -> None:
     """Simulate 50 peers on a random tree, each with one class of handwritten digits, and watch the network learn."""
     if nodes is not None:
-        with exit_on_error():
-            raise ValueError(f"--nodes is called --simulated-peers now: write --simulated-peers {nodes}")
+        raise ValueError(f"--nodes is called --simulated-peers now: write --simulated-peers {nodes}")
     if peers is not None:
         real_peers(out, peers, rounds, seed, form)
         return
-    with exit_on_error():
-        check_format(form)
-        X, y = config.load_data({"name": "digits"})
-        summaries: dict[str, dict[str, float]] = {}
-        runs: list[Run] = []
-        rows_per_peer = 1000 // simulated_peers
-        for strategy in ("local", "crc", "exact"):
-            settings: dict[str, Any] = {
-                "peers": simulated_peers,
-                "rows_per_peer": rows_per_peer,
-                "partition": "drift-y",
-                "strategy": strategy,
-                "rounds": rounds,
-                "seed": seed,
-                "evaluate_every": 8,
-            }
-            run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json", live=out / strategy)
-            run.save(out / strategy)
-            summaries[strategy] = run.summary()
-            runs.append(run)
-        page = _report(out, runs)
+    X, y = config.load_data({"name": "digits"})
+    summaries: dict[str, dict[str, float]] = {}
+    runs: list[Run] = []
+    rows_per_peer = 1000 // simulated_peers
+    for strategy in ("local", "crc", "exact"):
+        settings: dict[str, Any] = {
+            "peers": simulated_peers,
+            "rows_per_peer": rows_per_peer,
+            "partition": "drift-y",
+            "strategy": strategy,
+            "rounds": rounds,
+            "seed": seed,
+            "evaluate_every": 8,
+        }
+        run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json", live=out / strategy)
+        run.save(out / strategy)
+        summaries[strategy] = run.summary()
+        runs.append(run)
+    page = _report(out, runs)
     if form == "json":
         print(json.dumps(summaries, indent=2))
         return
@@ -78,7 +75,7 @@ def demo(
     print_table(("", "test error", "std over peers", ""), rows)
     sent = summaries["exact"]["bytes_per_peer"] / 1e6
     console.print(f"\nThe runs are in {out}/. No row left its peer: each sent {sent:.1f} MB of statistics.")
-    console.print(page, soft_wrap=True, markup=False, highlight=False)
+    print_text(page)
 
 
 def _report(out: Path, runs: list[Run]) -> str:
@@ -96,45 +93,44 @@ def _error(summary: dict[str, float]) -> tuple[float, float]:
     return summary["test_error"], summary["test_std"]
 
 
+@parts_needed()
 def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None:
     """Run processes connected by mutual TLS, each with its own file, and compare them with the simulator."""
-    with exit_on_error(), parts_needed():
-        from peerbayes import network as topologies
-        from peerbayes.estimators.classifiers import load
-        from peerbayes.peer.agreement.terms import Terms
-        from peerbayes.peer.loopback import Loopback
-        from peerbayes.simulation.run import simulate
+    from peerbayes import network as topologies
+    from peerbayes.estimators.classifiers import load
+    from peerbayes.peer.agreement.terms import Terms
+    from peerbayes.peer.loopback import Loopback
+    from peerbayes.simulation.run import simulate
 
-        check_format(form)
-        if peers < 2:
-            raise ValueError(f"--peers is {peers}; expected 2 or more")
-        X, y = config.load_data({"name": "digits"})
-        rng = np.random.default_rng(seed)
-        order = rng.permutation(len(y))
-        partition, test = np.array_split(order[TEST_ROWS:], peers), order[:TEST_ROWS]
-        links = topologies.adjacency("tree", peers, rng)
-        pairs = [(int(a), int(b)) for a, b in zip(*links.nonzero(), strict=True) if a < b]
-        tables = [X.iloc[indices].assign(digit=y[indices]) for indices in partition]
-        terms = Terms("demo", "digit", rounds=rounds, strategy="exact")
-        folder = out / f"{peers}-peers"
-        shutil.rmtree(folder, ignore_errors=True)
-        network = Loopback.create(folder, terms, tables, pairs)
-        try:
-            for name in network.homes:
-                network.start(name)
-            _watch(network, rounds, quiet=form == "json")
-        finally:
-            network.stop()
-        models = {name: load(home.model_path) for name, home in network.homes.items()}
-        simulated = simulate(
-            X, y, peers=peers, partition=partition, topology=links, strategy="exact", rounds=rounds, references=True,
-            test=(X.iloc[test], y[test]), evaluate_every=0,
-        )  # fmt: skip
-        differences = [
-            np.abs(_in_order(model, simulated) - simulated.statistics(peer).values).max()
-            for peer, model in enumerate(models.values())
-        ]
-        errors = {name: 1.0 - float(model.score(X.iloc[test], y[test])) for name, model in models.items()}
+    if peers < 2:
+        raise ValueError(f"--peers is {peers}; expected 2 or more")
+    X, y = config.load_data({"name": "digits"})
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(y))
+    partition, test = np.array_split(order[TEST_ROWS:], peers), order[:TEST_ROWS]
+    links = topologies.adjacency("tree", peers, rng)
+    pairs = [(int(a), int(b)) for a, b in zip(*links.nonzero(), strict=True) if a < b]
+    tables = [X.iloc[indices].assign(digit=y[indices]) for indices in partition]
+    terms = Terms("demo", "digit", rounds=rounds, strategy="exact")
+    folder = out / f"{peers}-peers"
+    shutil.rmtree(folder, ignore_errors=True)
+    network = Loopback.create(folder, terms, tables, pairs)
+    try:
+        for name in network.homes:
+            network.start(name)
+        _watch(network, rounds, quiet=form == "json")
+    finally:
+        network.stop()
+    models = {name: load(home.model_path) for name, home in network.homes.items()}
+    simulated = simulate(
+        X, y, peers=peers, partition=partition, topology=links, strategy="exact", rounds=rounds, references=True,
+        test=(X.iloc[test], y[test]), evaluate_every=0,
+    )  # fmt: skip
+    differences = [
+        np.abs(_in_order(model, simulated) - simulated.statistics(peer).values).max()
+        for peer, model in enumerate(models.values())
+    ]
+    errors = {name: 1.0 - float(model.score(X.iloc[test], y[test])) for name, model in models.items()}
     results = {
         "peers": peers,
         "rounds": rounds,

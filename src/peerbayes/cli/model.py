@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.markup import escape
 
-from peerbayes.cli.shared import check_format, console, exit_on_error, print_table
+from peerbayes.cli import Format, check_format, console, print_table, print_text
 from peerbayes.data import files, sources
 from peerbayes.data.files import as_json, in_cell, printable
 from peerbayes.data.sources import SourceError
@@ -184,29 +183,24 @@ def predict(
     form: Form = None,
 ) -> None:
     """Predict the class of every row, in the order of the rows."""
-    with exit_on_error():
-        file_format = _kind(out, form)
-        classifier = opened(model)
-        frame, labels = rows_for(classifier, data, query, label)
-        unknown = unknown_categories(classifier, frame)
-        X = as_fitted(classifier, frame)
-        classes, predicted = classifier.classes_.tolist(), classifier.predict(X)
-        table: dict[str, Any] = {"predicted": predicted}
-        if proba:
-            probabilities = classifier.predict_proba(X).T
-            table |= {f"p({name})": column for name, column in zip(classes, probabilities, strict=True)}
-        evaluation = None if labels is None else judged(classes, labels.tolist(), predicted.tolist())
-        text = _write_table(table, file_format, out)
+    file_format = _kind(out, form)
+    classifier = opened(model)
+    frame, labels = rows_for(classifier, data, query, label)
+    unknown = unknown_categories(classifier, frame)
+    X = as_fitted(classifier, frame)
+    classes, predicted = classifier.classes_.tolist(), classifier.predict(X)
+    table: dict[str, Any] = {"predicted": predicted}
+    if proba:
+        probabilities = classifier.predict_proba(X).T
+        table |= {f"p({name})": column for name, column in zip(classes, probabilities, strict=True)}
+    evaluation = None if labels is None else judged(classes, labels.tolist(), predicted.tolist())
+    text = _write_table(table, file_format, out)
     _print_remarks(unknown)
     if evaluation is not None:
         error, confusion = evaluation
+        matrix = confusion.rename(index=_name, columns=_name).to_string()
         print(f"error rate {error:.4f} over {len(predicted)} rows", file=sys.stderr)
-        print(
-            "confusion matrix (rows: true class, columns: predicted class)",
-            confusion.rename(index=_name, columns=_name).to_string(),
-            sep="\n",
-            file=sys.stderr,
-        )
+        print(f"confusion matrix (rows: true class, columns: predicted class)\n{matrix}", file=sys.stderr)
     print(text, end="")
 
 
@@ -218,22 +212,20 @@ def explain(
     row: Annotated[int | None, typer.Option(help="The row of DATA to explain, counted from 1.")] = None,
     query: Query = None,
     top: Annotated[int, typer.Option(help="Number of features to show.")] = 10,
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    form: Format = "table",
 ) -> None:
     """Show what the model has learned; with DATA, why one row (the first, or --row) gets its class."""
-    with exit_on_error():
-        check_format(form)
-        if top < 1:
-            raise ValueError(f"--top is {top}; expected 1 or more")
-        if data is None and (row is not None or query is not None):
-            raise ValueError("--row and --query need DATA: a .csv or .parquet file, or the URL of a database")
-        classifier = opened(model)
-        if data is None:
-            explanation = learned(classifier, top)
-        else:
-            frame, _ = rows_for(classifier, data, query)
-            explanation = reasons(classifier, frame, 1 if row is None else row, top)
-            _print_remarks(unknown_categories(classifier, frame.iloc[[explanation["row"] - 1]]))
+    if top < 1:
+        raise ValueError(f"--top is {top}; expected 1 or more")
+    if data is None and (row is not None or query is not None):
+        raise ValueError("--row and --query need DATA: a .csv or .parquet file, or the URL of a database")
+    classifier = opened(model)
+    if data is None:
+        explanation = learned(classifier, top)
+    else:
+        frame, _ = rows_for(classifier, data, query)
+        explanation = reasons(classifier, frame, 1 if row is None else row, top)
+        _print_remarks(unknown_categories(classifier, frame.iloc[[explanation["row"] - 1]]))
     if form == "json":
         print(as_json(explanation))
     elif data is None:
@@ -250,21 +242,20 @@ def sample(
     form: Form = None,
 ) -> None:
     """Draw synthetic rows from the model; the class is the last column."""
-    with exit_on_error():
-        kind = _kind(out, form)
-        if count < 1:
-            raise ValueError(f"-n is {count}; expected 1 or more")
-        classifier = opened(model)
-        drawn, labels = classifier.sample(count, random_state=seed)
-        values, label = Table.of(drawn), classifier.schema_.label
-        table: dict[str, Any] = {name: values.column(j) for j, name in enumerate(classifier.schema_.names)}
-        while label in table:
-            label += "_"
-        text = _write_table({**table, label: labels}, kind, out)
+    kind = _kind(out, form)
+    if count < 1:
+        raise ValueError(f"-n is {count}; expected 1 or more")
+    classifier = opened(model)
+    drawn, labels = classifier.sample(count, random_state=seed)
+    values, label = Table.of(drawn), classifier.schema_.label
+    table: dict[str, Any] = {name: values.column(j) for j, name in enumerate(classifier.schema_.names)}
+    while label in table:
+        label += "_"
+    text = _write_table({**table, label: labels}, kind, out)
     print(text, end="")
 
 
-# --- tables out --------------------------------------------------------------------------------------------
+# --- tables out
 
 
 def _kind(out: Path | None, form: str | None) -> str:
@@ -315,18 +306,18 @@ def _name(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-# --- explanations ------------------------------------------------------------------------------------------
+# --- explanations
 
 
 def _print_learned(explanation: dict[str, Any]) -> None:
     console.print(f"Model: {explanation['estimator']}. Class priors:\n")
-    prior = [(escape(str(entry["class"])), f"{entry['probability']:.4g}") for entry in explanation["prior"]]
+    prior = [(str(entry["class"]), f"{entry['probability']:.4g}") for entry in explanation["prior"]]
     print_table(("class", "prior"), prior)
     console.print("\nMost informative features, with bits about the class and values by class:\n")
     few = len(prior) <= MOST_CLASSES
     names = [name for name, _ in prior] if few else []
     rows = [
-        (escape(entry["feature"]), f"{entry['bits']:.3f}", *(_class_texts(entry["classes"]) if few else ()))
+        (entry["feature"], f"{entry['bits']:.3f}", *(_class_texts(entry["classes"]) if few else ()))
         for entry in explanation["features"]
     ]
     print_table(("feature", "bits", *names), rows)
@@ -336,13 +327,13 @@ def _class_texts(cells: list[dict[str, Any]]) -> list[str]:
     """Return a text per class: mean and standard deviation, or the most probable category."""
     by_class: dict[Any, dict[str, Any]] = {}
     for cell in cells:
-        best = by_class.get(cell["class"])
-        if best is None or cell.get("probability", 0.0) > best["probability"]:
+        best = by_class.setdefault(cell["class"], cell)
+        if cell.get("probability", 0.0) > best.get("probability", 0.0):
             by_class[cell["class"]] = cell
     return [
         f"{cell['mean']:.4g} ± {cell['deviation']:.3g}"
         if "mean" in cell
-        else escape(f"{cell['category']} {cell['probability']:.0%}")
+        else f"{cell['category']} {cell['probability']:.0%}"
         for cell in by_class.values()
     ]
 
@@ -350,25 +341,16 @@ def _class_texts(cells: list[dict[str, Any]]) -> list[str]:
 def _print_reasons(explanation: dict[str, Any]) -> None:
     probability = {entry["class"]: entry["probability"] for entry in explanation["probabilities"]}
     predicted, against = explanation["predicted"], explanation["against"]
-    console.print(
-        escape(
-            f"Row {explanation['row']} is {_name(predicted)} (probability {probability[predicted]:.4g}) rather than "
-            f"{_name(against)} ({probability[against]:.4g}). Log-odds for {_name(predicted)} "
-            f"against {_name(against)}:\n"
-        )
+    print_text(
+        f"Row {explanation['row']} is {_name(predicted)} (probability {probability[predicted]:.4g}) rather than "
+        f"{_name(against)} ({probability[against]:.4g}).\nLog-odds for {_name(predicted)} against {_name(against)}:\n"
     )
     rows = [
-        (
-            escape(contribution["feature"]),
-            escape(_shown(contribution["value"])),
-            f"{contribution['log_odds']:+.3f}",
-        )
-        for contribution in explanation["contributions"]
+        (entry["feature"], _shown(entry["value"]), f"{entry['log_odds']:+.3f}")
+        for entry in explanation["contributions"]
     ]
-    rows += [
-        ("all others", "", f"{explanation['others']:+.3f}"),
-        ("sum", "", f"{explanation['log_odds']:+.3f}"),
-    ]
+    rows.append(("all others", "", f"{explanation['others']:+.3f}"))
+    rows.append(("sum", "", f"{explanation['log_odds']:+.3f}"))
     print_table(("feature", "value", "log-odds"), rows)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli.shared import check_format, exit_on_error
+from peerbayes.cli import Format, split
 from peerbayes.data.files import printable, write
 from peerbayes.errors import TermsError, parts_needed
 from peerbayes.peer.agreement.column_facts import Facts
@@ -19,86 +20,66 @@ from peerbayes.peer.agreement.terms import Limits, Privacy, Terms, packages_of
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import Inspection
 
-if TYPE_CHECKING:
-    from peerbayes.peer.identity.roster import Roster
-
-
 # --- the output of `peerbayes network inspect`, as lines of text
 
 
-def report_lines(inspection: Inspection) -> list[str]:
-    """Return a title, the terms, the members, and when certificates expire."""
-    text_lines = [f"{inspection.path}: {inspection.what}"]
+def report_lines(inspection: Inspection) -> Iterator[str]:
+    """Yield a title, the terms, the members, and when certificates expire."""
+    yield f"{inspection.path}: {inspection.what}"
     if inspection.authority is not None:
-        text_lines.append(f"authority  {inspection.authority}")
+        yield f"authority  {inspection.authority}"
     if inspection.terms is not None:
-        text_lines += ["", *_terms_lines(inspection.terms)]
+        yield from ("", *_terms_lines(inspection.terms))
     if inspection.roster is not None:
-        text_lines += ["", *_roster(inspection.roster)]
+        yield from ("", *_roster_lines(inspection.roster))
     if inspection.expiries:
-        text_lines += ["", "certificates", *_expiries(inspection.expiries, datetime.now(UTC))]
-    return (
-        [*text_lines, "", *(f"note: {note}" for note in inspection.notes)] if inspection.notes else text_lines
-    )
+        now, width = datetime.now(UTC), max(map(len, inspection.expiries))
+        yield from ("", "certificates")
+        for name, end in inspection.expiries.items():
+            yield f"  {name:{width}}  {'EXPIRED on' if end < now else 'valid until'} {end:%Y-%m-%d}"
+    if inspection.notes:
+        yield from ("", *(f"note: {note}" for note in inspection.notes))
 
 
-def _terms_lines(terms: Terms) -> list[str]:
+def _terms_lines(terms: Terms) -> Iterator[str]:
+    limits, promise = terms.limits, terms.privacy.promise
     clip = "none" if terms.clip is None else f"{terms.clip:g}"
     columns = ", ".join(f"{name} ({kind})" for name, kind in terms.features.items()) or "all but the label"
-    return [
-        f"terms      {terms.digest}",
-        f"  predict    {terms.label}",
-        f"  features   {columns}",
+    yield f"terms      {terms.digest}"
+    yield f"  predict    {terms.label}"
+    yield f"  features   {columns}"
+    yield (
         f"  learn      {terms.family} by {terms.strategy} from {terms.start}: {terms.rounds} rounds, lr {terms.lr:g}, "
-        f"{terms.local_steps} local step{'s' * (terms.local_steps > 1)}, clip {clip}",
-        *(
-            [f"  packages   {', '.join(terms.packages)}: code that every member installs"]
-            if terms.packages
-            else []
-        ),
-        f"  limits     a round waits {terms.limits.deadline:g} s, for {terms.limits.quorum:.0%} of the neighbours; "
-        f"messages up to {terms.limits.message_bytes:,} bytes; {terms.limits.rows} or more rows per peer",
-        *_privacy(terms),
-    ]
-
-
-def _privacy(terms: Terms) -> list[str]:
-    items, promise = [], terms.privacy.promise
+        f"{terms.local_steps} local step{'s' * (terms.local_steps > 1)}, clip {clip}"
+    )
+    if terms.packages:
+        yield f"  packages   {', '.join(terms.packages)}: code that every member installs"
+    yield (
+        f"  limits     a round waits {limits.deadline:g} s, for {limits.quorum:.0%} of the neighbours; "
+        f"messages up to {limits.message_bytes:,} bytes; {limits.rows} or more rows per peer"
+    )
+    items = []
     if promise is not None:
-        items.append(
-            f"epsilon {promise.epsilon:g} with delta {promise.delta:g}; {promise.min_rows} or more rows per peer"
-        )
+        items.append(f"epsilon {promise.epsilon:g} with delta {promise.delta:g}")
+        items.append(f"{promise.min_rows} or more rows per peer")
         if promise.edge_noise:
             items.append(f"edge noise {promise.edge_noise:g} against {promise.colluders} colluding")
     if terms.privacy.secure_sum:
         items.append("secure sums")
-    return [f"  privacy    {'; '.join(items)}"] if items else []
+    if items:
+        yield f"  privacy    {'; '.join(items)}"
 
 
-def _roster(roster: Roster) -> list[str]:
-    state = "closed" if roster.closed else "open"
-    text_lines = [
-        f"roster     version {roster.version} of {roster.network}, {state}, {len(roster.members)} members"
-    ]
-    width = max((len(member.name) for member in roster.members), default=0)
+def _roster_lines(roster: Roster) -> Iterator[str]:
+    state, members = "closed" if roster.closed else "open", [member.name for member in roster.members]
+    yield f"roster     version {roster.version} of {roster.network}, {state}, {len(members)} members"
+    width = max(map(len, members), default=0)
     for member in roster.members:
         linked = ", ".join(roster.neighbours(member.name)) or "nobody"
         revoked = "  REVOKED" if member.name in roster.revoked else ""
-        text_lines.append(f"  {member.name:{width}}  {member.address}  linked to {linked}{revoked}")
-    removed = [name for name in roster.revoked if name not in {member.name for member in roster.members}]
-    return (
-        [*text_lines, f"  revoked before the roster was closed: {', '.join(removed)}"]
-        if removed
-        else text_lines
-    )
-
-
-def _expiries(expiries: dict[str, datetime], now: datetime) -> list[str]:
-    width = max(map(len, expiries))
-    return [
-        f"  {name:{width}}  {'EXPIRED on' if end < now else 'valid until'} {end:%Y-%m-%d}"
-        for name, end in expiries.items()
-    ]
+        yield f"  {member.name:{width}}  {member.address}  linked to {linked}{revoked}"
+    if removed := [name for name in roster.revoked if name not in members]:
+        yield f"  revoked before the roster was closed: {', '.join(removed)}"
 
 
 # --- `peerbayes network`: create a private network, add and remove peers, inspect it
@@ -114,6 +95,7 @@ Folder = Annotated[Path, typer.Option("--network", help="The network's folder, a
 
 
 @app.command()
+@parts_needed()
 def new(
     folder: Annotated[
         Path, typer.Argument(help="The folder to create, for the authority's key and the network's files.")
@@ -175,46 +157,42 @@ def new(
     peers: Annotated[int | None, typer.Option(help="Close the network at this number of members.")] = None,
 ) -> None:
     """Create a network: its authority, its agreement and an empty roster."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.data.files import text_of
-        from peerbayes.peer.identity.founder import Founder
-        from peerbayes.peer.identity.keys import fingerprint
+    from peerbayes.data.files import text_of
+    from peerbayes.peer.identity.founder import Founder
+    from peerbayes.peer.identity.keys import fingerprint
 
-        settings = {
-            "network": name, "label": label, "family": family, "strategy": strategy, "start": start, "rounds": rounds,
-            "lr": lr, "clip": clip, **_features(feature), "classes": None if classes is None else _values(classes),
-        }  # fmt: skip
-        limits = {"deadline": deadline, "quorum": quorum, "rows": rows}
-        privacy: dict[str, Any] = {
-            "secure_sum": secure_sum, "epsilon": epsilon, "delta": delta, "edge_noise": edge_noise,
-            "min_rows": min_rows, "rows": average_rows,
-        }  # fmt: skip
-        privacy = {key: value for key, value in privacy.items() if value is not None}
-        if terms is None:
-            agreement = _terms(settings, limits, Privacy(**privacy)).to_toml()
-        elif all(value is None for value in (*settings.values(), *limits.values(), *privacy.values())):
-            Terms.read(terms)  # errors then name the founder's file, not the copy
-            agreement = text_of(terms)
-        else:
-            raise ValueError(
-                "both --terms and options of the agreement were given; expected only one of them"
-            )
-        founder = Founder.create(folder, agreement, peers)
-        network, authority = founder.terms().network, fingerprint(founder.authority())
-    print(f"Created the network {network} in {folder}:")
-    print("  authority.key   the authority's private key: it decides who is a member; keep it secret")
-    print(f"  authority.crt   the authority's certificate, {authority}")
-    print("  agreement.toml  what is learned, and how; change it before the first invitation, not later")
-    print("  roster.json     the members: none yet")
+    settings = {
+        "network": name, "label": label, "family": family, "strategy": strategy, "start": start, "rounds": rounds,
+        "lr": lr, "clip": clip, **_features(feature), "classes": None if classes is None else _values(classes),
+    }  # fmt: skip
+    limits = {"deadline": deadline, "quorum": quorum, "rows": rows}
+    privacy: dict[str, Any] = {
+        "secure_sum": secure_sum, "epsilon": epsilon, "delta": delta, "edge_noise": edge_noise,
+        "min_rows": min_rows, "rows": average_rows,
+    }  # fmt: skip
+    privacy = {key: value for key, value in privacy.items() if value is not None}
+    if terms is None:
+        agreement = _terms(settings, limits, Privacy(**privacy)).to_toml()
+    elif all(value is None for value in (*settings.values(), *limits.values(), *privacy.values())):
+        Terms.read(terms)  # errors then name the founder's file, not the copy
+        agreement = text_of(terms)
+    else:
+        raise ValueError("both --terms and options of the agreement were given; expected only one of them")
+    founder = Founder.create(folder, agreement, peers)
+    network, authority = founder.terms().network, fingerprint(founder.authority())
     print(
-        "Next: each peer runs `peerbayes peer request FOLDER --name NAME --address HOST:PORT --data FILE` and sends"
-    )
-    print(
+        f"Created the network {network} in {folder}:\n"
+        "  authority.key   the authority's private key: it decides who is a member; keep it secret\n"
+        f"  authority.crt   the authority's certificate, {authority}\n"
+        "  agreement.toml  what is learned, and how; change it before the first invitation, not later\n"
+        "  roster.json     the members: none yet\n"
+        "Next: each peer runs `peerbayes peer request FOLDER --name NAME --address HOST:PORT --data FILE` and sends\n"
         f"its peer.csr; then `peerbayes network invite NAME --request peer.csr --address HOST:PORT --network {folder}`"
     )
 
 
 @app.command()
+@parts_needed()
 def invite(
     name: Annotated[str, typer.Argument(help="The peer's name, as in its request.")],
     request: Annotated[Path, typer.Option(help="The peer.csr that the peer sent.")],
@@ -228,88 +206,83 @@ def invite(
     again: Annotated[bool, typer.Option("--again", help="Renew a member's certificate and address.")] = False,
 ) -> None:
     """Add a peer: sign its request, add it to the roster, write its invitation."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.identity.founder import Founder
-        from peerbayes.peer.identity.keys import fingerprint
+    from peerbayes.peer.identity.founder import Founder
+    from peerbayes.peer.identity.keys import fingerprint
 
-        founder, target = Founder(network), out or Path(f"{name}.invitation")
-        neighbour_names = (
-            None if links is None else [member.strip() for member in links.split(",") if member.strip()]
-        )
-        invitation = founder.invite(name, request.read_bytes(), address, neighbour_names, again)
-        write(target, invitation.pack())
-        roster, expected_members = invitation.verified_roster(), founder.peers()
-        authority = fingerprint(founder.authority())
-    neighbours = ", ".join(roster.neighbours(name)) or "nobody yet"
+    founder, target = Founder(network), out or Path(f"{name}.invitation")
+    neighbours_named = None if links is None else split(links)
+    invitation = founder.invite(name, request.read_bytes(), address, neighbours_named, again)
+    write(target, invitation.pack())
+    roster, expected_members = invitation.verified_roster(), founder.peers()
+    authority = fingerprint(founder.authority())
+    neighbours, count = ", ".join(roster.neighbours(name)) or "nobody yet", len(roster.members)
+    print(f"{name} at {address} is a member of {roster.network}, linked to {neighbours}; ", end="")
     print(
-        f"{name} at {address} is a member of {roster.network}, linked to {neighbours}; roster version {roster.version}"
+        f"roster version {roster.version}\n"
+        f"Wrote {target}. Send it to {name}, who runs `peerbayes peer join FOLDER {target.name}`\n"
+        f"and compares the authority's fingerprint with yours over another channel: {authority}"
     )
-    print(f"Wrote {target}. Send it to {name}, who runs `peerbayes peer join FOLDER {target.name}`")
-    print(f"and compares the authority's fingerprint with yours over another channel: {authority}")
     if roster.closed:
         print(
-            f"The roster is closed with {len(roster.members)} members, which can now run. Members that joined earlier"
+            f"The roster is closed with {count} members, which can now run. Members that joined earlier\n"
+            f"get it from those that join now, or with `peerbayes peer join FOLDER {founder.roster_path}`."
         )
-        print(f"get it from those that join now, or with `peerbayes peer join FOLDER {founder.roster_path}`.")
         _print_warnings(roster, founder.terms(), network)
+    elif expected_members:
+        print(f"{count} of {expected_members} members have joined.")
     else:
-        print(
-            f"{len(roster.members)} of {expected_members} members have joined."
-            if expected_members
-            else "Next: invite the others, then `close`."
-        )
+        print("Next: invite the others, then `close`.")
 
 
 @app.command()
+@parts_needed()
 def close(network: Folder = Path()) -> None:
     """Close the roster to new members, so that a run can start."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.identity.founder import Founder
+    from peerbayes.peer.identity.founder import Founder
 
-        founder = Founder(network)
-        roster, terms = founder.close(), founder.terms()
+    founder = Founder(network)
+    roster, terms = founder.close(), founder.terms()
     print(f"{roster.network} is closed with {len(roster.members)} members; roster version {roster.version}")
     _print_warnings(roster, terms, network)
     _print_next_steps(network, roster)
 
 
 @app.command()
+@parts_needed()
 def revoke(
     name: Annotated[str, typer.Argument(help="The member to exclude.")],
     network: Folder = Path(),
 ) -> None:
     """Exclude a member permanently."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.identity.founder import Founder
+    from peerbayes.peer.identity.founder import Founder
 
-        roster = Founder(network).revoke(name)
+    roster = Founder(network).revoke(name)
     print(f"{name} is revoked in {roster.network}; roster version {roster.version}")
     components = roster.parts(without=roster.revoked)
     if len(components) > 1:
         names = "; ".join(" ".join(component) for component in components)
         print(
-            f"Without it the network splits into {len(components)} components without links between them: {names}"
+            f"Without it the network splits into {len(components)} components, not linked to each other: {names}"
         )
     _print_next_steps(network, roster)
 
 
 @app.command()
+@parts_needed()
 def inspect(
     path: Annotated[Path, typer.Argument(help="A folder, an invitation, a roster or an agreement.")] = Path(),
     other: Annotated[Path | None, typer.Argument(help="Another one to compare it with.")] = None,
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    form: Format = "table",
 ) -> None:
     """Show the members and the agreement, or how two of these differ (exit code 1 if they do)."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.inspection import Inspection
+    from peerbayes.peer.inspection import Inspection
 
-        check_format(form)
-        inspection = Inspection.of(path)
-        if other is None:
-            text = "\n".join(map(printable, report_lines(inspection)))
-            print(json.dumps(inspection.to_plain(), indent=2) if form == "json" else text)
-            return
-        differences = inspection.differences(Inspection.of(other))
+    inspection = Inspection.of(path)
+    if other is None:
+        text = "\n".join(map(printable, report_lines(inspection)))
+        print(json.dumps(inspection.to_plain(), indent=2) if form == "json" else text)
+        return
+    differences = inspection.differences(Inspection.of(other))
     if form == "json":
         print(json.dumps({"differences": differences}, indent=2))
     else:
@@ -390,8 +363,8 @@ def _print_warnings(roster: Roster, terms: Terms, network: Path) -> None:
 
 def _print_next_steps(network: Path, roster: Roster) -> None:
     print(
-        f"Wrote {network / 'roster.json'}. Members pass it on to each other: give it to any running member,"
+        f"Wrote {network / 'roster.json'}. Members pass it on to each other: give it to any running member,\n"
+        "preferably to several, with `peerbayes peer join FOLDER roster.json`."
     )
-    print("preferably to several, with `peerbayes peer join FOLDER roster.json`.")
     if roster.closed:
         print("No member needs to stop for this.")

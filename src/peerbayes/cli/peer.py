@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli.shared import check_format, console, exit_on_error, print_table
+from peerbayes.cli import Format, console, print_table, print_text
 from peerbayes.data.files import printable
 from peerbayes.errors import parts_needed
 from peerbayes.peer.learning.verdict import ENDED_BADLY
@@ -24,6 +24,7 @@ from peerbayes.peer.learning.verdict import ENDED_BADLY
 # --- `peerbayes peer request` and `peerbayes peer join`: set up a peer's folder
 
 
+@parts_needed()
 def request(
     folder: Annotated[Path, typer.Argument(help="The peer's folder to create; its key never leaves it.")],
     name: Annotated[str, typer.Option(help="The peer's name: lower-case letters, digits, '-'.")],
@@ -41,39 +42,36 @@ def request(
     ] = 0.0,
 ) -> None:
     """Create a peer's folder with a key and a certificate request."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.state.folder import Home
 
-        home = Home.create(folder, name, address, data, query, listen, hold_out)
-    print(f"Created {name} in {folder}:")
-    print("  peer.key   its private key: never leaves this machine")
-    print("  peer.csr   its certificate request: for the network's founder")
-    print("  peer.toml  its settings: its data and the address it listens on; can be changed at any time")
+    home = Home.create(folder, name, address, data, query, listen, hold_out)
     print(
-        f"Next: send {home.request_path} and the address {address} to the founder, who sends an invitation;"
+        f"Created {name} in {folder}:\n"
+        "  peer.key   its private key: never leaves this machine\n"
+        "  peer.csr   its certificate request: for the network's founder\n"
+        "  peer.toml  its settings: its data and the address it listens on; can be changed at any time\n"
+        f"Next: send {home.request_path} and the address {address} to the founder, who sends an invitation;\n"
+        f"then run `peerbayes peer join {folder} {name}.invitation`"
     )
-    print(f"then run `peerbayes peer join {folder} {name}.invitation`")
 
 
+@parts_needed()
 def join(
     folder: Annotated[Path, typer.Argument(help="The peer's folder.")],
     file: Annotated[Path, typer.Argument(help="An invitation, or a newer roster.json.")],
 ) -> None:
     """Join a network with the founder's invitation, or update the roster."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.identity.keys import fingerprint
-        from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.identity.keys import fingerprint
+    from peerbayes.peer.state.folder import Home
 
-        home = Home(folder)
-        roster = home.join(file.read_bytes())
-        settings, authority = home.settings(), fingerprint(home.authority_path.read_bytes())
+    home = Home(folder)
+    roster = home.join(file.read_bytes())
+    settings, authority = home.settings(), fingerprint(home.authority_path.read_bytes())
     is_member = settings.name in (member.name for member in roster.members)
     neighbours = ", ".join(roster.neighbours(settings.name)) if is_member else ""
     state = "closed" if roster.closed else "still open"
-    print(
-        f"{settings.name} has roster version {roster.version} of {roster.network}: "
-        f"{len(roster.members)} members, {state}"
-    )
+    version = f"roster version {roster.version} of {roster.network}"
+    print(f"{settings.name} has {version}: {len(roster.members)} members, {state}")
     if settings.name in roster.revoked:
         print(f"{settings.name} was revoked: the other members ignore it. Ask the founder")
         return
@@ -97,7 +95,6 @@ app.command()(request)
 app.command()(join)
 
 Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
-Format = Annotated[str, typer.Option("--format", help="table or json.")]
 
 
 class Plain(logging.Formatter):
@@ -108,24 +105,18 @@ class Plain(logging.Formatter):
 
 
 @app.command()
+@parts_needed()
 def check(folder: Folder = Path(), form: Format = "table") -> None:
     """Check identity, data, clock, port and every neighbour before a run starts."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.check import checks
-        from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.check import checks
+    from peerbayes.peer.state.folder import Home
 
-        check_format(form)
-        findings = []
-        for finding in checks(Home(folder)):
-            findings.append(finding)
-            if form == "table":
-                marks = {
-                    "ok": "[green]ok     [/green]",
-                    "warning": "[yellow]warning[/yellow]",
-                    "failed": "[red]failed [/red]",
-                }
-                console.print(f"{marks[finding.outcome]} {finding.what}: ", end="")
-                console.print(printable(finding.told), markup=False, highlight=False, soft_wrap=True)
+    findings, colours = [], {"ok": "green", "warning": "yellow", "failed": "red"}
+    for finding in checks(Home(folder)):
+        findings.append(finding)
+        if form == "table":
+            console.print(f"[{colours[finding.outcome]}]{finding.outcome:<7}[/] {finding.what}: ", end="")
+            print_text(printable(finding.told))
     if form == "json":
         print(json.dumps([vars(finding) for finding in findings], indent=2))
     if any(finding.outcome == "failed" for finding in findings):
@@ -133,6 +124,7 @@ def check(folder: Folder = Path(), form: Format = "table") -> None:
 
 
 @app.command()
+@parts_needed()
 def run(
     folder: Folder = Path(),
     linger: Annotated[
@@ -157,40 +149,37 @@ def run(
     Exit codes: 0 done, or stopped by SIGTERM; 1 failed, a restart may help; 2 a person is needed; 3 the run finished
     with problems, see `status`; 130 stopped by Ctrl-C.
     """
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer import service
-        from peerbayes.peer.protocol import connections
-        from peerbayes.peer.state.folder import Home
-        from peerbayes.peer.supervision import person_needed
+    from peerbayes.peer import service
+    from peerbayes.peer.protocol import connections
+    from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.supervision import person_needed
 
-        logging.basicConfig(level=logging.WARNING if quiet else logging.INFO)
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(Plain("%(asctime)s %(message)s", "%H:%M:%S"))
-        home = Home(folder)
-        os.umask(0o077)  # state, audit log and model are readable by their owner only
-        with person_needed(folder), contextlib.ExitStack() as resources:
-            if metrics is not None:
-                from peerbayes.peer import prometheus
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(Plain("%(asctime)s %(message)s", "%H:%M:%S"))
+    home = Home(folder)
+    os.umask(0o077)  # state, audit log and model are readable by their owner only
+    with person_needed(folder), contextlib.ExitStack() as resources:
+        if metrics is not None:
+            from peerbayes.peer import prometheus
 
-                resources.callback(
-                    prometheus.write, home
-                )  # after the lock is released: the final values remain
-            lock = resources.enter_context(service.lock(home))
-            if dashboard or dashboard_address is not None:
-                from peerbayes.report.dashboard.launch import launch
+            resources.callback(prometheus.write, home)  # after the lock is released: the final values remain
+        lock = resources.enter_context(service.lock(home))
+        if dashboard or dashboard_address is not None:
+            from peerbayes.report.dashboard.launch import launch
 
-                home.load()  # errors of the folder come first
-                launched = resources.enter_context(launch(folder, dashboard_address))
-                print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
-            journals: list[Any] = []
-            connections.watch(
-                lambda reason, detail: (
-                    journals[0].refused("an unknown host", reason, detail) if journals else None
-                )
+            home.load()  # errors of the folder come first
+            launched = resources.enter_context(launch(folder, dashboard_address))
+            print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
+        journals: list[Any] = []
+        connections.watch(
+            lambda reason, detail: (
+                journals[0].refused("an unknown host", reason, detail) if journals else None
             )
-            if metrics is not None:
-                prometheus.expose(metrics, home)
-            ended = asyncio.run(service.serve(home, linger, journals, lock))
+        )
+        if metrics is not None:
+            prometheus.expose(metrics, home)
+        ended = asyncio.run(service.serve(home, linger, journals, lock))
     if not ended.done:
         logging.getLogger("peerbayes.peer").warning(
             f"stopped after round {ended.round}; `run` continues from there"
@@ -201,15 +190,14 @@ def run(
 
 
 @app.command()
+@parts_needed()
 def status(folder: Folder = Path(), form: Format = "table") -> None:
     """Show the progress of the peer, the state of its neighbours, what it refused and what it sent."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer.learning.held_out import error_text
-        from peerbayes.peer.state.folder import Home
-        from peerbayes.peer.status import status as status_of
+    from peerbayes.peer.learning.held_out import error_text
+    from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.status import status as status_of
 
-        check_format(form)
-        peer_status = status_of(Home(folder))
+    peer_status = status_of(Home(folder))
     if form == "json":
         print(json.dumps(peer_status, indent=2))
     else:
@@ -218,51 +206,35 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
         sys.exit(1)
 
 
-def _print_status(peer_status: dict[str, Any], describe: Callable[[dict[str, Any], bool], str]) -> None:
+def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool], str]) -> None:
     """Print the status of a peer."""
+    sent, private, evaluated = peer["sent"], peer["privacy"], peer["judged"]
     console.print(
-        f"{peer_status['name']} in {peer_status['network']}: {_state_text(peer_status)}, "
-        f"round {peer_status['round']} of {peer_status['rounds']}"
+        f"{peer['name']} in {peer['network']}: {_state_text(peer)}, round {peer['round']} of {peer['rounds']}"
     )
-    if peer_status["verdict"]:
-        for sentence in peer_status["verdict"]["sentences"]:
-            console.print(f"  {sentence}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"sent {peer_status['sent']['messages']:,} messages, {peer_status['sent']['bytes']:,} bytes; "
-        f"model: {peer_status['model']}"
-    )
-    if peer_status["privacy"]:
-        console.print(_privacy_text(peer_status["privacy"]))
-    if peer_status["judged"]:
-        console.print(
-            f"after round {peer_status['judged']['round']}: "
-            f"{describe(peer_status['judged'], peer_status['privacy'] is not None)}"
-        )
-    for warning in peer_status["warnings"]:
-        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
-    if not peer_status["audit"]["ok"]:
-        problem = f"the audit log cannot be trusted: {peer_status['audit']['problem']}"
-        console.print(problem, markup=False, highlight=False, soft_wrap=True)
+    for sentence in peer["verdict"]["sentences"] if peer["verdict"] else ():
+        print_text(f"  {sentence}")
+    console.print(f"sent {sent['messages']:,} messages, {sent['bytes']:,} bytes; model: {peer['model']}")
+    if private:
+        console.print(_privacy_text(private))
+    if evaluated:
+        console.print(f"after round {evaluated['round']}: {error_text(evaluated, private is not None)}")
+    for warning in peer["warnings"]:
+        print_text(f"warning: {warning}")
+    if not peer["audit"]["ok"]:
+        print_text(f"the audit log cannot be trusted: {peer['audit']['problem']}")
     rows = [
-        (
-            name,
-            _time_text(neighbour["seen"]),
-            neighbour["done"],
-            peer_status["missing"].get(name, 0),
-            neighbour["note"],
-        )
-        for name, neighbour in peer_status["neighbours"].items()
+        (name, _time_text(state["seen"]), state["done"], peer["missing"].get(name, 0), state["note"])
+        for name, state in peer["neighbours"].items()
     ]
     print_table(("neighbour", "last message", "round", "rounds missed", ""), rows)
-    if peer_status["refusals"]:
+    if peer["refusals"]:
         console.print("\nrefused requests:")
-        print_table(
-            ("from", "reason", "count", "last"),
-            [
-                (refusal["who"], refusal["reason"], refusal["count"], _time_text(refusal["last"]))
-                for refusal in peer_status["refusals"][:20]
-            ],
-        )
+        refusals = [
+            (refusal["who"], refusal["reason"], refusal["count"], _time_text(refusal["last"]))
+            for refusal in peer["refusals"][:20]
+        ]
+        print_table(("from", "reason", "count", "last"), refusals)
 
 
 def _state_text(peer_status: dict[str, Any]) -> str:
@@ -285,26 +257,26 @@ def _privacy_text(privacy: dict[str, Any]) -> str:
 
 
 @app.command()
+@parts_needed()
 def leave(
     folder: Folder = Path(),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Leave the run: notify the neighbours, and move this peer's state aside. Its model and its ledger stay."""
-    with exit_on_error(), parts_needed():
-        from peerbayes.peer import service
-        from peerbayes.peer.protocol.reachability import announce_leave
-        from peerbayes.peer.state.folder import Home
+    from peerbayes.peer import service
+    from peerbayes.peer.protocol.reachability import announce_leave
+    from peerbayes.peer.state.folder import Home
 
-        home = Home(folder)
-        peer = home.load()
-        if not yes and not typer.confirm(
-            f"Should {peer.name} leave {peer.terms.network}? The others will continue without it."
-        ):
-            sys.exit(1)
-        with service.lock(home):
-            for name, answer in asyncio.run(announce_leave(peer)).items():
-                print(f"{name}: {printable(answer)}")
-            aside = service.set_aside(home)
+    home = Home(folder)
+    peer = home.load()
+    if not yes and not typer.confirm(
+        f"Should {peer.name} leave {peer.terms.network}? The others will continue without it."
+    ):
+        sys.exit(1)
+    with service.lock(home):
+        for name, answer in asyncio.run(announce_leave(peer)).items():
+            print(f"{name}: {printable(answer)}")
+        aside = service.set_aside(home)
     if aside is not None:
         print(f"The state of the run was moved to {aside}; the model stays in {home.model_path}")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from peerbayes.cli.shared import console, exit_on_error
+from peerbayes.cli import print_text
 from peerbayes.errors import web_parts_needed
 from peerbayes.report.dashboard.access import Access, Address
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE, Run
@@ -18,6 +18,7 @@ from peerbayes.simulation.view import titles
 # --- `peerbayes watch`: a dashboard of a run or a peer, during the run or afterwards
 
 
+@web_parts_needed()
 def watch(
     folder: Annotated[Path, typer.Argument(help="The folder of a run (`simulate --out`) or of a peer.")],
     address: Annotated[
@@ -39,24 +40,23 @@ def watch(
     ] = False,
 ) -> None:
     """Show a run or a peer in a browser, live. It is read-only; access from other machines requires a token."""
-    with exit_on_error(), web_parts_needed():
-        access = Access.granted(Address.parse(address), token_file, certificate, key, plain_http)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; expected the folder of a run or a peer")
-        if not access.address.loopback and not access.secure:
-            print(
-                "peerbayes: this is plain HTTP: anyone on the network path can read the token and the figures. Use a "
-                "TLS proxy, or give --certificate and --key",
-                file=sys.stderr,
-            )
-        from peerbayes.report.dashboard.web_server import serve
+    access = Access.granted(Address.parse(address), token_file, certificate, key, plain_http)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; expected the folder of a run or a peer")
+    if not access.address.loopback and not access.secure:
+        print(
+            "peerbayes: this is plain HTTP: anyone on the network path can read the token and the figures. Use a "
+            "TLS proxy, or give --certificate and --key",
+            file=sys.stderr,
+        )
+    from peerbayes.report.dashboard.web_server import serve
 
-        def ready(url: str) -> None:
-            print(url, flush=True)
-            if open_it:
-                webbrowser.open(url)
+    def ready(url: str) -> None:
+        print(url, flush=True)
+        if open_it:
+            webbrowser.open(url)
 
-        serve(folder, access, ready, attached)
+    serve(folder, access, ready, attached)
 
 
 # --- `peerbayes report`
@@ -81,26 +81,20 @@ def report(
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Write one HTML page of a run, or of several side by side; it opens offline."""
-    with exit_on_error():
-        from peerbayes import report as pages
-        from peerbayes.report.style import size
+    from peerbayes import report as pages
+    from peerbayes.report.style import size
 
-        if form not in pages.FORMS:
-            raise ValueError(f"--form is {form!r}; expected one of {', '.join(pages.FORMS)}")
-        run_folders = [run for folder in folders for run in runs_in(folder)]
-        runs = [Run.load(folder) for folder in run_folders]
-        target = out or (run_folders[0] / "report.html" if len(run_folders) == 1 else Path("report.html"))
-        run_titles = titles(runs, [folder.resolve().name for folder in run_folders])
-        page = pages.write(target, runs, run_titles, section or ())
-        console.print(f"{page} ({size(page.stat().st_size)})", soft_wrap=True, markup=False, highlight=False)
-        if figures is not None:
-            written = pages.figure_files(figures, runs, form, run_titles)
-            console.print(
-                f"{figures}/: {', '.join(path.name for path in written)}",
-                soft_wrap=True,
-                markup=False,
-                highlight=False,
-            )
+    if form not in pages.FORMS:
+        raise ValueError(f"--form is {form!r}; expected one of {', '.join(pages.FORMS)}")
+    run_folders = [run for folder in folders for run in runs_in(folder)]
+    runs = [Run.load(folder) for folder in run_folders]
+    target = out or (run_folders[0] / "report.html" if len(run_folders) == 1 else Path("report.html"))
+    run_titles = titles(runs, [folder.resolve().name for folder in run_folders])
+    page = pages.write(target, runs, run_titles, section or ())
+    print_text(f"{page} ({size(page.stat().st_size)})")
+    if figures is not None:
+        written = pages.figure_files(figures, runs, form, run_titles)
+        print_text(f"{figures}/: {', '.join(path.name for path in written)}")
     if show:
         webbrowser.open(page.resolve().as_uri())
 

@@ -7,20 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table as Grid
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
-from peerbayes.cli.shared import check_format, console, exit_on_error
+from peerbayes.cli import check_format, console, print_table, progress_bar, split
 from peerbayes.data.datasets.catalogue import ENTRIES, PAPER
 from peerbayes.data.datasets.entries import find
-from peerbayes.experiments import document as agreement
 from peerbayes.experiments import document as pages
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.cells import FILES, read_as
@@ -69,32 +61,31 @@ def reproduce(
     form: Annotated[str, typer.Option("--format", help="table, markdown, latex, csv or json.")] = "table",
 ) -> None:
     """Compute the paper's tables; results in the store are not computed again."""
-    with exit_on_error():
-        check_format(form, formats.FORMATS)
-        chosen = paper_tables.numbers() if "all" in table_names else tuple(dict.fromkeys(table_names))
-        chosen_tables = tuple(paper_tables.table(number) for number in chosen if number != "distance")
-        sweep = Sweep(
-            chosen_tables,
-            tuple(_named(name) for name in _split(datasets)) or PAPER,
-            _checked("strategy", _split(strategies), planning.names()),
-            tuple(range(first_seed, first_seed + seeds)),
-            _checked("column", _split(columns), tuple(c for t in chosen_tables for c in t.columns)) or None,
-            start,
-        )
-        if seeds < 1:
-            raise ValueError(f"--seeds is {seeds}; expected 1 or more")
-        results = Store(store)
-        if chosen_tables and resume:
-            _compute(sweep, results, engine, workers, address)
-            if document is not None:
-                _compute(agreement.evidence(sweep), results, engine, workers, address)
-        records = sweep.records(results)
-        if "distance" in chosen and form in ("json", "csv"):
-            records += paper_tables.distances().records()
-        if export is not None:
-            print(f"{results.export(export):,} results are in {export}", file=sys.stderr)
+    check_format(form, formats.FORMATS)
+    chosen = paper_tables.numbers() if "all" in table_names else tuple(dict.fromkeys(table_names))
+    chosen_tables = tuple(paper_tables.table(number) for number in chosen if number != "distance")
+    sweep = Sweep(
+        chosen_tables,
+        tuple(_named(name) for name in split(datasets)) or PAPER,
+        _checked("strategy", split(strategies), planning.names()),
+        tuple(range(first_seed, first_seed + seeds)),
+        _checked("column", split(columns), tuple(c for t in chosen_tables for c in t.columns)) or None,
+        start,
+    )
+    if seeds < 1:
+        raise ValueError(f"--seeds is {seeds}; expected 1 or more")
+    results = Store(store)
+    if chosen_tables and resume:
+        _compute(sweep, results, engine, workers, address)
         if document is not None:
-            _write(sweep, results, document, " ".join(table_names))
+            _compute(pages.evidence(sweep), results, engine, workers, address)
+    records = sweep.records(results)
+    if "distance" in chosen and form in ("json", "csv"):
+        records += paper_tables.distances().records()
+    if export is not None:
+        print(f"{results.export(export):,} results are in {export}", file=sys.stderr)
+    if document is not None:
+        _write(sweep, results, document, " ".join(table_names))
     _show(sweep, records, results, form)
     if "distance" in chosen and form not in ("json", "csv"):
         _show_distances()
@@ -106,11 +97,7 @@ def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None, addre
     if not missing:
         return
     print(f"{missing:,} of {len(sweep.cells()):,} cells to compute", file=sys.stderr)
-    bar = Progress(
-        TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-        console=console, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
-    with bar:
+    with progress_bar(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as bar:
         task = bar.add_task("cells", total=missing)
 
         def report_progress(done: int, total: int) -> None:
@@ -159,24 +146,14 @@ def _show(sweep: Sweep, records: list[paper_tables.Record], store: Store, form: 
             print(formats.as_latex(table, records, sweep.strategies))
         else:
             header, rows = formats.grid(table, records, sweep.strategies)
-            grid = Grid(
-                *header,
-                title=f"Table {table.number.lstrip('0')}. {table.title}",
-                title_justify="left",
-                box=None,
-            )
-            for row in rows:
-                grid.add_row(*(formats.plain(cell) for cell in row))
-            console.print(grid)
+            texts = [[Text.from_markup(formats.plain(cell)) for cell in row] for row in rows]
+            print_table(header, texts, f"Table {table.number.lstrip('0')}. {table.title}")
             console.print()
     header, rows = formats.counts(records, sweep.strategies)
     if rows and form == "markdown":
         print(formats.counts_markdown(records, sweep.strategies))
     elif rows and form == "table":
-        grid = Grid(*header, title="Cells that converge: gap below 0.01", title_justify="left", box=None)
-        for row in rows:
-            grid.add_row(*row)
-        console.print(grid)
+        print_table(header, rows, "Cells that converge: gap below 0.01")
     if form != "latex":
         codes = ", ".join(sorted(store.codes(cell.key for cell in sweep.cells()))) or code_version()
         remark = (
@@ -190,10 +167,8 @@ def _show(sweep: Sweep, records: list[paper_tables.Record], store: Store, form: 
 def _show_distances() -> None:
     table = paper_tables.distances()
     print(f"\n{table.title}\n")
-    grid = Grid("peers", *(f"≤ {distance}" for distance in table.distances), box=None)
-    for size, row_shares in zip(table.peers, table.shares, strict=True):
-        grid.add_row(str(size), *(f"{share:.3f}" for share in row_shares))
-    console.print(grid)
+    rows = [(size, *shares) for size, shares in zip(table.peers, table.shares, strict=True)]
+    print_table(("peers", *(f"≤ {distance}" for distance in table.distances)), rows)
 
 
 def _named(dataset: str) -> str:
@@ -204,12 +179,8 @@ def _named(dataset: str) -> str:
     return f"{name}:{reading}" if reading else name
 
 
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _checked(kind: str, names: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _checked(kind: str, names: list[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in allowed:
             raise ValueError(f"{name!r} is not a {kind}; expected one of {', '.join(dict.fromkeys(allowed))}")
-    return names
+    return tuple(names)

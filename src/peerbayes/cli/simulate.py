@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peerbayes.cli.shared import (
+from peerbayes.cli import (
     check_format,
     console,
     exit_on_error,
