@@ -112,8 +112,8 @@ def test_ballots_are_their_members_own(tmp_path, rng):
     part = both + by["p4"].ballot("middle 1", {"a": 7})
     assert part == Ballots.parse(part.pack()) and part.counted() == {"": {3: 1}, "a": {5: 2, 7: 1}}
     Pass(by["p1"], "middle 1", behind).check("p2", part, 3)
-    forged = dict(part.held) | {
-        "p3": (by["p2"].ballot("middle 1", {"a": 9}).held["p2"][0], part.held["p3"][1])
+    forged = dict(part.by_member) | {
+        "p3": (by["p2"].ballot("middle 1", {"a": 9}).by_member["p2"][0], part.by_member["p3"][1])
     }
     for false, phase, told in (
         (Ballots(forged), "middle 1", "the ballot of p3 is not signed by it"),
@@ -135,7 +135,7 @@ def test_ballots_are_their_members_own(tmp_path, rng):
             Pass(by["p1"], phase, behind).check("p2", false, 3)
     with pytest.raises(RefusedMessage, match="two ballots of 'p2'"):
         part + by["p2"].ballot("middle 1", {})
-    with pytest.raises(RefusedMessage, match="not ballots"):
+    with pytest.raises(RefusedMessage, match="ballots that cannot be read"):
         Ballots.parse(b"\x93\x01\x02\x03")
 
 
@@ -164,7 +164,9 @@ def test_who_passes_ballots_on_cannot_change_them(phase, tmp_path, rng, monkeypa
         if self._name != "p2" or name != phase or not isinstance(body, bytes):
             return body
         high = msgspec.msgpack.encode({"": 4000, "height": 4000, "weight": 4000})
-        return Ballots({who: (high, proof) for who, (_, proof) in Ballots.parse(body).held.items()}).pack()
+        return Ballots(
+            {who: (high, proof) for who, (_, proof) in Ballots.parse(body).by_member.items()}
+        ).pack()
 
     monkeypatch.setattr(TreeSums, "behind", behind)
     for told in refused_everywhere(peers, AgreementRefused):

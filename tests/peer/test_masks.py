@@ -28,15 +28,15 @@ from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.identity.keys import new_request
 from peerbayes.peer.identity.roster import Member, Roster
-from peerbayes.peer.learning.masked import Masked, Words
 from peerbayes.peer.learning.masks import (
     Group,
+    Masked,
     Masker,
     MaskKeys,
+    Words,
     groups,
     new_key,
     own_key,
-    packed,
     public_key,
     refuse_small,
     summed,
@@ -45,6 +45,7 @@ from peerbayes.peer.learning.masks import (
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.wire import packed
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import Store
 from shared.own_strategy import Momentum
@@ -428,7 +429,7 @@ def test_nothing_plain_is_heard_or_stored_by_a_receiver(tmp_path, rng):
     held = (tmp_path / "p0" / "state.sqlite").read_bytes()
     for name in peers.names[1:]:
         learner = peers.nodes[name].agreed.learner
-        message = learner.plain.strategy.message(learner.begin())[0]
+        message = learner.strategy.message(learner.begin())[0]
         told = learner.sending_weights["p0"] * message
         for plain in (message, told, fixed(told, 4)):
             row = np.ascontiguousarray(plain[0]).tobytes()[:24]
@@ -458,7 +459,7 @@ def test_a_missing_neighbour_skips_the_mix(tmp_path, rng):
 
 def as_skipped(peers, missing):
     """crc by whole sums: the mean of the neighbours, or one's own where one is missing."""
-    learners = [peers.nodes[name].agreed.learner.plain for name in peers.names]
+    learners = [peers.nodes[name].agreed.learner for name in peers.names]
     states = [learner.begin() for learner in learners]
     for turn in range(1, peers.terms.rounds + 1):
         told = np.stack([state[0] for state in states])
@@ -649,12 +650,12 @@ def test_a_whole_sum_is_the_weighted_sum(learners):
     own = found["p0"]
     got = own.summed(own.begin(), heard_by(found, roster, "p0"), 1)
     expected = sum(
-        own.plain.weights[name] * learner.plain.strategy.message(learner.begin())[0]
+        own.weights[name] * learner.strategy.message(learner.begin())[0]
         for name, learner in found.items()
         if name != "p0"
     )
     assert np.abs(got.total - expected).max() <= 1e-8
-    assert got.share == pytest.approx(sum(own.plain.weights.values()))
+    assert got.share == pytest.approx(sum(own.weights.values()))
 
 
 @pytest.mark.parametrize("missing", ["p1", "p4"])
@@ -665,8 +666,8 @@ def test_a_sum_with_one_missing_is_none(learners, missing):
     got = found["p0"].summed(found["p0"].begin(), heard, 1)
     assert got.total is None and missing in got.why
     state = found["p0"].begin()
-    own = found["p0"].plain.strategy.message(state)
-    kept = found["p0"].plain.strategy.step(state, own, found["p0"].plain.residual)
+    own = found["p0"].strategy.message(state)
+    kept = found["p0"].strategy.step(state, own, found["p0"].residual)
     assert (found["p0"].read(found["p0"].step(state, got)) == found["p0"].read(kept)).all()
 
 
@@ -692,7 +693,7 @@ LIES = {
         words=replace(own, masker=another_run(own)).hidden(own.begin(), 1, roster)["p0"].words
     ),
     "no mask": lambda own, heard, roster: heard["p1"]._replace(
-        words=fixed(own.sending_weights["p0"] * own.plain.strategy.message(own.begin())[0], 4).view(np.uint64)
+        words=fixed(own.sending_weights["p0"] * own.strategy.message(own.begin())[0], 4).view(np.uint64)
     ),
 }  # fmt: skip
 
@@ -855,29 +856,34 @@ def test_keys_are_vouched_for_by_certificates(tmp_path):
     keys = sum(parts[1:], parts[0])
     assert MaskKeys.parse(keys.pack()) == keys
     verified(keys, roster, sides["peer-1"].vouched)
-    (other,) = own_key(new_key(), roster, "peer-2", sides["peer-3"].vouch).held.values()
+    (other,) = own_key(new_key(), roster, "peer-2", sides["peer-3"].vouch).by_member.values()
     forged = {
         "by another member": other,
-        "with another's signature": (other[0], keys.held["peer-2"][1]),
-        "for another member": keys.held["peer-3"],
-        "of another run": own_key(new_key(), roster_of(WHEEL), "peer-2", sides["peer-2"].vouch).held[
+        "with another's signature": (other[0], keys.by_member["peer-2"][1]),
+        "for another member": keys.by_member["peer-3"],
+        "of another run": own_key(new_key(), roster_of(WHEEL), "peer-2", sides["peer-2"].vouch).by_member[
             "peer-2"
         ],
         "unsigned": (other[0], b""),
     }
     for entry in forged.values():
         with pytest.raises(PeerError, match="the mask key of peer-2 is not vouched for by its certificate"):
-            verified(MaskKeys({**keys.held, "peer-2": entry}), roster, sides["peer-1"].vouched)
+            verified(MaskKeys({**keys.by_member, "peer-2": entry}), roster, sides["peer-1"].vouched)
     with pytest.raises(PeerError, match="'peer-2' is in one of the two only"):
-        verified(MaskKeys({n: entry for n, entry in keys.held.items() if n != "peer-2"}), roster,
+        verified(MaskKeys({n: entry for n, entry in keys.by_member.items() if n != "peer-2"}), roster,
                  sides["peer-1"].vouched)  # fmt: skip
-    more = {**keys.held, "peer-9": own_key(new_key(), roster, "peer-9", sides["peer-2"].vouch).held["peer-9"]}
+    more = {
+        **keys.by_member,
+        "peer-9": own_key(new_key(), roster, "peer-9", sides["peer-2"].vouch).by_member["peer-9"],
+    }
     with pytest.raises(PeerError, match="'peer-9' is in one of the two only"):
         verified(MaskKeys(more), roster, sides["peer-1"].vouched)
     for size in (0, 31, 33):
-        (_, proof) = keys.held["peer-2"]
+        (_, proof) = keys.by_member["peer-2"]
         with pytest.raises(PeerError, match=f"the mask key of peer-2 has {size} bytes; expected 32"):
-            verified(MaskKeys({**keys.held, "peer-2": (bytes(size), proof)}), roster, sides["peer-1"].vouched)
+            verified(
+                MaskKeys({**keys.by_member, "peer-2": (bytes(size), proof)}), roster, sides["peer-1"].vouched
+            )
     with pytest.raises(RefusedMessage, match="two mask keys of 'peer-1'"):
         keys + parts[0]
     with pytest.raises(RefusedMessage, match="mask keys that cannot be read"):

@@ -30,7 +30,7 @@ def far_away(own: Summary) -> Summary:
 
 def beyond(own: Ballots) -> Ballots:
     """Digits that are none: a vote for a deviation that is no number, or a report beyond every limit."""
-    ((name, (content, proof)),) = own.held.items()
+    ((name, (content, proof)),) = own.by_member.items()
     digits = dict.fromkeys(msgspec.msgpack.decode(content), 2**40)
     return Ballots({name: (msgspec.msgpack.encode(digits), proof)})
 

@@ -19,8 +19,16 @@ from peerbayes.peer.agreement.private_agreement import agree_privately
 from peerbayes.peer.agreement.tree_sums import Gone, MemberGone, TreeSums
 from peerbayes.peer.agreement.votes import Voter
 from peerbayes.peer.learning.learner import Broadcaster
-from peerbayes.peer.learning.masked import Masked
-from peerbayes.peer.learning.masks import PHASE, Masker, MaskKeys, new_key, own_key, shared_sources, verified
+from peerbayes.peer.learning.masks import (
+    PHASE,
+    Masked,
+    Masker,
+    MaskKeys,
+    new_key,
+    own_key,
+    shared_sources,
+    verified,
+)
 from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Transport
@@ -73,7 +81,7 @@ class AgreementRunner:
             agreed.private.shared = shared_sources(masker, keys, self._session.roster)
         if privacy.secure_sum:
             assert isinstance(agreed.learner, Broadcaster)
-            learner = Masked.of(agreed.learner, agreed.plausible, masker, keys, self._session.roster)
+            learner = Masked.of(agreed.learner, masker, keys, self._session.roster)
             agreed = replace(agreed, learner=learner)
         return agreed
 
@@ -84,7 +92,7 @@ class AgreementRunner:
         private = await room.until("keys", lambda: self._store.secret("private mask key", new_key))
         signed_key = own_key(private, session.roster, session.name, self._transport.vouch)
         keys: MaskKeys = await self._total(
-            Phase(PHASE, MaskKeys.parse, lambda message: len(message.held)), signed_key
+            Phase(PHASE, MaskKeys.parse, lambda message: len(message.by_member)), signed_key
         )
         masker = Masker(session.name, private, session.roster.network, session.roster.run)
         if self._store.value("mask keys") != keys.digest:  # certificates may be renewed in a run; keys stay

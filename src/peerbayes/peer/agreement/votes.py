@@ -36,44 +36,31 @@ from peerbayes.peer.agreement.pooling import Phase, Total
 from peerbayes.peer.agreement.summary import LARGEST
 from peerbayes.peer.agreement.tree_sums import members_behind
 from peerbayes.peer.identity.roster import Roster
-from peerbayes.peer.learning.masks import Vouch, Vouched, packed
+from peerbayes.peer.protocol.wire import SignedEntries, Vouch, Vouched, packed
 
 PURPOSE = b"peerbayes ballot"
 Digits = dict[str, int]  # a member's next digit of each median it has a vote on; "" is of its rows
 ROWS = ""
 
 _digits = msgspec.msgpack.Decoder(Digits)
-_ballots = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
 
 
-@dataclass(frozen=True)
-class Ballots:
+class Ballots(SignedEntries):
     """Members' digits, as they were signed, each with its proof."""
 
-    held: Mapping[str, tuple[bytes, bytes]]
-
-    def __add__(self, other: Ballots) -> Ballots:
-        if twice := sorted(self.held.keys() & other.held.keys()):
-            raise RefusedMessage("wrong message", f"two ballots of {twice[0]!r:.80}; expected one")
-        return Ballots({**self.held, **other.held})
-
-    def pack(self) -> bytes:
-        return msgspec.msgpack.encode(dict(sorted(self.held.items())))
+    subject = "ballots"
 
     @classmethod
     def parse(cls, content: bytes) -> Ballots:
-        """Ballots from outside; who signed them is checked later."""
+        """Return ballots from outside; who signed them is checked later."""
         if len(content) > LARGEST:
             raise RefusedMessage("too large", f"ballots of {len(content):,} bytes; at most {LARGEST:,}")
-        try:
-            return cls(_ballots.decode(content))
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            raise RefusedMessage("unreadable", f"not ballots: {error}") from error
+        return super().parse(content)
 
     def votes(self, member: str) -> Digits:
         """Return a member's digits."""
         try:
-            digits = _digits.decode(self.held[member][0])
+            digits = _digits.decode(self.by_member[member][0])
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
             raise FalseReport(f"the ballot of {member} cannot be read: {error}") from error
         if any(not 0 <= digit < 1 << WIDTH for digit in digits.values()):
@@ -83,7 +70,7 @@ class Ballots:
     def counted(self) -> dict[str, Counter[int]]:
         """Return the votes for each digit, of each median."""
         counts: dict[str, Counter[int]] = {}
-        for member in self.held:
+        for member in self.by_member:
             for name, digit in self.votes(member).items():
                 counts.setdefault(name, Counter())[digit] += 1
         return counts
@@ -105,9 +92,9 @@ class Voter:
 
     def check(self, phase: str, ballots: Ballots, members: frozenset[str]) -> None:
         """Refuse ballots that are not one of each of these members, signed by it."""
-        if off := sorted(members ^ ballots.held.keys()):
+        if off := sorted(members ^ ballots.by_member.keys()):
             raise FalseReport(f"ballots of other members than lie behind that link: {off[0]!r:.80}")
-        for member, (content, proof) in ballots.held.items():
+        for member, (content, proof) in ballots.by_member.items():
             try:
                 self.vouched(member, self._statement(phase, member, content), proof)
             except RefusedMessage as error:
@@ -131,7 +118,7 @@ class Pass:
     def check(self, neighbour: str, part: Ballots, members: int) -> None:
         """Refuse ballots that are not signed, or for what their members have no vote on."""
         self.voter.check(self.phase, part, self.behind[neighbour])
-        for member in part.held:
+        for member in part.by_member:
             digits = part.votes(member)
             for name in {*digits, *self.before.get(member, {})}:
                 if (name in digits) != self.entitled(member, name):
@@ -185,7 +172,7 @@ async def _units(
 
 async def _collected(current: Pass, digits: Digits, total: Total) -> Ballots:
     """Return everybody's ballots of a pass, from this member's digits."""
-    phase = Phase(current.phase, Ballots.parse, lambda part: len(part.held), current.check)
+    phase = Phase(current.phase, Ballots.parse, lambda part: len(part.by_member), current.check)
     union: Ballots = await total(phase, current.voter.ballot(current.phase, digits))
     return union
 
@@ -209,7 +196,7 @@ async def _medians(what: str, keys: Mapping[str, int], voter: Voter, total: Tota
         }
         union = await _collected(current, own, total)
         counts = union.counted()
-        ballots = {member: union.votes(member) for member in union.held}
+        ballots = {member: union.votes(member) for member in union.by_member}
         names = counts if step == 1 else searches
         searches = {name: searches.get(name, Search()).narrowed(counts.get(name, {})) for name in names}
     return {name: search.value for name, search in searches.items()}

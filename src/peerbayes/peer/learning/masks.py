@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -16,8 +16,11 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage, TermsError
-from peerbayes.learning.secure_sums import MIN_GROUP, fixed, unfixed
+from peerbayes.learning.planning import mixing_weights
+from peerbayes.learning.secure_sums import MIN_GROUP, fixed, projected, rounding, unfixed
 from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.learning.learner import Broadcaster
+from peerbayes.peer.protocol.wire import SignedEntries, Vouch, Vouched, packed
 from peerbayes.privacy import edge_noise
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.noise import Source
@@ -119,11 +122,6 @@ def summed(words: Iterable[np.ndarray]) -> np.ndarray:
     return unfixed(total)
 
 
-def packed(fields: Iterable[bytes]) -> bytes:
-    """Concatenate fields, each preceded by its length: no two lists give the same bytes."""
-    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
-
-
 # --- the members' public keys for masks, agreed on before the first round
 # A member's certificate is known to all by its fingerprint in the roster, which the authority signed. So each
 # vouches for its key with its certificate's key, and the keys travel as a union over the spanning tree, to everybody:
@@ -137,37 +135,16 @@ def packed(fields: Iterable[bytes]) -> bytes:
 PURPOSE = b"peerbayes mask key"
 PHASE = "mask keys"
 
-Vouch = Callable[[bytes], bytes]  # content -> a proof that this peer says so
-Vouched = Callable[[str, bytes, bytes], None]  # refuses: name, content, proof
 
-_entries = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
-
-
-@dataclass(frozen=True)
-class MaskKeys:
+class MaskKeys(SignedEntries):
     """Public keys by name, each with a proof that it is that member's."""
 
-    held: Mapping[str, tuple[bytes, bytes]]
-
-    def __add__(self, other: MaskKeys) -> MaskKeys:
-        if twice := sorted(self.held.keys() & other.held.keys()):
-            raise RefusedMessage("wrong message", f"two mask keys of {twice[0]!r:.80}; expected one")
-        return MaskKeys({**self.held, **other.held})
-
-    def pack(self) -> bytes:
-        return msgspec.msgpack.encode(dict(sorted(self.held.items())))
-
-    @classmethod
-    def parse(cls, content: bytes) -> MaskKeys:
-        try:
-            return cls(_entries.decode(content))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RefusedMessage("unreadable", f"mask keys that cannot be read: {error}") from error
+    subject = "mask keys"
 
     @property
     def public(self) -> dict[str, bytes]:
         """The public keys by name, without proofs."""
-        return {name: key for name, (key, _) in self.held.items()}
+        return {name: key for name, (key, _) in self.by_member.items()}
 
     @property
     def digest(self) -> str:
@@ -185,11 +162,11 @@ def own_key(private: bytes, roster: Roster, name: str, vouch: Vouch) -> MaskKeys
 def verified(keys: MaskKeys, roster: Roster, vouched: Vouched) -> None:
     """Refuse any set of keys but one of each member, vouched for by that member."""
     names = {member.name for member in roster.members}
-    if unmatched := sorted(names ^ keys.held.keys()):
+    if unmatched := sorted(names ^ keys.by_member.keys()):
         raise PeerError(
             f"the mask keys are not those of the members: {unmatched[0]!r:.80} is in one of the two only"
         )
-    for name, (key, proof) in keys.held.items():
+    for name, (key, proof) in keys.by_member.items():
         if len(key) != KEY:
             raise PeerError(f"the mask key of {name} has {len(key)} bytes; expected {KEY}")
         try:
@@ -286,3 +263,112 @@ def shared_sources(
         return sources_by_name
 
     return sources
+
+
+# --- one peer's side of a strategy with secure sums: it sends masked words, and learns from its group's sum
+
+
+class Words(NamedTuple):
+    """A masked message: the digest of the group that it was made for, and m_u."""
+
+    group: str
+    words: np.ndarray  # uint64
+
+
+class Summed(NamedTuple):
+    """The result of a round: Σ_u a_vu φ_u of the group and Σ_u a_vu. None: the peer keeps its own statistics."""
+
+    total: np.ndarray | None
+    share: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Masked(Broadcaster):
+    """A broadcaster whose single messages nobody can read."""
+
+    masker: Masker
+    keys: Mapping[str, bytes]
+    """Public keys by name."""
+    sending_weights: Mapping[str, float]
+    """a_vu of each receiver v, with u this peer: senders apply the weights, since a receiver cannot."""
+    _groups_by_version: dict[int, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plain: Broadcaster, masker: Masker, keys: Mapping[str, bytes], roster: Roster) -> Masked:
+        """Make a masked learner with the mixing weights of the roster's links."""
+        sending_weights: dict[str, float] = {}
+        if plain.neighbours:
+            own_index = roster.place(masker.name)
+            column = mixing_weights(plain.strategy, roster.adjacency())[:, [own_index]].toarray()[:, 0]
+            sending_weights = {name: float(column[roster.place(name)]) for name in plain.neighbours}
+        return cls(**vars(plain), masker=masker, keys=keys, sending_weights=sending_weights)
+
+    @property
+    def same_to_all(self) -> bool:
+        return False
+
+    def apart(self, state: Any, heard: Any) -> float | None:
+        return None  # single messages are unknown
+
+    def outgoing(self, state: Any) -> dict[str, np.ndarray]:
+        raise AssertionError(
+            "a masked message is made for a round and a roster; nothing leaves without a mask"
+        )
+
+    def groups(self, roster: Roster) -> dict[str, tuple[str, ...]]:
+        """Return the group of each receiver under a roster."""
+        if roster.version not in self._groups_by_version:
+            self._groups_by_version.clear()
+            self._groups_by_version[roster.version] = groups(roster)
+        return self._groups_by_version[roster.version]
+
+    def hidden(self, state: Any, round_index: int, roster: Roster) -> dict[str, Words]:
+        """Return the masked message of a round to every neighbour whose group includes this peer."""
+        masked, all_groups = {}, self.groups(roster)
+        for receiver, message in super().outgoing(state).items():
+            names = all_groups.get(receiver, ())
+            if self.masker.name not in names:
+                continue
+            group = self._group(receiver, names)
+            try:
+                words = self.masker.words(self.sending_weights[receiver] * message, round_index, group)
+            except ValueError as error:
+                raise PeerError(
+                    f"nothing can be sent to {receiver} in round {round_index}: {error}. Create a network with a "
+                    "larger lr, or without secure_sum"
+                ) from error
+            masked[receiver] = Words(group.digest, words)
+        return masked
+
+    def summed(self, state: Any, heard: Mapping[str, Words], round_index: int) -> Summed:
+        """Return the group's sum, if it is complete; RefusedMessage where no honest group can have it."""
+        if not heard:
+            return Summed(None, why="nobody was heard")
+        digests = {words.group for words in heard.values()}
+        if self._group(self.masker.name, tuple(sorted(heard))).digest not in digests or len(digests) > 1:
+            lacking = [name for name in self.neighbours if name not in heard]
+            if not lacking:
+                raise RefusedMessage(
+                    "other group", "neighbours masked for other groups than the one that was heard"
+                )
+            return Summed(None, why=f"not heard: {', '.join(lacking)}")
+        share = sum(self.weights[name] for name in heard)
+        total = summed(heard[name].words for name in sorted(heard))
+        classes = total.shape[-2]
+        widest = max([classes, *(cells.stop - cells.start + 1 for cells in self.known.cells)])
+        slack = rounding(len(heard), widest) / share
+        if (violation := self.known.violation(total / share, round_index, slack)) is not None:
+            raise RefusedMessage.of(violation)
+        own_message = self.strategy.message(state)[0]
+        conserved = self.known.sums is not None
+        return Summed(projected(total, own_message, share, conserved, self.known.cells), share)
+
+    def step(self, state: Any, heard: Any) -> Any:
+        """Learn from a `Summed`."""
+        own_message = self.strategy.message(state)
+        mixed = own_message if heard.total is None else (1.0 - heard.share) * own_message + heard.total[None]
+        return self.strategy.step(state, mixed, self.residual)
+
+    def _group(self, receiver: str, names: tuple[str, ...]) -> Group:
+        return Group(receiver, {name: self.keys[name] for name in names})

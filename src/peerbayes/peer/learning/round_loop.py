@@ -14,7 +14,7 @@ from peerbayes.learning.secure_sums import MIN_GROUP
 from peerbayes.learning.state import restored
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
-from peerbayes.peer.learning.masked import Summed
+from peerbayes.peer.learning.masks import Summed
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.learning.verdict import last_rounds
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from peerbayes.data.files import printable
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.peer.identity.roster import DIGEST
-from peerbayes.peer.learning.masks import packed
 from peerbayes.peer.protocol import connections
-from peerbayes.peer.protocol.wire import LARGEST_REQUEST, SPOKEN, Versions, refuse_apart
+from peerbayes.peer.protocol.wire import LARGEST_REQUEST, SPOKEN, Versions, packed, refuse_apart
 
 # --- signatures on a channel: a peer proves that it holds its key, and signs every reply; valid for one caller only
 # gRPC shows a client neither the TLS channel nor the server's certificate, so a signature is bound to what both

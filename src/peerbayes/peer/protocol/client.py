@@ -14,7 +14,7 @@ from peerbayes.errors import OtherProcess, RefusedMessage
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.tree_sums import Objection
-from peerbayes.peer.learning.masked import Words
+from peerbayes.peer.learning.masks import Words
 from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist, Evidence

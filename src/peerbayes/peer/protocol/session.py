@@ -10,7 +10,7 @@ from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
-from peerbayes.peer.learning.masked import Masked
+from peerbayes.peer.learning.masks import Masked
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.signals import Changes
 from peerbayes.peer.protocol.wire import Process, Request, Versions

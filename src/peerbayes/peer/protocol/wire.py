@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -24,6 +26,8 @@ LOWEST = (
     4  # the oldest one that it still understands; 3 refused unknown fields, so there was no way to add any
 )
 LARGEST_REQUEST = 512 << 10  # bytes; requests carry no numbers, at most a roster
+
+_encoder = msgspec.msgpack.Encoder()
 
 Name = Annotated[
     str, msgspec.Meta(max_length=64, pattern=r"^[ -~]*\Z")
@@ -127,24 +131,34 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
         return PROCESS + f"{name} {self.state} {self.start} {self.id} {self.began} {self.stored}".encode()
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """The fields of every message that are read first, the same in all versions."""
+class Versioned(msgspec.Struct, frozen=True):
+    """The first field of every message."""
 
-    version: Whole
-    kind: str = ""
-    lowest: Whole | UnsetType = UNSET
+    version: Whole  # that it is written in
+
+
+class Message(Versioned, frozen=True, kw_only=True):
+    """A message that says which versions its sender speaks."""
+
+    lowest: Whole | UnsetType = UNSET  # where it is not `version`
     highest: Whole | UnsetType = UNSET
 
     @property
     def spoken(self) -> Versions:
         """The versions that the sender speaks."""
-        return _spoken(self)
+        bounds = self.lowest, self.highest
+        return Versions(*(self.version if bound is UNSET else bound for bound in bounds))
 
 
-class Request(msgspec.Struct, frozen=True):
+class Envelope(Message, frozen=True):
+    """The fields of every message that are read first, the same in all versions."""
+
+    kind: str = ""
+
+
+class Request(Message, frozen=True):
     """A request from one peer to another."""
 
-    version: Whole  # that this request is written in
     run: Name  # which run: the roster's digest of terms, members and links
     sender: Name
     kind: Kind
@@ -161,19 +175,11 @@ class Request(msgspec.Struct, frozen=True):
     ] = ()  # from neighbours of both
     process: Process | None = None  # which process of the sender asks
     shown: Process | None = None  # another one of the sender, which it was shown by the peer that it asks
-    lowest: Whole | UnsetType = UNSET  # version that the sender speaks, if it is not `version`
-    highest: Whole | UnsetType = UNSET
-
-    @property
-    def spoken(self) -> Versions:
-        """The versions that the sender speaks."""
-        return _spoken(self)
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(Message, frozen=True):
     """The reply to a request."""
 
-    version: Whole
     run: Name
     sender: Name
     kind: Kind
@@ -192,21 +198,47 @@ class Reply(msgspec.Struct, frozen=True):
     signature: Signature = b""  # of a round's message that goes to all neighbours alike
     process: Process | None = None  # which process of the sender answers
     shown: Process | None = None  # where it refuses: another process of the peer that asks
-    lowest: Whole | UnsetType = UNSET  # version that the sender speaks, if it is not `version`
-    highest: Whole | UnsetType = UNSET
-
-    @property
-    def spoken(self) -> Versions:
-        """The versions that the sender speaks."""
-        return _spoken(self)
 
 
-def _spoken(message: Envelope | Request | Reply) -> Versions:
-    bounds = message.lowest, message.highest
-    return Versions(*(message.version if bound is UNSET else bound for bound in bounds))
+# --- what members vouch for: entries that travel as a union over the spanning tree, each with its member's proof
+
+Vouch = Callable[[bytes], bytes]  # content -> a proof that this peer says so
+Vouched = Callable[[str, bytes, bytes], None]  # refuses: name, content, proof
+
+_entries = msgspec.msgpack.Decoder(dict[str, tuple[bytes, bytes]])
 
 
-_encoder = msgspec.msgpack.Encoder()
+def packed(fields: Iterable[bytes]) -> bytes:
+    """Concatenate fields, each preceded by its length: no two lists give the same bytes."""
+    return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+
+
+@dataclass(frozen=True)
+class SignedEntries:
+    """Entries by member, each with a proof that it is that member's."""
+
+    by_member: Mapping[str, tuple[bytes, bytes]]
+    subject: ClassVar[str]
+
+    def __add__(self, other: Self) -> Self:
+        if twice := sorted(self.by_member.keys() & other.by_member.keys()):
+            raise RefusedMessage("wrong message", f"two {self.subject} of {twice[0]!r:.80}; expected one")
+        return type(self)({**self.by_member, **other.by_member})
+
+    def pack(self) -> bytes:
+        return _encoder.encode(dict(sorted(self.by_member.items())))
+
+    @classmethod
+    def parse(cls, content: bytes) -> Self:
+        """Return entries from outside; who signed them is checked later."""
+        try:
+            return cls(_entries.decode(content))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RefusedMessage("unreadable", f"{cls.subject} that cannot be read: {error}") from error
+
+
+# --- requests and replies as bytes
+
 _envelopes = msgspec.msgpack.Decoder(Envelope)
 _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
