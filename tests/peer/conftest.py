@@ -2,7 +2,7 @@
 
 import pytest
 
-WAIT, GRACE = "peerbayes.peer.protocol.signals.WAIT", "peerbayes.peer.protocol.signals.GRACE"
+WAIT, GRACE = "peerbayes.peer.tasks.WAIT", "peerbayes.peer.tasks.GRACE"
 
 
 @pytest.fixture

@@ -39,11 +39,11 @@ from peerbayes.learning.robust.bounds import (
 )
 from peerbayes.learning.robust.invariants import counted_columns, ties_of
 from peerbayes.model import layout
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.terms import Robust, Terms
 from peerbayes.peer.agreement.tree_sums import Objection, TreeSums, members_behind
 from peerbayes.peer.agreement.votes import Ballots, Pass, Voter, _entitled
 from peerbayes.peer.loopback import Loopback
-from peerbayes.peer.protocol import signals
 from peerbayes.peer.protocol.transport import Hub, InMemory, _mark
 from peerbayes.peer.status import status
 from peerbayes.simulation.reports import Liars, links_of
@@ -313,7 +313,7 @@ def with_a_liar(folder, terms, graph, shared, liar, lie):
 def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng, monkeypatch):
     """On a path, so that most peers hear of it from others: at its ends, and in its middle."""
     monkeypatch.setattr(
-        signals, "DRAIN", 8.0
+        tasks, "DRAIN", 8.0
     )  # a liar that stops by itself asks nobody, and is waited for so long
     terms = Terms("test", "label", rounds=4, start="ml", robust=CLIP)
     peers = with_a_liar(tmp_path, terms, nx.path_graph(5), shared_out(rng, missing=False), liar, lie)

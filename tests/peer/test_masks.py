@@ -631,7 +631,7 @@ def learners(tmp_path_factory):
     """The five learners of a finished run, and its roster."""
     shared = shared_out(np.random.default_rng(0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("peerbayes.peer.protocol.signals.WAIT", 0.2)
+        patch.setattr("peerbayes.peer.tasks.WAIT", 0.2)
         peers = peers_of(tmp_path_factory.mktemp("learners"), terms(rounds=4), nx.complete_graph(5), shared)
         asyncio.run(peers.all())
     return {name: node.agreed.learner for name, node in peers.nodes.items()}, peers.roster

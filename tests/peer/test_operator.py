@@ -29,12 +29,12 @@ from peerbayes.peer.loopback import free_ports
 from peerbayes.peer.prometheus import metrics_of
 from peerbayes.peer.protocol import connections, wire
 from peerbayes.peer.protocol.calls import explained
+from peerbayes.peer.service import person_needed
 from peerbayes.peer.state import disk as room
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room, is_full, lock, phase
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import LINES, status, warnings_of
-from peerbayes.peer.supervision import person_needed
 from shared.commands import HANG, peerbayes
 from shared.peers_in_memory import Peers, peers_of, shared_out
 from shared.real_calls import LINE, made_network, node_of, within

@@ -26,10 +26,11 @@ import grpc
 import msgspec
 
 from peerbayes.errors import RefusedMessage
+from peerbayes.peer import tasks
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.loopback import Loopback
-from peerbayes.peer.protocol import signals, wire
+from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.calls import METHOD, REQUEST_TIMEOUT, UNREAD, Unreachable
 from peerbayes.peer.protocol.server import Rate
 from peerbayes.peer.protocol.transport import Grpc
@@ -71,9 +72,9 @@ def undisturbed(tmp_path_factory):
 
 def hurry(monkeypatch):
     """Peers ask again soon, and do not stay long for others once they failed."""
-    monkeypatch.setattr(signals, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(signals, "LONGEST_PAUSE", 0.02)
-    monkeypatch.setattr(signals, "DRAIN", 0.5)
+    monkeypatch.setattr(tasks, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(tasks, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(tasks, "DRAIN", 0.5)
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("grpc")
 from peerbayes.errors import BrokenRecord, IdentityError, NeedsPerson, OtherProcess
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.loopback import Loopback, free_ports
-from peerbayes.peer.protocol import signals, wire
+from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Hub, InMemory, Unreachable
@@ -305,8 +306,8 @@ class Stopped:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(signals, "WAIT", 0.2)
-        patch.setattr(signals, "GRACE", 0.2)
+        patch.setattr(tasks, "WAIT", 0.2)
+        patch.setattr(tasks, "GRACE", 0.2)
         return Stopped(tmp_path_factory.mktemp("stopped"))
 
 
@@ -803,7 +804,7 @@ def test_a_peer_that_is_to_stop_says_nothing_more(moment, tmp_path):
         task = peers.started("p0")
         await asyncio.sleep(0)
         node = peers.nodes["p0"]
-        find = node._server._outbox.find
+        find = node._server.outbox.find
 
         async def halting(*asked_for):
             node.session.halt(NeedsPerson("copied"))
@@ -814,7 +815,7 @@ def test_a_peer_that_is_to_stop_says_nothing_more(moment, tmp_path):
             if moment == "before it is asked":
                 node.session.halt(NeedsPerson("copied"))
             else:
-                node._server._outbox.find = halting
+                node._server.outbox.find = halting
             schema = node.agreed.schema.fingerprint
             request = wire.Request(
                 wire.VERSION, peers.roster.run, "p1", "round", round_index=1, schema=schema
@@ -838,9 +839,10 @@ class Bench:
 
     def __init__(self, tmp_path):
         peers = Peers(tmp_path, terms(), TRIANGLE, list(tables()))
-        session = Session(Membership("p1", peers.terms, peers.roster), lambda *event: None)
-        self.store = Store(tmp_path / "state.sqlite")
-        self.processes = Processes(session, self.store, peers.hub.transport("p1"))
+        self.store, transport = Store(tmp_path / "state.sqlite"), peers.hub.transport("p1")
+        self.processes = Processes(
+            Session(Membership("p1", peers.terms, peers.roster), self.store, transport, None)
+        )
 
     def asks(self, process, shown=None):
         """What a request of a process is refused for; None: it is not."""

@@ -14,16 +14,17 @@ pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 from peerbayes.errors import IdentityError, RefusedMessage
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.pooling import Phase
 from peerbayes.peer.identity.roster import Roster
-from peerbayes.peer.protocol import signals, wire
-from peerbayes.peer.protocol.client import Client, Taking
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist
 from peerbayes.peer.protocol.mailboxes import Inbox
-from peerbayes.peer.protocol.reachability import announce_leave
 from peerbayes.peer.protocol.server import AT_ONCE, ROSTERS, Rate
 from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.service import announce_leave
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import KEPT, Store
 from shared.commands import peerbayes
@@ -155,7 +156,7 @@ def test_a_revoked_member_gets_no_answer_to_anything(tmp_path):
 
 def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, monkeypatch):
     """It asks for the last round while the others wait for it; with its revocation they go on, to that round."""
-    monkeypatch.setattr(signals, "WAIT", 60.0)
+    monkeypatch.setattr(tasks, "WAIT", 60.0)
     network, asked_after = made_network(tmp_path), []
     homes, rounds = network.homes, network.founder.terms().rounds
 
@@ -235,7 +236,7 @@ def test_who_told_two_stories_may_not_ask_after_a_restart_either(tmp_path):
 
 
 def test_four_requests_of_one_neighbour_wait_and_others_are_answered(tmp_path, monkeypatch):
-    monkeypatch.setattr(signals, "WAIT", 60.0)
+    monkeypatch.setattr(tasks, "WAIT", 60.0)
     network = made_network(tmp_path)
 
     async def work():
@@ -261,7 +262,7 @@ def test_four_requests_of_one_neighbour_wait_and_others_are_answered(tmp_path, m
 
 
 def test_no_request_waits_longer_than_this_peer_has_patience(tmp_path, monkeypatch):
-    monkeypatch.setattr(signals, "WAIT", 0.05)
+    monkeypatch.setattr(tasks, "WAIT", 0.05)
     network = made_network(tmp_path)
 
     async def work():
@@ -515,9 +516,7 @@ def test_a_peer_that_leaves_says_so_to_its_neighbours(tmp_path):
 @pytest.fixture
 def session(tmp_path):
     network = made_network(tmp_path)
-    return Session(
-        Membership("peer-1", network.founder.terms(), network.founder.roster()), lambda *event: None
-    )
+    return Session(Membership("peer-1", network.founder.terms(), network.founder.roster()), None, None, None)
 
 
 def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(session):
@@ -561,12 +560,12 @@ def test_junk_between_other_words_is_asked_for_ever_less_often(tmp_path, monkeyp
 
 def test_a_neighbour_cannot_say_that_a_message_is_gone_which_it_must_still_have(session):
     inbox = Inbox(session)
-    taking = Taking(session, None, inbox, Blocklist(session, inbox), None, None)
+    client = Client(session, None, inbox, Blocklist(session, inbox), None, None, None)
     asked = session.request("peer-2", "round", round_index=1)
 
     def says_gone(done):
         reply = wire.Reply(wire.VERSION, asked.run, "peer-2", "round", "gone", round_index=1, done=done)
-        asyncio.run(taking.take("peer-2", asked, reply))
+        asyncio.run(client.take("peer-2", asked, reply))
 
     for done in (0, 1, KEPT):
         with pytest.raises(RefusedMessage, match="it must still have round 1") as told:

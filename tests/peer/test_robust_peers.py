@@ -17,12 +17,13 @@ import peerbayes as pb
 from peerbayes.errors import RefusedMessage, TermsError
 from peerbayes.learning.robust.invariants import Invariants
 from peerbayes.learning.strategies import CRC, STRATEGIES
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.terms import Limits, Robust, Terms
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.identity.keys import verify
 from peerbayes.peer.learning.learner import Broadcaster, Judged
 from peerbayes.peer.loopback import Loopback
-from peerbayes.peer.protocol import signals, wire
+from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.equivocation import Statements
 from peerbayes.peer.protocol.transport import InMemory
 from peerbayes.peer.protocol.wire import Reply, Statement
@@ -276,8 +277,8 @@ def test_a_message_a_little_worse_than_the_others_is_left_out_and_no_strike(rng)
 
 def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
     """Over real gRPC: peer-3 tells peer-2 something else in round 2, which every invariant allows."""
-    monkeypatch.setattr(signals, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(signals, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(tasks, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(tasks, "LONGEST_PAUSE", 0.02)
     terms = replace(TERMS, rounds=6, limits=replace(TERMS.limits, deadline=1.0))
     network = Loopback.create(tmp_path, terms, TABLES, TRIANGLE)
     liars = []

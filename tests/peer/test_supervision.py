@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
-from peerbayes.peer import service, supervision
+from peerbayes.peer import service, tasks
 from peerbayes.peer.protocol import transport
 from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.status import Journal
-from peerbayes.peer.supervision import BackgroundTasks, TaskFailed, supervised, supervised_thread
+from peerbayes.peer.tasks import BackgroundTasks, TaskFailed, supervised, supervised_thread
 from shared.commands import HANG
 from shared.real_calls import ask, channel_of, made_network, node_of, request, within
 
@@ -29,7 +29,7 @@ INJECTED = RuntimeError("injected")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """What failed is started again at once."""
-    monkeypatch.setattr(supervision, "PAUSE", 0.01)
+    monkeypatch.setattr(tasks, "PAUSE", 0.01)
     monkeypatch.setattr(service, "WATCH", 0.01)
     monkeypatch.setattr(service, "FLUSH", 0.01)
 
@@ -73,7 +73,7 @@ def test_what_fails_is_started_again_and_the_reason_logged(caplog):
 
 
 def test_what_fails_for_good_ends_the_work_with_a_reason(monkeypatch):
-    monkeypatch.setattr(supervision, "MOST", 3)
+    monkeypatch.setattr(tasks, "MOST", 3)
 
     async def work():
         raise RuntimeError("injected")
@@ -95,7 +95,7 @@ def test_what_fails_for_good_ends_the_work_with_a_reason(monkeypatch):
 
 
 def test_trouble_of_the_machine_passes_and_ends_nothing(monkeypatch):
-    monkeypatch.setattr(supervision, "MOST", 3)
+    monkeypatch.setattr(tasks, "MOST", 3)
     done = []
 
     async def work():
@@ -179,7 +179,7 @@ def test_the_writing_of_what_happens_goes_on_after_a_failure(tmp_path, monkeypat
 
 @pytest.mark.parametrize("what", ["the watch of the roster in the folder", "the writing of what happens"])
 def test_a_peer_whose_task_fails_for_good_stops_and_says_so(tmp_path, monkeypatch, what):
-    monkeypatch.setattr(supervision, "MOST", 3)
+    monkeypatch.setattr(tasks, "MOST", 3)
     network = made_network(tmp_path)
 
     def never(self, *given):

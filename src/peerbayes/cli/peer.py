@@ -151,8 +151,8 @@ def run(
     """
     from peerbayes.peer import service
     from peerbayes.peer.protocol import connections
+    from peerbayes.peer.service import person_needed
     from peerbayes.peer.state.folder import Home
-    from peerbayes.peer.supervision import person_needed
 
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO)
     for handler in logging.getLogger().handlers:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
+from peerbayes.data.files import printable
 from peerbayes.data.sources.sql import mixes_rows
-from peerbayes.errors import PeerbayesError
+from peerbayes.errors import PeerbayesError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.pooling import described
 from peerbayes.peer.agreement.private_agreement import refuse_rows
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.masks import groups, refuse_thin
-from peerbayes.peer.protocol.reachability import Check, neighbours
-from peerbayes.peer.protocol.transport import listening_problem
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.server import Server
+from peerbayes.peer.protocol.session import Session
+from peerbayes.peer.protocol.transport import Barred, Grpc, Unreachable, listening_problem
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.continuity import refuse_broken
 from peerbayes.peer.state.disk import running
@@ -20,6 +26,15 @@ from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import refuse_overspent, spent
 from peerbayes.peer.status import warnings_of
 from peerbayes.privacy.exposure import WORDS
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: ok, advice, or a problem that keeps the peer from running."""
+
+    what: str
+    outcome: str  # "ok", "warning" or "failed"
+    told: str
 
 
 def checks(home: Home) -> Iterator[Check]:
@@ -40,7 +55,7 @@ def checks(home: Home) -> Iterator[Check]:
     for warning in warnings_of(home, peer):
         yield Check("folder", "warning", warning)
     yield _port(home, peer)
-    yield from asyncio.run(neighbours(peer, runs=running(home)))
+    yield from asyncio.run(_neighbours(peer, runs=running(home)))
 
 
 def _record(home: Home) -> Iterator[Check]:
@@ -136,3 +151,116 @@ def _port(home: Home, peer: Peer) -> Check:
         return Check("port", "ok", f"{listen} is in use by this peer, which runs")
     problem = listening_problem(listen)
     return Check("port", "ok", f"{listen} is free") if problem is None else Check("port", "failed", problem)
+
+
+# --- check whether a peer and its neighbours reach each other, in both directions
+# Outwards, this peer sends hello. Inwards, it asks each neighbour that answers to call back; while no process runs
+# in the folder, it listens for that itself, and answers nothing but hello.
+
+CLOCK_TOLERANCE = 60.0  # seconds that two clocks may differ, for certificates and logs
+HELLO_TIMEOUT = 5.0  # seconds for a neighbour to answer
+CALL_BACK_TIMEOUT = 12.0  # seconds for a neighbour to call back
+
+
+async def _neighbours(peer: Peer, runs: bool) -> list[Check]:
+    """Return the checks of each neighbour; `runs`: a process of this peer is already serving."""
+    transport = Grpc(peer, lambda caller, reason, detail: None)
+    session, serves = Session.idle(peer, transport), runs
+    try:
+        if not runs:
+            try:
+                await transport.serve(Greeter(session).answer)
+                serves = True
+            except PeerError:  # the port is in use: that is a finding of its own
+                pass
+        names = peer.roster.present(peer.name)
+        findings = await asyncio.gather(*(_both_ways(session, name, serves) for name in names))
+    finally:
+        await transport.close()
+    return [check for checks in findings for check in checks]
+
+
+class _Nothing:
+    """A stand-in for the components that a peer that does not run lacks: sums, messages, evidence."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+class Greeter(Server):
+    """Answers as a peer whose run has not begun, and stores nothing."""
+
+    def __init__(self, session: Session) -> None:
+        nothing: Any = _Nothing()
+        super().__init__(session, *[nothing] * 6)
+
+    async def answer(self, caller: str, content: bytes) -> bytes:
+        """Return the reply to a neighbour's request; a roster and a leave must be sent again, to a peer that runs."""
+        try:
+            request = wire.request_in(content, self.session.versions)
+        except RefusedMessage:
+            return await super().answer(caller, content)
+        if request.kind not in ("leave", "roster"):
+            return await super().answer(caller, content)
+        return wire.encode(
+            self.reply(request, "not yet", reason="only a check runs here now; say it again later")
+        )
+
+
+async def _both_ways(session: Session, name: str, listening: bool) -> list[Check]:
+    outward, answers = await _outward(session, name)
+    return [outward, await _inward(session, name)] if answers and listening else [outward]
+
+
+async def _outward(session: Session, name: str) -> tuple[Check, bool]:
+    """Return the check of a hello, and whether the neighbour answers this peer."""
+    subject = f"neighbour {name}"
+    roster, began = session.roster, time.time()
+    try:
+        reply = await session.ask(name, session.request(name, "hello"), HELLO_TIMEOUT)
+    except Barred as error:
+        return Check(subject, "failed", printable(str(error))), False
+    except Unreachable as error:
+        return Check(subject, "warning", f"{error}. A run waits for it"), False
+    except RefusedMessage as error:
+        return Check(subject, "failed", f"{error.reason}: {printable(str(error))}"), False
+    took = time.time() - began
+    if reply.status == "refused":
+        return Check(subject, "failed", f"it refuses this peer: {printable(reply.reason)}"), False
+    clock_offset = reply.clock - (began + took / 2)
+    if abs(clock_offset) > CLOCK_TOLERANCE + took:
+        return Check(
+            subject, "warning", f"its clock is {clock_offset:+.0f} s from this one; set both by NTP"
+        ), True
+    if reply.roster == roster.version and reply.roster_digest != roster.digest:
+        return Check(
+            subject, "failed",
+            f"it has another roster {reply.roster} than this peer: compare both with `peerbayes network inspect`, and "
+            "ask the founder which one counts",
+        ), True  # fmt: skip
+    if reply.run != roster.run:
+        rosters = f"it has roster {reply.roster}, this peer {roster.version}"
+        return Check(subject, "warning", f"{rosters}; the newer one is passed on during the run"), True
+    return Check(subject, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}"), True
+
+
+async def _inward(session: Session, name: str) -> Check:
+    """Return the check of whether a neighbour reaches this peer at its address in the roster."""
+    subject, address = f"reached by {name}", session.roster.member(session.name).address
+    try:
+        reply = await session.ask(name, session.request(name, "call back"), CALL_BACK_TIMEOUT)
+    except PeerError as error:
+        return Check(subject, "warning", f"not known: {printable(str(error))}")
+    if reply.status != "ok":
+        return Check(subject, "warning", f"not known: it does not call back now ({printable(reply.reason)})")
+    if reply.reason:
+        return Check(
+            subject, "failed",
+            f"{name} cannot reach this peer at {address}, so nobody there hears it. Its error: "
+            f"{printable(reply.reason)}. Open TCP port {address.rpartition(':')[2]} inwards in this machine's firewall "
+            "and forward it at the router, or have the address corrected (`peerbayes network invite --again`)",
+        )  # fmt: skip
+    return Check(subject, "ok", f"at {address}")

@@ -13,7 +13,7 @@ from peerbayes.errors import NeedsPerson, PartMissing, PeerbayesError
 from peerbayes.peer.inspection import may_leave_home
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.status import Sent, status
-from peerbayes.peer.supervision import supervised_thread
+from peerbayes.peer.tasks import supervised_thread
 
 
 class Metric(NamedTuple):

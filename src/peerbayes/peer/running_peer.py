@@ -7,6 +7,7 @@ quorum. It requests everything it needs, one call at a time per neighbour; every
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import time
@@ -27,8 +28,7 @@ from peerbayes.peer.learning.masks import refuse_small
 from peerbayes.peer.learning.releases import promised
 from peerbayes.peer.learning.round_loop import Rounds
 from peerbayes.peer.learning.verdict import Verdict, concluded
-from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.client import Client, Taking
+from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Outbox
@@ -70,32 +70,20 @@ class RunningPeer:
     """Source of randomness for the noise of a private network."""
 
     def __post_init__(self, membership: Membership) -> None:
-        self.session = session = Session(membership, self.on_event)
+        self.session = session = Session(membership, self.store, self.transport, self.audit, self.on_event)
         self.verdict: Verdict | None = None  # once all rounds are done
         self._reading = asyncio.Lock()  # of two concurrent rosters, the older one might be stored last
         self._ledger = ledger = Ledger(self.store, self.audit)
-        self._processes = processes = Processes(session, self.store, self.transport)
+        self._processes = processes = Processes(session)
         session.process = processes.own
-        inbox, outbox = Inbox(session), Outbox(session, self.store, ledger)
+        inbox, outbox = Inbox(session), Outbox(session, ledger)
         self._blocklist = blocklist = Blocklist(session, inbox)
-        self._evidence = evidence = Evidence(session, self.store, self.transport, self.audit, blocklist)
-        self._agreement = agreement = AgreementRunner(
-            session, self.store, ledger, self.transport, self.source
-        )
-        taking = Taking(session, agreement, inbox, blocklist, evidence, self.adopt_offered)
-        self._client = Client(session, self.transport, agreement, inbox, evidence, taking, processes)
+        self._evidence = evidence = Evidence(session, blocklist)
+        self._agreement = agreement = AgreementRunner(session, ledger, self.source)
+        common = blocklist, evidence, processes, self.adopt_offered
+        self._client = Client(session, agreement, inbox, *common)
+        self._server = Server(session, agreement, outbox, *common)
         self._rounds = Rounds(session, self.store, inbox, outbox, blocklist, evidence, ModelFile(self.model))
-        self._server = Server(
-            session,
-            agreement,
-            outbox,
-            blocklist,
-            evidence,
-            self.transport,
-            self.audit,
-            self.adopt_offered,
-            processes,
-        )
 
     @property
     def round_index(self) -> int:
@@ -202,10 +190,7 @@ class RunningPeer:
     def _recall(self) -> None:
         """Restore progress and neighbours from disk, and count this start."""
         session, start = self.session, self._ledger.begin()
-        session.round_index, session.stored = (
-            self.store.round() or 0,
-            self.store.stored(),
-        )  # before anything is sent
+        session.round_index, session.stored = self.store.round() or 0, self.store.stored()
         self._processes.begin(start)
         for name, record in self.store.neighbours().items():
             self.neighbour_states[name] = NeighbourState(
@@ -277,7 +262,5 @@ class RunningPeer:
             last = session.request(name, "hello", heard=self._evidence.to_pass_on(name))
             if name in self._blocklist:
                 last = session.request(name, "leave")
-            try:
-                await self.transport.ask(name, wire.encode(last), 1.0)
-            except (Unreachable, RefusedMessage):
-                continue
+            with contextlib.suppress(Unreachable, RefusedMessage):
+                await session.ask(name, last, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import sqlite3
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.data import sources
-from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.private_agreement import refuse_values
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import exposure
@@ -22,7 +23,7 @@ from peerbayes.peer.learning.held_out import Table, held_out, split_key
 from peerbayes.peer.learning.verdict import Verdict
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
-from peerbayes.peer.protocol.session import Membership
+from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Tail
@@ -32,13 +33,14 @@ from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import refuse_overspent
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
-from peerbayes.peer.supervision import BackgroundTasks
+from peerbayes.peer.tasks import BackgroundTasks, TaskFailed
 from peerbayes.privacy.exposure import WORDS
 
 __all__ = ["Stopped", "lock", "running", "serve", "set_aside", "tables_of"]
 
 log = logging.getLogger("peerbayes.peer")
 
+LEAVE_TIMEOUT = 5.0  # seconds for a neighbour to hear that this peer leaves
 FLUSH = 1.0  # seconds between two writes of what happened
 WATCH = 0.5  # seconds between two looks at the roster in the folder
 ALONE = 60.0  # seconds after which a peer that nobody has called warns about it
@@ -207,6 +209,25 @@ def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
+async def announce_leave(peer: Peer) -> dict[str, str]:
+    """Tell every neighbour that this peer leaves, so that they do not wait; return the outcome of each, by name."""
+    transport = Grpc(peer, lambda who, reason, detail: None)
+    session = Session.idle(peer, transport)
+
+    async def announce(name: str) -> str:
+        try:
+            reply = await session.ask(name, session.request(name, "leave"), LEAVE_TIMEOUT)
+        except PeerError as error:
+            return f"not told: {error}; it waits for its deadline each round"
+        return "told" if reply.status == "ok" else f"refused: {reply.reason}"
+
+    try:
+        names = peer.roster.present(peer.name)
+        return dict(zip(names, await asyncio.gather(*map(announce, names)), strict=True))
+    finally:
+        await transport.close()
+
+
 def set_aside(home: Home) -> Path | None:
     """Move the state of a run aside, so that another can begin; return its new path. The audit log records it first."""
     state, start = None, 0
@@ -245,3 +266,45 @@ def _free(home: Home, pattern: str) -> Path:
     while (target := home.folder / pattern.format(number)).exists():
         number += 1
     return target
+
+
+# --- errors that need a person: reported in one sentence, with exit code 2, so that no service restarts the peer
+
+# System errors of files, and what to do about them.
+OF_FILES = {
+    errno.EACCES: "this user may not use it: give it to the user that runs the peer with `chown`, and see its mode",
+    errno.EPERM: "this user may not use it: give it to the user that runs the peer with `chown`, and see its mode",
+    errno.EROFS: "it is on a file system that is read-only: make that writable, or move the peer's folder",
+    errno.ENOENT: "it does not exist: bring it back, or correct its name in peer.toml",
+    errno.ENOTDIR: "a part of its path is not a folder: correct its name",
+    errno.EISDIR: "it is a folder; expected a file: correct its name",
+}
+
+# The same for a state, by the error codes of SQLite.
+OF_STATES = {
+    sqlite3.SQLITE_READONLY: OF_FILES[errno.EROFS],
+    sqlite3.SQLITE_CANTOPEN: OF_FILES[errno.EACCES],
+    sqlite3.SQLITE_PERM: OF_FILES[errno.EACCES],
+    sqlite3.SQLITE_CORRUPT: "it is damaged: leave the run with `peerbayes peer leave`, and keep a copy",
+    sqlite3.SQLITE_NOTADB: "it is damaged: leave the run with `peerbayes peer leave`, and keep a copy",
+}
+
+
+@contextlib.contextmanager
+def person_needed(folder: Path) -> Iterator[None]:
+    """Turn errors that only a person can resolve into a `NeedsPerson` with a plain sentence."""
+    try:
+        yield
+    except (NeedsPerson, TaskFailed):  # a failed task may succeed after a restart
+        raise
+    except PeerbayesError as error:  # peerbayes' own errors would occur again after a restart
+        raise NeedsPerson(str(error)) from error
+    except OSError as error:
+        if (advice := OF_FILES.get(error.errno or 0)) is None:
+            raise
+        raise NeedsPerson(f"{error.filename or folder} cannot be used: {advice}") from error
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        if (advice := OF_STATES.get(code & 0xFF)) is None:
+            raise
+        raise NeedsPerson(f"the state in {folder} cannot be used: {advice}") from error

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from peerbayes.errors import PeerbayesError, PeerError
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed, agree
 from peerbayes.peer.agreement.pooling import Phase
 from peerbayes.peer.agreement.private_agreement import agree_privately
@@ -29,22 +30,17 @@ from peerbayes.peer.learning.masks import (
     shared_sources,
     verified,
 )
-from peerbayes.peer.protocol import signals, wire
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.state.ledger import Ledger
-from peerbayes.peer.state.peer_state import PeerState
 from peerbayes.privacy.noise import Source
 
 
 class AgreementRunner:
     """Computes everything that the rounds need, from this peer's rows and the sums over all peers."""
 
-    def __init__(
-        self, session: Session, store: PeerState, ledger: Ledger, transport: Transport, source: Source
-    ) -> None:
-        self._session, self._store, self._ledger = session, store, ledger
-        self._transport, self._source = transport, source
+    def __init__(self, session: Session, ledger: Ledger, source: Source) -> None:
+        self._session, self._ledger, self._source = session, ledger, source
+        self._store, self._transport = session.store, session.transport
 
     @cached_property
     def sums(self) -> TreeSums:
@@ -59,7 +55,7 @@ class AgreementRunner:
             await self._leave()
             raise
         except PeerbayesError:
-            await self.sums.drain(signals.DRAIN)
+            await self.sums.drain(tasks.DRAIN)
             # The next start may bring other rows.
             await self._session.room.until("forget", self._store.forget_agreement)
             raise
@@ -129,7 +125,7 @@ class AgreementRunner:
             roster = session.request(name, "roster", body=session.membership.signed)
             with contextlib.suppress(PeerError):
                 for request in (roster, session.request(name, "leave")):
-                    await self._transport.ask(name, wire.encode(request), signals.LEAVE)
+                    await session.ask(name, request, tasks.LEAVE)
 
         await asyncio.gather(*map(tell, session.neighbours))
 

@@ -15,15 +15,14 @@ peer stop.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 
 import msgspec
 
 from peerbayes.errors import NeedsPerson, OtherProcess, PeerError
-from peerbayes.peer.protocol import signals, wire
+from peerbayes.peer import tasks
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.protocol.wire import Process, Reply, Request
-from peerbayes.peer.state.peer_state import PeerState
 
 COPIES, RESTORED = "two copies", "restored"  # why a message is refused
 
@@ -50,52 +49,52 @@ class Heard(msgspec.Struct):
 _decoder = msgspec.json.Decoder(dict[str, Heard])
 
 
+@dataclass(eq=False)
 class Processes:
     """This peer's own process, and those of its neighbours."""
 
-    def __init__(self, session: Session, store: PeerState, transport: Transport) -> None:
-        self._session, self._store, self._transport = session, store, transport
-        self._process: Process | None = None
-        self._heard: dict[str, Heard] = {}
-        self._changed = False
+    session: Session
+    _process: Process | None = None
+    _heard: dict[str, Heard] = field(default_factory=dict)
+    _changed: bool = False
 
     # --- this peer ---------------------------------------------------------------------------------------
 
     def begin(self, start: int) -> None:
         """Begin a new process of this peer, and restore the known processes of neighbours."""
-        stored = self._session.stored
-        self._process = Process(self._store.identity(), start, os.urandom(8).hex(), stored, stored)
-        self._heard |= _decoder.decode(self._store.value("processes") or "{}")
+        stored = self.session.stored
+        self._process = Process(self.session.store.identity(), start, os.urandom(8).hex(), stored, stored)
+        self._heard |= _decoder.decode(self.session.store.value("processes") or "{}")
 
     def own(self) -> Process | None:
         """Return the signed description of this process now; None: it has not started."""
-        process, stored = self._process, self._session.stored
+        process, stored = self._process, self.session.stored
         if process is not None and (process.stored != stored or not process.signature):
             process = msgspec.structs.replace(process, stored=stored)
-            signature = self._transport.sign(process.content(self._session.name))
+            signature = self.session.transport.sign(process.content(self.session.name))
             process = self._process = msgspec.structs.replace(process, signature=signature)
         return process
 
     async def refused(self, neighbour: str, request: Request, reply: Reply) -> None:
         """Stop this peer if a neighbour shows another process of it, which it would disturb."""
         error = self._problem(neighbour, reply.shown)
-        if error is None or not self._session.halt(error):
+        if error is None or not self.session.halt(error):
             return
         last = msgspec.structs.replace(request, kind="hello", phase="", round_index=0, schema="", wait=0.0, body=b"",
                                        heard=(), process=self.own(), shown=reply.shown)  # fmt: skip
         try:  # so that the neighbour knows for sure that both are running
-            await self._transport.ask(neighbour, wire.encode(last), signals.GRACE)
+            await self.session.ask(neighbour, last, tasks.GRACE)
         except PeerError:
             pass
         finally:
-            self._session.stop()
+            self.session.stop()
 
     def _problem(self, neighbour: str, shown: Process | None) -> NeedsPerson | None:
         """Return why this process must stop; None if what is shown is no reason, or not signed by this peer."""
-        process, name = self._process, self._session.name
+        process, name = self._process, self.session.name
         if process is None or shown is None or shown.id == process.id:
             return None
-        if not self._transport.signed(name, shown.signature, shown.content(name)):
+        if not self.session.transport.signed(name, shown.signature, shown.content(name)):
             return None
         if shown.start >= process.start:
             problem = (
@@ -186,5 +185,5 @@ class Processes:
             self._write()
 
     def _write(self) -> None:
-        self._store.keep("processes", msgspec.json.encode(dict(self._heard)).decode())
+        self.session.store.keep("processes", msgspec.json.encode(dict(self._heard)).decode())
         self._changed = False

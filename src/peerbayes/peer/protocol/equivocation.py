@@ -9,10 +9,7 @@ from dataclasses import dataclass, field
 from peerbayes.errors import RefusedMessage
 from peerbayes.peer.protocol.mailboxes import Inbox
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.protocol.transport import Transport
 from peerbayes.peer.protocol.wire import MOST_STATEMENTS, Reply, Statement
-from peerbayes.peer.state.audit_log import AuditLog
-from peerbayes.peer.state.peer_state import PeerState
 
 # --- detect equivocation: neighbours sign what they send to everybody, so two different messages in one round are found
 # Every message that goes to all neighbours alike comes with a signature of (run, round, digest). With its next
@@ -82,12 +79,13 @@ class Statements:
 STRUCK_OFF, TWO_STORIES = "struck off", "two stories"  # reasons
 
 
+@dataclass(eq=False)
 class Blocklist:
     """Names of blocked neighbours, and the reason for each."""
 
-    def __init__(self, session: Session, inbox: Inbox) -> None:
-        self._session, self._inbox = session, inbox
-        self._reasons: dict[str, str] = {}
+    session: Session
+    inbox: Inbox
+    _reasons: dict[str, str] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self._reasons
@@ -100,11 +98,11 @@ class Blocklist:
         if name in self._reasons:
             return
         self._reasons[name] = reason
-        neighbour_state = self._session.neighbour(name)
+        neighbour_state = self.session.neighbour(name)
         neighbour_state.left, neighbour_state.note = True, f"{reason}: {why}"
-        self._inbox.drop(name)
-        self._session.emit("parted", neighbour=name, reason=reason, why=why)
-        self._session.changes.notify()
+        self.inbox.drop(name)
+        self.session.emit("parted", neighbour=name, reason=reason, why=why)
+        self.session.changes.notify()
 
     def strike_off(self, names: tuple[str, ...]) -> None:
         """Block the neighbours whose models failed the guard."""
@@ -113,7 +111,7 @@ class Blocklist:
 
     def refuse(self, caller: str) -> None:
         """Refuse a blocked caller."""
-        why, detail = self._reasons.get(caller), f"{self._session.name} hears {caller} no more"
+        why, detail = self._reasons.get(caller), f"{self.session.name} hears {caller} no more"
         if why == TWO_STORIES:
             raise RefusedMessage("two stories", detail)
         if why is not None:
@@ -123,20 +121,20 @@ class Blocklist:
 # --- equivocation: neighbours compare what a member signed for each; two messages of one round are proof, and are kept
 
 
+@dataclass(eq=False)
 class Evidence:
     """Compares signed messages with those that other neighbours got, and keeps proofs of equivocation."""
 
-    def __init__(
-        self, session: Session, store: PeerState, transport: Transport, audit: AuditLog, blocklist: Blocklist
-    ) -> None:
-        self._session, self._store, self._transport, self._audit = session, store, transport, audit
-        self._blocklist = blocklist
+    session: Session
+    blocklist: Blocklist
+
+    def __post_init__(self) -> None:
         self._statements = Statements(self._is_signed)
 
     def recall(self) -> None:
         """Part again, after a restart, with neighbours against which there is a proof."""
         for name in self._proofs():
-            self._blocklist.add(name, TWO_STORIES, "")
+            self.blocklist.add(name, TWO_STORIES, "")
 
     def hear(self, neighbour: str, round_index: int, reply: Reply) -> None:
         """Remember a neighbour's message of a round; refuse it where its signature or other peers contradict it."""
@@ -146,7 +144,7 @@ class Evidence:
                 "wrong signature", f"the message of round {round_index} is not signed by {neighbour}"
             )
         self._expose(self._statements.heard(statement))
-        if neighbour in self._blocklist:
+        if neighbour in self.blocklist:
             raise RefusedMessage(
                 "two stories", f"{neighbour} sent something else to another peer in round {round_index}"
             )
@@ -156,41 +154,41 @@ class Evidence:
         common = self._common(caller)
         for statement in statements:
             if statement.name in common:
-                self._expose(self._statements.passed_on(statement, caller, self._session.round_index))
+                self._expose(self._statements.passed_on(statement, caller, self.session.round_index))
 
     def to_pass_on(self, neighbour: str) -> tuple[Statement, ...]:
         """Return what common neighbours signed in the last round."""
-        return self._statements.of(sorted(self._common(neighbour)), self._session.round_index)
+        return self._statements.of(sorted(self._common(neighbour)), self.session.round_index)
 
     def forget(self) -> None:
         """Forget old rounds."""
-        self._statements.forget(self._session.round_index)
+        self._statements.forget(self.session.round_index)
 
     def _is_signed(self, statement: Statement) -> bool:
-        return self._transport.signed(
-            statement.name, statement.signature, statement.content(self._session.roster.run)
+        return self.session.transport.signed(
+            statement.name, statement.signature, statement.content(self.session.roster.run)
         )
 
     def _common(self, neighbour: str) -> set[str]:
         """Return the neighbours of both this peer and a neighbour."""
-        roster = self._session.roster
-        return set(roster.neighbours(neighbour)) & set(roster.neighbours(self._session.name))
+        roster = self.session.roster
+        return set(roster.neighbours(neighbour)) & set(roster.neighbours(self.session.name))
 
     def _proofs(self) -> dict[str, dict[str, object]]:
-        return dict(json.loads(self._store.value(TWO_STORIES) or "{}"))
+        return dict(json.loads(self.session.store.value(TWO_STORIES) or "{}"))
 
     def _expose(self, pair: tuple[Statement, Statement] | None) -> None:
         """Part with a neighbour that signed two messages of one round; keep the proof."""
-        if pair is None or pair[0].name in self._blocklist:
+        if pair is None or pair[0].name in self.blocklist:
             return
         name, round_index = pair[0].name, pair[0].round_index
         proofs = self._proofs()
         proofs[name] = {
-            "run": self._session.roster.run, "round": round_index,
+            "run": self.session.roster.run, "round": round_index,
             "signed": [{"digest": signed.digest.hex(), "signature": signed.signature.hex()} for signed in pair],
         }  # fmt: skip
-        self._store.keep(TWO_STORIES, json.dumps(proofs))
+        self.session.store.keep(TWO_STORIES, json.dumps(proofs))
         for signed in pair:  # nothing is sent, but readers of the log must see it
-            self._audit.add(name, f"{TWO_STORIES} of round {round_index}, not sent", 0, signed.digest)
+            self.session.audit.add(name, f"{TWO_STORIES} of round {round_index}, not sent", 0, signed.digest)
         digests = " and ".join(signed.digest.hex()[:12] for signed in pair)
-        self._blocklist.add(name, TWO_STORIES, f"it signed two messages of round {round_index}: {digests}")
+        self.blocklist.add(name, TWO_STORIES, f"it signed two messages of round {round_index}: {digests}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,25 +14,24 @@ from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.state.ledger import Ledger
-from peerbayes.peer.state.peer_state import PeerState
 
 # --- the inbox of the coming round: neighbours' messages, and when there are enough of them
 
 
+@dataclass(eq=False)
 class Inbox:
     """Holds messages of the coming round by neighbour: arrays, or masked words."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._messages: dict[str, Any] = {}
-        self._given_up: set[str] = set()
+    session: Session
+    _messages: dict[str, Any] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)
 
     def lacks(self, neighbour: str) -> bool:
         """Return whether a neighbour's message may still come."""
         return neighbour not in self._messages and neighbour not in self._given_up
 
     def put(self, neighbour: str, round_index: int, message: Any) -> None:
-        if round_index == self._session.round_index + 1:  # else the round was closed without it
+        if round_index == self.session.round_index + 1:  # else the round was closed without it
             self._messages[neighbour] = message
 
     def give_up(self, neighbour: str) -> None:
@@ -49,7 +49,7 @@ class Inbox:
 
     async def enough(self, agreed: Agreed) -> dict[str, Any]:
         """Return the neighbours' messages: all of them, or a quorum after the deadline."""
-        session = self._session
+        session = self.session
         limits = session.terms.limits
         began, clock = time.monotonic(), time.time()
         while True:
@@ -71,9 +71,9 @@ class Inbox:
 
     def _senders(self, agreed: Agreed) -> tuple[str, ...]:
         """Return the neighbours whose messages a round needs."""
-        if (masked := self._session.masked) is None or not masked.neighbours:
+        if (masked := self.session.masked) is None or not masked.neighbours:
             return agreed.learner.neighbours
-        return masked.groups(self._session.roster).get(self._session.name, ())
+        return masked.groups(self.session.roster).get(self.session.name, ())
 
 
 # --- this peer's messages of each round: stored on disk before neighbours can have them
@@ -108,15 +108,15 @@ Messages = dict[tuple[int, str], Ready]  # by round and receiver
 Found = Ready | Literal["gone"] | None  # None: not yet
 
 
+@dataclass(eq=False)
 class Outbox:
     """This peer's messages: the last two rounds in memory, older ones from the store."""
 
-    def __init__(self, session: Session, store: PeerState, ledger: Ledger) -> None:
-        self._session, self._store, self._ledger = session, store, ledger
-        self._ready: Messages = {}
-        self._last: tuple[Prepared, dict[str, bytes]] | None = (
-            None  # the round that was stored last, and its digests
-        )
+    session: Session
+    ledger: Ledger
+    _ready: Messages = field(default_factory=dict)
+    _last: tuple[Prepared, dict[str, bytes]] | None = None
+    """The round that was stored last, and its digests."""
 
     def prepared(
         self,
@@ -130,7 +130,7 @@ class Outbox:
         reference: np.ndarray | None = None,
     ) -> Prepared:
         """Return a round ready to be stored, with the messages of the next; computed once, even if storing fails."""
-        last = round_index >= self._session.terms.rounds
+        last = round_index >= self.session.terms.rounds
         outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, round_index + 1)
         release = None if agreed.private is None else agreed.private.taken()
         return Prepared(
@@ -143,12 +143,12 @@ class Outbox:
         If that fails, it can be tried again: what is already stored is not stored twice.
         """
         if self._last is None or self._last[0] is not ready:
-            self._last = ready, self._store.add_round(*ready)
+            self._last = ready, self.session.store.add_round(*ready)
         digests = self._last[1]
         if agreed.private is not None and ready.release is not None:
-            self._ledger.enter(ready.release.name)
+            self.ledger.enter(ready.release.name)
             agreed.private.done += 1
-        self._session.stored = self._store.stored()
+        self.session.stored = self.session.store.stored()
         distinct = {digests[name]: message for name, message in ready.outgoing.items()}
         bodies = {digest: wire.bytes_of(message) for digest, message in distinct.items()}
         return {
@@ -162,9 +162,9 @@ class Outbox:
         self, agreed: Agreed, state: Any, round_index: int
     ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return the messages of a round by receiver, and the groups that they were masked for."""
-        if (masked := self._session.masked) is None:
+        if (masked := self.session.masked) is None:
             return agreed.learner.outgoing(state), {}
-        hidden = masked.hidden(state, round_index, self._session.roster)
+        hidden = masked.hidden(state, round_index, self.session.roster)
         return (
             {name: message.words for name, message in hidden.items()},
             {name: message.group for name, message in hidden.items()},
@@ -172,14 +172,14 @@ class Outbox:
 
     def show(self, messages: Messages) -> None:
         """Release stored messages to neighbours; those of the round before are kept for neighbours one round behind."""
-        round_index = self._session.round_index
+        round_index = self.session.round_index
         self._ready = {key: ready for key, ready in self._ready.items() if key[0] == round_index} | messages
 
     async def find(self, agreed: Agreed, round_index: int, receiver: str) -> Found:
         """Return the message of a round to a neighbour."""
         if (ready := self._ready.get((round_index, receiver))) is not None:
             return ready
-        stored = await asyncio.to_thread(self._store.message, round_index, receiver)
+        stored = await asyncio.to_thread(self.session.store.message, round_index, receiver)
         if stored is None:
-            return "gone" if round_index < self._store.oldest() else None
-        return Ready(*stored, agreed.learner.shape, self._store.group(round_index, receiver))
+            return "gone" if round_index < self.session.store.oldest() else None
+        return Ready(*stored, agreed.learner.shape, self.session.store.group(round_index, receiver))

@@ -8,20 +8,20 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peerbayes.errors import OtherProcess, PeerError, RefusedMessage
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.tree_sums import Objection
-from peerbayes.peer.protocol import signals, wire
+from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Found, Outbox, Ready
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.protocol.transport import Transport, Unreachable
+from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
-from peerbayes.peer.state.audit_log import AuditLog
 
 # --- rate limits per caller, for requests that cost more to serve than to send
 
@@ -54,17 +54,17 @@ WITHIN = (
 PAUSE = 0.5  # seconds between attempts
 
 
+@dataclass(eq=False)
 class Callbacks:
     """Sends a hello to neighbours that ask for one."""
 
-    def __init__(self, session: Session, transport: Transport) -> None:
-        self._session, self._transport = session, transport
-        self._due: dict[str, float] = {}
+    session: Session
+    _due: dict[str, float] = field(default_factory=dict)
 
     async def tried(self, caller: str) -> str:
         """Return why a call back to the caller failed, in plain words; "" where it was reached."""
-        if caller not in self._session.roster.present(self._session.name):
-            raise RefusedMessage("not a neighbour", f"{caller} has no link to {self._session.name}")
+        if caller not in self.session.roster.present(self.session.name):
+            raise RefusedMessage("not a neighbour", f"{caller} has no link to {self.session.name}")
         now = time.monotonic()
         if now < self._due.get(caller, 0.0):
             raise RefusedMessage("too many at once", f"{caller} was called back less than {EVERY:.0f} s ago")
@@ -75,18 +75,14 @@ class Callbacks:
             self._due[caller] = time.monotonic() + EVERY
 
     async def _called(self, caller: str, until: float) -> str:
-        request = self._session.request(caller, "hello")
         while True:
             remaining = until - time.monotonic()
             try:
-                content = await self._transport.ask(caller, wire.encode(request), max(remaining, PAUSE))
-                wire.reply_in(content, request, caller)
+                await self.session.ask(caller, self.session.request(caller, "hello"), max(remaining, PAUSE))
                 return ""
-            except Unreachable as error:
-                if remaining <= PAUSE:
-                    return str(error)[:400]
             except PeerError as error:
-                return str(error)[:400]
+                if not isinstance(error, Unreachable) or remaining <= PAUSE:
+                    return str(error)[:400]
             await asyncio.sleep(PAUSE)
 
 
@@ -97,25 +93,20 @@ ROSTERS = 8  # rosters of one caller that are verified at once
 ROSTER_EVERY = 2.0  # seconds between two more of them
 
 
+@dataclass(eq=False)
 class Server:
     """Answers callers that have a certificate of this network."""
 
-    def __init__(
-        self,
-        session: Session,
-        agreement: AgreementRunner,
-        outbox: Outbox,
-        blocklist: Blocklist,
-        evidence: Evidence,
-        transport: Transport,
-        audit: AuditLog,
-        adopt: Callable[[bytes], Awaitable[None]],
-        processes: Processes,
-    ) -> None:
-        self._session, self._agreement, self._outbox = session, agreement, outbox
-        self._blocklist, self._evidence = blocklist, evidence
-        self._transport, self._audit, self._adopt, self._processes = transport, audit, adopt, processes
-        self._callbacks = Callbacks(session, transport)
+    session: Session
+    agreement: AgreementRunner
+    outbox: Outbox
+    blocklist: Blocklist
+    evidence: Evidence
+    processes: Processes
+    adopt: Callable[[bytes], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        self._callbacks = Callbacks(self.session)
         self._busy: Counter[str] = Counter()
         self._rosters = Rate(ROSTERS, ROSTER_EVERY)
         self._signature = b"", b""  # the last message that was signed, and its signature
@@ -124,92 +115,89 @@ class Server:
         """Return the reply to a request, whatever its bytes are."""
         request = None
         try:
-            request = wire.request_in(content, self._session.versions, caller, self._session.name)
+            request = wire.request_in(content, self.session.versions, caller, self.session.name)
             self._admit(caller, request)
-            self._session.asked_by = time.time()
+            self.session.asked_by = time.time()
             self._busy[caller] += 1
             try:
                 reply = await self._reply(caller, request)
                 if reply.digest:
-                    self._session.room.clear("request")  # what left was logged
+                    self.session.room.clear("request")  # what left was logged
             finally:
                 self._busy[caller] -= 1
         except RefusedMessage as error:
             other = error if isinstance(error, OtherProcess) else None
             if other is None or other.certain:
-                self._session.refuse(caller, error)
+                self.session.refuse(caller, error)
             if other is not None and other.certain:
-                self._session.note(caller, str(error))
-            kind: wire.Kind = "hello" if request is None else request.kind
-            reply = self._make_reply(
-                request, kind, "refused", reason=f"{error.reason}: {error}"[:500], shown=other and other.shown
-            )
+                self.session.note(caller, str(error))
+            reason = f"{error.reason}: {error}"[:500]
+            reply = self.reply(request, "refused", reason=reason, shown=other and other.shown)
         except (OSError, sqlite3.Error) as error:
-            if request is None or not self._session.room.note("request", error):
+            if request is None or not self.session.room.note("request", error):
                 raise
             # Nothing leaves that cannot be logged or stored.
-            reply = self._make_reply(request, request.kind, "not yet")
+            reply = self.reply(request, "not yet")
         return wire.encode(reply)
 
-    def _make_reply(
-        self, request: Request | None, kind: wire.Kind, status: wire.Status, **fields: Any
-    ) -> Reply:
-        session = self._session
-        echoed: dict[str, Any] = (
-            {} if request is None else {"phase": request.phase, "round_index": request.round_index}
-        )
+    def reply(self, request: Request | None, status: wire.Status, **fields: Any) -> Reply:
+        """Return a reply to a request; None: to one that cannot be read."""
+        session = self.session
+        kind: wire.Kind = "hello"
+        if request is not None:
+            kind, fields = request.kind, {"phase": request.phase, "round_index": request.round_index} | fields
         return Reply(
             **session.reply_version(request), run=session.roster.run, sender=session.name, kind=kind, status=status,
             done=session.round_index, roster=session.roster.version, roster_digest=session.roster.digest,
-            clock=time.time(), process=session.process(), **(echoed | fields),
+            clock=time.time(), process=session.process(), **fields,
         )  # fmt: skip
 
     def _admit(self, caller: str, request: Request) -> None:
-        name, roster = self._session.name, self._session.roster
+        name, roster = self.session.name, self.session.roster
         if request.sender != caller:
             raise RefusedMessage("speaks for another", f"{caller} asks in the name of {request.sender!r}")
         self._refuse_revoked(caller)
         if caller in roster.neighbours(name):
-            self._processes.hear_request(caller, request)
+            self.processes.hear_request(caller, request)
         if self._busy[caller] >= AT_ONCE:
             raise RefusedMessage("too many at once", f"{caller} has {AT_ONCE} requests waiting here")
         if request.kind not in wire.OF_RUN:
             return
         if caller not in roster.neighbours(name):
             raise RefusedMessage("not a neighbour", f"{caller} has no link to {name}")
-        self._blocklist.refuse(caller)
+        self.blocklist.refuse(caller)
         if request.run != roster.run:
             raise RefusedMessage("wrong network", f"run {request.run:.12} instead of {roster.run:.12}")
 
     def _refuse_revoked(self, caller: str) -> None:
-        if caller in self._session.roster.revoked:
+        if caller in self.session.roster.revoked:
             raise RefusedMessage("revoked", f"{caller} is no longer a member")
 
     def _refuse_halted(self) -> None:
-        if self._session.halted is not None:
-            raise RefusedMessage("stopping", f"{self._session.name} stops, and says nothing more")
+        if self.session.halted is not None:
+            raise RefusedMessage("stopping", f"{self.session.name} stops, and says nothing more")
 
     async def _reply(self, caller: str, request: Request) -> Reply:
-        if caller in self._session.roster.neighbours(self._session.name):
+        if caller in self.session.roster.neighbours(self.session.name):
             self._in_touch(caller, request)
         if request.kind == "roster" and request.body:
             await self._brought(caller, request.body)
-            self._session.changes.notify()
-            return self._make_reply(request, "roster", "ok")
+            self.session.changes.notify()
+            return self.reply(request, "ok")
         if request.kind == "roster":
-            signed = self._session.membership.signed
+            signed = self.session.membership.signed
             return self._deliver(request, Ready(signed, wire.digest_of(signed)))
         if request.kind == "call back":
-            return self._make_reply(request, "call back", "ok", reason=await self._callbacks.tried(caller))
+            return self.reply(request, "ok", reason=await self._callbacks.tried(caller))
         if request.kind in ("hello", "leave"):
-            return self._make_reply(request, request.kind, "ok")
+            return self.reply(request, "ok")
         answer = await self._awaited(caller, request)
         if answer is None:
-            return self._make_reply(request, request.kind, "not yet")
+            return self.reply(request, "not yet")
         if answer == "gone":
-            return self._make_reply(request, request.kind, "gone")
+            return self.reply(request, "gone")
         if isinstance(answer, Objection):
-            return self._make_reply(request, request.kind, "refused", reason=answer.reason)
+            return self.reply(request, "refused", reason=answer.reason)
         self._refuse_revoked(caller)  # meanwhile
         self._refuse_halted()
         self._log(caller, request, answer)
@@ -217,35 +205,32 @@ class Server:
 
     async def _brought(self, caller: str, signed: bytes) -> None:
         """Adopt a roster that a caller brings, unless it brings many: to verify one costs more than to send it."""
-        if signed == self._session.membership.signed:
+        if signed == self.session.membership.signed:
             return
         if not self._rosters.allows(caller):
             raise RefusedMessage(
                 "too many rosters",
                 f"{caller} sent more than {ROSTERS} at once, then one every {ROSTER_EVERY:g} s",
             )
-        await self._adopt(signed)
+        await self.adopt(signed)
 
     def _in_touch(self, caller: str, request: Request) -> None:
         """Update what is known of a neighbour, and of others, from its request."""
-        session, neighbour_state = self._session, self._session.neighbour(caller)
-        changed = request.done > neighbour_state.done or request.roster > neighbour_state.roster
-        neighbour_state.done, neighbour_state.seen = max(neighbour_state.done, request.done), time.time()
-        neighbour_state.roster = max(neighbour_state.roster, request.roster)
-        neighbour_state.versions = request.spoken
-        session.compare_rosters(caller, request.roster, request.roster_digest)
+        session, before = self.session, replace(self.session.neighbour(caller))
+        neighbour_state = session.in_touch(caller, request)
+        neighbour_state.roster = max(before.roster, request.roster)
         if request.kind == "leave":
             neighbour_state.left = True
             session.note(caller, "left")
         if request.heard and request.run == session.roster.run:
-            self._evidence.listen(caller, request.heard)
-        if changed or request.kind == "leave":
+            self.evidence.listen(caller, request.heard)
+        if request.kind == "leave" or request.done > before.done or request.roster > before.roster:
             session.changes.notify()
 
     async def _awaited(self, caller: str, request: Request) -> Found | Objection:
         """Return what is asked for as soon as it is available; None: not within the time that the caller allows."""
-        changes = self._session.changes
-        until = time.monotonic() + min(request.wait, signals.WAIT)
+        changes = self.session.changes
+        until = time.monotonic() + min(request.wait, tasks.WAIT)
         since = changes.next
         while (answer := await self._look_up(caller, request)) is None and time.monotonic() < until:
             await changes.wait(until - time.monotonic(), since)
@@ -253,14 +238,14 @@ class Server:
         return answer
 
     async def _look_up(self, caller: str, request: Request) -> Found | Objection:
-        session, agreed = self._session, self._session.agreed
+        session, agreed = self.session, self.session.agreed
         if not session.roster.closed:  # others may still join: there is no tree of all members yet
             return None
         if request.kind == "sum":
-            body = self._agreement.sums.behind(caller, request.phase)
+            body = self.agreement.sums.behind(caller, request.phase)
             return Ready(body, wire.digest_of(body)) if isinstance(body, bytes) else body
         if request.kind == "first":
-            statistics = self._agreement.sums.first()
+            statistics = self.agreement.sums.first()
             if statistics is None:
                 return None
             body = wire.bytes_of(statistics)
@@ -275,7 +260,7 @@ class Server:
             )
         if agreed is None or request.round_index > session.round_index + 1:
             return None
-        return await self._outbox.find(agreed, request.round_index, caller)
+        return await self.outbox.find(agreed, request.round_index, caller)
 
     def _log(self, caller: str, request: Request, ready: Ready) -> None:
         """Write to the audit log whatever is computed from this peer's rows, before it leaves."""
@@ -283,22 +268,21 @@ class Server:
             "round": f"round {request.round_index}",
             "masked": f"masked round {request.round_index}",
         }.get(request.kind, f"{request.kind} {request.phase}".strip())
-        if self._session.terms.privacy.epsilon is not None:
+        if self.session.terms.privacy.epsilon is not None:
             description = f"private {description}"
-        self._audit.add(caller, description, len(ready.body), ready.digest)
+        self.session.audit.add(caller, description, len(ready.body), ready.digest)
 
     def _deliver(self, request: Request, ready: Ready) -> Reply:
-        agreed, signature = self._session.agreed, b""
+        agreed, signature = self.session.agreed, b""
         if request.kind == "round" and agreed is not None and agreed.learner.same_to_all:
             signature = self._signed(request.round_index, ready.digest)
-        return self._make_reply(
-            request, request.kind, "ok", phase=ready.group if request.kind == "masked" else request.phase,
+        return self.reply(request, "ok", phase=ready.group if request.kind == "masked" else request.phase,
             schema=request.schema, shape=ready.shape, digest=ready.digest, body=ready.body, signature=signature,
         )  # fmt: skip
 
     def _signed(self, round_index: int, digest: bytes) -> bytes:
         """Return this peer's signature of its message of a round, the same for all neighbours."""
-        content = wire.statement(self._session.roster.run, round_index, digest)
+        content = wire.statement(self.session.roster.run, round_index, digest)
         if self._signature[0] != content:
-            self._signature = content, self._transport.sign(content)
+            self._signature = content, self.session.transport.sign(content)
         return self._signature[1]

@@ -1,7 +1,8 @@
-"""The session of a peer: its identity, its progress and the state of its neighbours, shared by all its parts."""
+"""The session of a peer, shared by all its parts: identity, state, transport, progress and the state of neighbours."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +13,13 @@ from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masks import Masked
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.signals import Changes
-from peerbayes.peer.protocol.wire import Process, Request, Versions
+from peerbayes.peer.protocol.transport import Transport
+from peerbayes.peer.protocol.wire import Process, Reply, Request, Versions
+from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room
+from peerbayes.peer.state.folder import Peer
+from peerbayes.peer.state.peer_state import PeerState
+from peerbayes.peer.tasks import Changes
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,11 @@ class Session:
     """Shared state of a peer and its events: the parts of a peer update the state and emit events."""
 
     membership: Membership
-    on_event: Callable[[str, dict[str, Any]], None]
+    store: PeerState
+    transport: Transport
+    audit: AuditLog
+    on_event: Callable[[str, dict[str, Any]], None] = lambda event, facts: None
+    """Called with every event: its name and its facts."""
     versions: Versions = wire.SPOKEN
     """The versions of the protocol that this peer speaks."""
     changes: Changes = field(default_factory=Changes)
@@ -80,6 +89,12 @@ class Session:
 
     def __post_init__(self) -> None:
         self.room = Room(self.emit)
+
+    @classmethod
+    def idle(cls, peer: Peer, transport: Transport) -> Session:
+        """Return the session of a peer that does not run: it asks and answers, and stores nothing."""
+        nothing: Any = None
+        return cls(Membership(peer.name, peer.terms, peer.roster), nothing, transport, nothing)
 
     @property
     def phase(self) -> str:
@@ -126,6 +141,11 @@ class Session:
             roster=self.roster.version, roster_digest=self.roster.digest, process=self.process(), **fields,
         )  # fmt: skip
 
+    async def ask(self, neighbour: str, request: Request, seconds: float) -> Reply:
+        """Return a neighbour's reply to a request."""
+        content = await self.transport.ask(neighbour, wire.encode(request), seconds)
+        return wire.reply_in(content, request, neighbour)
+
     def reply_version(self, request: Request | None) -> dict[str, Any]:
         """Return a reply's fields of versions: it is in the request's, or for a greeting in the highest in common."""
         if request is None:
@@ -138,12 +158,20 @@ class Session:
         first, self.halted = self.halted is None, self.halted or error
         return first
 
-    def compare_rosters(self, neighbour: str, version: int, digest: bytes) -> None:
+    def in_touch(self, neighbour: str, message: Request | Reply) -> NeighbourState:
+        """Update the state of a neighbour from its message, and return it."""
+        neighbour_state = self.neighbour(neighbour)
+        neighbour_state.versions, neighbour_state.seen = message.spoken, time.time()
+        neighbour_state.done = max(neighbour_state.done, message.done)
+        self._compare_rosters(neighbour, neighbour_state, message.roster, message.roster_digest)
+        return neighbour_state
+
+    def _compare_rosters(self, neighbour: str, state: NeighbourState, version: int, digest: bytes) -> None:
         """Report a neighbour with a different roster of the same version: the authority has signed two."""
-        neighbour_state, roster = self.neighbour(neighbour), self.roster
-        if not digest or version != roster.version or digest in (roster.digest, neighbour_state.rival):
+        roster = self.roster
+        if not digest or version != roster.version or digest in (roster.digest, state.rival):
             return
-        neighbour_state.rival, neighbour_state.wanted = digest, True
+        state.rival, state.wanted = digest, True
         detail = (
             f"{neighbour} has another roster {version}, {digest.hex():.12} and not {roster.digest.hex():.12}: one of "
             "the two is not what all members have"
