@@ -44,11 +44,11 @@ from peerbayes.peer.agreement.terms import Robust, Terms
 from peerbayes.peer.agreement.tree_sums import Objection, TreeSums, members_behind
 from peerbayes.peer.agreement.votes import Ballots, Pass, Voter, _entitled
 from peerbayes.peer.loopback import Loopback
-from peerbayes.peer.protocol.transport import Hub, InMemory, _mark
 from peerbayes.peer.status import status
 from peerbayes.simulation.reports import Liars, links_of
 from shared.commands import HANG, peerbayes
 from shared.lying_peer import LIES, lying
+from shared.memory_transport import Hub, InMemory, _mark
 from shared.peers_in_memory import DENSE, peers_of, refused_everywhere, shared_out
 from shared.private_agreements import terms as private_terms
 

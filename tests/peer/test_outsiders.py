@@ -21,8 +21,9 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 from peerbayes.peer.agreement.terms import Limits
 from peerbayes.peer.protocol import connections, transport
-from peerbayes.peer.protocol.calls import METHOD, Unreachable
+from peerbayes.peer.protocol.calls import Unreachable
 from peerbayes.peer.protocol.connections import Spare
+from peerbayes.peer.protocol.transport import METHOD
 from peerbayes.peer.status import status
 from shared.commands import HANG
 from shared.real_calls import LINE, asking_from, channel_of, made_network, serving, within

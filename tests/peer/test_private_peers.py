@@ -32,7 +32,6 @@ from peerbayes.peer.learning.masks import Masker, new_key, public_key, refuse_th
 from peerbayes.peer.learning.releases import PrivateResidual
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.transport import InMemory
 from peerbayes.peer.protocol.wire import Reply
 from peerbayes.peer.state.audit_log import Tail, entries
 from peerbayes.peer.state.folder import Home
@@ -47,6 +46,7 @@ from peerbayes.privacy.units import Units
 from peerbayes.report.dashboard.peer_folder import Sent
 from peerbayes.simulation.private import NOISE_STREAM, PrivateRows
 from shared.commands import HANG, peerbayes
+from shared.memory_transport import InMemory
 from shared.own_strategy import Momentum
 from shared.peer_processes import copied, finished, history
 from shared.peers_in_memory import Peers, network

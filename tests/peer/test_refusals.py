@@ -31,9 +31,9 @@ from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.calls import METHOD, REQUEST_TIMEOUT, UNREAD, Unreachable
+from peerbayes.peer.protocol.calls import Unreachable
 from peerbayes.peer.protocol.server import Rate
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import METHOD, REQUEST_TIMEOUT, UNREAD, Grpc
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.status import status

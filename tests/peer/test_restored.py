@@ -27,7 +27,7 @@ from peerbayes.peer.loopback import Loopback, free_ports
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.protocol.transport import Hub, InMemory, Unreachable
+from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Process, Reply
 from peerbayes.peer.running_peer import Membership, RunningPeer
 from peerbayes.peer.service import set_aside
@@ -38,6 +38,7 @@ from peerbayes.peer.state.ledger import Ledger, current, earlier, epsilon_of, sp
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy.accounting import mu_of
 from shared.commands import HANG, SOAK, peerbayes
+from shared.memory_transport import Hub, InMemory
 from shared.peer_processes import finished, log_text, until_round
 from shared.peers_in_memory import Peers, running
 

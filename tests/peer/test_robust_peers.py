@@ -25,7 +25,6 @@ from peerbayes.peer.learning.learner import Broadcaster, Judged
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.equivocation import Statements
-from peerbayes.peer.protocol.transport import InMemory
 from peerbayes.peer.protocol.wire import Reply, Statement
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.folder import Home
@@ -33,6 +32,7 @@ from peerbayes.peer.state.peer_settings import Settings, refuse_weaker
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import status
 from shared.hostile_neighbours import HONEST, HOSTILE, TABLES, TERMS, TRIANGLE, Liar, reasons, run
+from shared.memory_transport import InMemory
 from shared.own_strategy import Momentum
 from shared.peers_in_memory import DENSE, peers_of, shared_out, simulated
 

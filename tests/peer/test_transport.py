@@ -15,10 +15,10 @@ import grpc
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.terms import Limits
 from peerbayes.peer.identity import keys
-from peerbayes.peer.protocol import calls, wire
 from peerbayes.peer.protocol import calls as proofs
-from peerbayes.peer.protocol.calls import METHOD, PROOF, UNREAD, Barred, Caller, Ends, Unreachable
-from peerbayes.peer.protocol.transport import ROOM, Grpc
+from peerbayes.peer.protocol import transport, wire
+from peerbayes.peer.protocol.calls import Barred, Caller, Ends, Unreachable
+from peerbayes.peer.protocol.transport import METHOD, PROOF, ROOM, UNREAD, Grpc
 from peerbayes.peer.protocol.wire import LARGEST_REQUEST
 from shared.real_calls import HANG, asking_from, channel_of, channel_to, made_network, serving, within
 
@@ -609,7 +609,7 @@ def test_calls_that_are_begun_and_bring_nothing_are_few_for_each_caller(network)
 
 
 def test_a_call_that_brings_no_request_is_ended(network, monkeypatch):
-    monkeypatch.setattr(calls, "REQUEST_TIMEOUT", 0.05)
+    monkeypatch.setattr(transport, "REQUEST_TIMEOUT", 0.05)
     told = []
 
     async def work():

@@ -9,11 +9,11 @@ import pandas as pd
 
 import peerbayes as pb
 from peerbayes.peer.identity.roster import Member, Roster
-from peerbayes.peer.protocol.transport import Hub
 from peerbayes.peer.running_peer import Membership, RunningPeer
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.store import Store
 from shared.commands import HANG
+from shared.memory_transport import Hub
 
 SOON = HANG  # what takes longer hangs
 DENSE = nx.Graph(

@@ -11,9 +11,8 @@ import pandas as pd
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.calls import METHOD
 from peerbayes.peer.protocol.session import Membership
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import METHOD, Grpc
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.service import tables_of

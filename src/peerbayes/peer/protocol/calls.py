@@ -1,21 +1,18 @@
-"""Calls and their proofs: who is at the other end of a channel, and how much it may ask."""
+"""Calls: proofs of who is at the other end of a channel, and what a failed call means."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
-import os
-from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from peerbayes.data.files import printable
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.peer.identity.roster import DIGEST
 from peerbayes.peer.protocol import connections
-from peerbayes.peer.protocol.wire import LARGEST_REQUEST, SPOKEN, Versions, packed, refuse_apart
+from peerbayes.peer.protocol.wire import SPOKEN, Versions, packed, refuse_apart
 
 # --- signatures on a channel: a peer proves that it holds its key, and signs every reply; valid for one caller only
 # gRPC shows a client neither the TLS channel nor the server's certificate, so a signature is bound to what both
@@ -28,10 +25,6 @@ NONCE = 32  # random bytes that are signed along
 OF_VERSION_2 = 32  # bytes of a request for a proof before version 3
 NONCE_KEY, SIGNATURE_KEY = "nonce-bin", "signature-bin"  # metadata of a request and of its reply
 LARGE = 1 << 20  # bytes from which on a digest is not taken on the event loop
-
-
-def new_nonce() -> bytes:
-    return os.urandom(NONCE)
 
 
 @dataclass(frozen=True)
@@ -82,16 +75,9 @@ async def digest(content: bytes) -> bytes:
     return await asyncio.to_thread(lambda: hashlib.sha256(content).digest())
 
 
-# --- a gRPC call at its two ends: reading the request at the server, and explaining a failure at the client
+# --- what gRPC says of a failed call, in words for people
 
 log = logging.getLogger("peerbayes.peer")
-
-Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its request -> the reply
-
-METHOD = "/peerbayes.Peer/Ask"
-PROOF = "/peerbayes.Peer/Prove"
-UNREAD = 8  # calls of one caller, begun and not yet read
-REQUEST_TIMEOUT = 10.0  # seconds for the request of a call that was begun
 
 
 class Unreachable(PeerError):
@@ -108,90 +94,6 @@ class Caller(NamedTuple):
     name: str
     certificate: str
     """Its fingerprint."""
-
-
-class Desk(Protocol):
-    """What the server side needs to answer a call."""
-
-    def caller(self, names: list[bytes], certificates: list[bytes]) -> Caller | None: ...
-    def prove(self, caller: Caller, content: bytes) -> bytes: ...
-    async def sign_reply(self, caller: Caller, nonce: bytes, request: bytes, reply: bytes) -> bytes: ...
-    def refused(self, who: str, reason: str, detail: str) -> None: ...
-
-
-def handler(desk: Desk, answer: Answer) -> Any:
-    """Return the gRPC handler of both methods. It reads requests itself, to count callers before they send anything."""
-    grpc = connections.grpc()
-    reading: Counter[str] = Counter()
-
-    async def reply(_: Any, context: Any) -> bytes:
-        caller, request = await read(context)
-        try:
-            content = await answer(caller.name, request)
-        except Exception:
-            log.exception("a request could not be answered")
-            await context.abort(grpc.StatusCode.INTERNAL, "the request could not be answered")
-            raise
-        nonce = _metadata(context.invocation_metadata(), NONCE_KEY)
-        signature = await desk.sign_reply(caller, nonce, request, content)
-        context.set_trailing_metadata(((SIGNATURE_KEY, signature),))
-        return content
-
-    async def prove(_: Any, context: Any) -> bytes:
-        caller, content = await read(context)
-        try:
-            return desk.prove(caller, content)
-        except RefusedMessage as error:
-            desk.refused(caller.name, error.reason, str(error))
-            barred = error.reason == "revoked"
-            code = grpc.StatusCode.PERMISSION_DENIED if barred else grpc.StatusCode.INVALID_ARGUMENT
-            await context.abort(code, f"{error.reason}: {error}")
-            raise
-
-    async def read(context: Any) -> tuple[Caller, bytes]:
-        """Return the caller and its request."""
-        identity = context.auth_context()
-        caller = desk.caller(identity.get("x509_common_name", []), identity.get("x509_pem_cert", []))
-        if caller is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
-            raise AssertionError  # abort raises
-        name = caller.name
-        if reading[name] >= UNREAD:
-            desk.refused(name, "too many at once", f"{UNREAD} calls that were begun without a request")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-        reading[name] += 1
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT):
-                request = await context.read()
-        except TimeoutError:
-            desk.refused(name, "nothing sent", f"a call without a request for {REQUEST_TIMEOUT:.0f} s")
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
-            raise AssertionError from None
-        finally:
-            reading[name] -= 1
-        if request is grpc.aio.EOF:
-            desk.refused(name, "too large", f"a request above {LARGEST_REQUEST:,} bytes, or none")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request is larger than max")
-        return caller, request
-
-    class Handler(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
-        def service(self, details: Any) -> Any:
-            method = {METHOD: reply, PROOF: prove}.get(details.method)
-            return None if method is None else grpc.stream_unary_rpc_method_handler(method)
-
-    return Handler()
-
-
-async def signed_reply(call: Any) -> tuple[bytes, bytes]:
-    """Return the reply to a call, and its signature."""
-    reply = await call
-    return reply, _metadata(await call.trailing_metadata(), SIGNATURE_KEY)
-
-
-def _metadata(metadata: Any, key: str) -> bytes:
-    """Return the metadata of a message under a key; b"" where there is none."""
-    value = next((value for name, value in metadata or () if name == key), b"")
-    return value if isinstance(value, bytes) else b""
 
 
 # What gRPC says of a failed call, and what it means.

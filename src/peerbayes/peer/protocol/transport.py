@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import logging
+import os
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -17,18 +17,7 @@ from peerbayes.peer.identity.keys import fingerprint, signing, verify, verifying
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import calls as proofs
 from peerbayes.peer.protocol import connections
-from peerbayes.peer.protocol.calls import (
-    METHOD,
-    PROOF,
-    Answer,
-    Barred,
-    Caller,
-    Ends,
-    Unreachable,
-    explained,
-    handler,
-    signed_reply,
-)
+from peerbayes.peer.protocol.calls import Barred, Caller, Ends, Unreachable, explained
 from peerbayes.peer.protocol.wire import LARGEST_REQUEST
 from peerbayes.peer.state.folder import Peer
 
@@ -53,13 +42,20 @@ def listening_problem(listen: str) -> str | None:
     return None
 
 
-# --- how requests reach a neighbour: one verb, `ask`; over gRPC with mutual TLS, or in memory for tests
+# --- how requests reach a neighbour: one verb, `ask`, over gRPC with mutual TLS; tests have a twin in memory
 # A transport vouches for names: the caller's that `answer` is given, and the neighbour's that `ask` reaches. Over
 # gRPC both come from certificates of the network's authority; there is no plain text to fall back to.
 
-__all__ = ["Answer", "Barred", "Grpc", "Hub", "InMemory", "Transport", "Unreachable"]
+__all__ = ["Answer", "Barred", "Grpc", "Transport", "Unreachable"]
 
 log = logging.getLogger("peerbayes.peer")
+
+Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its request -> the reply
+
+SERVICE = "peerbayes.Peer"
+METHOD, PROOF = f"/{SERVICE}/Ask", f"/{SERVICE}/Prove"
+UNREAD = 8  # calls of one caller, begun and not yet read
+REQUEST_TIMEOUT = 10.0  # seconds for the request of a call that was begun
 
 SAID = b"peerbayes said\n"  # prefix of what is signed: no other signature of a peer passes for a voucher
 ROOM = 64 << 10  # bytes of a reply beside its numbers
@@ -87,62 +83,6 @@ class Transport(Protocol):
         """Return whether a neighbour that was asked before signed this content."""
 
     async def close(self) -> None: ...
-
-
-@dataclass
-class Hub:
-    """A network in memory: peers by name, and the links that are cut."""
-
-    answers: dict[str, Answer] = field(default_factory=dict)
-    cut: set[frozenset[str]] = field(default_factory=set)
-
-    def transport(self, name: str) -> InMemory:
-        return InMemory(self, name)
-
-
-@dataclass
-class InMemory:
-    """One peer's side of a hub."""
-
-    hub: Hub
-    name: str
-
-    def follow(self, roster: Roster) -> None:
-        """Do nothing: names are all that it needs."""
-
-    def vouch(self, content: bytes) -> bytes:
-        return self.name.encode()
-
-    def vouched(self, name: str, content: bytes, proof: bytes) -> None:
-        if proof != name.encode():
-            raise RefusedMessage("other certificate", f"{proof!r} vouches, not {name}")
-
-    async def serve(self, answer: Answer) -> None:
-        self.hub.answers[self.name] = answer
-
-    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
-        if neighbour not in self.hub.answers or frozenset((self.name, neighbour)) in self.hub.cut:
-            await asyncio.sleep(0)
-            raise Unreachable(f"{neighbour} is not there")
-        try:
-            async with asyncio.timeout(timeout):
-                return await self.hub.answers[neighbour](self.name, request)
-        except TimeoutError as error:
-            raise Unreachable(f"{neighbour} did not answer in time") from error
-
-    def sign(self, content: bytes) -> bytes:
-        return _mark(self.name, content)
-
-    def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
-        return signature == _mark(neighbour, content)
-
-    async def close(self) -> None:
-        self.hub.answers.pop(self.name, None)
-
-
-def _mark(name: str, content: bytes) -> bytes:
-    """Return a stand-in for a signature in memory, where everybody is trusted."""
-    return hashlib.sha256(name.encode() + b"\0" + content).digest()
 
 
 class Shown(NamedTuple):
@@ -202,7 +142,12 @@ class Grpc:
                 ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
             ],
         )
-        self._server.add_generic_rpc_handlers((handler(self, answer),))
+        self._reading: Counter[str] = Counter()
+        handlers = {
+            "Ask": grpc.stream_unary_rpc_method_handler(self._answer_call),
+            "Prove": grpc.stream_unary_rpc_method_handler(self._prove_call),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         credentials = grpc.ssl_server_credentials(
             [self._identity], root_certificates=self._authority, require_client_auth=True
         )
@@ -230,14 +175,15 @@ class Grpc:
 
     async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
         ask, prove = self._calls(neighbour)
-        nonce = proofs.new_nonce()
+        nonce = os.urandom(proofs.NONCE)
         try:
             if self._proven.get(neighbour) != self._certificates[neighbour]:
-                first, run = proofs.new_nonce(), self._run
+                first, run = os.urandom(proofs.NONCE), self._run
                 proof = await prove(proofs.proof_request(run, first), timeout=timeout)
                 self._check(neighbour, run, first, proof)
             call = ask(request, timeout=timeout, metadata=((proofs.NONCE_KEY, nonce),))
-            reply, signature = await signed_reply(call)
+            reply = await call
+            signature = _metadata(await call.trailing_metadata(), proofs.SIGNATURE_KEY)
         except connections.grpc().aio.AioRpcError as error:
             self._proven.pop(neighbour, None)  # the next connection may be to somebody else
             raise explained(neighbour, self._addresses[neighbour], error) from error
@@ -319,6 +265,57 @@ class Grpc:
         return entry[2]
 
     # --- incoming calls --------------------------------------------------------------------------------
+    # Requests are read here, as a stream of one message, to count callers before they send anything.
+
+    async def _answer_call(self, _: Any, context: Any) -> bytes:
+        caller, request = await self._read(context)
+        try:
+            content = await self._answer(caller.name, request)
+        except Exception:
+            log.exception("a request could not be answered")
+            await context.abort(connections.grpc().StatusCode.INTERNAL, "the request could not be answered")
+            raise
+        nonce = _metadata(context.invocation_metadata(), proofs.NONCE_KEY)
+        signature = await self.sign_reply(caller, nonce, request, content)
+        context.set_trailing_metadata(((proofs.SIGNATURE_KEY, signature),))
+        return content
+
+    async def _prove_call(self, _: Any, context: Any) -> bytes:
+        caller, content = await self._read(context)
+        try:
+            return self.prove(caller, content)
+        except RefusedMessage as error:
+            self.refused(caller.name, error.reason, str(error))
+            codes = connections.grpc().StatusCode
+            code = codes.PERMISSION_DENIED if error.reason == "revoked" else codes.INVALID_ARGUMENT
+            await context.abort(code, f"{error.reason}: {error}")
+            raise
+
+    async def _read(self, context: Any) -> tuple[Caller, bytes]:
+        """Return the caller and its request."""
+        grpc, identity = connections.grpc(), context.auth_context()
+        caller = self.caller(identity.get("x509_common_name", []), identity.get("x509_pem_cert", []))
+        if caller is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
+            raise AssertionError  # abort raises
+        name = caller.name
+        if self._reading[name] >= UNREAD:
+            self.refused(name, "too many at once", f"{UNREAD} calls that were begun without a request")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
+        self._reading[name] += 1
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                request = await context.read()
+        except TimeoutError:
+            self.refused(name, "nothing sent", f"a call without a request for {REQUEST_TIMEOUT:.0f} s")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
+            raise AssertionError from None
+        finally:
+            self._reading[name] -= 1
+        if request is grpc.aio.EOF:
+            self.refused(name, "too large", f"a request above {LARGEST_REQUEST:,} bytes, or none")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request is larger than max")
+        return caller, request
 
     def prove(self, caller: Caller, content: bytes) -> bytes:
         """Return a proof that this peer holds its key, for this caller; a revoked one gets none."""
@@ -350,6 +347,12 @@ class Grpc:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(1.0)
+
+
+def _metadata(metadata: Any, key: str) -> bytes:
+    """Return the metadata of a message under a key; b"" where there is none."""
+    value = next((value for name, value in metadata or () if name == key), b"")
+    return value if isinstance(value, bytes) else b""
 
 
 async def _lasts(server: Any) -> bool:
