@@ -17,8 +17,7 @@ pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 from peerbayes.errors import NeedsPerson
 from peerbayes.peer.state import migrations
-from peerbayes.peer.state.peer_state import PeerState
-from peerbayes.peer.state.store import NoState, Store
+from peerbayes.peer.state.store import NoState, PeerState, Store
 from shared.commands import peerbayes
 from shared.real_calls import LINE, made_network
 

@@ -218,7 +218,7 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
     if private:
         console.print(_privacy_text(private))
     if evaluated:
-        console.print(f"after round {evaluated['round']}: {error_text(evaluated, private is not None)}")
+        console.print(f"after round {evaluated['round']}: {describe(evaluated, private is not None)}")
     for warning in peer["warnings"]:
         print_text(f"warning: {warning}")
     if not peer["audit"]["ok"]:

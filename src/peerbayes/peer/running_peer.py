@@ -37,7 +37,7 @@ from peerbayes.peer.protocol.session import Membership, NeighbourState, Session
 from peerbayes.peer.protocol.transport import Transport, Unreachable
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.ledger import Ledger
-from peerbayes.peer.state.peer_state import PeerState
+from peerbayes.peer.state.store import PeerState
 from peerbayes.peer.status import unreached
 from peerbayes.privacy.noise import Source
 

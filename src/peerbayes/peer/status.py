@@ -21,8 +21,7 @@ from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import spent
-from peerbayes.peer.state.peer_state import PeerState
-from peerbayes.peer.state.store import FIGURES, NoState, Store
+from peerbayes.peer.state.store import FIGURES, NoState, PeerState, Store
 
 # --- warnings to an operator before something becomes a problem; shown by `check`, `status` and the log of a run
 

@@ -24,7 +24,7 @@ from peerbayes.peer.agreement.pooling import Phase
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.wire import Reply
-from peerbayes.peer.state.peer_state import PeerState
+from peerbayes.peer.state.store import PeerState
 from peerbayes.peer.tasks import Changes
 
 # --- the roster's spanning tree from one member's view: the members behind each of its links

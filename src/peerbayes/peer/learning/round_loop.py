@@ -20,7 +20,7 @@ from peerbayes.peer.learning.verdict import last_rounds
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox, Prepared
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.state.peer_state import PeerState
+from peerbayes.peer.state.store import PeerState
 
 QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
 

@@ -22,7 +22,7 @@ from peerbayes.model.families import Family, Rows
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.held_out import Evaluator
-from peerbayes.peer.state.peer_state import PeerState
+from peerbayes.peer.state.store import PeerState
 
 # --- how a run ended: whether its model settled, who was missing, and whether learning together was worth it
 # settled    the last eighth of the rounds changed the model's answers on the peer's own rows by little, and the

@@ -18,7 +18,7 @@ from peerbayes.peer.protocol.wire import Process, Reply, Request, Versions
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room
 from peerbayes.peer.state.folder import Peer
-from peerbayes.peer.state.peer_state import PeerState
+from peerbayes.peer.state.store import PeerState
 from peerbayes.peer.tasks import Changes
 
 

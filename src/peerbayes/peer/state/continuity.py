@@ -22,8 +22,7 @@ from pathlib import Path
 from peerbayes.errors import BrokenRecord, PeerError
 from peerbayes.peer.state import store as stores
 from peerbayes.peer.state.audit_log import LEFT, RELEASE, Position, Tail
-from peerbayes.peer.state.peer_state import PeerState
-from peerbayes.peer.state.store import NoState, Store
+from peerbayes.peer.state.store import NoState, PeerState, Store
 
 ROUND = re.compile(r"(?:private )?(?:masked )?round (\d+)")
 

@@ -14,8 +14,7 @@ from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.state.audit_log import RELEASE, AuditLog, Tail
 from peerbayes.peer.state.continuity import Log
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.peer_state import PeerState
-from peerbayes.peer.state.store import NoState, Store
+from peerbayes.peer.state.store import NoState, PeerState, Store
 from peerbayes.privacy import accounting
 from peerbayes.privacy.accounting import Privacy
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from peerbayes.errors import NeedsPerson
@@ -92,18 +92,25 @@ def refuse_newer(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def migrate(db: sqlite3.Connection) -> None:
-    """Apply all steps that a file lacks, or none of them."""
-    db.execute("BEGIN IMMEDIATE")
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection, mode: str = "IMMEDIATE") -> Iterator[None]:
+    """Do all that is inside, or nothing of it."""
+    db.execute(f"BEGIN {mode}")
     try:
-        for step in STEPS[version_of(db) :]:
-            step(db)
-        db.execute(f"PRAGMA user_version = {len(STEPS)}")
+        yield
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:  # with a full disk, SQLite may have ended it by itself
             db.execute("ROLLBACK")
         raise
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Apply all steps that a file lacks, or none of them."""
+    with transaction(db):
+        for step in STEPS[version_of(db) :]:
+            step(db)
+        db.execute(f"PRAGMA user_version = {len(STEPS)}")
 
 
 def upgrade(db: sqlite3.Connection, path: Path) -> None:

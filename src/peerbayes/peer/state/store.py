@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.state import migrations
 from peerbayes.peer.state.audit_log import Position
 
-T = TypeVar("T")
 # Memory address and size of an array -> the array and its digest.
 StoredArrays = dict[tuple[int, int], tuple[np.ndarray, bytes]]
 
@@ -40,15 +38,70 @@ class NoState(PeerError):
     """Raised for a peer that has not run yet."""
 
 
-def synchronised(method: Callable[..., T]) -> Callable[..., T]:
-    """Let one thread at a time call a method, so that none writes into another's transaction."""
+class PeerState(Protocol):
+    """The state of one peer in one run. What a method has stored is on disk when it returns, all of it or nothing."""
 
-    @wraps(method)
-    def locked(self: Store, *arguments: Any, **named: Any) -> T:
-        with self._lock:
-            return method(self, *arguments, **named)
+    path: Path
+    """Where it is kept, for messages to people."""
 
-    return locked
+    def close(self) -> None: ...
+    def flush(self) -> None: ...
+
+    # Single facts.
+    def value(self, key: str) -> str | None: ...
+    def keep(self, key: str, value: str) -> None: ...
+    def secret(self, key: str, make: Callable[[], bytes]) -> bytes: ...
+    def claim(self, facts: Mapping[str, tuple[str, str]]) -> None: ...
+
+    # Which state this is, and how far it and its audit log go.
+    def identity(self) -> str: ...
+    def begin(self, before: int) -> int: ...
+    def round(self) -> int | None: ...
+    def stored(self) -> int: ...
+    def messages(self) -> dict[tuple[int, str], bytes]: ...
+    def mark(self, logged: Position) -> None: ...
+    def logged(self) -> Position | None: ...
+
+    # The agreement.
+    def add_sum(self, phase: str, sender: str, body: bytes) -> None: ...
+    def forget_agreement(self) -> None: ...
+    def sums(self, phase: str) -> dict[str, bytes]: ...
+
+    # The ledger of releases with noise.
+    def bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray: ...
+    def releases(self) -> list[dict[str, Any]]: ...
+    def release(self, name: str) -> tuple[float, bytes]: ...
+
+    # Rounds and their messages.
+    def add_round(
+        self,
+        round_index: int,
+        state: Any,
+        outgoing: Mapping[str, np.ndarray],
+        heard: Iterable[str],
+        missing: Iterable[str],
+        figures: Mapping[str, float | None] | None = None,
+        groups: Mapping[str, str] | None = None,
+        release: Release | None = None,
+        left_out: Iterable[str] = (),
+        reference: np.ndarray | None = None,
+    ) -> dict[str, bytes]: ...
+    def last(self) -> tuple[int, Any] | None: ...
+    def message(self, round_index: int, receiver: str) -> tuple[bytes, bytes] | None: ...
+    def group(self, round_index: int, receiver: str) -> str: ...
+    def oldest(self) -> int: ...
+    def history(self, after: int = -1) -> list[dict[str, Any]]: ...
+    def left_out(self) -> dict[int, list[str]]: ...
+    def reference(self) -> np.ndarray | None: ...
+
+    # Events.
+    def note(
+        self,
+        refused: Mapping[tuple[str, str], tuple[int, str]],
+        neighbours: Mapping[str, tuple[float | None, int, str]],
+    ) -> None: ...
+    def refusals(self) -> list[dict[str, Any]]: ...
+    def neighbours(self) -> dict[str, dict[str, Any]]: ...
 
 
 class Store:
@@ -91,54 +144,48 @@ class Store:
         migrations.upgrade(self._db, self.path)
         self._stored_digests.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
 
-    @synchronised
     def close(self) -> None:
         """Close the file, once any write is done."""
-        self._db.close()
+        with self._lock:
+            self._db.close()
 
-    @synchronised
     def flush(self) -> None:
         """Move the write-ahead log into the file, so that the file can be moved."""
-        busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
+        if self._one("PRAGMA wal_checkpoint(TRUNCATE)")[0]:
             raise PeerError(f"{self.path} is being read by another process; try again in a moment")
 
     # --- single facts ----------------------------------------------------------------------------------
 
-    @synchronised
     def value(self, key: str) -> str | None:
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        row = self._one("SELECT value FROM meta WHERE key = ?", key)
         return None if row is None else str(row[0])
 
-    @synchronised
     def keep(self, key: str, value: str) -> None:
-        self._db.execute(
-            "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (key, value)
+        self._all(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", key, value
         )
 
-    @synchronised
     def secret(self, key: str, make: Callable[[], bytes]) -> bytes:
         """Return a secret of this state, made at the first call and kept as long as the state."""
-        value = self.value(key)
-        if value is None:
-            for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
-                if (file := self.path.with_name(name)).exists():
-                    file.chmod(0o600)
-            self.keep(key, value := make().hex())
-        return bytes.fromhex(value)
+        with self._lock:
+            value = self.value(key)
+            if value is None:
+                for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
+                    if (file := self.path.with_name(name)).exists():
+                        file.chmod(0o600)
+                self.keep(key, value := make().hex())
+            return bytes.fromhex(value)
 
-    @synchronised
     def claim(self, facts: Mapping[str, tuple[str, str]]) -> None:
         """Store what must not change during a run, or refuse a change: key -> (value, description)."""
-        for key, (value, description) in facts.items():
-            before = self.value(key)
-            if before is not None and before != value:
-                raise PeerError(
-                    f"{self.path} belongs to a run with {description}. Go back to it, or give up that run here with "
-                    "`peerbayes peer leave` and start again"
-                )
         with self._transaction():
-            for key, (value, _) in facts.items():
+            for key, (value, description) in facts.items():
+                before = self.value(key)
+                if before is not None and before != value:
+                    raise PeerError(
+                        f"{self.path} belongs to a run with {description}. Go back to it, or give up that run here "
+                        "with `peerbayes peer leave` and start again"
+                    )
                 self.keep(key, value)
 
     # --- which state this is, and how far it and its audit log go ----------------------------------------
@@ -147,29 +194,24 @@ class Store:
         """Return the random name of this state, which its lines in the audit log carry."""
         return self.secret("state", lambda: os.urandom(8)).hex()
 
-    @synchronised
     def begin(self, before: int) -> int:
         """Count a start of this folder's peer after `before` known ones, and store it before anything is sent."""
-        start = max(int(self.value("starts") or 0), before) + 1
-        self.keep("starts", str(start))
-        return start
+        with self._lock:
+            start = max(int(self.value("starts") or 0), before) + 1
+            self.keep("starts", str(start))
+            return start
 
-    @synchronised
     def round(self) -> int | None:
         """Return the last round; None: there is none yet."""
-        row = self._db.execute("SELECT MAX(turn) FROM rounds").fetchone()
-        return None if row[0] is None else int(row[0])
+        return self._one("SELECT MAX(turn) FROM rounds")[0]
 
-    @synchronised
     def stored(self) -> int:
         """Return the number of rounds and releases, which never decreases in a state that continues."""
-        counted = self._db.execute("SELECT (SELECT COUNT(*) FROM rounds) + (SELECT COUNT(*) FROM releases)")
-        return int(counted.fetchone()[0])
+        return self._one("SELECT (SELECT COUNT(*) FROM rounds) + (SELECT COUNT(*) FROM releases)")[0]
 
-    @synchronised
     def messages(self) -> dict[tuple[int, str], bytes]:
         """Return the digests of all kept messages, by round and receiver."""
-        rows = self._db.execute("SELECT turn, receiver, digest FROM outbox")
+        rows = self._all("SELECT turn, receiver, digest FROM outbox")
         return {(round_index, receiver): digest for round_index, receiver, digest in rows}
 
     def mark(self, logged: Position) -> None:
@@ -187,11 +229,9 @@ class Store:
 
     # --- the agreement ---------------------------------------------------------------------------------
 
-    @synchronised
     def add_sum(self, phase: str, sender: str, body: bytes) -> None:
-        self._db.execute("INSERT OR IGNORE INTO sums VALUES (?, ?, ?)", (phase, sender, body))
+        self._all("INSERT OR IGNORE INTO sums VALUES (?, ?, ?)", phase, sender, body)
 
-    @synchronised
     def forget_agreement(self) -> None:
         """Forget an agreement that failed: the next start begins anew, with whatever rows there are then.
 
@@ -202,54 +242,42 @@ class Store:
             dropped = ("mask keys",) if self.releases() else ("run", "data", "mask keys")
             self._db.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in dropped])
 
-    @synchronised
     def sums(self, phase: str) -> dict[str, bytes]:
-        return dict(self._db.execute("SELECT sender, body FROM sums WHERE phase = ?", (phase,)))
+        return dict(self._all("SELECT sender, body FROM sums WHERE phase = ?", phase))
 
     # --- releases with noise ---------------------------------------------------------------------------
 
-    @synchronised
     def bought(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the int64 numbers released under a name: made and stored the first time, the same ever after."""
-        row = self._db.execute("SELECT digest, body FROM releases WHERE name = ?", (name,)).fetchone()
-        if row is not None:
-            if hashlib.sha256(row[1]).digest() != row[0]:
-                raise PeerError(
-                    f"{self.path}: the release {name} does not match its digest; the file is damaged"
-                )
-            shape, _, body = bytes(row[1]).partition(b"\n")
-            return np.frombuffer(body, dtype="<i8").reshape(json.loads(shape))
-        with self._transaction():
-            values = make()
-            content = np.ascontiguousarray(values, dtype="<i8").tobytes()
-            body = json.dumps(values.shape).encode() + b"\n" + content
-            self._add_release(name, cost, body, body)
-        return values
+        with self._lock:
+            row = self._one("SELECT digest, body FROM releases WHERE name = ?", name)
+            if row is None:
+                with self._transaction():
+                    values = make()
+                    content = np.ascontiguousarray(values, dtype="<i8").tobytes()
+                    body = json.dumps(values.shape).encode() + b"\n" + content
+                    self._add_release(name, cost, body, body)
+                return values
+        if hashlib.sha256(row[1]).digest() != row[0]:
+            raise PeerError(f"{self.path}: the release {name} does not match its digest; the file is damaged")
+        shape, _, body = bytes(row[1]).partition(b"\n")
+        return np.frombuffer(body, dtype="<i8").reshape(json.loads(shape))
 
     def _add_release(self, name: str, cost: float, content: bytes, body: bytes | None) -> None:
         """Add an entry to the ledger; a name occurs once, or the transaction fails."""
         digest = hashlib.sha256(content).digest()
-        self._db.execute(
-            "INSERT INTO releases VALUES (?, ?, ?, ?, ?)", (name, time.time(), cost, digest, body)
-        )
+        self._all("INSERT INTO releases VALUES (?, ?, ?, ?, ?)", name, time.time(), cost, digest, body)
 
-    @synchronised
     def releases(self) -> list[dict[str, Any]]:
         """Return the ledger: name, time, μ² and digest of every release."""
-        rows = self._db.execute("SELECT name, at, cost, digest FROM releases ORDER BY at, rowid")
-        return [dict(zip(("name", "at", "cost", "digest"), row, strict=True)) for row in rows]
+        return self._records("SELECT name, at, cost, digest FROM releases ORDER BY at, rowid")
 
-    @synchronised
     def release(self, name: str) -> tuple[float, bytes]:
         """Return the cost and the digest of one entry of the ledger."""
-        cost, digest = self._db.execute(
-            "SELECT cost, digest FROM releases WHERE name = ?", (name,)
-        ).fetchone()
-        return cost, digest
+        return self._one("SELECT cost, digest FROM releases WHERE name = ?", name)
 
     # --- rounds ----------------------------------------------------------------------------------------
 
-    @synchronised
     def add_round(
         self,
         round_index: int,
@@ -271,47 +299,37 @@ class Store:
         """
         with self._transaction():
             if release is not None:
-                values = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
-                self._add_release(release.name, release.cost, values, None)
+                released = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
+                self._add_release(release.name, release.cost, released, None)
             stored_arrays: StoredArrays = {}
             described = json.dumps(self._described(state, stored_arrays))
             digest = hashlib.sha256(described.encode()).digest()
             names = json.dumps(sorted(heard)), json.dumps(sorted(missing))
-            self._db.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)",
-                (round_index, time.time(), described, digest, *names),
-            )
+            row = (round_index, time.time(), described, digest, *names)
+            self._all("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", *row)
             if figures:
-                self._db.execute(
-                    "INSERT INTO judged VALUES (?, ?, ?, ?, ?)",
-                    (round_index, *(figures.get(name) for name in FIGURES)),
-                )
+                values = (figures.get(name) for name in FIGURES)
+                self._all("INSERT INTO judged VALUES (?, ?, ?, ?, ?)", round_index, *values)
             for name in left_out:
-                self._db.execute("INSERT INTO left_out VALUES (?, ?)", (round_index, name))
+                self._all("INSERT INTO left_out VALUES (?, ?)", round_index, name)
             if reference is not None:
                 body = np.ascontiguousarray(reference, dtype="<f8").tobytes()
-                self._db.execute(
-                    "INSERT INTO reference VALUES (?, ?, ?)", (round_index, json.dumps(reference.shape), body)
-                )
+                shape = json.dumps(reference.shape)
+                self._all("INSERT INTO reference VALUES (?, ?, ?)", round_index, shape, body)
             digests = {receiver: self._put(message, stored_arrays) for receiver, message in outgoing.items()}
             for receiver, message_digest in digests.items():
-                self._db.execute(
-                    "INSERT INTO outbox VALUES (?, ?, ?)", (round_index + 1, receiver, message_digest)
-                )
+                self._all("INSERT INTO outbox VALUES (?, ?, ?)", round_index + 1, receiver, message_digest)
             for receiver, group in (groups or {}).items():
-                self._db.execute("INSERT INTO groups VALUES (?, ?, ?)", (round_index + 1, receiver, group))
+                self._all("INSERT INTO groups VALUES (?, ?, ?)", round_index + 1, receiver, group)
             self._forget(round_index)
             self._write_mark()
         self._digests = stored_arrays
         return digests
 
-    @synchronised
     def last(self) -> tuple[int, Any] | None:
         """Return the last round and the state after it, as nested lists of arrays."""
-        with self._moment():
-            row = self._db.execute(
-                "SELECT turn, state, digest FROM rounds ORDER BY turn DESC LIMIT 1"
-            ).fetchone()
+        with self._snapshot():
+            row = self._one("SELECT turn, state, digest FROM rounds ORDER BY turn DESC LIMIT 1")
             if row is None:
                 return None
             round_index, described, digest = row
@@ -319,62 +337,48 @@ class Store:
                 raise PeerError(
                     f"{self.path}: the state of round {round_index} does not match its digest; the file is damaged"
                 )
-            return int(round_index), self._restored(json.loads(described))
+            return round_index, self._restored(json.loads(described))
 
-    @synchronised
     def message(self, round_index: int, receiver: str) -> tuple[bytes, bytes] | None:
         """Return this peer's message to a neighbour in a round, if it is stored: bytes and sha256."""
-        with self._moment():
-            row = self._db.execute(
-                "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", (round_index, receiver)
-            ).fetchone()
+        with self._snapshot():
+            row = self._one(
+                "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", round_index, receiver
+            )
             return None if row is None else (self._body(row[0]), row[0])
 
-    @synchronised
     def group(self, round_index: int, receiver: str) -> str:
         """Return the digest of the group that a masked message was made for; empty: it was not masked."""
-        row = self._db.execute(
-            "SELECT digest FROM groups WHERE turn = ? AND receiver = ?", (round_index, receiver)
-        ).fetchone()
+        row = self._one("SELECT digest FROM groups WHERE turn = ? AND receiver = ?", round_index, receiver)
         return "" if row is None else str(row[0])
 
-    @synchronised
     def oldest(self) -> int:
         """Return the first round whose messages are still stored; 0: none."""
-        row = self._db.execute("SELECT MIN(turn) FROM outbox").fetchone()
-        return int(row[0] or 0)
+        return self._one("SELECT MIN(turn) FROM outbox")[0] or 0
 
-    @synchronised
     def history(self, after: int = -1) -> list[dict[str, Any]]:
         """Return every round after one: closing time, who was heard, who was missing, and figures where evaluated."""
-        rows = self._db.execute(
-            f"SELECT turn, at, heard, missing, {', '.join(FIGURES)} FROM rounds LEFT JOIN judged USING (turn) "
+        rounds = self._records(
+            f"SELECT turn AS round, at, heard, missing, {', '.join(FIGURES)} FROM rounds LEFT JOIN judged USING (turn) "
             "WHERE turn > ? ORDER BY turn",
-            (after,),
+            after,
         )
-        return [
-            {"round": round_index, "at": at, "heard": json.loads(heard), "missing": json.loads(missing)}
-            | dict(zip(FIGURES, figures, strict=True))
-            for round_index, at, heard, missing, *figures in rows
-        ]
+        return [entry | {name: json.loads(entry[name]) for name in ("heard", "missing")} for entry in rounds]
 
-    @synchronised
     def left_out(self) -> dict[int, list[str]]:
         """Return, by round, the neighbours that had closed it before this peer's message was ready."""
         names: dict[int, list[str]] = {}
-        for round_index, name in self._db.execute("SELECT turn, name FROM left_out ORDER BY turn, name"):
-            names.setdefault(int(round_index), []).append(name)
+        for round_index, name in self._all("SELECT turn, name FROM left_out ORDER BY turn, name"):
+            names.setdefault(round_index, []).append(name)
         return names
 
-    @synchronised
     def reference(self) -> np.ndarray | None:
         """Return S [C, K] of the model some rounds before the last, which the last one is compared with."""
-        row = self._db.execute("SELECT shape, body FROM reference ORDER BY turn DESC LIMIT 1").fetchone()
+        row = self._one("SELECT shape, body FROM reference ORDER BY turn DESC LIMIT 1")
         return None if row is None else np.frombuffer(row[1], dtype="<f8").reshape(json.loads(row[0]))
 
     # --- events ----------------------------------------------------------------------------------------
 
-    @synchronised
     def note(
         self,
         refused: Mapping[tuple[str, str], tuple[int, str]],
@@ -382,56 +386,62 @@ class Store:
     ) -> None:
         """Store refusals since the last call, by sender and reason, and the state of each neighbour."""
         with self._transaction():
-            for (who, reason), (count, detail) in refused.items():
-                self._db.execute(
-                    "INSERT INTO refusals VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                    "count = count + excluded.count, last = excluded.last, detail = excluded.detail",
-                    (who, reason, count, time.time(), detail),
-                )
-            for name, (last_message, done, note) in neighbours.items():
-                self._db.execute(
-                    "INSERT INTO neighbours VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                    "seen = COALESCE(excluded.seen, seen), done = excluded.done, note = excluded.note",
-                    (name, last_message, done, note),
-                )
+            self._db.executemany(
+                "INSERT INTO refusals VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "count = count + excluded.count, last = excluded.last, detail = excluded.detail",
+                [(*key, count, time.time(), detail) for key, (count, detail) in refused.items()],
+            )
+            self._db.executemany(
+                "INSERT INTO neighbours VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "seen = COALESCE(excluded.seen, seen), done = excluded.done, note = excluded.note",
+                [(name, *state) for name, state in neighbours.items()],
+            )
             self._write_mark()
 
-    @synchronised
     def refusals(self) -> list[dict[str, Any]]:
-        rows = self._db.execute("SELECT who, reason, count, last, detail FROM refusals ORDER BY last DESC")
-        return [dict(zip(("who", "reason", "count", "last", "detail"), row, strict=True)) for row in rows]
+        return self._records("SELECT who, reason, count, last, detail FROM refusals ORDER BY last DESC")
 
-    @synchronised
     def neighbours(self) -> dict[str, dict[str, Any]]:
-        rows = self._db.execute("SELECT name, seen, done, note FROM neighbours ORDER BY name")
-        return {
-            name: {"seen": last_message, "done": done, "note": note}
-            for name, last_message, done, note in rows
-        }
+        states = self._records("SELECT name, seen, done, note FROM neighbours ORDER BY name")
+        return {entry.pop("name"): entry for entry in states}
 
-    # --- arrays ----------------------------------------------------------------------------------------
+    # --- statements, one thread at a time ----------------------------------------------------------------
+
+    def _all(self, statement: str, *values: Any) -> list[Any]:
+        """Run a statement; return its rows."""
+        with self._lock:
+            return self._db.execute(statement, values).fetchall()
+
+    def _one(self, statement: str, *values: Any) -> Any:
+        """Run a statement; return its first row, None where there is none."""
+        return next(iter(self._all(statement, *values)), None)
+
+    def _records(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+        """Run a statement; return its rows as dictionaries by column."""
+        with self._lock:
+            cursor = self._db.execute(statement, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
 
     @contextmanager
-    def _moment(self) -> Iterator[None]:
-        """Read a consistent snapshot: a running peer could otherwise delete data between two reads."""
-        self._db.execute("BEGIN")
-        try:
+    def _snapshot(self) -> Iterator[None]:
+        """Read from one state of the file: a running peer could otherwise delete data between two reads."""
+        with self._lock, migrations.transaction(self._db, "DEFERRED"):
             yield
-        finally:
-            self._db.execute("COMMIT")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        before = set(self._stored_digests)
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:  # with a full disk, SQLite may have ended it by itself
-                self._db.execute("ROLLBACK")
-            self._stored_digests = before
-            raise
+        """Write all or nothing; no other thread writes meanwhile."""
+        with self._lock:
+            before = set(self._stored_digests)
+            try:
+                with migrations.transaction(self._db):
+                    yield
+            except BaseException:
+                self._stored_digests = before
+                raise
+
+    # --- arrays ----------------------------------------------------------------------------------------
 
     def _put(self, array: np.ndarray, stored_arrays: StoredArrays) -> bytes:
         """Store an array unless it is there; return its digest, which is also that of its bytes on the wire."""
@@ -443,14 +453,14 @@ class Store:
         body = np.ascontiguousarray(array, dtype="<u8" if array.dtype == np.uint64 else "<f8")
         digest = hashlib.sha256(body.data).digest()
         if digest not in self._stored_digests:
-            self._db.execute("INSERT INTO arrays VALUES (?, ?)", (digest, body.data))
+            self._all("INSERT INTO arrays VALUES (?, ?)", digest, body.data)
             self._stored_digests.add(digest)
         if body is array:
             stored_arrays[location] = array, digest
         return digest
 
     def _body(self, digest: bytes) -> bytes:
-        row = self._db.execute("SELECT body FROM arrays WHERE digest = ?", (digest,)).fetchone()
+        row = self._one("SELECT body FROM arrays WHERE digest = ?", digest)
         if row is None:
             raise PeerError(f"{self.path}: an array is missing; the file is damaged")
         if hashlib.sha256(row[0]).digest() != digest:
@@ -473,23 +483,16 @@ class Store:
 
     def _forget(self, round_index: int) -> None:
         """Delete arrays that only the previous state and expired messages used."""
-        current = self._db.execute("SELECT state FROM rounds WHERE turn = ?", (round_index,)).fetchone()
-        previous = self._db.execute("SELECT state FROM rounds WHERE turn = ?", (round_index - 1,)).fetchone()
-        expired = self._db.execute(
-            "SELECT DISTINCT digest FROM outbox WHERE turn <= ?", (round_index - KEPT,)
-        ).fetchall()
-        dropped = {digest for (digest,) in expired}
-        if previous is not None:
-            dropped.update(_digests(json.loads(previous[0])))
-            self._db.execute("UPDATE rounds SET state = '[]' WHERE turn = ?", (round_index - 1,))
-        self._db.execute("DELETE FROM outbox WHERE turn <= ?", (round_index - KEPT,))
-        self._db.execute("DELETE FROM groups WHERE turn <= ?", (round_index - KEPT,))
-        for digest in dropped - set(_digests(json.loads(current[0]))):
-            if (
-                self._db.execute("SELECT 1 FROM outbox WHERE digest = ? LIMIT 1", (digest,)).fetchone()
-                is None
-            ):
-                self._db.execute("DELETE FROM arrays WHERE digest = ?", (digest,))
+        before, expired = round_index - 1, round_index - KEPT
+        states = dict(self._all("SELECT turn, state FROM rounds WHERE turn IN (?, ?)", before, round_index))
+        dropped = {digest for (digest,) in self._all("SELECT digest FROM outbox WHERE turn <= ?", expired)}
+        dropped.update(_digests(json.loads(states.get(before, "[]"))))
+        self._all("UPDATE rounds SET state = '[]' WHERE turn = ?", before)
+        self._all("DELETE FROM outbox WHERE turn <= ?", expired)
+        self._all("DELETE FROM groups WHERE turn <= ?", expired)
+        for digest in dropped - set(_digests(json.loads(states[round_index]))):
+            if self._one("SELECT 1 FROM outbox WHERE digest = ? LIMIT 1", digest) is None:
+                self._all("DELETE FROM arrays WHERE digest = ?", digest)
                 self._stored_digests.discard(digest)
 
 
