@@ -14,8 +14,8 @@ import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.errors import PeerError, SchemaMismatch
 from peerbayes.learning.strategies import STRATEGIES
-from peerbayes.peer.agreement.negotiate import data_digest, refuse_large
-from peerbayes.peer.agreement.pooling import described
+from peerbayes.peer.agreement.negotiate import data_digest, refuse_large_statistics
+from peerbayes.peer.agreement.summary import OwnTable
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
@@ -204,14 +204,14 @@ def test_rows_are_known_by_their_columns_values_labels_and_order(rng):
 def test_too_few_rows_and_too_large_messages_are_refused_before_anything_is_sent(rng):
     X, y = table(rng)
     few = Terms("test", "label", limits=Limits(rows=len(y)))
-    assert described("p0", X, y, few).rows == len(y)
+    assert OwnTable.of(X, y, few).rows == len(y)
     with pytest.raises(PeerError, match=f"has {len(y) - 1} rows; the agreement asks for {len(y)} or more"):
-        described("p0", X.iloc[1:], y[1:], few)
+        OwnTable.of(X.iloc[1:], y[1:], few)
     small = Terms("test", "label", limits=Limits(message_bytes=8 * 3 * 50))
-    refuse_large(small, 3, 50)
+    refuse_large_statistics(small, 3, 50)
     for terms, size in ((small, 51), (replace(small, strategy="tracking"), 26)):
         with pytest.raises(PeerError, match=r"messages of .* bytes; the agreement allows 1,200"):
-            refuse_large(terms, 3, size)
+            refuse_large_statistics(terms, 3, size)
 
 
 def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):

@@ -26,8 +26,9 @@ from peerbayes.errors import PeerError, RefusedMessage, TermsError
 from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.model import core
 from peerbayes.peer.agreement.column_facts import Facts
-from peerbayes.peer.agreement.private_agreement import _integers, public_schema
+from peerbayes.peer.agreement.private_agreement import public_schema
 from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
+from peerbayes.peer.agreement.tree_sums import integers_in
 from peerbayes.peer.learning.masks import Masker, new_key, public_key, refuse_thin, shared_sources
 from peerbayes.peer.learning.releases import PrivateResidual
 from peerbayes.peer.loopback import Loopback
@@ -289,7 +290,7 @@ def test_what_is_bought_before_the_first_round_has_noise_of_the_right_size(tmp_p
 
 
 def test_parts_of_a_private_sum_have_its_shape_and_no_more_than_all_can_have():
-    parse = _integers((2, 2), 10)
+    parse = integers_in((2, 2), 10)
     good = np.array([[10, -10], [0, 3]])
     assert (parse(good.tobytes()).values == good).all()
     for content, reason in (

@@ -15,7 +15,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 from peerbayes.errors import IdentityError, RefusedMessage
 from peerbayes.peer import tasks
-from peerbayes.peer.agreement.pooling import Phase
+from peerbayes.peer.agreement.tree_sums import Phase
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.client import Client

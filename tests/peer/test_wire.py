@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from peerbayes.errors import PeerError, RefusedMessage, SchemaMismatch
 from peerbayes.learning.exact_sums import BITS
-from peerbayes.peer.agreement.pooling import pooled
 from peerbayes.peer.agreement.summary import (
     LARGEST,
     ColumnSummary,
@@ -31,6 +30,7 @@ from peerbayes.peer.agreement.summary import (
     unpacked,
     with_scales,
 )
+from peerbayes.peer.agreement.tree_sums import pooled
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state import audit_log, store

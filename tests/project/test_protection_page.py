@@ -125,12 +125,11 @@ def test_the_only_neighbour_of_a_leaf_gets_its_residual_every_round(name):
 
 def test_a_leaf_of_the_tree_tells_rows_means_and_every_category():
     pytest.importorskip("msgspec")
-    from peerbayes.peer.agreement.pooling import described
-    from peerbayes.peer.agreement.summary import Summary
+    from peerbayes.peer.agreement.summary import OwnTable, Summary
     from peerbayes.peer.agreement.terms import Terms
 
     frame = pd.DataFrame({"age": [41.0, 52.0, 67.0], "town": ["Ulm", "Ulm", "Nowhere-on-Sea"]})
-    sent = described("leaf", frame, np.array([0, 1, 1]), Terms("n", "y")).pack()
+    sent = OwnTable.of(frame, np.array([0, 1, 1]), Terms("n", "y")).summary("leaf").pack()
     told = Summary.parse(sent)
     assert told.rows == 3 and float(told.columns["age"].total) / 3 == frame["age"].mean()
     assert ("t", "Nowhere-on-Sea") in told.columns["town"].categories and b"Nowhere-on-Sea" in sent

@@ -10,9 +10,9 @@ from dataclasses import replace
 import msgspec
 
 from peerbayes.cli.app import app
-from peerbayes.peer.agreement.pooling import Integers
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.summary import Summary, Sums
+from peerbayes.peer.agreement.tree_sums import Integers
 from peerbayes.peer.agreement.votes import Ballots
 
 

@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 from peerbayes.learning import planning
 from peerbayes.model.layout import STRUCTURES, known
 from peerbayes.peer.agreement.column_facts import Facts
-from peerbayes.peer.agreement.pooling import Integers
 from peerbayes.peer.agreement.private_agreement import agree_privately
 from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
+from peerbayes.peer.agreement.tree_sums import Integers
 from peerbayes.peer.learning.held_out import KEY, KEY_BYTES
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.service import tables_of

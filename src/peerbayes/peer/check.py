@@ -11,8 +11,8 @@ from typing import Any
 from peerbayes.data.files import printable
 from peerbayes.data.sources.sql import mixes_rows
 from peerbayes.errors import PeerbayesError, PeerError, RefusedMessage
-from peerbayes.peer.agreement.pooling import described
 from peerbayes.peer.agreement.private_agreement import refuse_rows
+from peerbayes.peer.agreement.summary import OwnTable
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.masks import groups, refuse_thin
 from peerbayes.peer.protocol import wire
@@ -76,7 +76,7 @@ def _data(home: Home, peer: Peer) -> Iterator[Check]:
         return
     try:
         (frame, labels), away = tables_of(peer)
-        summary = described(peer.name, frame, labels, peer.terms)
+        summary = OwnTable.of(frame, labels, peer.terms).summary(peer.name)
     except (PeerbayesError, ValueError, TypeError) as error:
         yield Check("data", "failed", str(error))
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -20,25 +20,15 @@ from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumB
 from peerbayes.learning.robust.invariants import Invariants, counted_columns, ties_of
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
-from peerbayes.model import layout as layouts
 from peerbayes.model.calibration import AGREED_STEPS, start_statistics
 from peerbayes.model.families import Family
 from peerbayes.model.families.structures import Parents, checked
 from peerbayes.model.statistics import Statistics
 from peerbayes.model.structure import Pairs, total_information
 from peerbayes.peer.agreement.column_facts import canonical
-from peerbayes.peer.agreement.pooling import (
-    Checks,
-    Phase,
-    PooledReports,
-    Reports,
-    Total,
-    agreed_units,
-    own_table,
-    pooled,
-)
-from peerbayes.peer.agreement.summary import Summary, Sums
+from peerbayes.peer.agreement.summary import OwnTable, Summary, Sums, with_scales
 from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.tree_sums import Phase, PooledReports, Reports, Total, pooled
 from peerbayes.peer.agreement.votes import Voter, agreed_bounds
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.learner import Broadcaster, Learner, Relayer
@@ -64,40 +54,20 @@ class Proposal:
     @classmethod
     def parse(cls, content: bytes) -> Proposal:
         try:
-            decoded = json.loads(content)
-            parents = (
-                None
-                if decoded is None
-                else tuple(tuple(int(p) for p in column_parents) for column_parents in decoded)
-            )
-        except (ValueError, TypeError, RecursionError) as error:
+            return cls(msgspec.json.decode(content, type=tuple[tuple[int, ...], ...] | None))
+        except (msgspec.DecodeError, RecursionError) as error:
             raise RefusedMessage("unreadable", f"a structure that cannot be read: {error}") from error
-        return cls(parents)
 
 
 async def agreed_structure(
-    terms: Terms,
-    proposes: bool,
-    schema: Schema,
-    frame: pd.DataFrame,
-    labels: np.ndarray,
-    total: Total,
-    weights: np.ndarray,
-    checks: Checks | None = None,
+    terms: Terms, proposes: bool, pairs: Pairs, total: Total, checks: PooledReports | None = None
 ) -> Parents:
     """Return the structure learned from everybody's pairwise statistics, proposed by one peer and checked by all.
 
-    weights  [n] of this peer's rows
-    checks   of others' partial sums, where members may lie
+    pairs   the statistics of this peer's rows
+    checks  of others' partial sums, where members may lie
     """
-    rows, codes = schema.encode(frame), schema.encode_labels(labels)
-    row_weights = None if (weights == 1.0).all() else weights
-    pairs = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, row_weights)
-    if 8 * pairs.vector.size > terms.limits.message_bytes:
-        raise PeerError(
-            f"the statistics of all pairs of columns are messages of {8 * pairs.vector.size:,} bytes; the agreement "
-            f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
-        )
+    refuse_large(terms, "the statistics of all pairs of columns", pairs.vector.size)
     summed = pairs.from_vector(await pooled("pairs", pairs.vector, total, checks))
     best = layout.STRUCTURES[terms.family](summed)
     proposal = await total(Phase("structure", Proposal.parse), Proposal(best if proposes else None))
@@ -175,24 +145,22 @@ async def agree(
     voter: Voter,
 ) -> Agreed:
     """Everything that the rounds need, from this peer's rows and everybody's sums."""
-    own, reports = own_table(frame, labels, terms), None
+    own, reports = OwnTable.of(frame, labels, terms), None
     if terms.robust.acts:
         reports = Reports(await agreed_bounds(own.rows, own.values, voter, total))
     schema, summary = await agreed_units(name, own, terms, reports, total)
-    weights = np.ones(len(frame))
+    rows, codes, weights = schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame))
     if reports is not None:
         weights *= reports.bounds.weight(len(frame))
     parents = None
-    if terms.family in layouts.STRUCTURES:
+    if terms.family in layout.STRUCTURES:
         checks = None if reports is None else reports.pooled(SumBounds(schema.limit))
-        parents = await agreed_structure(
-            terms, roster.members[0].name == name, schema, frame, labels, total, weights, checks
-        )
-    family = layouts.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
-    classes, size = len(schema.classes), family.size
-    refuse_large(terms, classes, size)
-    sizes = np.array([len(frame)])
-    held = Holdings(family, schema.encode(frame), schema.encode_labels(labels), weights, sizes, classes)
+        row_weights = None if (weights == 1.0).all() else weights
+        pairs = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, row_weights)
+        parents = await agreed_structure(terms, roster.members[0].name == name, pairs, total, checks)
+    family = layout.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
+    refuse_large_statistics(terms, len(schema.classes), family.size)
+    held = Holdings(family, rows, codes, weights, np.array([len(frame)]), len(schema.classes))
     most = summary.rows - (summary.peers - 1) * terms.limits.rows
     if reports is not None:
         most = min(most, reports.bounds.rows)
@@ -208,8 +176,8 @@ async def agree(
             f"values are missing at one of the peers, and {terms.family} completes them by its model, which "
             f"{terms.strategy} has none of; agree on another strategy, or on naive-bayes"
         )
-    whole = [summary.whole(schema.columns[j].name) for j in schema.discrete]
-    checks = None if reports is None else reports.pooled(_of_start(family, schema, whole, gapped))
+    complete = [summary.complete(schema.columns[j].name) for j in schema.discrete]
+    checks = None if reports is None else reports.pooled(_of_start(family, schema, complete, gapped))
     start = await _start(terms, held, plan, gapped, total, checks)
     if "difference" in plan.missing:
         difference = await _difference(held, start, summary.rows, schema.limit**2, total, first)
@@ -217,14 +185,29 @@ async def agree(
     if "mean_square" in plan.missing:
         mean_square = await _mean_square(held, summary.rows, total)
         plan = planning.plan(settings, replace(facts, mean_square=mean_square))
-    plausible = plan.invariants(family, start, whole, gapped, schema.limit)
+    plausible = plan.invariants(family, start, complete, gapped, schema.limit)
     if reports is not None:
         await total(Phase("consent", Sums.named(), check=reports.consent), Sums())
     learner = learner_of(name, plan, terms, roster, held, start, plausible)
     return Agreed(
-        schema, family, layouts.without_guards(family), summary.peers, summary.rows, plan.strategy.name,
+        schema, family, layout.without_guards(family), summary.peers, summary.rows, plan.strategy.name,
         plan.strategy.of_weights, learner, plausible, held,
     )  # fmt: skip
+
+
+async def agreed_units(
+    name: str, own: OwnTable, terms: Terms, reports: Reports | None, total: Total
+) -> tuple[Schema, Summary]:
+    """Everybody's schema, with location and scale, and the summary that it is made of."""
+    if reports is not None:
+        columns = Phase("columns", Summary.parse, lambda part: part.peers, reports.check)
+        summary = await total(columns, own.summary(name, reports.bounds))
+        return reports.bounds.measured(summary.schema(terms.label, terms.clip)), summary
+    summary = await total(Phase("columns", Summary.parse, lambda part: part.peers), own.summary(name))
+    schema = summary.schema(terms.label, terms.clip)
+    names = [schema.columns[j].name for j in schema.continuous]
+    squares = await total(Phase("spread", Sums.named(*names)), own.squares(schema))
+    return with_scales(schema, squares), summary
 
 
 def settings_of(terms: Terms) -> LearningSettings:
@@ -235,19 +218,24 @@ def settings_of(terms: Terms) -> LearningSettings:
     )  # fmt: skip
 
 
-def refuse_large(terms: Terms, classes: int, size: int) -> None:
+def refuse_large_statistics(terms: Terms, classes: int, size: int) -> None:
     """Refuse statistics [C, K] that make larger messages than agreed."""
-    largest = 8 * classes * size * planning.declaration_of(terms.strategy).matrices
-    if largest > terms.limits.message_bytes:
+    entries = classes * size * planning.declaration_of(terms.strategy).matrices
+    refuse_large(terms, f"statistics of {classes} classes × {size:,} features", entries)
+
+
+def refuse_large(terms: Terms, subject: str, entries: int) -> None:
+    """Refuse so many numbers in a message if they take more bytes than agreed."""
+    if 8 * entries > terms.limits.message_bytes:
         raise PeerError(
-            f"statistics of {classes} classes × {size:,} features are messages of {largest:,} bytes; the agreement "
-            f"allows {terms.limits.message_bytes:,}. Raise limits.message_bytes, or leave out features with many values"
+            f"{subject} are messages of {8 * entries:,} bytes; the agreement allows {terms.limits.message_bytes:,}. "
+            "Raise limits.message_bytes, or leave out features with many values"
         )
 
 
-def _of_start(family: Family, schema: Schema, whole: list[bool], gapped: bool) -> StatisticsBounds:
+def _of_start(family: Family, schema: Schema, complete: list[bool], gapped: bool) -> StatisticsBounds:
     """What a start's parts are held to."""
-    ties = ties_of(family, counted_columns(family, whole))
+    ties = ties_of(family, counted_columns(family, complete))
     limit = schema.limit if gapped else min(schema.limit, START_LIMIT)
     return StatisticsBounds(limit, gapped, family=family, ties=ties)
 
@@ -297,7 +285,7 @@ def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
         return False
     linked = getattr(family, "linked", np.zeros(0, dtype=bool))[family.continuous :]
     needed = [schema.columns[j].name for j, link in zip(schema.discrete, linked, strict=False) if link]
-    return summary.missing or not all(summary.whole(name) for name in needed)
+    return summary.missing or not all(summary.complete(name) for name in needed)
 
 
 async def _difference(
@@ -337,10 +325,11 @@ def learner_of(
     held: Holdings,
     start: np.ndarray,
     known: Invariants,
+    private: PrivateResidual | None = None,
 ) -> Learner:
-    """This peer's side of the plan."""
+    """Return this peer's side of the plan, with R of its rows or, where it is private, R̃."""
     strategy, index = plan.strategy, roster.place(name)
-    residual = held.residual(terms.rounds, terms.local_steps, strategy.of_weights)
+    residual = private or held.residual(terms.rounds, terms.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         relay, neighbours = strategy.seen_from(index)
         return Relayer(relay, tuple(roster.members[place].name for place in neighbours), start, residual)

@@ -10,7 +10,6 @@ before anything derived from it can be sent, and never drawn again.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -21,15 +20,15 @@ import pandas as pd
 from peerbayes.data.column import Column
 from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Table, missing_of
-from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.errors import PeerError
 from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import core, layout
 from peerbayes.model.calibration import start_statistics
-from peerbayes.peer.agreement.negotiate import Agreed, learner_of, refuse_large, settings_of
-from peerbayes.peer.agreement.pooling import Integers, Phase, Total
+from peerbayes.peer.agreement.negotiate import Agreed, learner_of, refuse_large_statistics, settings_of
 from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.tree_sums import Integers, Phase, Total, integers_in
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masks import refuse_thin
 from peerbayes.peer.learning.releases import PrivateResidual
@@ -151,37 +150,28 @@ async def agree_privately(
     schema, rows = await _measured(terms, peers, frame, total, buy, source)
     missing = any(terms.facts[schema.columns[j].name].missing for j in schema.continuous)
     family = layout.calibrated(terms.family, schema, missing, rows * peers)
-    refuse_large(terms, len(schema.classes), family.size)
-    holdings = Holdings(
-        family, schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame)), np.array([len(frame)]),
-        len(schema.classes),
-    )  # fmt: skip
+    classes, sizes = len(schema.classes), np.array([len(frame)])
+    refuse_large_statistics(terms, classes, family.size)
+    rows_here, codes = schema.encode(frame), schema.encode_labels(labels)
+    holdings = Holdings(family, rows_here, codes, np.ones(len(frame)), sizes, classes)
     complete = np.array(
         [not terms.facts[schema.columns[j].name].missing for j in schema.discrete], dtype=bool
     )
     noise_scheme = scheme(
-        promise, family, len(schema.classes), rows, peers, terms.rounds, terms.lr,
+        promise, family, classes, rows, peers, terms.rounds, terms.lr,
         roster.adjacency() if promise.edge_noise else None, complete, terms.start != "uniform",
         _units(terms) is not None,
     )  # fmt: skip
     room = rows * peers * ROOM
-    facts = NetworkFacts(
-        peers,
-        rows * peers,
-        average=rows,
-        weight=room,
-        largest=room,
-        tree=planning.tree_of(roster.adjacency()),
-    )
+    tree = planning.tree_of(roster.adjacency())
+    facts = NetworkFacts(peers, rows * peers, average=rows, weight=room, largest=room, tree=tree)
     plan = planning.plan(settings_of(terms), facts)
     start = await _start(terms, holdings, noise_scheme, plan.start_weight, peers, total, buy, source)
     residual = PrivateResidual(noise_scheme, holdings, not plan.declaration.first_is_start, source=source)
     largest_degree = int(np.diff(roster.adjacency().indptr).max(initial=0))
     noise = plan.noise(lambda boost: noise_scheme.spread(largest_degree, boost))
     invariants = plan.invariants(family, start, complete.tolist(), False, schema.limit, noise=noise)
-    learner = replace(  # type: ignore[type-var]
-        learner_of(name, plan, terms, roster, holdings, start, invariants), residual=residual
-    )
+    learner = learner_of(name, plan, terms, roster, holdings, start, invariants, residual)
     return Agreed(
         schema, family, layout.without_guards(family), peers, round(rows * peers), plan.strategy.name,
         plan.strategy.of_weights, learner, invariants, holdings, residual,
@@ -223,7 +213,7 @@ async def _measured(
         return units.release(values, source)
 
     release = await buy("units", units.cost, draw)
-    phase = Phase("units", _integers((units.size,), peers * bought.MOST))
+    phase = Phase("units", integers_in((units.size,), peers * bought.MOST))
     rows, mean, deviation = units.opened((await total(phase, Integers(release))).values, peers)
     changed = list(schema.columns)
     for k, j in enumerate(columns):
@@ -232,20 +222,6 @@ async def _measured(
         changed[j] = replace(column, location=location, scale=scale)
     average = terms.privacy.rows or max(rows / peers, float(terms.privacy.min_rows))
     return replace(schema, columns=tuple(changed)), average
-
-
-def _integers(shape: tuple[int, ...], most: int) -> Callable[[bytes], Integers]:
-    """Return a parser of a partial sum of integers, each at most so large."""
-
-    def parse(content: bytes) -> Integers:
-        if len(content) != 8 * math.prod(shape):
-            raise RefusedMessage("wrong shape", f"{len(content):,} bytes instead of {8 * math.prod(shape):,}")
-        values = np.frombuffer(content, dtype="<i8").reshape(shape)
-        if values.size and max(int(values.max()), -int(values.min())) > most:
-            raise RefusedMessage("absurd magnitude", "an entry larger than the sum of all peers can be")
-        return Integers(values)
-
-    return parse
 
 
 async def _start(
@@ -261,10 +237,8 @@ async def _start(
     """Return S⁰ [C, K], the same for all peers: the uniform one, or one that is bought."""
     if terms.start == "uniform":
         return start_statistics("uniform", holdings.family, holdings.classes, mass)
-    mechanism, marginal = noise_scheme.mechanism, terms.start == "marginal"
-    cost = noise_scheme.ledger.first - (
-        UNITS_SHARE * _total_budget(noise_scheme) if _units(terms) is not None else 0.0
-    )
+    mechanism, marginal, units = noise_scheme.mechanism, terms.start == "marginal", _units(terms)
+    cost = noise_scheme.ledger.first - (0.0 if units is None else units.cost)
 
     def draw() -> np.ndarray:
         moved = mechanism.rows(holdings.family, holdings.rows)
@@ -274,13 +248,9 @@ async def _start(
         return sums >> COARSER
 
     release = await buy("start", cost, draw)
-    phase = Phase("start", _integers(release.shape, peers << (62 - COARSER)))
+    phase = Phase("start", integers_in(release.shape, peers << (62 - COARSER)))
     summed = (await total(phase, Integers(release))).values
     moved = np.ldexp(summed.astype(np.float64), COARSER - mechanism.bits)
     stats = mechanism.coordinates.back(mechanism.projection(moved, False)) / (terms.lr * peers)
     shape = (holdings.classes, holdings.family.size)
     return np.ascontiguousarray(np.broadcast_to(stats / holdings.classes, shape) if marginal else stats)
-
-
-def _total_budget(noise_scheme: Scheme) -> float:
-    return accounting.mu_of(noise_scheme.terms.epsilon, noise_scheme.terms.delta) ** 2

@@ -15,9 +15,8 @@ import pandas as pd
 from peerbayes.errors import PeerbayesError, PeerError
 from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed, agree
-from peerbayes.peer.agreement.pooling import Phase
 from peerbayes.peer.agreement.private_agreement import agree_privately
-from peerbayes.peer.agreement.tree_sums import Gone, MemberGone, TreeSums
+from peerbayes.peer.agreement.tree_sums import Gone, MemberGone, Phase, TreeSums
 from peerbayes.peer.agreement.votes import Voter
 from peerbayes.peer.learning.learner import Broadcaster
 from peerbayes.peer.learning.masks import (

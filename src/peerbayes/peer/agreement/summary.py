@@ -14,11 +14,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from peerbayes.data.column import Column, Scalar, ordered, with_units
 from peerbayes.data.schema import Schema
-from peerbayes.errors import RefusedMessage, SchemaMismatch
+from peerbayes.data.table import Table
+from peerbayes.errors import PeerError, RefusedMessage, SchemaMismatch
 from peerbayes.learning.robust.bounds import MemberBounds
+from peerbayes.peer.agreement.terms import Terms
 
 NAMED = 3  # peers that a refusal names
 LARGEST = 8 << 20  # bytes of a summary: small values become objects many times their size
@@ -85,35 +88,6 @@ class Summary:
             self.classes | other.classes,
         )
 
-    @classmethod
-    def of(
-        cls,
-        peer: str,
-        schema: Schema,
-        values: Mapping[str, np.ndarray],
-        rows: int,
-        bounds: MemberBounds | None = None,
-    ) -> Summary:
-        """One peer's table; `values` are the present ones of its continuous columns [n].
-
-        With `bounds`, it counts for as many rows as it may, and tells no sums.
-        """
-        columns = {}
-        for column in schema.columns:
-            present = values.get(column.name)
-            size = int(column.count or 0) if present is None else present.size
-            count = size if bounds is None else bounds.counted_values(size, rows)
-            total = math.fsum(present) if present is not None and bounds is None else 0
-            columns[column.name] = ColumnSummary(
-                1,
-                {_kind(column): (peer,)},
-                frozenset(map(_tagged, column.categories)),
-                count,
-                Fraction(total),
-            )
-        counted = rows if bounds is None else bounds.counted(rows)
-        return cls(1, counted, schema.names, columns, frozenset(map(_tagged, schema.classes)))
-
     def conflicts(self) -> list[str]:
         """Why these tables cannot be one, a line each."""
         lines = []
@@ -159,8 +133,8 @@ class Summary:
         """Whether a continuous value is missing anywhere."""
         return any(column.count < self.rows for column in self.columns.values() if not _discrete(column))
 
-    def whole(self, name: str) -> bool:
-        """Whether a column has a value in every row of every peer."""
+    def complete(self, name: str) -> bool:
+        """Return whether a column has a value in every row of every peer."""
         return self.columns[name].count == self.rows
 
     def pack(self) -> bytes:
@@ -241,6 +215,56 @@ class Sums(dict[str, Fraction]):
             return sums
 
         return parse
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTable:
+    """A peer's own table, as it is described to the others."""
+
+    schema: Schema
+    values: Mapping[str, np.ndarray]
+    """The present values of each continuous column [n]."""
+    rows: int
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> OwnTable:
+        """Return a table with its schema, if it has enough rows."""
+        if len(frame) < terms.limits.rows:
+            raise PeerError(
+                f"the table has {len(frame)} rows; the agreement asks for {terms.limits.rows} or more"
+            )
+        kinds: Any = dict(terms.features) or "auto"
+        schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip)
+        table, values = Table.of(frame), {}
+        for index, column in enumerate(schema.columns):
+            if column.kind == "continuous":
+                numbers = column.numbers(table.column(index))
+                values[column.name] = numbers[~np.isnan(numbers)]
+        return cls(schema, values, len(frame))
+
+    def summary(self, peer: str, bounds: MemberBounds | None = None) -> Summary:
+        """Return the first sum's part; with `bounds` it counts for as many rows as it may, and tells no sums."""
+        columns = {}
+        for column in self.schema.columns:
+            present = self.values.get(column.name)
+            size = int(column.count or 0) if present is None else present.size
+            count = size if bounds is None else bounds.counted_values(size, self.rows)
+            total = Fraction(math.fsum(present) if present is not None and bounds is None else 0)
+            categories = frozenset(map(_tagged, column.categories))
+            columns[column.name] = ColumnSummary(1, {_kind(column): (peer,)}, categories, count, total)
+        counted = self.rows if bounds is None else bounds.counted(self.rows)
+        classes = frozenset(map(_tagged, self.schema.classes))
+        return Summary(1, counted, self.schema.names, columns, classes)
+
+    def squares(self, schema: Schema) -> Sums:
+        """Return Σ(x − location)² of each continuous column of everybody's schema."""
+        sums = Sums()
+        for j in schema.continuous:
+            name = schema.columns[j].name
+            present = self.values.get(name, np.zeros(0))  # a column that is empty here has no kind
+            apart = present - schema.columns[j].location
+            sums[name] = Fraction(math.fsum(apart * apart))
+        return sums
 
 
 def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:

@@ -11,21 +11,148 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from peerbayes.errors import AgreementRefused, FalseReport, NeedsPerson, RefusedMessage
+from peerbayes.learning import exact_sums
 from peerbayes.learning.relay import spanning_tree
-from peerbayes.peer.agreement.pooling import Phase
+from peerbayes.learning.robust.bounds import MemberBounds, SumBounds
+from peerbayes.peer.agreement.summary import Summary, Sums
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.wire import Reply
 from peerbayes.peer.state.store import PeerState
 from peerbayes.peer.tasks import Changes
+
+# --- numbers of all peers, added to the same bits for everybody
+
+
+@dataclass(frozen=True, eq=False)
+class Integers:
+    """Statistics on a grid, so that they add up to the same bits in any order: [C, K] int64."""
+
+    values: np.ndarray
+
+    def __add__(self, other: Integers) -> Integers:
+        if self.values.shape != other.values.shape:
+            raise RefusedMessage("wrong shape", f"{other.values.shape} instead of {self.values.shape}")
+        return Integers(self.values + other.values)
+
+    def pack(self) -> bytes:
+        return np.ascontiguousarray(self.values, dtype="<i8").tobytes()
+
+
+def integers_in(shape: tuple[int, ...], most: int) -> Callable[[bytes], Integers]:
+    """Return a parser of a partial sum of integers, each at most so large."""
+
+    def parse(content: bytes) -> Integers:
+        if len(content) != 8 * math.prod(shape):
+            raise RefusedMessage("wrong shape", f"{len(content):,} bytes instead of {8 * math.prod(shape):,}")
+        values = np.frombuffer(content, dtype="<i8").reshape(shape)
+        if values.size and max(int(values.max()), -int(values.min())) > most:
+            raise RefusedMessage("absurd magnitude", "an entry larger than the sum of all peers can be")
+        return Integers(values)
+
+    return parse
+
+
+# A neighbour's name, its sum, and the number of members behind it; raises FalseReport where the sum is impossible.
+Check = Callable[[str, Any, int], None]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One sum: its name, a parser of partial sums, and their number of peers where they contain it.
+
+    With a `check`, members may lie: a partial sum that is unreadable or fails it ends the agreement for everybody.
+    """
+
+    name: str
+    parse: Callable[[bytes], Any]
+    peers: Callable[[Any], int] | None = None
+    check: Check | None = None
+
+
+Total = Callable[[Phase, Any], Awaitable[Any]]  # local value -> sum over all peers
+
+
+# --- what came over each link before the first round, held to what members may report: see `learning.robust.bounds`
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """The summaries that neighbours on the tree sent, once each can be true."""
+
+    bounds: MemberBounds
+    summaries: dict[str, Summary] = field(default_factory=dict)
+
+    def check(self, neighbour: str, part: Summary, members: int) -> None:
+        """Check a part of the phase `columns`, and remember it: later parts are held to its rows."""
+        self.bounds.check_rows(part.rows, members)
+        for name, column in part.columns.items():
+            self.bounds.check_total(name, _as_float(column.total))
+        self.summaries[neighbour] = part
+
+    def consent(self, neighbour: str, part: Sums, members: int) -> None:
+        """Check nothing: whoever took all sums has nothing to add; others object."""
+
+    def pooled(self, bounds: SumBounds) -> PooledReports:
+        """Return what checks the parts of a sum of many numbers."""
+        return PooledReports(self, bounds)
+
+
+@dataclass(frozen=True, eq=False)
+class PooledReports:
+    """Checks of a sum of many numbers; over each link came those of as many rows as were reported before."""
+
+    reports: Reports
+    bounds: SumBounds
+
+    def size(self, neighbour: str, part: Sums, members: int) -> None:
+        """Check the bound that goes ahead of the numbers."""
+        self.bounds.check_size(_as_float(part["most"]), self._rows(neighbour))
+
+    def numbers(self, neighbour: str, part: np.ndarray, members: int) -> None:
+        """Check the numbers."""
+        self.bounds.check(part, self._rows(neighbour))
+
+    def _rows(self, neighbour: str) -> float:
+        return float(self.reports.summaries[neighbour].rows)
+
+
+def _as_float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+async def pooled(
+    name: str, local: np.ndarray, total: Total, checks: PooledReports | None = None
+) -> np.ndarray:
+    """Return the sum of all peers' numbers, to the same bits for all; `checks` where members may lie."""
+    largest = Sums(most=Fraction(float(np.abs(local).max(initial=0.0))))
+    bound_name = "bound" if name == "start" else f"bound of {name}"
+    sized = Phase(bound_name, Sums.named("most"), check=None if checks is None else checks.size)
+    bound = await total(sized, largest)
+    power = exact_sums.exponent(float(bound["most"]) or 1.0)
+
+    def check(neighbour: str, received: Integers, members: int) -> None:
+        assert checks is not None
+        checks.numbers(neighbour, exact_sums.off_grid(received.values, power), members)
+
+    parse = integers_in(local.shape, (1 << exact_sums.BITS) - 1)
+    phase = Phase(name, parse, check=None if checks is None else check)
+    summed = await total(phase, Integers(exact_sums.on_grid(local, power)))
+    return exact_sums.off_grid(summed.values, power)
+
 
 # --- the roster's spanning tree from one member's view: the members behind each of its links
 
@@ -33,21 +160,11 @@ from peerbayes.peer.tasks import Changes
 def members_behind(name: str, roster: Roster) -> dict[str, frozenset[str]]:
     """Return the members behind each tree neighbour of a member, including that neighbour."""
     names = [member.name for member in roster.members]
-    tree, root = spanning_tree(roster.adjacency()), roster.place(name)
-    _, tree_neighbours = tree.seen_from(root)
-    behind = {}
-    for first in tree_neighbours:
-        visited, waiting = {root}, [int(first)]
-        while waiting:
-            index = waiting.pop()
-            visited.add(index)
-            waiting += [
-                int(neighbour)
-                for neighbour in tree.sender[tree.receiver == index]
-                if neighbour not in visited
-            ]
-        behind[names[first]] = frozenset(names[index] for index in visited - {root})
-    return behind
+    tree = spanning_tree(roster.adjacency())
+    links = tuple((names[a], names[b]) for a, b in zip(tree.sender, tree.receiver, strict=True) if a < b)
+    branches = replace(roster, links=links)
+    behind = {member: frozenset(part) for part in branches.parts(without=(name,)) for member in part}
+    return {neighbour: behind[neighbour] for neighbour in branches.neighbours(name)}
 
 
 # --- objections: one member refused what another sent, so the agreement ends, and everybody learns which two
@@ -95,12 +212,7 @@ class Objection:
         )
 
 
-# --- one peer's side of exact sums over the roster's spanning tree: each tree neighbour gets the sum behind this peer
-#     M_{v→u} = x_v + Σ_{w≠u} M_{w→v}          total = x_v + Σ_w M_{w→v}, the same for every v
-#
-# Received sums are stored, so that a restarted peer need not ask again. Where members may lie, a peer checks a
-# neighbour's sum before it adds it to anything: a lie gets no farther than the neighbours of the liar, and instead of
-# sums they pass on an objection, which names both ends of the link.
+# --- the sums of one run
 
 FIRST = "first"  # what neighbours send each other directly, stored like a sum
 

@@ -32,9 +32,8 @@ from peerbayes.learning.robust.bounds import (
     report_of,
     units_of,
 )
-from peerbayes.peer.agreement.pooling import Phase, Total
 from peerbayes.peer.agreement.summary import LARGEST
-from peerbayes.peer.agreement.tree_sums import members_behind
+from peerbayes.peer.agreement.tree_sums import Phase, Total, members_behind
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol.wire import SignedEntries, Vouch, Vouched, packed
 
