@@ -31,10 +31,18 @@ from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Process, Reply
 from peerbayes.peer.running_peer import Membership, RunningPeer
 from peerbayes.peer.service import set_aside
-from peerbayes.peer.state.audit_log import AuditLog, Position, entries
-from peerbayes.peer.state.continuity import Log, OfState, Stored, problem_of, refuse_broken
+from peerbayes.peer.state.audit_log import AuditLog, Log, OfState, Position, entries
 from peerbayes.peer.state.folder import Home
-from peerbayes.peer.state.ledger import Ledger, current, earlier, epsilon_of, spent
+from peerbayes.peer.state.ledger import (
+    Ledger,
+    Stored,
+    current,
+    earlier,
+    epsilon_of,
+    problem_of,
+    refuse_broken,
+    spent,
+)
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy.accounting import mu_of
 from shared.commands import HANG, SOAK, peerbayes

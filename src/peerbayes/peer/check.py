@@ -20,10 +20,9 @@ from peerbayes.peer.protocol.server import Server
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Barred, Grpc, Unreachable, listening_problem
 from peerbayes.peer.service import tables_of
-from peerbayes.peer.state.continuity import refuse_broken
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.ledger import refuse_overspent, spent
+from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent, spent
 from peerbayes.peer.status import warnings_of
 from peerbayes.privacy.exposure import WORDS
 

@@ -26,11 +26,10 @@ from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.running_peer import RunningPeer
-from peerbayes.peer.state.audit_log import LEFT, AuditLog, Tail
-from peerbayes.peer.state.continuity import Log, refuse_broken
+from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.ledger import refuse_overspent
+from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks, TaskFailed

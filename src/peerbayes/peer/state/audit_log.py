@@ -15,9 +15,11 @@ import errno
 import hashlib
 import json
 import os
+import re
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,6 +125,76 @@ class Tail:
 def entries(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a log, each once its chain is verified; an incomplete last line is left out."""
     return Tail(path).read()
+
+
+# --- the content of a log, by state
+
+ROUND = re.compile(r"(?:private )?(?:masked )?round (\d+)")
+
+Delivery = tuple[int, str]  # a round and a receiver
+
+
+@dataclass
+class OfState:
+    """The lines of a log about one state of its peer."""
+
+    start: int = 0
+    messages: dict[Delivery, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Digests of the messages of rounds that were sent."""
+    releases: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Digests by name."""
+    left: bool = False
+    """Whether the run was given up."""
+
+    @property
+    def round(self) -> int:
+        """Return the last round of which a message was sent; 0: none."""
+        return max((round_index for round_index, _ in self.messages), default=0)
+
+    @property
+    def committed(self) -> bool:
+        """Return whether anything was sent that must never be contradicted."""
+        return bool(self.messages or self.releases)
+
+
+@dataclass
+class Log:
+    """The content of an audit log by state; lines of earlier versions name no state, and count for the state ""."""
+
+    states: dict[str, OfState] = field(default_factory=dict)
+    last: str | None = None
+    """The state of its last line."""
+    end: Position = field(default_factory=lambda: Position(0, ""))
+    at_mark: str | None = None
+    """The chain of the line up to which the state knows the log; None: the log is shorter."""
+
+    @classmethod
+    def of(cls, tail: Tail, mark: Position | None = None) -> Log:
+        """Read a log to its end; PeerError where a line does not match the one before."""
+        log = cls(at_mark="" if mark is not None and mark.lines == 0 else None)
+        for entry in tail.read():
+            log._add(entry)
+            if mark is not None and tail.count == mark.lines:
+                log.at_mark = tail.chain
+        log.end = Position(tail.count, tail.chain)
+        return log
+
+    def _add(self, entry: Mapping[str, object]) -> None:
+        self.last = str(entry.get("state", ""))
+        of_state = self.states.setdefault(self.last, OfState())
+        description, digest, start = str(entry["what"]), str(entry["digest"]), entry.get("start", 0)
+        of_state.start = max(of_state.start, start if isinstance(start, int) else 0)
+        if description == LEFT:
+            of_state.left = True
+        elif description.startswith(RELEASE):
+            of_state.releases[description.removeprefix(RELEASE)].add(digest)
+        elif (match := ROUND.fullmatch(description)) is not None:
+            of_state.messages[int(match[1]), str(entry["to"])].add(digest)
+
+    @property
+    def start(self) -> int:
+        """Return the number of the last start that the log knows."""
+        return max((of_state.start for of_state in self.states.values()), default=0)
 
 
 def _encoded(entry: dict[str, Any], chain: str) -> bytes:

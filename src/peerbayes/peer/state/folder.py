@@ -17,6 +17,8 @@ from peerbayes.peer.state.peer_settings import Settings, everywhere, refuse_weak
 
 __all__ = ["Home", "Peer", "Settings"]
 
+ASIDE = "state.left-*.sqlite"  # as `service.set_aside` calls states of runs that were left
+
 
 @dataclass(frozen=True)
 class Peer:
@@ -217,7 +219,7 @@ class Home(NetworkFolder):
 
     def _has_left(self) -> bool:
         """Return whether a run was left here and none is under way: the folder may then join another network."""
-        return not self.state_path.exists() and any(self.folder.glob("state.left-*.sqlite"))
+        return not self.state_path.exists() and any(self.folder.glob(ASIDE))
 
     def _authority(self) -> bytes:
         return self._read(self.authority_path)
