@@ -172,16 +172,17 @@ CIRCUMSTANCES = {
 }
 
 
-class Scripted:
+class Scripted(Faults):
     """Faults whose fates are written down, instead of drawn."""
 
     def __init__(self, loss, late, order, fates):
-        self.loss, self.late = loss, late
-        self._order, self._fates = order, fates
+        super().__init__(loss, 0, late)
+        object.__setattr__(self, "_order", order)
+        object.__setattr__(self, "_fates", fates)
 
-    def fates(self, round_number, messages):
+    def fates(self, round_number, senders, receivers):
         order, fates = self._order(round_number), self._fates(round_number)
-        assert len(order) == messages
+        assert order == list(zip(senders, receivers, strict=True))
         return tuple(np.array([fates.get(message) == fate for message in order]) for fate in (None, "late"))
 
 
@@ -317,8 +318,9 @@ def test_mixing_weights_follow_from_degrees(rule):
 def test_a_message_that_is_not_lost_may_be_late(loss, late):
     """Of the messages that are not lost, a share is late; and every round has its own."""
     faults, order = Faults(loss, seed=4, late=late), list(range(4000))
+    ends = np.arange(4000), np.arange(4000)
     for round_number in (1, 2, 9):
-        in_time, old = faults.fates(round_number, len(order))
+        in_time, old = faults.fates(round_number, *ends)
         fates = naive.drawn_fates(order, 4, round_number, loss, late)
         assert in_time.tolist() == [message not in fates for message in order]
         assert old.tolist() == [fates.get(message) == "late" for message in order]
@@ -326,7 +328,7 @@ def test_a_message_that_is_not_lost_may_be_late(loss, late):
         assert abs(1 - in_time.mean() - old.mean() - loss) <= spread
         assert abs(old.mean() - (1 - loss) * late) <= spread
     if loss:
-        rounds = {faults.fates(round_number, 4000)[0].tobytes() for round_number in range(1, 20)}
+        rounds = {faults.fates(round_number, *ends)[0].tobytes() for round_number in range(1, 20)}
         assert len(rounds) == 19
 
 

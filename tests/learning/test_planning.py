@@ -48,7 +48,7 @@ def test_exact_is_set_up_by_settings_that_all_know():
 
 
 def test_terms_and_simulations_have_the_same_settings(monkeypatch):
-    """Only a simulation knows that messages get lost."""
+    """Only a simulation can expect that messages get lost."""
     plans = []
     monkeypatch.setattr(planning, "plan", lambda *arguments: plans.append(plan(*arguments)) or plans[-1])
     X, y = table()
@@ -64,6 +64,8 @@ def test_terms_and_simulations_have_the_same_settings(monkeypatch):
     pb.simulate(X, y, **SETTINGS, message_loss=0.1)
     agreed = settings_of(Terms("n", "y", rounds=9))
     assert plans[-1].settings == replace(agreed, expects_loss=True) != agreed
+    pb.simulate(X, y, **SETTINGS, message_loss=network.LossTrace([(1, 0, 1)]))
+    assert plans[-1].settings == agreed  # what a trace has happened to peers that did not expect it
 
 
 def test_the_start_weighs_m_over_lr_n():

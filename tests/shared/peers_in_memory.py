@@ -121,12 +121,12 @@ def peers_of(folder, terms, graph, shared):
     return Peers(folder, terms, graph, [(X.iloc[part], y[part]) for part in parts])
 
 
-def simulated(shared, graph, terms):
+def simulated(shared, graph, terms, **more):
     X, y, parts = shared
     return pb.simulate(
         X, y, peers=len(parts), partition=parts, topology=graph, family=terms.family, strategy=terms.strategy,
         start=terms.start, rounds=terms.rounds, start_rounds=0 if terms.start == "uniform" else 300,
-        references=False, evaluate_every=0, test=(X, y),
+        references=False, evaluate_every=0, test=(X, y), **more,
     )  # fmt: skip
 
 

@@ -375,7 +375,7 @@ def test_a_link_that_lags_brings_the_message_of_the_round_before():
     driver = Broadcast(ConsensusML(), network, lambda stats: stats * 0, faults, HERE)
     after, _ = driver.advance(Late(message, before), 2)
     weights = topologies.metropolis(links)
-    in_time, late = faults.fates(2, weights.nnz)
+    in_time, late = faults.of_entries(2, weights)
     assert in_time.any() and late.any() and not (in_time & late).any()
     expected = np.zeros_like(message)
     for v, u, weight, now, then in zip(*weights.tocoo().coords, weights.data, in_time, late, strict=True):

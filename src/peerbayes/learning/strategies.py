@@ -78,10 +78,10 @@ class Declaration:
 class LearningSettings:
     """The settings that decide how a strategy is set up; all peers of a network have the same.
 
-    `expects_loss` says that messages or peers are known to go missing: `exact` then forgets (ρ = 0.97). A simulation
-    knows it from its own faults. Real peers do not know how many messages the network will lose, and an agreement has
-    no such setting: they leave it False and run with ρ = 1, so under loss they differ from a simulation that declares
-    its loss; one that is given the value `Exact(rounds, memory=1.0)` has their ρ.
+    `expects_loss` says that all peers expect messages or peers to go missing: `exact` then forgets (ρ = 0.97). A
+    simulation whose settings declare a probability of loss has such peers. An agreement declares none, so real peers
+    run with ρ = 1, and so do simulated peers to whom a trace of lost messages happens: a trace is no setting, and
+    whoever suffers it did not know of it. See docs/decisions/faults.md.
     """
 
     strategy: Any

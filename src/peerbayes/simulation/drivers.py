@@ -49,7 +49,7 @@ def plan_of(settings: Asked, peers: Population, start: np.ndarray) -> Plan:
     learning = LearningSettings(
         settings.strategy, settings.rounds, settings.lr, settings.local_steps, settings.start,
         settings.robust is not None, settings.privacy is not None,
-        settings.lossy or isinstance(network, topologies.Churn),
+        _faults(settings).expected or isinstance(network, topologies.Churn),
     )  # fmt: skip
     tree = planning.tree_of(network.at(1)) if network.static else None
     facts = NetworkFacts(
@@ -63,10 +63,19 @@ def plan_of(settings: Asked, peers: Population, start: np.ndarray) -> Plan:
     return planning.plan(learning, facts) if plan.missing else plan
 
 
+def _faults(settings: Asked) -> Faults:
+    return Faults.of(settings.message_loss, settings.message_delay, settings.seed)
+
+
 def _basic_driver(plan: Plan, settings: Asked, peers: Population) -> Driver:
     """Return the driver without secure sums and defence."""
     local, network, strategy = peers.held, peers.network, plan.strategy
-    faults = Faults(settings.message_loss, settings.seed, settings.message_delay)
+    faults, trace = _faults(settings), settings.message_loss
+    if isinstance(trace, topologies.LossTrace) and trace.nodes > local.peer_count:
+        raise ValueError(
+            f"message_loss loses messages of peer {trace.nodes - 1}, and there are {local.peer_count} peers, counted "
+            "from 0; expected the trace of a network of these peers"
+        )
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         return OverTree(strategy.on(local.place), residual, faults)

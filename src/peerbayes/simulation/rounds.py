@@ -22,7 +22,7 @@ from peerbayes.learning.robust.rules import combined
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import Residual, Strategy
 from peerbayes.model.devices import Place, fetch
-from peerbayes.network import Churn, Schedule
+from peerbayes.network import Churn, LossTrace, Schedule
 from peerbayes.network.links import only, row_sums, rows_of
 
 # --- possibly false messages between simulated peers: sent by attackers; checked, screened and clipped by the others
@@ -185,22 +185,56 @@ class Rounds(Protocol):
 
 @dataclass(frozen=True)
 class Faults:
-    """Lost and late messages, drawn independently for each message and round.
+    """Lost and late messages: drawn independently for each message and round, or listed in a trace.
 
-    A message is lost with probability `loss`; otherwise, with probability `late`, its link lags: the message of the
-    previous round arrives instead, and in the first round none. A strategy that cannot use an old message goes on
-    without it.
+    A message is lost with probability `loss`, or where the trace has it; otherwise, with probability `late`, its link
+    lags: the message of the previous round arrives instead, and in the first round none. A strategy that cannot use an
+    old message goes on without it.
     """
 
     loss: float
     seed: int
     late: float = 0.0
+    trace: LossTrace | None = None
 
-    def fates(self, round_index: int, messages: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which links deliver the message of this round, and which that of the last: two [E] of booleans."""
-        draws = np.random.default_rng([self.seed, LOSS_STREAM, round_index]).random(messages)
+    @classmethod
+    def of(cls, message_loss: float | LossTrace, message_delay: float, seed: int) -> Faults:
+        """Return the faults of a simulation's settings."""
+        if isinstance(message_loss, LossTrace):
+            return cls(0.0, seed, message_delay, message_loss)
+        return cls(message_loss, seed, message_delay)
+
+    @property
+    def expected(self) -> bool:
+        """Whether peers expect faults, and plan for them: probabilities are settings that all know.
+
+        A trace is what happened to peers that did not know of it beforehand, as real peers do not.
+        """
+        return bool(self.loss or self.late)
+
+    @property
+    def occur(self) -> bool:
+        """Whether any message may be missing."""
+        return self.expected or bool(self.trace)
+
+    def fates(
+        self, round_index: int, senders: np.ndarray, receivers: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which links deliver the message of this round, and which that of the last: two [E] of booleans.
+
+        senders [E] and receivers [E]: the ends of each link, in the order of the mixing matrix's entries.
+        """
+        draws = np.random.default_rng([self.seed, LOSS_STREAM, round_index]).random(len(senders))
         in_time = draws >= self.loss + (1.0 - self.loss) * self.late
-        return in_time, (draws >= self.loss) & ~in_time
+        late = (draws >= self.loss) & ~in_time
+        if self.trace is None:
+            return in_time, late
+        arrives = ~self.trace.lost(round_index, senders, receivers)
+        return in_time & arrives, late & arrives
+
+    def of_entries(self, round_index: int, mixing: csr_array) -> tuple[np.ndarray, np.ndarray]:
+        """Return `fates` of the stored entries of a mixing matrix [N, N]: entry [v, u] is the message from u to v."""
+        return self.fates(round_index, mixing.indices, rows_of(mixing))
 
 
 class Late(NamedTuple):
@@ -258,7 +292,7 @@ class Broadcast:
         """Return the state after a round in which messages may be false, and the bytes that each peer sent."""
         links, message = self.network.at(round_index), self.strategy.message(watched.state)
         weights = self._weights(links)
-        arrived = self.faults.fates(round_index, weights.nnz)[0]
+        arrived = self.faults.of_entries(round_index, weights)[0]
         mixed, after = defence.mixed(
             watched, self.network, weights, arrived, message, round_index, self.place
         )
@@ -283,12 +317,12 @@ class Broadcast:
     def _mixed(self, links: csr_array, round_index: int, message: Array, previous: Array | None) -> Array:
         """Return Σ_u a_vu message_u over the messages that arrived: [N, …]."""
         if self.secure is not None:
-            delivered = self.faults.fates(round_index, self.secure.weights.nnz)[0]
+            delivered = self.faults.of_entries(round_index, self.secure.weights)[0]
             return self.place.put(self.secure.mixed(links, delivered, fetch(message)))
         weights, flat = self._weights(links), message.reshape(len(message), -1)
-        if not (self.faults.loss or self.faults.late):
+        if not self.faults.occur:
             return (self._mixing["placed"] @ flat).reshape(message.shape)
-        in_time, late = self.faults.fates(round_index, weights.nnz)
+        in_time, late = self.faults.of_entries(round_index, weights)
         if previous is None or round_index == 1:
             mixed = self.place.put_matrix(topologies.lose(weights, in_time)) @ flat
             return mixed.reshape(message.shape)
@@ -314,12 +348,15 @@ class OverTree:
 
     def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
         state = self.strategy.adapt(state, self.residual)
-        inbox = self.strategy.messages(state)
-        if self.faults.loss or self.faults.late:
-            xp = array_namespace(inbox)
-            delivered = xp.asarray(self.faults.fates(round_index, len(inbox))[0], device=device(inbox))
+        inbox, tree = self.strategy.messages(state), self.strategy.tree
+        if self.faults.occur:
+            xp, in_time = (
+                array_namespace(inbox),
+                self.faults.fates(round_index, tree.sender, tree.receiver)[0],
+            )
+            delivered = xp.asarray(in_time, device=device(inbox))
             inbox = xp.where(delivered[:, None, None], inbox, state.inbox)
-        sent = np.bincount(self.strategy.tree.sender, minlength=self.strategy.tree.nodes)
+        sent = np.bincount(tree.sender, minlength=tree.nodes)
         return self.strategy.hear(state, inbox), sent * float(state.accumulated[0, ...].nbytes)
 
     def read(self, state: Any) -> np.ndarray:

@@ -14,6 +14,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.learning.state import Checkpoint
 from peerbayes.learning.strategies import Strategy
 from peerbayes.model import layout
+from peerbayes.network import LossTrace
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation import drivers, result, starts
 from peerbayes.simulation import evaluation as reference_models
@@ -52,7 +53,7 @@ def simulate(
     evaluate_rows: int | tuple[int, int] | None = None,
     seed: int = 0,
     clip: float | None = 5.0,
-    message_loss: float = 0.0,
+    message_loss: float | LossTrace = 0.0,
     message_delay: float = 0.0,
     peers_down: float = 0.0,
     secure_sum: bool = False,
@@ -99,7 +100,8 @@ def simulate(
                     all, up to 8 million predictions of each kind (peers times rows)
     seed            seed of all randomness: partition, network and faults; one whole number
     clip            standardised values are held within ±clip; None: they are not
-    message_loss    probability that a message is lost; its weight goes to the receiver itself
+    message_loss    probability that a message is lost, or a `network.LossTrace` of the messages that are; the weight of
+                    a lost one goes to the receiver itself
     message_delay   probability that a link lags: the message of the previous round arrives
     peers_down      probability that a peer is absent for a round: it neither sends, receives nor learns
     secure_sum      whether peers learn only the sum of their neighbours' messages: numbers are rounded to 2⁻³², a peer

@@ -41,6 +41,8 @@ MOST_ROUNDS = 2**31 - 1
 # Attributes that a driver needs of every strategy; `takes_old` only where messages are late.
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
 
+LOSS_EXPECTED = "a probability from 0 to below 1, or a LossTrace"
+
 Check = Callable[[Any], Any]
 
 
@@ -249,7 +251,9 @@ CHECKS: dict[str, Check] = {
         if value is None
         else number("clip", value, "a positive number, or None for no clipping", above=0.0, error=SchemaError)
     ),
-    "message_loss": lambda value: share("message_loss", value),
+    "message_loss": lambda value: (
+        value if isinstance(value, network.LossTrace) else share("message_loss", value, LOSS_EXPECTED)
+    ),
     "message_delay": lambda value: share("message_delay", value),
     "peers_down": lambda value: share("peers_down", value),
     "secure_sum": lambda value: flag("secure_sum", value),
@@ -293,7 +297,7 @@ class Asked:
     evaluate_rows: int | tuple[int, int] | None
     seed: int
     clip: float | None
-    message_loss: float
+    message_loss: float | network.LossTrace
     message_delay: float
     peers_down: float
     secure_sum: bool
@@ -342,6 +346,8 @@ class Asked:
             configuration[setting.name] = as_json(getattr(self, setting.name))
         if self.privacy is not None:
             configuration["privacy"] = asdict(self.privacy)
+        if isinstance(self.message_loss, network.LossTrace):
+            configuration["message_loss"] = str(self.message_loss)
         if self.attack is not None:
             configuration["attack"] = str(self.attack)
         return configuration

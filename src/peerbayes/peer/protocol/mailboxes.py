@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,8 @@ class Inbox:
     """Holds messages of the coming round by neighbour: arrays, or masked words."""
 
     session: Session
+    now: Callable[[], float] = time.monotonic
+    """Seconds, by which the deadline of a round counts."""
     _messages: dict[str, Any] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
 
@@ -51,7 +54,7 @@ class Inbox:
         """Return the neighbours' messages: all of them, or a quorum after the deadline."""
         session = self.session
         limits = session.terms.limits
-        began, clock = time.monotonic(), time.time()
+        began, clock = self.now(), time.time()
         while True:
             expected = [name for name in self._senders(agreed) if name in session.neighbours]
             lacking = [name for name in expected if self.lacks(name)]
@@ -63,7 +66,7 @@ class Inbox:
                 (session.neighbour(name).seen or 0.0) > clock and not session.neighbour(name).note
                 for name in lacking
             )
-            remaining = began + limits.deadline * (2 if behind else 1) - time.monotonic()
+            remaining = began + limits.deadline * (2 if behind else 1) - self.now()
             if remaining <= 0 and len(expected) - len(lacking) >= limits.quorum * len(expected):
                 break
             await session.changes.wait(min(remaining, 1.0) if remaining > 0 else 1.0)
