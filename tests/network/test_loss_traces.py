@@ -143,6 +143,7 @@ def test_a_trace_is_what_happened_and_not_what_was_expected():
     assert np.abs(replayed - forgetting).max() > 1e-3
     nothing = pb.simulate(*WINE, **QUICK, message_loss=LossTrace([])).stats
     np.testing.assert_array_equal(nothing, pb.simulate(*WINE, **QUICK).stats)
+    assert np.abs(replayed - nothing).max() > 1e-3
 
 
 def test_a_run_names_its_trace(tmp_path):
