@@ -8,7 +8,9 @@ Everything else in a docstring is Markdown as it is; indented equations are code
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 from typing import Any
 
 try:
@@ -65,9 +67,36 @@ def marked_up(docstring: str) -> str:
     )
 
 
+def fill_in(obj: Any) -> None:
+    """Give a function or a class the docstring and the arguments that it has once it is imported."""
+    from griffe import Parameter, ParameterKind, Parameters
+
+    module, _, name = obj.path.rpartition(".")
+    described = getattr(import_module(module), name)
+    obj.docstring.value = inspect.getdoc(described)
+    arguments = inspect.signature(described).parameters.values()
+    defaults = {each.name: None if each.default is each.empty else repr(each.default) for each in arguments}
+    if obj.is_function:
+        kinds = {inspect.Parameter.KEYWORD_ONLY: ParameterKind.keyword_only}
+        obj.parameters = Parameters(
+            *(
+                Parameter(
+                    each.name,
+                    kind=kinds.get(each.kind, ParameterKind.positional_or_keyword),
+                    default=defaults[each.name],
+                )
+                for each in arguments
+            )
+        )
+    for name, default in defaults.items() if obj.is_class else ():
+        obj.members[name].value = default
+
+
 class Aligned(Extension):
-    """Applied to every docstring that the site shows."""
+    """Applied to every docstring that the site shows; arguments that are declared elsewhere are filled in first."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
+        if any(str(decorator.value).startswith("described") for decorator in getattr(obj, "decorators", ())):
+            fill_in(obj)
         if obj.docstring is not None:
             obj.docstring.value = marked_up(obj.docstring.value)

@@ -12,23 +12,15 @@ from itertools import pairwise
 from typing import Any
 
 import typer
-from docstrings import arguments, table_of
+from docstrings import table_of
 
 from peerbayes.cli.app import app
+from peerbayes.data.declarations import NEEDED, Setting, declarations, in_file
 from peerbayes.estimators.classifiers import ESTIMATORS
 from peerbayes.peer.agreement import column_facts, terms
 from peerbayes.peer.state import peer_settings
 from peerbayes.simulation import config
-from peerbayes.simulation.run import simulate
 
-NAMES = {
-    int: "whole number",
-    float: "number",
-    str: "text",
-    list: "list",
-    dict: "table",
-    bool: "true or false",
-}
 SECTIONED = ("facts", "limits", "privacy", "robust", "require")  # fields that are sections of their own
 FACTS = {
     "mean": (None, "number"),
@@ -120,22 +112,21 @@ def estimator_signatures() -> str:
 
 def data_table() -> str:
     """What [data] may say."""
-    return table_of([(f"`{name}`", "text", told) for name, told in config.DATA.items()], ("entry", "is", ""))
+    return _declared(declarations(config.Data))
 
 
 def simulation_table() -> str:
     """What [simulation] may say: the arguments of `simulate` that can be written in TOML."""
-    told, signature = arguments(inspect.getdoc(simulate) or ""), inspect.signature(simulate).parameters
+    return _declared(config.SETTINGS)
+
+
+def _declared(settings: dict[str, Setting]) -> str:
+    """What a table of a file may say."""
     rows = [
-        (f"`{name}`", kinds_of(kinds), written(signature[name].default), told[name])
-        for name, kinds in config.SETTINGS.items()
+        (f"`{name}`", in_file(setting.kind.expected), written(setting.default), in_file(setting.text))
+        for name, setting in settings.items()
     ]
     return table_of(rows, ("setting", "is", "default", ""))
-
-
-def kinds_of(kinds: tuple[type, ...]) -> str:
-    """Types of a setting in words; whole numbers are numbers."""
-    return " or ".join(NAMES[kind] for kind in kinds if not (kind is int and float in kinds))
 
 
 def terms_table() -> str:
@@ -208,8 +199,8 @@ def field_texts(cls: type) -> dict[str, str]:
 
 def written(value: Any) -> str:
     """A default as TOML writes it; None is what is left out."""
-    if value is None:
-        return ""
+    if value is None or value is NEEDED:
+        return "needed" if value is NEEDED else ""
     return f"`{str(value).lower() if isinstance(value, bool) else repr(value)}`".replace("'", '"')
 
 

@@ -150,10 +150,10 @@ def test_every_argument_of_simulate_is_explained_in_its_own_line():
 
 def test_every_setting_of_a_file_is_explained():
     told = docstrings.arguments(inspect.getdoc(pb.simulate))
-    for name in config.SETTINGS:
-        assert told[name] and f"| `{name}` |" in reference.simulation_table()
-    for name, text in config.DATA.items():
-        assert text and f"| `{name}` |" in reference.data_table()
+    for name, setting in config.SETTINGS.items():
+        assert told[name] == setting.text and f"| `{name}` |" in reference.simulation_table()
+    for name, setting in reference.declarations(config.Data).items():
+        assert setting.help and f"| `{name}` |" in reference.data_table()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,10 @@ def test_settings_shown_on_the_page_are_settings():
         name in {**reference.peer_settings.Settings.__dataclass_fields__, **reference.peer_settings.DEMANDS}
         for name in re.findall(r"^(\w+) =", peer, re.M)
     )
-    assert all(name in {*config.SETTINGS, *config.DATA} for name in re.findall(r"^(\w+) =", run, re.M))
+    assert all(
+        name in {*config.SETTINGS, *reference.declarations(config.Data)}
+        for name in re.findall(r"^(\w+) =", run, re.M)
+    )
 
 
 def test_every_variable_is_on_the_page():

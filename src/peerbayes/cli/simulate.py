@@ -21,6 +21,7 @@ from peerbayes.cli import (
     print_table,
     progress_bar,
 )
+from peerbayes.learning.shared_settings import ROUNDS
 from peerbayes.simulation import config
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def run_with_bar(
     if quiet:
         return run_simulation(X, y, **settings, live=live)
     with progress_bar() as bar:
-        task = bar.add_task(title, total=settings.get("rounds", 64))
+        task = bar.add_task(title, total=settings.get("rounds", ROUNDS.default))
         return run_simulation(
             X, y, **settings, live=live, progress=lambda done, _: bar.update(task, completed=done)
         )

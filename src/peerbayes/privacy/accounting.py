@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from scipy.special import log_ndtr, ndtr
 
-from peerbayes.data.arguments import number, whole
+from peerbayes.data.declarations import (
+    Kind,
+    Setting,
+    check_fields,
+    described,
+    real_number,
+    whole_number,
+)
 
 # --- the promise of a network about one row: the value `Privacy`
 
@@ -21,56 +28,55 @@ MOST = 1e12
 LEAST_EDGE_NOISE = 1e-6
 
 
+def _positive(hint: str) -> Kind:
+    return real_number(f"a positive number up to {MOST:g}; {hint}", above=0.0, most=MOST)
+
+
+def _clip(name: str, value: Any) -> float | str:
+    return AUTO if isinstance(value, str) and value == AUTO else _positive(f'or "{AUTO}"').check(name, value)
+
+
+def _edge_noise(name: str, value: Any) -> float:
+    plain = EDGE_NOISE.check(name, value)
+    return real_number(EDGE_NOISE.expected, least=LEAST_EDGE_NOISE).check(name, value) if plain else 0.0
+
+
+EDGE_NOISE = real_number("0 for none, or a number such as 3", least=0.0, most=1 / LEAST_EDGE_NOISE)
+
+
+# fmt: off
+@described
 @dataclass(frozen=True)
 class Privacy:
     """How much anybody may learn about one row, and how that is ensured.
 
     Whoever sees every message of a peer, and chooses what it hears, can tell whether a row was among its rows only as
     well as (epsilon, delta)-differential privacy allows. Adding or removing one row is what is hidden.
-
-    epsilon     the promise, over all rounds together; smaller is safer
-    delta       the probability with which the promise may fail; far below one in the number of rows
-    clip        κ: a row moves the statistics by at most G = κB, B the length of a typical row; "auto": 1, and 0.5 or
-                0.35 where noise dominates
-    bound       standardised values are clipped to ±bound
-    edge_noise  noise that neighbours add with opposite signs, besides each peer's own; 0: none. 3 is a good number
-    colluders   how many peers may pool what they know (only edge noise depends on it)
-    min_rows    a peer with fewer rows takes no part
     """
 
-    epsilon: float = 4.0
-    delta: float = 1e-5
-    clip: float | str = AUTO
-    bound: float = 3.0
-    edge_noise: float = 0.0
-    colluders: int = 1
-    min_rows: int = 50
+    epsilon: float = Setting(
+        4.0, _positive("4 is common, 1 strict, 8 lenient"),
+        "the most that anybody may learn about one row, over all rounds together; smaller is safer").field()
+    delta: float = Setting(
+        1e-5, real_number("a probability between 0 and 1, such as 1e-5", above=0.0, below=1.0),
+        "the probability with which the promise may fail; far below one in the number of rows").field()
+    clip: float | str = Setting(
+        AUTO, Kind(_clip, _positive(f'or "{AUTO}"').expected, (float, int, str)),
+        'κ: a row moves the statistics by at most G = κB, B the length of a typical row; "auto": 1, and 0.5 or 0.35 '
+        "where noise dominates", option="row_clip").field()
+    bound: float = Setting(
+        3.0, _positive("3 standard deviations lose next to nothing"),
+        "standardised values are clipped to ±bound").field()
+    edge_noise: float = Setting(
+        0.0, replace(EDGE_NOISE, check=_edge_noise),
+        "noise that neighbours add with opposite signs, besides each peer's own; 0: none. 3 is a good number").field()
+    colluders: int = Setting(
+        1, whole_number(1), "how many peers may pool what they know (only edge noise depends on it)").field()
+    min_rows: int = Setting(50, whole_number(1), "a peer with fewer rows takes no part").field()
 
     def __post_init__(self) -> None:
-        plain: dict[str, Any] = {
-            "epsilon": _positive("epsilon", self.epsilon, "4 is common, 1 strict, 8 lenient"),
-            "delta": number(
-                "delta", self.delta, "a probability between 0 and 1, such as 1e-5", above=0.0, below=1.0
-            ),
-            "bound": _positive("bound", self.bound, "3 standard deviations lose next to nothing"),
-            "edge_noise": _edge_noise(self.edge_noise),
-            "colluders": whole("colluders", self.colluders, 1),
-            "min_rows": whole("min_rows", self.min_rows, 1),
-        }
-        if not isinstance(self.clip, str) or self.clip != AUTO:
-            plain["clip"] = _positive("clip", self.clip, f'or "{AUTO}"')
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
-
-
-def _positive(name: str, value: Any, hint: str) -> float:
-    return number(name, value, f"a positive number up to {MOST:g}; {hint}", above=0.0, most=MOST)
-
-
-def _edge_noise(value: Any) -> float:
-    expected = "0 for none, or a number such as 3"
-    plain = number("edge_noise", value, expected, least=0.0, most=1 / LEAST_EDGE_NOISE)
-    return number("edge_noise", value, expected, least=LEAST_EDGE_NOISE) if plain else 0.0
+        check_fields(self)
+# fmt: on
 
 
 # --- privacy accounting of releases: exact for Gaussian noise on all rows, round after round

@@ -12,61 +12,61 @@ strategy = "exact"
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from peerbayes.data import files, sources
-from peerbayes.data.arguments import one_of, shown
+from peerbayes.data.arguments import shown
 from peerbayes.data.datasets import UnknownDataset, load
 from peerbayes.data.datasets.catalogue import ENTRIES
 from peerbayes.data.datasets.entries import find
+from peerbayes.data.declarations import (
+    Setting,
+    declarations,
+    read_section,
+    read_settings,
+    read_value,
+    text,
+    value_of,
+    writable,
+)
 from peerbayes.errors import ConfigurationError
-from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation.old_names import NEW_NAMES, advice
+from peerbayes.simulation.settings import SimulationArguments
 
-# The entries of [data], and what they mean.
-DATA = {
-    "name": "a dataset, as `peerbayes datasets list` names it; digits by default",
-    "file": "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead",
-    "query": "the SQL that gives the rows, where `file` is a URL",
-    "label": "the column of the file to predict; the last one by default",
-}
+
+class Data(TypedDict, total=False):
+    """The entries of [data]."""
+
+    name: Annotated[
+        str,
+        Setting("digits", text("the name of a dataset"), "a dataset, as `peerbayes datasets list` names it"),
+    ]
+    file: Annotated[
+        str,
+        Setting(
+            None,
+            text("the path of a file, or a database's URL"),
+            "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead",
+        ),
+    ]
+    query: Annotated[
+        str, Setting(None, text("a SQL query"), "the SQL that gives the rows, where `file` is a URL")
+    ]
+    label: Annotated[
+        str,
+        Setting(
+            None, text("the name of a column"), "the column of the file to predict; the last one by default"
+        ),
+    ]
+
+
+SETTINGS = writable(SimulationArguments)
 
 LONGEST = 200  # characters of a --set that an error repeats
-
-# The types of each setting, by the argument of `simulate`; callables and tables cannot be written in TOML.
-SETTINGS: dict[str, tuple[type, ...]] = {
-    "family": (str,),
-    "kinds": (str, list, dict),
-    "peers": (int,),
-    "rows_per_peer": (int, list),
-    "topology": (str,),
-    "partition": (str,),
-    "strategy": (str,),
-    "start": (str,),
-    "rounds": (int,),
-    "lr": (float, int),
-    "local_steps": (int,),
-    "change_every": (int,),
-    "objective": (str,),
-    "evaluate_every": (int,),
-    "evaluate_rows": (int,),
-    "seed": (int,),
-    "clip": (float, int, bool),  # false: none
-    "message_loss": (float, int),
-    "message_delay": (float, int),
-    "peers_down": (float, int),
-    "secure_sum": (bool,),
-    "start_rounds": (int,),
-    "privacy": (dict,),
-    "robust": (str,),
-    "attack": (str, dict),
-    "device": (str,),
-    "dtype": (str,),
-}
 
 
 @dataclass(frozen=True)
@@ -83,40 +83,29 @@ class Configuration:
 
 def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     """Read a TOML file and apply `key=value` changes to its simulation."""
-    text = files.text_of(path)
-    content = files.table(text, str(path))
+    file_text, where = files.text_of(path), str(path)
+    content = files.table(file_text, where)
     if not content:
         raise ConfigurationError(f"{path} is empty; expected a section [data] or [simulation]")
-    _check_names(content, ("data", "simulation"), path, text, "a section")
-    data, settings = content.get("data", {}), content.get("simulation", {})
-    _check_names(data, tuple(DATA), path, text, "an entry of [data]", "data")
-    _check_names(settings, tuple(SETTINGS), path, text, "a setting", "simulation")
-    for name, value in data.items():
-        _typed(name, value, (str,), f"{path}{files.line(text, 'data', name)}")
+    sections = ("data", "simulation")
+    read_settings({}, content, file_text, where, "not a section", further=sections)
+    data, settings = (
+        read_section(content.get(name, {}), file_text, where, name, ConfigurationError) for name in sections
+    )
+    data = read_settings(declarations(Data), data, file_text, where, "not an entry of [data]", "data")
     if "name" in data:
         try:
             find(data["name"], ENTRIES)
         except UnknownDataset as error:
-            raise ConfigurationError(f"{path}{files.line(text, 'data', 'name')}: {error}") from error
-    settings = {
-        name: _typed(name, value, SETTINGS[name], f"{path}{files.line(text, 'simulation', name)}")
-        for name, value in settings.items()
-    }
-    settings |= parse_changes(changes)
-    if "privacy" in settings:
-        settings["privacy"] = _privacy(settings["privacy"], str(path))
-    return Configuration(data or {"name": "digits"}, settings)
-
-
-def _privacy(terms_table: dict[str, Any], where: str) -> Privacy:
-    """Return `privacy = { epsilon = 4.0 }` as a `Privacy`."""
-    terms = [term.name for term in fields(Privacy)]
-    try:
-        for name in terms_table:
-            one_of("a term", name, terms)
-        return Privacy(**terms_table)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{where}: privacy: {error}; it holds any of {', '.join(terms)}") from error
+            raise ConfigurationError(f"{path}{files.line(file_text, 'data', 'name')}: {error}") from error
+    for name, value in settings.items():
+        if NEW_NAMES.get(name) in SETTINGS:
+            at = f"{path}{files.line(file_text, 'simulation', name)}"
+            raise ConfigurationError(f"{at}: {advice(name, f'{NEW_NAMES[name]} = {shown(value)}')}")
+    settings = read_settings(SETTINGS, settings, file_text, where, "not a setting", "simulation")
+    return Configuration(
+        data or {"name": declarations(Data)["name"].default}, settings | parse_changes(changes)
+    )
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
@@ -131,17 +120,8 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"--set {_cut(change)}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}"
             )
-        settings[name] = _typed(name, _value(value), SETTINGS[name], f"--set {_cut(change)}")
+        settings[name] = read_value(SETTINGS[name], name, value_of(value), f"--set {_cut(change)}: ")
     return settings
-
-
-def _value(written: str) -> Any:
-    """Return what a text stands for in TOML, or the text itself."""
-    try:
-        content = files.table(f"value = {written}", "--set")
-    except ConfigurationError:
-        return written
-    return content["value"] if len(content) == 1 else written  # more than one line sets more than one value
 
 
 def _cut(change: str) -> str:
@@ -156,35 +136,5 @@ def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
             return sources.labelled(frame, data.get("label", str(frame.columns[-1])))
         except sources.SourceError as error:
             raise ConfigurationError(f"the file of [data]: {error}") from error
-    dataset = load(data.get("name", "digits"))
+    dataset = load(data.get("name", declarations(Data)["name"].default))
     return dataset.frame, dataset.labels.to_numpy()
-
-
-def _check_names(table: Any, names: tuple[str, ...], path: Path, text: str, noun: str, *section: str) -> None:
-    if not isinstance(table, dict):
-        where = f"{path}{files.line(text, *section)}"
-        raise ConfigurationError(
-            f"{where}: {section[0]} is {shown(table)}; expected a section [{section[0]}]"
-        )
-    for name, value in table.items():
-        where = f"{path}{files.line(text, *section, name)}"
-        if NEW_NAMES.get(name) in names:
-            raise ConfigurationError(f"{where}: {advice(name, f'{NEW_NAMES[name]} = {shown(value)}')}")
-        if name not in names:
-            raise ConfigurationError(
-                f"{where}: {shown(name)} is not {noun}; expected one of {', '.join(names)}"
-            )
-
-
-def _typed(name: str, value: Any, types: tuple[type, ...], where: str) -> Any:
-    """Return the value if it is of one of these types; false, where it is allowed beside another type, becomes None."""
-    if types == (bool,):
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{where}: {name} is {shown(value)}; expected true or false")
-        return value
-    if value is False and bool in types:
-        return None
-    if not isinstance(value, types) or isinstance(value, bool):
-        expected = " or ".join("false" if kind is bool else kind.__name__ for kind in types)
-        raise ConfigurationError(f"{where}: {name} is {shown(value)}; expected {expected}")
-    return value

@@ -15,12 +15,12 @@ from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.rounds import Broadcast, Defence, Faults, OverTree
-from peerbayes.simulation.settings import Asked
+from peerbayes.simulation.settings import SimulationSettings
 
 Driver = Broadcast | OverTree
 
 
-def build_driver(settings: Asked, peers: Population, start: np.ndarray) -> Driver:
+def build_driver(settings: SimulationSettings, peers: Population, start: np.ndarray) -> Driver:
     """Return the driver of these settings over the peers' network, from a start [N, C, K]."""
     plan = plan_of(settings, peers, start)
     driver = _basic_driver(plan, settings, peers)
@@ -31,7 +31,7 @@ def build_driver(settings: Asked, peers: Population, start: np.ndarray) -> Drive
     return driver
 
 
-def local_driver(settings: Asked, peers: Population) -> Broadcast:
+def local_driver(settings: SimulationSettings, peers: Population) -> Broadcast:
     """Return the driver of peers on their own, without messages."""
     local, faults = peers.held, Faults(0.0, settings.seed)
     residual = local.residual(settings.rounds, settings.local_steps)
@@ -42,7 +42,7 @@ def local_driver(settings: Asked, peers: Population) -> Broadcast:
     return Broadcast(strategy, peers.network, residual, faults, local.place)
 
 
-def plan_of(settings: Asked, peers: Population, start: np.ndarray) -> Plan:
+def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) -> Plan:
     """Return the plan of a simulation, with what it takes measured on the peers' rows at their start [N, C, K]."""
     local, network = peers.held, peers.network
     rows = np.add.reduceat(local.row_weights, local.offsets[:-1]) if local.sizes.all() else local.sizes
@@ -63,11 +63,11 @@ def plan_of(settings: Asked, peers: Population, start: np.ndarray) -> Plan:
     return planning.plan(learning, facts) if plan.missing else plan
 
 
-def _faults(settings: Asked) -> Faults:
+def _faults(settings: SimulationSettings) -> Faults:
     return Faults.of(settings.message_loss, settings.message_delay, settings.seed)
 
 
-def _basic_driver(plan: Plan, settings: Asked, peers: Population) -> Driver:
+def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -> Driver:
     """Return the driver without secure sums and defence."""
     local, network, strategy = peers.held, peers.network, plan.strategy
     faults, trace = _faults(settings), settings.message_loss
@@ -104,7 +104,7 @@ def _with_secure_sums(plan: Plan, driver: Driver, peers: Population) -> Broadcas
     return replace(driver, secure=SecureSums(base.at(1), driver.strategy.mixing, conserved, cells))
 
 
-def _defence(plan: Plan, settings: Asked, peers: Population, start: np.ndarray) -> Defence:
+def _defence(plan: Plan, settings: SimulationSettings, peers: Population, start: np.ndarray) -> Defence:
     """Return the defence against false messages, with the attack if there is one."""
     invariants = _invariants(plan, peers, start)
     soft = peers.held.soft_errors if settings.robust == "guard" else None

@@ -21,7 +21,7 @@ from peerbayes.simulation import drivers, starts
 from peerbayes.simulation.inputs import plain, rows_at
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.result import Run, record
-from peerbayes.simulation.settings import Asked
+from peerbayes.simulation.settings import SimulationSettings
 
 # --- evaluation of simulated peers: all on the same rows, and only honest ones count
 
@@ -38,7 +38,7 @@ class Evaluation:
     honest: np.ndarray
 
     @classmethod
-    def of(cls, settings: Asked, peers: Population) -> Evaluation:
+    def of(cls, settings: SimulationSettings, peers: Population) -> Evaluation:
         """Return the evaluation of these peers; training rows are those of honest peers."""
 
         def sample(rows: Rows, labels: np.ndarray, limit: int | None) -> metrics.Sample:
@@ -85,7 +85,9 @@ class Evaluation:
 # --- reference errors: of peers without a network, and of central learners that have all rows
 
 
-def local_errors(run: Run, settings: Asked, peers: Population, evaluation: Evaluation) -> dict[str, float]:
+def local_errors(
+    run: Run, settings: SimulationSettings, peers: Population, evaluation: Evaluation
+) -> dict[str, float]:
     """Return the mean errors of honest peers that learn without a network; a run without messages has them already."""
     if planning.silent(run.configuration["strategy"]):
         train, test = run.records[-peers.peer_count :, 2:4][peers.honest].mean(axis=0)
@@ -94,7 +96,7 @@ def local_errors(run: Run, settings: Asked, peers: Population, evaluation: Evalu
     return {"train_local": float(train), "test_local": float(test)}
 
 
-def _local_stats(settings: Asked, peers: Population) -> Array:
+def _local_stats(settings: SimulationSettings, peers: Population) -> Array:
     """Return every peer's statistics after all rounds of "local": [N, C, K]."""
     driver = drivers.local_driver(settings, peers)
     state = driver.begin(peers.held.place.put(starts.alone(settings, peers)))

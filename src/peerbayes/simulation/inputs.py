@@ -91,7 +91,7 @@ def warn_untested() -> None:
         "peers hold all rows, so none are left to test on and there is no test error; pass test=(X, y), or let peers "
         "hold fewer rows by rows_per_peer or partition",
         UserWarning,
-        stacklevel=4,  # this function, the simulation, `refuse_old_names`, the caller
+        stacklevel=3,  # this function, the simulation, the caller
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +16,9 @@ from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.live import LiveFile
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.rounds import Watched
+from peerbayes.simulation.settings import Progress
 
 # --- progress and time of a simulation
-
-Progress = Callable[[int, int], object]  # called with the rounds done and the total
 
 
 class Clock:

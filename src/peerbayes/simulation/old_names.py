@@ -30,14 +30,19 @@ def advice(name: str, written: str) -> str:
     return f"{name} is called {NEW_ARGUMENTS[name]} now: write {written}"
 
 
+def refuse_old(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that are passed by an old name with a `TypeError`."""
+    for name, value in arguments.items():
+        if name in NEW_ARGUMENTS:
+            raise TypeError(advice(name, f"{NEW_ARGUMENTS[name]}={shown(value)}"))
+
+
 def refuse_old_names(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Return the function with a `TypeError` for arguments that are passed by an old name."""
 
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        for name, value in kwargs.items():
-            if name in NEW_ARGUMENTS:
-                raise TypeError(advice(name, f"{NEW_ARGUMENTS[name]}={shown(value)}"))
+        refuse_old(kwargs)
         return function(*args, **kwargs)
 
     return call

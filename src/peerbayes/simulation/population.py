@@ -33,7 +33,7 @@ from peerbayes.simulation.inputs import (
 from peerbayes.simulation.partitions import enough
 from peerbayes.simulation.partitions import partition as partition_rows
 from peerbayes.simulation.reports import Liars, Reported, links_of, reported
-from peerbayes.simulation.settings import Asked
+from peerbayes.simulation.settings import SimulationSettings
 
 # --- random choices from a simulation's seed: the rows of each peer, the network, and absences
 
@@ -150,7 +150,7 @@ class Population:
 
     @classmethod
     def of(
-        cls, settings: Asked, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
+        cls, settings: SimulationSettings, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
     ) -> Population:
         """Return the peers of these settings, with the rows X and labels y divided among them."""
         device, peers, seed = settings.place, settings.peers, settings.seed
@@ -238,7 +238,7 @@ class Population:
 
 def _agreed_schema(
     assignment: Assignment,
-    settings: Asked,
+    settings: SimulationSettings,
     attackers: np.ndarray,
     network: topologies.Schedule,
     declared: bool,
@@ -256,7 +256,7 @@ def _agreed_schema(
     return bounded if declared else bounded.measured_on(assignment.rows()), None
 
 
-def _liars(settings: Asked, attackers: np.ndarray, network: topologies.Schedule) -> Liars:
+def _liars(settings: SimulationSettings, attackers: np.ndarray, network: topologies.Schedule) -> Liars:
     """Return the peers that lie before the first round, and whether the others check their reports."""
     enforced = settings.robust is not None
     if settings.attack is None or settings.attack.report is None:
@@ -322,7 +322,7 @@ def _training_rows(
 
 
 def _private_rows(
-    settings: Asked, local: Holdings, network: topologies.Schedule
+    settings: SimulationSettings, local: Holdings, network: topologies.Schedule
 ) -> private.PrivateRows | None:
     """Return the residuals with noise, where rows are private."""
     if settings.privacy is None:

@@ -1,54 +1,57 @@
-"""The settings of a simulation: checked one by one and together."""
+"""The settings of a simulation: declared, checked one by one and together."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from peerbayes import network
-from peerbayes.data.arguments import LARGEST_SEED, about, flag, number, one_of, path, refusal, share, whole
+from peerbayes.data.arguments import LARGEST_SEED, about, number, one_of, path, refusal, whole
+from peerbayes.data.declarations import (
+    Kind,
+    Setting,
+    anything,
+    checked,
+    choice,
+    declarations,
+    optional,
+    probability,
+    true_or_false,
+    whole_number,
+    writable,
+)
 from peerbayes.data.infer import check_kinds
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
-from peerbayes.errors import PartitionError, SchemaError, TopologyError
+from peerbayes.errors import PartitionError, TopologyError
 from peerbayes.learning import planning
+from peerbayes.learning import shared_settings as shared
 from peerbayes.learning.robust.attacks import Attack
 from peerbayes.learning.strategies import MIXINGS, Declaration, Strategy
-from peerbayes.model.calibration import STARTS
 from peerbayes.model.devices import PRECISIONS, Place
-from peerbayes.model.layout import known as known_families
 from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation import partitions, private
+from peerbayes.simulation.old_names import refuse_old
 from peerbayes.simulation.rounds import ROBUST
 
-# --- checks of each argument of `simulate`: converted to a plain value, or refused by its name before any work starts
-# Rows and the network are checked when they are read: see `drawn`. Combinations of settings are checked by `asked`.
+# --- checks: converted to a plain value, or refused by name before any work starts
+# Rows and the network are checked when they are read: see `population`. Combinations are checked by
+# `SimulationSettings`.
 
-# Where rows carry no information, a step of RC takes a class count from S_c to (1 − lr)·S_c + m_c/n. For lr above 2
-# that diverges, whatever the rows are. A step below the rounding of float64 is lost in S.
-SMALLEST_LR, LARGEST_LR = 2.0**-52, 2.0
-
-# As in an agreement of real peers: more than anyone would wait for.
-MOST_ROUNDS = 2**31 - 1
+Progress = Callable[[int, int], object]  # called with the rounds done and the total
 
 # Attributes that a driver needs of every strategy; `takes_old` only where messages are late.
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
 
 LOSS_EXPECTED = "a probability from 0 to below 1, or a LossTrace"
-
-Check = Callable[[Any], Any]
-
-
-def checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `simulate` as plain values; those without a check stay as they are."""
-    return {name: CHECKS[name](value) if name in CHECKS else value for name, value in arguments.items()}
 
 
 def as_json(value: Any) -> Any:
@@ -60,33 +63,10 @@ def as_json(value: Any) -> Any:
     return value if plain else type(value).__name__
 
 
-# --- numbers -----------------------------------------------------------------------------------------------
-
-
-def _rounds(name: str, least: int) -> Check:
-    return lambda value: whole(name, value, least, MOST_ROUNDS)
-
-
-def _rows_per_peer(value: Any) -> Any:
-    """Return a checked number; the length of a list is checked with the number of peers."""
-    if value is None or isinstance(value, list | tuple) or np.ndim(value):
-        return value
-    return whole("rows_per_peer", value, 1, advice=", one for each peer, or None", error=PartitionError)
-
-
 def check_sizes(rows_per_peer: Any, peers: int, partition: Any) -> None:
     """Refuse numbers of rows that do not fit the peers; a partition that lists rows does not use them."""
     if rows_per_peer is not None and not isinstance(partition, list | tuple):
         partitions.sizes_asked(rows_per_peer, peers)
-
-
-def _evaluate_rows(value: Any) -> Any:
-    """Return one number, or a pair for training and test rows; None: all rows."""
-    if isinstance(value, list | tuple):
-        if len(value) != 2:
-            raise refusal("evaluate_rows", value, "one number, or two: of training rows and of test rows")
-        return tuple(_evaluate_rows(count) for count in value)
-    return None if value is None else whole("evaluate_rows", value, 1, advice=", or None for all rows")
 
 
 def both(evaluate_rows: int | tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
@@ -94,29 +74,34 @@ def both(evaluate_rows: int | tuple[int | None, int | None] | None) -> tuple[int
     return evaluate_rows if isinstance(evaluate_rows, tuple) else (evaluate_rows, evaluate_rows)
 
 
-def _seed(value: Any) -> int:
+def _rows_per_peer(name: str, value: Any) -> Any:
+    """Return a checked number; the length of a list is checked with the number of peers."""
+    if isinstance(value, list | tuple) or np.ndim(value):
+        return value
+    return whole(name, value, 1, advice=", one for each peer", error=PartitionError)
+
+
+def _evaluate_rows(name: str, value: Any) -> Any:
+    """Return one number, or a pair for training and test rows; None: all rows."""
+    if isinstance(value, list | tuple):
+        if len(value) != 2:
+            raise refusal(name, value, "one number, or two: of training rows and of test rows")
+        return tuple(_evaluate_rows(name, count) for count in value)
+    return None if value is None else whole(name, value, 1)
+
+
+def _seed(name: str, value: Any) -> int:
     if isinstance(value, list | tuple | set | range) or np.ndim(value):
-        raise refusal("seed", value, "one whole number: a run has one seed, so call once for each of them")
-    return whole("seed", value, 0, LARGEST_SEED)
+        raise refusal(name, value, "one whole number: a run has one seed, so call once for each of them")
+    return whole(name, value, 0, LARGEST_SEED)
 
 
-def _lr(value: Any) -> float:
-    expected = (
-        "a positive number up to 2 (the paper's is 0.05): larger steps diverge, and those below 2⁻⁵² are lost in "
-        "rounding"
-    )
-    return number("lr", value, expected, least=SMALLEST_LR, most=LARGEST_LR)
-
-
-# --- names -------------------------------------------------------------------------------------------------
-
-
-def _strategy(value: Any) -> Any:
-    if isinstance(value, str | type) or not all(hasattr(value, name) for name in OF_STRATEGIES):
+def _strategy(name: str, value: Any) -> Any:
+    if isinstance(value, str | type) or not all(hasattr(value, attribute) for attribute in OF_STRATEGIES):
         or_value = f", or a strategy of your own: a value with {', '.join(OF_STRATEGIES)}"
-        name = one_of("strategy", value, planning.choices(), or_value)
-        planning.load(name)  # an outside package's: its declaration is needed
-        return name
+        chosen = one_of(name, value, planning.choices(), or_value)
+        planning.load(chosen)  # an outside package's: its declaration is needed
+        return chosen
     if not (isinstance(value.mixing, str) and callable(getattr(network, value.mixing, None))):
         one_of("strategy: its mixing", value.mixing, MIXINGS)
     if not isinstance(value.name, str):
@@ -128,58 +113,57 @@ def _strategy(value: Any) -> Any:
     return value
 
 
-def _kinds(value: Any) -> Any:
+def _kinds(name: str, value: Any) -> Any:
     check_kinds(value)
     return value
 
 
-def _partition(value: Any) -> Any:
+def _partition(name: str, value: Any) -> Any:
     """Return a checked name; lists are checked with the rows."""
     if not isinstance(value, list | tuple):
         partitions.parsed(value)
     return value
 
 
-def _robust(value: Any) -> str | None:
+def _robust(name: str, value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and value in ROBUST):
-        raise refusal("robust", value, "None, 'clip' or 'guard'")
+        raise refusal(name, value, "None, 'clip' or 'guard'")
     return value
 
 
-def _dtype(value: Any) -> str:
+def _dtype(name: str, value: Any) -> str:
     """Return the name of a precision, also of a NumPy type."""
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.floating)):
         value = np.dtype(value).name
-    return one_of("dtype", value, PRECISIONS)
+    return one_of(name, value, PRECISIONS)
 
 
-# --- values of a type --------------------------------------------------------------------------------------
+def _of_type(kind: type, expected: str) -> Kind:
+    """Return the kind of values of a type, or None."""
 
-
-def _optional(name: str, kind: type, expected: str) -> Check:
-    def check(value: Any) -> Any:
+    def check(name: str, value: Any) -> Any:
         if value is not None and not isinstance(value, kind):
             raise refusal(name, value, expected, TypeError)
         return value
 
-    return check
+    return Kind(check, expected, optional=True)
 
 
-def _test(value: Any) -> tuple[Any, Any] | None:
+def _test(name: str, value: Any) -> tuple[Any, Any] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise refusal("test", value, "rows and their labels, (X, y), or None", TypeError)
-    with about("test"):
+        raise refusal(name, value, TEST, TypeError)
+    with about(name):
         rows, shape = Table.of(value[0]).rows, np.shape(value[1])
     if rows == 0 or shape != (rows,):
         raise ValueError(
-            f"test holds {rows} rows, and labels of shape {shape}; expected at least one row, and a label for each"
+            f"{name} holds {rows} rows, and labels of shape {shape}; expected at least one row, and a label for each"
         )
     return value[0], value[1]
 
 
-def _progress(value: Any) -> Any:
+def _progress(name: str, value: Any) -> Any:
     if value is None:
         return None
     fits = callable(value)
@@ -191,130 +175,187 @@ def _progress(value: Any) -> Any:
         except ValueError:  # functions written in C may have no signature; no class written in C takes rounds
             fits = not isinstance(value, type)
     if not fits:
-        raise refusal("progress", value, "a function of the rounds done and the rounds in all", TypeError)
+        raise refusal(name, value, PROGRESS, TypeError)
     return value
 
 
-# --- paths -------------------------------------------------------------------------------------------------
-
-
-def _checkpoint(value: Any) -> Path | None:
+def _checkpoint(name: str, value: Any) -> Path | None:
     if value is None:
         return None
-    expected = "the path of a file, in a folder that exists"
-    file = path("checkpoint", value, expected)
+    file = path(name, value, CHECKPOINT)
     try:
         fits = not file.is_dir() and file.parent.is_dir()
     except OSError:  # a name that is too long
         fits = False
     if not fits:
-        raise refusal("checkpoint", str(file), expected)
+        raise refusal(name, str(file), CHECKPOINT)
     return file
 
 
-def _live(value: Any) -> Path | None:
+def _live(name: str, value: Any) -> Path | None:
     if value is None:
         return None
-    expected = "the path of a folder, which is made where it is missing"
-    folder = path("live", value, expected)
+    folder = path(name, value, LIVE)
     try:
         fits = next(above.is_dir() for above in (folder, *folder.parents) if above.exists())
     except OSError:
         fits = False
     if not fits:
-        raise refusal("live", str(folder), expected)
+        raise refusal(name, str(folder), LIVE)
     return folder
 
 
-CHECKS: dict[str, Check] = {
-    "family": lambda value: one_of("family", value, known_families()),
-    "kinds": _kinds,
-    "schema": _optional("schema", Schema, "a Schema, for instance Schema.load(path)"),
-    "peers": lambda value: whole("peers", value, 1, MOST_NODES, error=PartitionError),
-    "rows_per_peer": _rows_per_peer,
-    "partition": _partition,
-    "strategy": _strategy,
-    "start": lambda value: one_of("start", value, STARTS),
-    "rounds": _rounds("rounds", 1),
-    "lr": _lr,
-    "local_steps": _rounds("local_steps", 1),
-    "change_every": lambda value: (
-        None if value is None else whole("change_every", value, 1, advice=", or None", error=TopologyError)
-    ),
-    "objective": lambda value: one_of("objective", value, ("rows", "peers")),
-    "test": _test,
-    "evaluate_every": lambda value: whole("evaluate_every", value, 0),
-    "evaluate_rows": _evaluate_rows,
-    "seed": _seed,
-    "clip": lambda value: (
-        None
-        if value is None
-        else number("clip", value, "a positive number, or None for no clipping", above=0.0, error=SchemaError)
-    ),
-    "message_loss": lambda value: (
-        value if isinstance(value, network.LossTrace) else share("message_loss", value, LOSS_EXPECTED)
-    ),
-    "message_delay": lambda value: share("message_delay", value),
-    "peers_down": lambda value: share("peers_down", value),
-    "secure_sum": lambda value: flag("secure_sum", value),
-    "start_rounds": _rounds("start_rounds", 0),
-    "privacy": _optional(
-        "privacy", Privacy, "a peerbayes.Privacy, for instance Privacy(epsilon=4.0), or None"
-    ),
-    "robust": _robust,
-    "attack": Attack.of,
-    "references": lambda value: flag("references", value),
-    "progress": _progress,
-    "checkpoint": _checkpoint,
-    "live": _live,
-    "device": lambda value: Place(value).device,
-    "dtype": _dtype,
-}
-"""The check of each argument; X, y and topology are checked when they are read."""
+def _privacy(terms: dict[str, Any]) -> Privacy:
+    """Return `privacy = { epsilon = 4.0 }` of a file as a `Privacy`."""
+    names = tuple(declarations(Privacy))
+    try:
+        for name in terms:
+            one_of("a term", name, names)
+        return Privacy(**terms)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"privacy: {error}; it holds any of {', '.join(names)}") from error
+
+
+def _message_loss(name: str, value: Any) -> Any:
+    return (
+        value
+        if isinstance(value, network.LossTrace)
+        else number(name, value, LOSS_EXPECTED, least=0.0, below=1.0)
+    )
+
+
+TEST = "rows and their labels, (X, y), or None"
+PROGRESS = "a function of the rounds done and the rounds in all"
+CHECKPOINT = "the path of a file, in a folder that exists"
+LIVE = "the path of a folder, which is made where it is missing"
+PRIVACY = "a peerbayes.Privacy, for instance Privacy(epsilon=4.0), in a file { epsilon = 4.0 }, or None"
+
+EVALUATE_EVERY = Setting(1, whole_number(0), "rounds between evaluations; 0 evaluates at the end only")
+
+
+# --- the declarations: those that `simulate` and `simulate_shards` take, and those of `simulate` only
+# fmt: off
+
+
+class CommonArguments(TypedDict, total=False):
+    """The settings of every simulation, in one process or in shards."""
+
+    family: Annotated[str, shared.FAMILY]
+    kinds: Annotated[Any, Setting(
+        "auto", Kind(_kinds, "a kind, a list with one per column, or a table", (str, list, dict)),
+        'which columns are discrete: "auto" (text, booleans and categoricals), "paper" (at most 10 distinct values), '
+        '"continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`')]
+    schema: Annotated[Schema | None, Setting(
+        None, _of_type(Schema, "a Schema, for instance Schema.load(path)"),
+        "columns and classes, instead of `kinds`, `clip` and inference from the rows; units are those of the peers' "
+        "rows")]
+    peers: Annotated[int, Setting(
+        50, whole_number(1, MOST_NODES, PartitionError), "number of peers, at most the number of rows")]
+    rows_per_peer: Annotated[Any, Setting(
+        50, optional(Kind(_rows_per_peer, "a whole number of 1 or more, one for each peer", (int, list))),
+        "rows of each peer, one number or one per peer; None: all rows, shared out evenly")]
+    topology: Annotated[Any, Setting(
+        "tree", anything("the name of a topology, or the path of a file of links", str),
+        'the network: a name ("tree", "ring", "tree+80", …; see `topologies.NAMES`), a networkx graph, a matrix, a '
+        "file of links, or a schedule that changes")]
+    partition: Annotated[Any, Setting(
+        "iid", Kind(_partition, "the name of a partition", (str,)),
+        'which peer holds which rows: a name ("iid", "drift-y", "dirichlet-0.3", …; see `partitions`), or a list of '
+        "index arrays")]
+    strategy: Annotated[str | Strategy, replace(
+        shared.STRATEGY, kind=replace(shared.STRATEGY.kind, check=_strategy),
+        help=f"{shared.STRATEGY.help}, or a strategy of your own")]
+    start: Annotated[str, shared.START]
+    rounds: Annotated[int, shared.ROUNDS]
+    lr: Annotated[float, shared.LR]
+    local_steps: Annotated[int, shared.LOCAL_STEPS]
+    objective: Annotated[str, Setting(
+        "rows", choice(("rows", "peers")), '"rows": every row has the same weight; "peers": every peer has')]
+    test: Annotated[tuple[Any, Any] | None, Setting(
+        None, Kind(_test, TEST, optional=True), "rows and labels to test on; None: the rows that no peer holds",
+        "If peers hold all rows, a warning says so, and test errors are NaN")]
+    evaluate_rows: Annotated[int | tuple[int | None, int | None] | None, Setting(
+        None, optional(Kind(_evaluate_rows, "a whole number of 1 or more", (int,)), "for all rows"),
+        "training rows and test rows that peers are evaluated on, drawn at random, one number or two; None: all, up to "
+        "8 million predictions of each kind (peers times rows)")]
+    seed: Annotated[int, Setting(
+        0, Kind(_seed, "a whole number of 0 or more", (int,)),
+        "seed of all randomness: partition, network and faults; one whole number")]
+    clip: Annotated[float | None, shared.CLIP]
+    dtype: Annotated[str, Setting(
+        "float64", replace(choice(PRECISIONS), check=_dtype), '"float64" or "float32"')]
+    progress: Annotated[Progress | None, Setting(
+        None, Kind(_progress, PROGRESS, optional=True),
+        "called after every round with the number of rounds done and the total")]
+
+
+class SimulationArguments(CommonArguments, total=False):
+    """The settings of `simulate`."""
+
+    evaluate_every: Annotated[int, EVALUATE_EVERY]
+    change_every: Annotated[int | None, Setting(
+        None, optional(whole_number(1, error=TopologyError)),
+        "rounds after which a random network is drawn again; None: never")]
+    message_loss: Annotated[float | network.LossTrace, Setting(
+        0.0, replace(probability(), check=_message_loss, expected=LOSS_EXPECTED),
+        "probability that a message is lost, or a `network.LossTrace` of the messages that are; the weight of a lost "
+        "one goes to the receiver itself")]
+    message_delay: Annotated[float, Setting(
+        0.0, probability(), "probability that a link lags: the message of the previous round arrives")]
+    peers_down: Annotated[float, Setting(
+        0.0, probability(), "probability that a peer is absent for a round: it neither sends, receives nor learns")]
+    secure_sum: Annotated[bool, shared.SECURE_SUM]
+    start_rounds: Annotated[int, Setting(
+        32, whole_number(0, shared.MOST_ROUNDS),
+        'rounds of accelerated gossip to agree on the "marginal" and "ml" starts; their bytes are counted')]
+    privacy: Annotated[Privacy | None, Setting(
+        None, replace(_of_type(Privacy, PRIVACY), types=(dict,), read=_privacy),
+        "`peerbayes.Privacy(epsilon=4.0)`: noise in everything that a peer sends, which bounds what anybody can learn "
+        "about one row; None: no noise", "With a `schema`, its units are used as declared")]
+    robust: Annotated[str | None, Setting(
+        None, Kind(_robust, "None, 'clip' or 'guard'", (str,), optional=True),
+        'the defence against false messages: None, "clip" (a neighbour moves a peer by at most a typical distance) or '
+        '"guard" (clip, and links to neighbours whose models fail on a peer\'s own rows are cut)',
+        "For the strategies exact and crc. Units then come from votes, and no peer counts for more than four times the "
+        "median of rows. See `combining`, `guard`, `moments` and `member_bounds`")]
+    attack: Annotated[Any, Setting(
+        None, Kind(lambda _, value: Attack.of(value), "its kind, or a table of its fields", (str, dict), optional=True),
+        'peers that lie: an `Attack`, its kind ("flip"), or a table of its fields',
+        "Errors, references and the history are then those of the honest peers and their rows. Before the first round "
+        "attackers are honest, unless the attack has a `report`; robust peers refuse impossible ones with a "
+        "`FalseReport`")]
+    references: Annotated[bool, Setting(
+        True, replace(true_or_false(), types=()),
+        'whether RC and ML on the pooled rows, and peers on their own (strategy "local"), are computed too')]
+    checkpoint: Annotated[str | Path | None, Setting(
+        None, Kind(_checkpoint, CHECKPOINT, optional=True),
+        "a file to resume from after a crash: on the same machine the same call ends with the same bits")]
+    live: Annotated[str | Path | None, Setting(
+        None, Kind(_live, LIVE, optional=True),
+        "a folder that rounds are written to as the simulation runs: `peerbayes watch` shows them")]
+    device: Annotated[str | None, Setting(
+        None, Kind(lambda _, value: Place(value).device, "the name of a device", (str,), optional=True),
+        'PyTorch\'s name of a device ("cuda"); None: NumPy')]
+
+
+# fmt: on
 
 
 # --- the settings of a simulation, and which of them do not go together
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """The settings that a run records, in the order of `simulate`, which explains them."""
+class SimulationSettings(SimpleNamespace):
+    """The settings of a simulation as attributes: checked, plain, with defaults; a `TypeError` for unknown names."""
 
-    family: str
-    kinds: Any
-    peers: int
-    rows_per_peer: Any
-    topology: Any
-    partition: Any
-    strategy: str | Strategy
-    start: str
-    rounds: int
-    lr: float
-    local_steps: int
-    change_every: int | None
-    objective: str
-    evaluate_every: int
-    evaluate_rows: int | tuple[int, int] | None
-    seed: int
-    clip: float | None
-    message_loss: float | network.LossTrace
-    message_delay: float
-    peers_down: float
-    secure_sum: bool
-    start_rounds: int
-    privacy: Privacy | None
-    robust: str | None
-    attack: Attack | None
-    device: str | None
-    dtype: str
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        refuse_old(arguments)
+        for name in arguments:
+            if name not in declarations(SimulationArguments):
+                raise TypeError(f"simulate() got an unexpected keyword argument {name!r}")
+        super().__init__(**checked(SimulationArguments, arguments))
+        self._refuse_combinations()
 
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> Asked:
-        """Return the settings among the arguments of `simulate`, after checking all arguments."""
-        plain = checked(arguments)
-        return cls(**{setting.name: plain[setting.name] for setting in fields(cls)})
-
-    def __post_init__(self) -> None:
+    def _refuse_combinations(self) -> None:
         """Refuse settings that do not go together before any work starts."""
         check_sizes(self.rows_per_peer, self.peers, self.partition)
         if (
@@ -341,9 +382,7 @@ class Asked:
     @property
     def configuration(self) -> dict[str, Any]:
         """All settings as JSON can hold them; privacy and attack with all fields."""
-        configuration: dict[str, Any] = {}
-        for setting in fields(self):
-            configuration[setting.name] = as_json(getattr(self, setting.name))
+        configuration = {name: as_json(getattr(self, name)) for name in writable(SimulationArguments)}
         if self.privacy is not None:
             configuration["privacy"] = asdict(self.privacy)
         if isinstance(self.message_loss, network.LossTrace):

@@ -15,23 +15,25 @@ from peerbayes.network.mixing import agree
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.reports import Reported
-from peerbayes.simulation.settings import Asked
+from peerbayes.simulation.settings import SimulationSettings
 
 
-def agreed(asked: Asked, peers: Population) -> tuple[np.ndarray, int]:
+def agreed(settings: SimulationSettings, peers: Population) -> tuple[np.ndarray, int]:
     """Every peer's S⁰ [N, C, K], and the bytes each peer sent to agree on it."""
     stats, sent = _start(
-        asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, asked.strategy, peers.hidden,
+        settings.start, peers.held, settings.lr, peers.network, settings.start_rounds, settings.strategy, peers.hidden,
         peers.reports,
     )  # fmt: skip
-    if asked.checks_messages and asked.start != "uniform":
+    if settings.checks_messages and settings.start != "uniform":
         stats[:] = stats.mean(axis=0)  # as real peers agree: exactly, so that class sums can be checked
     return stats, sent
 
 
-def alone(asked: Asked, peers: Population) -> np.ndarray:
+def alone(settings: SimulationSettings, peers: Population) -> np.ndarray:
     """Every peer's S⁰ [N, C, K] for the strategy "local", from rows without noise."""
-    return _start(asked.start, peers.held, asked.lr, peers.network, asked.start_rounds, planning.ALONE)[0]
+    return _start(
+        settings.start, peers.held, settings.lr, peers.network, settings.start_rounds, planning.ALONE
+    )[0]
 
 
 def _start(

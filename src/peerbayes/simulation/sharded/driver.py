@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.data.arguments import about, refusal
+from peerbayes.data.declarations import (
+    Setting,
+    anything,
+    checked,
+    choice,
+    declarations,
+    described_by,
+    writable,
+)
 from peerbayes.data.schema import Schema
 from peerbayes.estimators.classifiers import ESTIMATOR_OF
 from peerbayes.learning import metrics, planning
@@ -21,20 +31,51 @@ from peerbayes.model.families import FAMILIES, Family, Rows
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
 from peerbayes.simulation.inputs import encoded_labelled, plain, row_weights, rows_at, table_of, warn_untested
-from peerbayes.simulation.loop import Clock, Progress
-from peerbayes.simulation.old_names import refuse_old_names
+from peerbayes.simulation.loop import Clock
+from peerbayes.simulation.old_names import refuse_old, refuse_old_names
 from peerbayes.simulation.partitions import enough, sizes_asked
 from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.result import history_of, record
-from peerbayes.simulation.settings import as_json, both, check_sizes, checked
+from peerbayes.simulation.settings import (
+    EVALUATE_EVERY,
+    CommonArguments,
+    Progress,
+    as_json,
+    both,
+    check_sizes,
+)
 from peerbayes.simulation.sharded.shard import Plan, RowsOf, crossing, cut, plans, positions
 from peerbayes.simulation.sharded.workers import Engine, InProcess, RayActors, cluster
 
-ENGINES = ("local", "ray")
 SUPPORTED = (
     "a network that stays the same, the uniform start, NumPy, no faults, and the strategies "
     f"{', '.join(planning.names(lambda declaration: declaration.summed))}; for anything else use simulate"
 )
+
+
+# fmt: off
+class ShardedArguments(CommonArguments, total=False):
+    """The settings of `simulate_shards`."""
+
+    rows_of: Annotated[RowsOf | None, Setting(
+        None, anything("a function of the peers [n] that returns their (X, y), or None"),
+        "instead of X and y: called by each shard with its peers [n], returns their (X, y), one peer's rows after the "
+        "other's, rows_per_peer (a number, or [N]) of each",
+        "With it, `schema` says what columns, classes and units are, and without `test` nothing is tested")]
+    evaluate_every: Annotated[int, replace(EVALUATE_EVERY, default=0)]
+    shards: Annotated[int | Sequence[Any], Setting(
+        2, anything("a number, or lists of peers", int, list), "how many, or a list with the peers of each")]
+    engine: Annotated[str, Setting(
+        "local", choice(("local", "ray")), '"local": in this process; "ray": an actor each, a processor each',
+        "Trusted clusters only")]
+    address: Annotated[str | None, Setting(
+        None, anything("the address of a Ray cluster, or None"),
+        'of a Ray cluster to join ("auto": the one this machine is in); None starts Ray on this machine')]
+    stats_of: Annotated[Any, Setting(
+        (), anything('peers, or "all"'), 'the peers whose statistics are returned, or "all"')]
+
+
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -80,62 +121,25 @@ class ShardedRun:
         return ESTIMATOR_OF[self.layout.name].from_statistics(statistics)
 
 
-@refuse_old_names
-def simulate_shards(
-    X: Any = None,
-    y: Any = None,
-    *,
-    rows_of: RowsOf | None = None,
-    schema: Schema | None = None,
-    family: str = "naive-bayes",
-    kinds: Any = "auto",
-    peers: int = 50,
-    rows_per_peer: Any = 50,
-    topology: Any = "tree",
-    partition: Any = "iid",
-    strategy: str | Strategy = "exact",
-    start: str = "uniform",
-    rounds: int = 64,
-    lr: float = 0.05,
-    local_steps: int = 1,
-    objective: str = "rows",
-    test: tuple[Any, Any] | None = None,
-    evaluate_every: int = 0,
-    evaluate_rows: int | tuple[int, int] | None = None,
-    seed: int = 0,
-    clip: float | None = 5.0,
-    dtype: str = "float64",
-    shards: int | Sequence[Any] = 2,
-    engine: str = "local",
-    address: str | None = None,
-    stats_of: Any = (),
-    progress: Progress | None = None,
-    **others: Any,
-) -> ShardedRun:
+@described_by(ShardedArguments)
+def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArguments]) -> ShardedRun:
     """Do what `simulate` does, with the same arguments and, to rounding, the same numbers; without references.
 
-    rows_of         instead of X and y: called by each shard with its peers [n], returns their (X, y), one peer's
-                    rows after the other's, rows_per_peer (a number, or [N]) of each. With it, `schema` says what
-                    columns, classes and units are, and without `test` nothing is tested
-    evaluate_every  rounds between evaluations; 0 evaluates at the end only
-    shards          how many, or a list with the peers of each
-    engine          "local": in this process; "ray": an actor each, a processor each. Trusted clusters only
-    address         of a Ray cluster to join ("auto": the one this machine is in); None starts Ray on this machine
-    stats_of        the peers whose statistics are returned, or "all"
+    X               the table: a DataFrame or an array [n, D]
+    y               its labels [n]
     """
-    arguments = checked(locals())
-    configuration = {
-        name: as_json(value)
-        for name, value in arguments.items()
-        if name not in ("X", "y", "schema", "test", "progress", "others", "stats_of", "address")
-    }
-    _refuse(family, strategy, start, engine, rows_of, schema, X, y, others)
-    peers, rows_per_peer, seed = arguments["peers"], arguments["rows_per_peer"], arguments["seed"]
+    refuse_old(arguments)
+    if others := [name for name in arguments if name not in declarations(ShardedArguments)]:
+        raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
+    values = SimpleNamespace(**checked(ShardedArguments, arguments))
+    peers, rows_per_peer, partition, seed = values.peers, values.rows_per_peer, values.partition, values.seed
+    strategy, schema, rows_of, shards = values.strategy, values.schema, values.rows_of, values.shards
+    _refuse(values.family, strategy, values.start, rows_of, schema, X, y)
     if rows_of is None:
         check_sizes(rows_per_peer, peers, partition)
         X = table_of(X)
         enough(peers, X.rows)  # before links between so many are drawn
-    network = population.draw_network(topology, peers, seed)
+    network = population.draw_network(values.topology, peers, seed)
     if not network.static:
         raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
     links = network.at(1)
@@ -144,36 +148,36 @@ def simulate_shards(
     )
     if rows_of is not None:
         assert schema is not None
-        agreed, sizes, test_data = schema, _sizes(rows_per_peer, peers), test
+        agreed, sizes, test_data = schema, _sizes(rows_per_peer, peers), values.test
         sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
         assignment = Assignment.of(
-            X, y, schema, kinds, arguments["clip"], partition, peers, rows_per_peer, seed
+            X, y, schema, values.kinds, values.clip, partition, peers, rows_per_peer, seed
         )
         with about("X" if schema is None else "X and schema"):
             agreed, sizes = assignment.schema.measured_on(assignment.rows()), assignment.sizes
-        test_data = test if test is not None else assignment.rest()
+        test_data = values.test if values.test is not None else assignment.rest()
         sources = _pieces(assignment, shard_peers)
         if test_data is None:
             warn_untested()
     settings = _Settings(
-        family, agreed, sizes, strategy, arguments["rounds"], arguments["lr"], arguments["local_steps"], objective,
-        peers, seed, both(arguments["evaluate_rows"]),
+        values.family, agreed, sizes, strategy, values.rounds, values.lr, values.local_steps, values.objective,
+        peers, seed, both(values.evaluate_rows),
     )  # fmt: skip
-    configuration["strategy"] = strategy if isinstance(strategy, str) else strategy.name
-    device = Place(None, arguments["dtype"])
+    configuration = {name: as_json(getattr(values, name)) for name in writable(ShardedArguments)}
+    configuration["strategy"] = planning.name_of(strategy)
+    device = Place(None, values.dtype)
     learning = settings.plan(NetworkFacts(peers, float(sizes.sum())))
     mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
     driver = _Driver(settings, plans(mixing, shard_peers, sizes), links, device)
-    if engine == "local":
-        figures = driver.run(InProcess(), sources, test_data, arguments["evaluate_every"], stats_of, progress)
+    outputs = values.evaluate_every, values.stats_of, values.progress
+    if values.engine == "local":
+        figures = driver.run(InProcess(), sources, test_data, *outputs)
     else:
-        with cluster(len(shard_peers), address) as ray:
+        with cluster(len(shard_peers), values.address) as ray:
             actors = RayActors(ray)
             try:
-                figures = driver.run(
-                    actors, sources, test_data, arguments["evaluate_every"], stats_of, progress
-                )
+                figures = driver.run(actors, sources, test_data, *outputs)
             finally:
                 actors.stop()
     return ShardedRun(
@@ -198,24 +202,18 @@ def _refuse(
     family: str,
     strategy: Any,
     start: str,
-    engine: str,
     rows_of: Any,
     schema: Any,
     X: Any,
     y: Any,
-    others: dict[str, Any],
 ) -> None:
     """Refuse what `simulate` can do and shards cannot."""
-    if others:
-        raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
     if not planning.declaration_of(strategy).summed:
         raise ValueError(f"strategy is {strategy!r}; shards take {SUPPORTED}")
     if family in layouts.STRUCTURES:
         raise ValueError(f"family is {family!r}, whose structure peers learn first; shards take {SUPPORTED}")
     if start != "uniform":
         raise ValueError(f"start is {start!r}; shards take {SUPPORTED}")
-    if engine not in ENGINES:
-        raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     if (rows_of is None) == (X is None) or (X is None) != (y is None):
         raise ValueError("expected either X and y, or rows_of")
     if rows_of is not None and (schema is None or not schema.classes):

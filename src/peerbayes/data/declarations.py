@@ -1,0 +1,333 @@
+"""Settings, each declared once: its default, the values that it may have, and a sentence of help.
+
+    ROUNDS = Setting(64, whole_number(1), "rounds of messages")
+
+    class Arguments(TypedDict, total=False):        @dataclass(frozen=True)
+        rounds: Annotated[int, ROUNDS]              class Terms:
+                                                        rounds: int = ROUNDS.field()
+
+Everything else about a setting follows from its declaration: the arguments of functions and their documentation, the
+readers and writers of TOML files with line numbers in errors, options of commands, and the pages of the reference.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+from peerbayes.data import arguments
+from peerbayes.data.arguments import LARGEST, refusal, shown
+from peerbayes.data.files import line, string, table
+from peerbayes.errors import ConfigurationError, PeerbayesError
+
+NEEDED: Any = inspect.Parameter.empty
+"""The default of a setting that must be given."""
+
+WIDTH = 116  # characters in a line of a docstring
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values that a setting may have.
+
+    check     (name, value) -> the plain value, or an error with what arrived and what was expected
+    expected  what is expected, in words
+    types     the types of such a value in a TOML file; none: a file cannot hold it
+    optional  whether it may be None, which a file writes as false
+    read      returns the value of what stands in a file
+    """
+
+    check: Callable[[str, Any], Any]
+    expected: str
+    types: tuple[type, ...] = ()
+    optional: bool = False
+    read: Callable[[Any], Any] = lambda value: value
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A setting of a simulation, of an agreement or of a peer.
+
+    default  what it is where it is left out; NEEDED: it may not be left out
+    kind     the values that it may have
+    help     what it is, in a sentence: in files and in the help of commands too
+    details  what else there is to say
+    option   its name on the command line where that differs; "": none
+    example  what a file that is written shows in a comment instead of the default; None: it leaves the setting out
+    """
+
+    default: Any
+    kind: Kind
+    help: str
+    details: str = ""
+    option: str | None = None
+    example: Any = NEEDED
+
+    @property
+    def text(self) -> str:
+        """Everything that there is to say."""
+        return f"{self.help}. {self.details}" if self.details else self.help
+
+    def field(self, **metadata: Any) -> Any:
+        """Return the field of a dataclass that declares this setting and has its default."""
+        return field(default=self.default, metadata={"setting": self, **metadata})
+
+
+# --- kinds of values
+
+
+def anything(expected: str, *types: type) -> Kind:
+    """Return the kind of values that are checked where they are used."""
+    return Kind(lambda name, value: value, expected, types)
+
+
+def whole_number(least: int, most: int = LARGEST, error: type[Exception] = ValueError) -> Kind:
+    """Return the kind of integers from `least` to `most`."""
+    expected = f"a whole number of {least} or more"
+    return Kind(lambda name, value: arguments.whole(name, value, least, most, error=error), expected, (int,))
+
+
+def real_number(expected: str, error: type[Exception] = ValueError, **bounds: float) -> Kind:
+    """Return the kind of finite numbers within bounds: see `arguments.number`."""
+    return Kind(
+        lambda name, value: arguments.number(name, value, expected, error=error, **bounds),
+        expected,
+        (float, int),
+    )
+
+
+def probability() -> Kind:
+    """Return the kind of numbers from 0 to below 1."""
+    return real_number("a probability from 0 to below 1", least=0.0, below=1.0)
+
+
+def choice(names: Collection[str], built_in: Iterable[str] | None = None) -> Kind:
+    """Return the kind of texts among names; `built_in` are those that are listed without looking for others."""
+    expected = f"one of {', '.join(names if built_in is None else built_in)}"
+    return Kind(lambda name, value: arguments.one_of(name, value, names), expected, (str,))
+
+
+def true_or_false() -> Kind:
+    """Return the kind of True and False."""
+    return Kind(arguments.flag, "true or false", (bool,))
+
+
+def text(expected: str, fits: Callable[[str], object] = bool) -> Kind:
+    """Return the kind of texts that fit."""
+
+    def check(name: str, value: Any) -> str:
+        if not isinstance(value, str) or not fits(value):
+            raise refusal(name, value, expected)
+        return value
+
+    return Kind(check, expected, (str,))
+
+
+def optional(kind: Kind, meaning: str = "") -> Kind:
+    """Return the kind of the same values or None, and what None means: "for no clipping"."""
+    advice = f", or None {meaning}".rstrip()
+
+    def check(name: str, value: Any) -> Any:
+        try:
+            return None if value is None else kind.check(name, value)
+        except (ValueError, TypeError) as problem:
+            raise type(problem)(f"{problem}{advice}") from None
+
+    return replace(kind, check=check, expected=kind.expected + advice, optional=True)
+
+
+# --- what a class declares
+
+
+@cache
+def declarations(cls: type) -> dict[str, Setting]:
+    """Return the settings that the fields of a class declare, by name and in order."""
+    fields = getattr(cls, "__dataclass_fields__", {})
+    return {
+        name: entry
+        for name, hint in get_type_hints(cls, include_extras=True).items()
+        for entry in (
+            fields[name].metadata.get("setting") if name in fields else None,
+            *getattr(hint, "__metadata__", ()),
+        )
+        if isinstance(entry, Setting)
+    }
+
+
+def writable(cls: type) -> dict[str, Setting]:
+    """Return the settings of a class that a file can hold: plain values, which are also recorded with results."""
+    return {name: setting for name, setting in declarations(cls).items() if setting.kind.types}
+
+
+def checked(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values of the settings of a class, with defaults for those left out."""
+    return {
+        name: setting.kind.check(name, values.get(name, setting.default))
+        for name, setting in declarations(cls).items()
+    }
+
+
+def check_fields(instance: Any, section: str = "", settings: Mapping[str, Setting] | None = None) -> None:
+    """Check the settings of a frozen dataclass when it is made, and keep them as plain values.
+
+    Errors name the section too. `settings` may be given where their checks depend on other fields.
+    """
+    for name, setting in (settings or declarations(type(instance))).items():
+        full_name = f"{section}.{name}" if section else name
+        object.__setattr__(instance, name, setting.kind.check(full_name, getattr(instance, name)))
+
+
+def explained(cls: type) -> str:
+    """Return the settings of a class with their texts, aligned in columns as in docstrings."""
+    settings = declarations(cls)
+    column = 2 + max(map(len, settings))
+    return "\n".join(
+        textwrap.fill(
+            setting.text, WIDTH, initial_indent=name.ljust(column), subsequent_indent=" " * column,
+            break_long_words=False, break_on_hyphens=False,
+        )
+        for name, setting in settings.items()
+    )  # fmt: skip
+
+
+def described_by(cls: type) -> Callable[[T], T]:
+    """Return a decorator: the docstring of what it is applied to explains the settings of a class.
+
+    A function that takes them as `**settings` also gets a signature with each of them and its default.
+    """
+
+    def describe(target: T) -> T:
+        text = inspect.cleandoc(target.__doc__ or "")
+        gap = (
+            "\n" if "  " in text.rpartition("\n")[2] else "\n\n"
+        )  # after aligned lines of further arguments: none
+        target.__doc__ = f"{text}{gap}{explained(cls)}\n"
+        if inspect.isfunction(target):
+            signature, hints = inspect.signature(target), get_type_hints(cls)
+            positional = [
+                parameter
+                for parameter in signature.parameters.values()
+                if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+            ]
+            named = [
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=setting.default, annotation=hints[name]
+                )
+                for name, setting in declarations(cls).items()
+            ]
+            target.__signature__ = signature.replace(parameters=positional + named)  # type: ignore[attr-defined]
+        return target
+
+    return describe
+
+
+def described(cls: type[T]) -> type[T]:
+    """Return a dataclass whose docstring explains its settings."""
+    return described_by(cls)(cls)
+
+
+# --- settings in TOML files
+
+
+def in_file(words: str) -> str:
+    """Return a text about a setting as it is right for files, where None is written as false."""
+    return re.sub(r"\bNone\b", "false", words)
+
+
+def read_section(
+    content: Any, text_of_file: str, where: str, name: str, error: type[PeerbayesError]
+) -> dict[str, Any]:
+    """Return the content of a section, which must be a table."""
+    if not isinstance(content, dict):
+        at = f"{where}{line(text_of_file, name)}"
+        raise error(f"{at}: {name} is {shown(content)}; expected a section [{name}]")
+    return content
+
+
+def read_settings(
+    settings: Mapping[str, Setting],
+    content: Mapping[str, Any],
+    text_of_file: str,
+    where: str,
+    noun: str,
+    *section: str,
+    error: type[PeerbayesError] = ConfigurationError,
+    named: bool = False,
+    further: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return the values of settings in a table of a file; errors begin with the line of the entry.
+
+    settings      those that the table may have
+    content       the table
+    text_of_file  the file, for line numbers
+    where         the file's name
+    noun          what an entry is, in errors
+    section       the name of the table; none: the top of the file
+    named         whether errors put the section before the name of a setting
+    further       names of entries that are read by the caller
+    """
+    values = {}
+    for name, value in content.items():
+        at = f"{where}{line(text_of_file, *section, name)}: "
+        if name in settings:
+            full_name = ".".join((*section, name)) if named else name
+            values[name] = read_value(settings[name], full_name, value, at, error)
+        elif name not in further:
+            names = ", ".join((*settings, *further))
+            raise error(f"{at}{shown(name)} is {noun}; expected one of {names}")
+    return values
+
+
+def read_value(
+    setting: Setting, name: str, value: Any, where: str, error: type[PeerbayesError] = ConfigurationError
+) -> Any:
+    """Return a setting's value from what stands in a file; an error begins with `where`."""
+    kind = setting.kind
+    if value is False and kind.optional:
+        return None
+    try:
+        if not isinstance(value, kind.types) or (isinstance(value, bool) and bool not in kind.types):
+            raise refusal(name, value, kind.expected)
+        plain = kind.read(value)
+        kind.check(name, plain)
+    except (ValueError, TypeError) as problem:
+        arrived, separator, expected = str(problem).partition("; expected ")
+        raise error(f"{where}{arrived}{separator}{in_file(expected)}") from problem
+    return plain
+
+
+def value_of(words: str) -> Any:
+    """Return what a text stands for in TOML, or the text itself: plain words need no quotes."""
+    try:
+        content = table(f"value = {words}", "")
+    except ConfigurationError:
+        return words
+    return content["value"] if len(content) == 1 else words  # several lines set several values
+
+
+def toml(value: Any) -> str:
+    """Return a plain value as TOML; None is false."""
+    if value is None or isinstance(value, bool):
+        return str(bool(value)).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return string(value) if isinstance(value, str) else repr(value)
+
+
+def toml_lines(instance: Any, without: Collection[str] = ()) -> str:
+    """Return the lines of a file that set the settings of a dataclass, each with its help, but `without` some."""
+    written = []
+    for name, setting in declarations(type(instance)).items():
+        value, mark = getattr(instance, name), ""
+        if setting.example is not NEEDED and value == setting.default:
+            value, mark = setting.example, "# "
+        if name not in without and not (mark and value is None):
+            written.append(f"{mark}{name} = {toml(value)}  # {in_file(setting.help)}\n")
+    return "".join(written)

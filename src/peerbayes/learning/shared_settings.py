@@ -1,0 +1,61 @@
+"""The settings that simulations and agreements have in common: see `declarations`."""
+
+from __future__ import annotations
+
+from peerbayes.data.declarations import Setting, choice, optional, real_number, true_or_false, whole_number
+from peerbayes.errors import SchemaError
+from peerbayes.learning import planning
+from peerbayes.model.calibration import STARTS
+from peerbayes.model.families import FAMILIES
+from peerbayes.model.layout import STRUCTURES
+from peerbayes.model.layout import known as known_families
+
+# More than anyone would wait for.
+MOST_ROUNDS = 2**31 - 1
+
+# Where rows carry no information, a step of RC takes a class count from S_c to (1 − lr)·S_c + m_c/n. For lr above 2
+# that diverges, whatever the rows are. A step below the rounding of float64 is lost in S.
+SMALLEST_LR, LARGEST_LR = 2.0**-52, 2.0
+
+FAMILY = Setting(
+    "naive-bayes",
+    choice(known_families(), (*FAMILIES, *STRUCTURES)),
+    'the model of a class: "naive-bayes", "qda", "lda", "tan", "kdb"',
+    "All take missing values",
+)
+STRATEGY = Setting(
+    "exact",
+    choice(planning.choices(), planning.names()),
+    'how peers learn: "exact", "relay", "auto" (chooses between these two), "crc" (the paper\'s), "tracking", "local", '
+    '"consensus-ml", "dsgd"',
+)
+START = Setting(
+    "uniform",
+    choice(STARTS),
+    'the initial statistics of all peers: "uniform" (the paper\'s), or by a sum over all rows "marginal" or "ml"',
+)
+ROUNDS = Setting(64, whole_number(1, MOST_ROUNDS), "rounds of messages, 64 as in the paper")
+LR = Setting(
+    0.05,
+    real_number(
+        "a positive number up to 2 (the paper's is 0.05): larger steps diverge, and those below 2⁻⁵² are lost in "
+        "rounding",
+        least=SMALLEST_LR,
+        most=LARGEST_LR,
+    ),
+    "the learning rate of calibration, by which the start weighs m⁰ = m / (lr·n) rows; the paper's is 0.05",
+    "At most 2: where rows carry no information, a step takes counts S to (1 − lr)·S + m_c/n, which diverges above 2",
+)
+LOCAL_STEPS = Setting(1, whole_number(1, MOST_ROUNDS), "steps on a peer's own rows between two messages")
+CLIP = Setting(
+    5.0,
+    optional(real_number("a positive number", SchemaError, above=0.0), "for no clipping"),
+    "standard deviations at which continuous columns are clipped; None: no clipping",
+)
+SECURE_SUM = Setting(
+    False,
+    true_or_false(),
+    "whether messages are masked, so that a neighbour learns only the sum of those it receives",
+    "Numbers are rounded to 2⁻³², a peer that misses one message keeps its own, and every peer needs at least three "
+    "neighbours",
+)
