@@ -3,8 +3,9 @@
 import msgspec
 
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.transport import Hub, InMemory, Unreachable
+from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Request
+from shared.memory_transport import Hub, InMemory
 from shared.peers_in_memory import Peers
 
 
