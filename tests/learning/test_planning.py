@@ -210,17 +210,20 @@ def test_a_declaration_decides_what_is_refused(momentum, monkeypatch):
     declared = replace(Momentum.declaration, judged=False, summed=False, exposes="momentum tells")
     monkeypatch.setattr(Momentum, "declaration", declared)
     for settings, text in (
-        ({"robust": "clip"}, "robust combining and attacks are for crc and exact"),
-        ({"secure_sum": True, "topology": "regular-4"}, "momentum, which needs single messages"),
-        ({"privacy": Promise(epsilon=8.0, min_rows=5)}, "privacy: momentum tells"),
+        ({"robust": "clip"}, "robust 'clip' with strategy 'momentum', .* expected one of crc, exact"),
+        ({"secure_sum": True, "topology": "regular-4"}, "strategy 'momentum', which needs single messages"),
+        (
+            {"privacy": Promise(epsilon=8.0, min_rows=5)},
+            "epsilon 8 with strategy 'momentum', .*: momentum tells",
+        ),
     ):
         with pytest.raises(ValueError, match=text):
             pb.simulate(X, y, strategy="momentum", **{**SETTINGS, **settings})
-    with pytest.raises(ValueError, match="strategy is 'momentum'; shards take"):
+    with pytest.raises(ValueError, match="shards with strategy 'momentum', which needs single messages"):
         simulate_shards(X, y, strategy="momentum")
     for terms, text in (
-        ({"robust": Robust("clip")}, "expected the strategy crc or exact"),
-        ({"privacy": Privacy(secure_sum=True)}, "needs messages singly"),
+        ({"robust": Robust("clip")}, "expected one of crc, exact"),
+        ({"privacy": Privacy(secure_sum=True)}, "needs single messages"),
         ({"privacy": Privacy(epsilon=4.0)}, "noise cannot protect"),
     ):
         with pytest.raises(TermsError, match=text):

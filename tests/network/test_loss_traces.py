@@ -171,7 +171,3 @@ def test_a_trace_of_another_network_is_refused(strategy):
         pb.simulate(*WINE, **QUICK, strategy=strategy, message_loss=LossTrace([(1, 2, 6)]))
     with pytest.raises(ValueError, match=r"message_loss is 1.5; expected a probability .* or a LossTrace"):
         pb.simulate(*WINE, **QUICK, message_loss=1.5)
-    with pytest.raises(ValueError, match=r"every message arrives"):
-        pb.simulate(
-            *WINE, peers=2, rounds=4, message_loss=LossTrace([(1, 0, 1)]), privacy=pb.Privacy(edge_noise=3.0)
-        )

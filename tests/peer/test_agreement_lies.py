@@ -396,12 +396,15 @@ def test_an_objection_names_two_linked_members(tmp_path, rng):
 def test_what_is_bought_with_noise_cannot_be_checked_and_is_not_agreed_on():
     private_terms(robust=CLIP)
     for wrong, told in (
-        ({"bought": True, "privacy": {"rows": 90.0}}, "units of .* are bought; expected mean and sd"),
+        (
+            {"bought": True, "privacy": {"rows": 90.0}},
+            "the unit of .* is bought: one liar .* expected mean and sd",
+        ),
         ({"privacy": {"rows": None}}, "the number of rows is bought"),
-        ({"start": "ml"}, "start 'ml' is bought; expected start 'uniform'"),
+        ({"start": "ml"}, "start 'ml' is bought: one liar .* expected start 'uniform'"),
     ):
         private_terms(**wrong)
-        with pytest.raises(TermsError, match=f'robust.combine is "clip" and {told}'):
+        with pytest.raises(TermsError, match=f"epsilon 4 with robust 'clip', where {told}"):
             private_terms(robust=CLIP, **wrong)
 
 

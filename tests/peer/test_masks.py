@@ -21,7 +21,15 @@ from sklearn.datasets import load_digits
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage, TermsError
-from peerbayes.learning.secure_sums import LARGEST, SecureSums, fixed, projected, rounding, unfixed
+from peerbayes.learning.secure_sums import (
+    LARGEST,
+    SecureSums,
+    fixed,
+    projected,
+    rounding,
+    small_groups,
+    unfixed,
+)
 from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.model.calibration import start_statistics
 from peerbayes.peer.agreement.terms import Limits, Privacy, Terms
@@ -219,11 +227,13 @@ def test_groups_are_the_three_core_of_those_present(nodes, seed, gone):
 
 
 def test_small_groups_are_refused_by_name():
-    refuse_small(roster_of(WHEEL))
+    refuse_small(roster_of(WHEEL), terms())
+    refuse_small(roster_of(DENSE), Terms("test", "label"))
     with pytest.raises(
-        TermsError, match=r"p0 has 2 neighbours \(p1, p3\); secure sums need 3 or more.*--links"
+        TermsError,
+        match=r"p0 has 2 neighbours \(p1, p3\), and \d more .* secure sums need 3 or more.*--links",
     ):
-        refuse_small(roster_of(DENSE))
+        refuse_small(roster_of(DENSE), terms())
 
 
 TABLES = [
@@ -258,14 +268,16 @@ def test_a_peer_refuses_a_roster_with_small_groups(tmp_path, rng):
 def test_the_simulator_refuses_small_groups_and_what_is_no_sum():
     X, y = load_digits(return_X_y=True)
     given = {"peers": 8, "rows_per_peer": 20, "rounds": 2, "secure_sum": True, "references": False}
-    with pytest.raises(ValueError, match=r"neighbours, and \d more peers have too few; secure sums need 3"):
+    with pytest.raises(
+        ValueError, match=r"neighbours \(.*\), and \d more peers have too few; secure sums need 3"
+    ):
         pb.simulate(X, y, topology="ring", **given)
     for strategy in ("relay", "auto"):
         with pytest.raises(
-            ValueError, match=r"secure_sum is True and the strategy is (relay|auto), which needs"
+            ValueError, match=r"secure_sum with strategy '(relay|auto)', which needs single messages"
         ):
             pb.simulate(X, y, topology="complete", strategy=strategy, **given)
-    with pytest.raises(ValueError, match="the network changes"):
+    with pytest.raises(ValueError, match="secure_sum with a network that changes"):
         pb.simulate(X, y, topology="regular-4", change_every=1, **given)
 
 
@@ -296,16 +308,16 @@ def test_agreements_from_before_keep_their_digest():
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ('strategy = "relay"', "strategy 'relay', which needs messages singly"),
-        ('strategy = "auto"', "strategy 'auto', which needs messages singly"),
+        ('strategy = "relay"', "strategy 'relay', which needs single messages"),
+        ('strategy = "auto"', "strategy 'auto', which needs single messages"),
         ('start = "ml"', "start 'ml', which is agreed on by sums along a tree"),
         ('start = "marginal"', "start 'marginal', which is agreed on"),
-        ('family = "tan"', "family 'tan', which is agreed on"),
+        ('family = "tan"', "family 'tan', whose structure is agreed on"),
     ],
 )
 def test_what_secure_sums_cannot_hide_is_refused_by_line(more, told):
     text = f'network = "n"\nlabel = "y"\n{more}\n[privacy]\nsecure_sum = true\n'
-    with pytest.raises(TermsError, match=f"here, line 5: secure_sum is true and {told}"):
+    with pytest.raises(TermsError, match=f"here, line 5: secure_sum with {told}"):
         Terms.parse(text, "here")
     assert Terms.parse(text.replace("true", "false"), "here")
     with pytest.raises(TermsError, match=r"line 5: privacy\.secure_sum is 1; expected true or false"):
@@ -825,11 +837,9 @@ def test_rounding_bounds_what_fixed_point_does_to_sums(members, terms, seed):
 def test_a_group_is_three_neighbours_at_least():
     for topology, least in (("ring", 2), ("regular-3", 3)):
         links = topologies.adjacency(topology, 8, np.random.default_rng(0))
-        if least == 3:
-            SecureSums(links, "stable", True)
-        else:
-            with pytest.raises(ValueError, match="peer 0 has 2 neighbours, and 7 more peers have too few"):
-                SecureSums(links, "stable", True)
+        neighbours = {f"peer {peer}": np.flatnonzero(row) for peer, row in enumerate(links.toarray())}
+        said = "" if least == 3 else "peer 0 has 2 neighbours (1, 7), and 7 more peers have too few"
+        assert small_groups(neighbours) == said
 
 
 @pytest.mark.parametrize("strategy", ["exact", "crc", "tracking"])

@@ -182,8 +182,8 @@ def test_where_nobody_misses_a_value_class_sums_are_checked(tmp_path, rng):
 def test_weights_of_no_model_complete_nothing(tmp_path, rng):
     terms, shared = Terms("test", "label", family="qda", strategy="dsgd", rounds=4), shared_out(rng)
     for told in refused_everywhere(peers_of(tmp_path, terms, DENSE, shared), PeerError):
-        assert "values are missing at one of the peers, and qda completes them by its model" in told
-    with pytest.raises(ValueError, match="values are missing, and dsgd learns no generative model"):
+        assert "strategy 'dsgd' with missing values, which qda completes by a model" in told
+    with pytest.raises(ValueError, match=r"dsgd. with missing values, .* dsgd learns no generative model"):
         simulated(shared, DENSE, terms)
 
 

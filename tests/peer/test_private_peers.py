@@ -584,7 +584,7 @@ def test_values_may_be_missing_where_the_agreement_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"strategy": "auto"}, "strategy 'auto', which tells what noise cannot protect"),
+        ({"strategy": "auto"}, "strategy 'auto', which sends what noise cannot protect"),
         ({"strategy": "consensus-ml"}, "strategy 'consensus-ml'"),
         ({"strategy": "dsgd"}, "strategy 'dsgd'"),
         ({"local_steps": 2}, "local_steps 2, each of which would be a release"),
@@ -598,7 +598,7 @@ def test_values_may_be_missing_where_the_agreement_says_so(tmp_path):
         ({"privacy": {"epsilon": None, "rows": None}}, "privacy.epsilon is not given and classes are named"),
         ({"privacy": {"epsilon": -1.0}}, "privacy.epsilon is -1.0; expected a positive number"),
         ({"privacy": {"epsilon": None, "rows": 90.0}}, "privacy.rows is 90.0 and epsilon is not given"),
-        ({"start": "ml", "privacy": {"secure_sum": True}}, "secure_sum is true and start 'ml'"),
+        ({"start": "ml", "privacy": {"secure_sum": True}}, "secure_sum with start 'ml'"),
     ],
 )  # fmt: skip
 def test_terms_that_would_tell_of_rows_are_refused(more, told):
@@ -620,7 +620,7 @@ def test_terms_are_written_and_read_back():
         text.splitlines().index("epsilon = 4.0  # how much anybody may learn of one row, over the whole run")
         + 1
     )
-    with pytest.raises(TermsError, match=f"here, line {line}: epsilon is 4 and strategy 'auto'"):
+    with pytest.raises(TermsError, match=f"here, line {line}: epsilon 4 with strategy 'auto'"):
         Terms.parse(text, "here")
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.cli.app import app
+from peerbayes.learning.combinations import Combination, refuse
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.relay import Relay, spanning_tree
 from peerbayes.learning.strategies import CRC, Exact, Local, Tracking
@@ -20,7 +21,8 @@ from peerbayes.model import core
 from peerbayes.model.devices import HERE
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.privacy import accounting
-from peerbayes.simulation.private import PrivateRows, agreed, refuse
+from peerbayes.simulation import private
+from peerbayes.simulation.private import PrivateRows, agreed
 from peerbayes.simulation.rounds import Broadcast, Faults, OverTree
 
 
@@ -59,7 +61,7 @@ def run(privacy, **settings):
         ({"family": "kdb"}, "learned from pairs"),
         ({"local_steps": 2}, "release of its own"),
         ({"objective": "peers"}, "weighs a row"),
-        ({"robust": "guard"}, "about a peer's rows"),
+        ({"robust": "guard"}, "tells of its rows"),
         ({"dtype": "float32"}, "float64"),
         ({"rows_per_peer": 20}, "peer 0 has 20 rows, fewer than min_rows = 50"),
     ],
@@ -74,15 +76,38 @@ def test_what_cannot_be_private_is_refused_with_a_reason(settings, reason):
     [
         ({"topology": "tree"}, "at least 3 neighbours"),
         ({"robust": "clip"}, "clipped messages do not add up"),
-        ({"message_loss": 0.1}, "every message arrives"),
-        ({"message_delay": 0.1}, "every message arrives"),
-        ({"peers_down": 0.1}, "every message arrives"),
         ({"topology": "regular-4", "change_every": 5}, "changes"),
     ],
 )
 def test_edge_noise_that_would_not_cancel_is_refused(settings, reason):
     with pytest.raises(ValueError, match=reason):
         run(pb.Privacy(edge_noise=3.0), **settings)
+
+
+@pytest.mark.parametrize(
+    "faults", [{"message_loss": 0.2}, {"message_delay": 0.2}, {"peers_down": 0.2}], ids=str
+)
+def test_edge_noise_costs_the_same_where_messages_fail(faults):
+    """As between real peers: it is drawn for all links of the network that was agreed on, and hides as much."""
+    privacy = pb.Privacy(edge_noise=3.0)
+    reliable, lossy = run(privacy), run(privacy, **faults)
+    assert lossy.privacy.equals(reliable.privacy) and np.isfinite(lossy.stats).all()
+    assert not np.allclose(lossy.stats, reliable.stats)
+
+
+def test_edge_noise_is_drawn_for_absent_peers_too(monkeypatch):
+    networks = []
+    drawn = private.PrivateRows.__init__
+
+    def noted(self, scheme, local_rows, network, seed):
+        networks.append(network)
+        drawn(self, scheme, local_rows, network, seed)
+
+    monkeypatch.setattr(private.PrivateRows, "__init__", noted)
+    for down in (0.0, 0.5):
+        run(pb.Privacy(edge_noise=3.0), peers_down=down, rounds=2)
+    first, second = (network.toarray() for network in networks)
+    assert (first == second).all() and first.sum() == 8 * 4
 
 
 def test_messages_with_noise_are_not_taken_for_lies():
@@ -144,7 +169,7 @@ def private_rows(peers, rounds, terms, family=FAMILY, network=None, start="unifo
     labels = rng.integers(3, size=count)
     held = Holdings(family, given, labels, np.ones(count), np.full(peers, rows), 3)
     schedule = topologies.schedule(network or "regular-4", peers, np.random.default_rng(0), None)
-    scheme = agreed(terms, held, rounds, 0.05, schedule, start, False)
+    scheme = agreed(terms, held, rounds, 0.05, schedule.at(1), start)
     return PrivateRows(scheme, held, schedule.at(1), 0), schedule
 
 
@@ -441,31 +466,26 @@ class OfWeights:
     name, of_weights = "mine", True
 
 
-ALLOWED = {"strategy": "exact", "family": "naive-bayes", "steps": 1, "objective": "rows", "device": None,
-           "dtype": "float64", "robust": None}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({}, None), ({"strategy": "crc"}, None), ({"robust": "clip"}, None), ({"family": "qda"}, None),
         ({"strategy": "auto"}, "chooses by what rows say"), ({"strategy": "consensus-ml"}, "sums of the rows"),
-        ({"strategy": "dsgd"}, "length of the rows"), ({"strategy": OfWeights()}, "mine learns weights"),
-        ({"family": "tan"}, "structure of tan"), ({"family": "kdb"}, "structure of kdb"),
-        ({"robust": "guard"}, "not accounted for"), ({"steps": 2}, "local_steps is 2"),
-        ({"objective": "peers"}, "how many a peer has"), ({"device": "cpu"}, "leave out device"),
-        ({"dtype": "float32"}, "leave out device"), ({"edge_noise": 0.1, "robust": "clip"}, "do not add up"),
+        ({"strategy": "dsgd"}, "length of the rows"), ({"strategy": OfWeights()}, "mine.*it learns weights"),
+        ({"family": "tan"}, "'tan', whose structure"), ({"family": "kdb"}, "'kdb', whose structure"),
+        ({"robust": "guard"}, "nothing accounts for it"), ({"local_steps": 2}, "local_steps 2"),
+        ({"objective": "peers"}, "how many its peer has"), ({"device": "cpu"}, "leave out both"),
+        ({"dtype": "float32"}, "leave out both"), ({"edge_noise": 0.1, "robust": "clip"}, "do not add up"),
         ({"edge_noise": 0.1}, None),
     ],
 )  # fmt: skip
 def test_each_setting_is_refused_for_its_own_reason(change, reason):
-    change = dict(change)
-    terms = pb.Privacy(edge_noise=change.pop("edge_noise", 0.0))
+    combination = Combination(**{"strategy": "exact", "family": "naive-bayes", "epsilon": 4.0, **change})
     if reason is None:
-        refuse(terms, **{**ALLOWED, **change})
+        refuse(combination)
     else:
         with pytest.raises(ValueError, match=reason):
-            refuse(terms, **{**ALLOWED, **change})
+            refuse(combination)
 
 
 def test_the_fewest_rows_of_a_peer_are_those_of_the_terms():
@@ -484,7 +504,7 @@ def test_cells_of_columns_that_miss_values_are_not_made_to_add_up():
         held = Holdings(FAMILY, Rows(rng.standard_normal((300, 2)), codes), rng.integers(3, size=300), np.ones(300),
                         np.full(5, 60), 3)  # fmt: skip
         schedule = topologies.schedule("regular-4", 5, np.random.default_rng(0), None)
-        private = agreed(pb.Privacy(), held, 4, 0.05, schedule, "uniform", False)
+        private = agreed(pb.Privacy(), held, 4, 0.05, schedule.at(1), "uniform")
         assert private.mechanism.projection.normals.shape[1] == conditions
 
 

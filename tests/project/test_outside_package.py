@@ -296,7 +296,6 @@ def test_a_function_of_a_package_returns_a_strategy(installed, wine):
     [
         {"secure_sum": True, "topology": "complete"},
         {"robust": "guard"},
-        {"privacy": pb.Privacy(epsilon=8.0, min_rows=1)},
         {"start": "ml", "strategy": "relay"},
     ],
     ids=lambda settings: next(iter(settings)),
@@ -499,8 +498,10 @@ def test_an_agreement_names_the_packages_that_it_needs(installed):
     assert "peerbayes_centroid.family" in sys.modules
 
 
-def test_an_agreement_with_epsilon_takes_no_family_of_a_package(installed):
-    with pytest.raises(TermsError, match=r"epsilon is 4 and family 'centroid', which is not built in"):
+def test_nobody_promises_epsilon_for_a_family_of_a_package(installed, wine):
+    with pytest.raises(ValueError, match=r"epsilon 4 with family 'centroid', which is not built in"):
+        pb.simulate(*wine, family="centroid", peers=6, rows_per_peer=20, privacy=pb.Privacy(min_rows=1))
+    with pytest.raises(TermsError, match=r"epsilon 4 with family 'centroid', which is not built in"):
         Terms("net", "y", family="centroid", packages=(NAME,), privacy=Privacy(epsilon=4.0))
     assert "peerbayes_centroid" not in sys.modules
 

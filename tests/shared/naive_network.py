@@ -293,12 +293,11 @@ class RelayPeer:
             np.zeros_like(self.start),
         )
 
-    def hear(self, arrived):
-        """Take in the messages {sender: matrix} of a round."""
+    def hear(self, arrived, done):
+        """Take in the messages {sender: matrix} of a round; done: how many rounds the network has had with it."""
         self.inbox.update(arrived)
         self.totals.append(self.cumulated + sum(self.inbox.values(), np.zeros_like(self.start)))
         network = (self.totals[-1] - self.totals[-2]) / len(self.hops)
-        done = len(self.totals) - 1
         if done > 1:
             self.lasting = self.lasting + 0.2 * (self.change - network - self.lasting)
         self.excesses.append(self.change - self.lasting)
@@ -338,18 +337,23 @@ class RelayNetwork:
         downwards = [(parent, child) for parent in range(len(links)) for child in sorted(branches[parent])]
         self.order = downwards + [(child, parent) for parent, child in downwards]
         self.sent = [0.0] * len(links)
+        self.done = 0
 
-    def advance(self, fates=None):
-        """One round; a link whose message is lost or late keeps its last matrix."""
-        for peer in self.peers:
-            peer.adapt()
+    def advance(self, fates=None, waiting=()):
+        """One round; a link whose message is lost or late keeps its last matrix, and who is waiting does nothing."""
+        self.done += 1
+        present = [peer for peer in range(len(self.peers)) if peer not in waiting]
+        for peer in present:
+            self.peers[peer].adapt()
         arrived = [{} for _ in self.peers]
         for sender, receiver in self.order:
+            if sender in waiting or receiver in waiting:
+                continue
             self.sent[sender] += 8.0 * self.peers[sender].start.size
             if not fates or (sender, receiver) not in fates:
                 arrived[receiver][sender] = self.peers[sender].message_to(receiver)
-        for peer, matrices in zip(self.peers, arrived, strict=True):
-            peer.hear(matrices)
+        for peer in present:
+            self.peers[peer].hear(arrived[peer], self.done)
 
     def models(self):
         return np.stack([peer.model() for peer in self.peers])

@@ -97,7 +97,9 @@ def test_a_value_missing_in_one_shard_is_known_to_all():
     whole = pb.simulate(gaps, Y, **settings)
     sharded = simulate_shards(gaps, Y, shards=3, stats_of="all", **settings)
     np.testing.assert_allclose(sharded.stats, whole.stats, rtol=0, atol=1e-10)
-    with pytest.raises(ValueError, match="shards take such rows for naive-bayes only"):
+    with pytest.raises(
+        ValueError, match="shards with missing values, which qda completes; expected family naive-bayes"
+    ):
         simulate_shards(gaps, Y, family="qda", **settings)
     with pytest.raises(ValueError, match="whose structure peers learn first"):
         simulate_shards(X, Y, family="tan", **settings)
@@ -165,9 +167,9 @@ def test_plans_hold_the_mixing_matrix_once():
     ("settings", "says"),
     [
         ({"message_loss": 0.1}, "message_loss: not for shards"),
-        ({"strategy": "relay"}, "'relay'; shards take a network that stays the same"),
-        ({"start": "ml"}, "start is 'ml'"),
-        ({"topology": network.Changing("tree", 30)}, "changes from round to round"),
+        ({"strategy": "relay"}, "shards with strategy 'relay', which needs single messages"),
+        ({"start": "ml"}, "shards with start 'ml'"),
+        ({"topology": network.Changing("tree", 30)}, "shards with a network that changes"),
         ({"engine": "threads"}, "expected one of local, ray"),
         ({"shards": 31}, "expected 1 to 30"),
         ({"shards": [range(15), range(14, 30)]}, "every peer from 0 to 29 exactly once"),

@@ -264,7 +264,6 @@ def leave(
 ) -> None:
     """Leave the run: notify the neighbours, and move this peer's state aside. Its model and its ledger stay."""
     from peerbayes.peer import service
-    from peerbayes.peer.protocol.reachability import announce_leave
     from peerbayes.peer.state.folder import Home
 
     home = Home(folder)
@@ -274,7 +273,7 @@ def leave(
     ):
         sys.exit(1)
     with service.lock(home):
-        for name, answer in asyncio.run(announce_leave(peer)).items():
+        for name, answer in asyncio.run(service.announce_leave(peer)).items():
             print(f"{name}: {printable(answer)}")
         aside = service.set_aside(home)
     if aside is not None:

@@ -141,7 +141,7 @@ class Relay:
         """Return the strategy of all peers over the network's spanning tree."""
         if facts.tree is None:
             raise ValueError(
-                "relay needs a fixed network, but this one changes or loses peers; use strategy='exact' or 'auto'"
+                "relay needs a fixed network, but this one changes; use strategy='exact' or 'auto'"
             )
         return cls(facts.tree(), settings.rounds)
 
@@ -290,7 +290,7 @@ class Auto:
 
     @staticmethod
     def _takes_tree(facts: NetworkFacts) -> bool:
-        return facts.tree is not None and facts.peers <= LARGEST_NETWORK
+        return facts.tree is not None and not facts.absences and facts.peers <= LARGEST_NETWORK
 
     @staticmethod
     def _near(settings: LearningSettings, facts: NetworkFacts) -> bool:

@@ -8,9 +8,10 @@ receiver needs every message of its group A: if one is missing, it keeps its own
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -24,6 +25,16 @@ LARGEST = (
 
 # Fewest neighbours of a receiver. A sum of one message is that message; of two, each sender can subtract its own.
 MIN_GROUP = 3
+
+
+def small_groups(neighbours: Mapping[str, Sequence[Any]]) -> str:
+    """Return a clause about who has too few neighbours for secure sums, by the names of peers; empty: nobody."""
+    small = [(name, others) for name, others in neighbours.items() if len(others) < MIN_GROUP]
+    if not small:
+        return ""
+    name, others = small[0]
+    further = f", and {len(small) - 1} more peers have too few" if len(small) > 1 else ""
+    return f"{name} has {len(others)} neighbours ({', '.join(map(str, others)) or 'nobody'}){further}"
 
 
 def fixed(values: np.ndarray, members: int) -> np.ndarray:
@@ -79,17 +90,6 @@ class SecureSums:
     mixing: str  # the name of the weights a
     conserved: bool
     cells: tuple[slice, ...] = ()
-
-    def __post_init__(self) -> None:
-        degrees = np.diff(self.links.indptr)
-        small = np.flatnonzero(degrees < MIN_GROUP)
-        if small.size:
-            raise ValueError(
-                f"peer {small[0]} has {degrees[small[0]]} neighbours"
-                + (f", and {small.size - 1} more peers have too few" if small.size > 1 else "")
-                + f"; secure sums need {MIN_GROUP} or more at every peer: use a network with more links, such as "
-                "'regular-4', or leave out secure_sum"
-            )
 
     @cached_property
     def weights(self) -> csr_array:

@@ -107,6 +107,7 @@ class NetworkFacts:
     weight       the weight of all rows; None: as many as there are rows
     largest      the largest weight of the rows of one peer; None: as `weight`
     tree         returns the spanning tree of a fixed network; None: the network changes
+    absences     whether peers are known to be absent in some rounds
     difference   F of `relay.difference_ratio`: how much peers' data differ; None: not measured
     mean_square  the mean of ‖φ‖² over all rows; None: not measured
     """
@@ -117,6 +118,7 @@ class NetworkFacts:
     weight: float | None = None
     largest: float | None = None
     tree: Callable[[], Any] | None = None
+    absences: bool = False
     difference: float | None = None
     mean_square: float | None = None
 
@@ -225,7 +227,7 @@ class ConsensusML(_Simple):
     mixing: ClassVar[str] = "metropolis"
     declaration: ClassVar[Declaration] = Declaration(
         contains_start=False,
-        exposes="consensus-ml sends the sums of the rows themselves; use 'exact' with start='ml', which adds noise to "
+        exposes="consensus-ml sends the sums of the rows themselves; use 'exact' with start 'ml', which adds noise to "
         "them",
         own_start=True,
         uses_lr=False,

@@ -20,11 +20,20 @@ from peerbayes.network.mixing import (
     stable,
     within_distance,
 )
-from peerbayes.network.schedules import Changing, Churn, LossTrace, Schedule, Sequence, Static, schedule
+from peerbayes.network.schedules import (
+    Changing,
+    Churn,
+    LossTrace,
+    Schedule,
+    Sequence,
+    Static,
+    schedule,
+    without_absences,
+)
 from peerbayes.network.topologies import FIXED, NAMES, RANDOM, adjacency
 
 __all__ = [
     "FIXED", "NAMES", "RANDOM", "Changing", "Churn", "LossTrace", "Schedule", "Sequence", "Static", "adjacency",
     "closed_mean", "delay", "diameter", "lose", "metropolis", "neighbour_mean", "pairs", "schedule",
-    "smallest_eigenvalue", "spectral_gap", "stable", "within_distance",
+    "smallest_eigenvalue", "spectral_gap", "stable", "within_distance", "without_absences",
 ]  # fmt: skip

@@ -147,6 +147,11 @@ class Churn:
         return only(matrix, present[rows_of(matrix)] & present[matrix.indices])
 
 
+def without_absences(network: Schedule) -> Schedule:
+    """Return the schedule of a network in which no node is ever absent."""
+    return without_absences(network.base) if isinstance(network, Churn) else network
+
+
 def schedule(
     topology: Any, nodes: int, rng: np.random.Generator, change_every: int | None = None
 ) -> Schedule:

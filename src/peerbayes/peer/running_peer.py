@@ -208,8 +208,8 @@ class RunningPeer:
 
     def _claim(self) -> None:
         """Claim the store for this run; refuse it if the rows have changed."""
-        if self.session.terms.privacy.secure_sum and self.store.last() is None:
-            refuse_small(self.roster)  # later, peers with a group continue
+        if self.store.last() is None:
+            refuse_small(self.roster, self.session.terms)  # later, peers with a group continue
         self.store.claim(
             {
                 "run": (self.roster.run, "other terms, members or links"),

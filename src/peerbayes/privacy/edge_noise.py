@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.sparse import csgraph, csr_array
@@ -25,20 +26,20 @@ FEWEST_NEIGHBOURS = 3
 MOST_SETS, MOST_PEERS = 50_000, 4_096
 
 
-def refuse_network(network: csr_array) -> None:
-    """Refuse a network [N, N] in which edge noise cannot help; the error says why."""
+def refuse_network(network: csr_array, name: Callable[[int], str] = lambda peer: f"peer {peer}") -> None:
+    """Refuse a network [N, N] in which edge noise cannot help; the error says why, with the `name` of a peer."""
     degrees = np.diff(network.indptr)
     if degrees.size and degrees.min() < FEWEST_NEIGHBOURS:
         raise ValueError(
-            f"edge_noise needs at least {FEWEST_NEIGHBOURS} neighbours for everybody, and peer {int(degrees.argmin())} "
-            f"has {int(degrees.min())}: whoever holds most of its keys sees through its noise. "
-            'Use a network such as "regular-6", or edge_noise=0'
+            f"{name(int(degrees.argmin()))} has {int(degrees.min())} neighbours; edge_noise needs at least "
+            f"{FEWEST_NEIGHBOURS} neighbours for everybody, since whoever holds most of a peer's keys sees through its "
+            "noise: add links, as in 'regular-6', or leave out edge_noise"
         )
     cut = _cut_peer(network)
     if cut is not None:
         raise ValueError(
-            f"edge_noise needs a network that no single peer can cut in two, and without peer {cut} this one falls "
-            'apart. Use a network such as "regular-6", or edge_noise=0'
+            f"without {name(cut)} the network falls apart; edge_noise needs one that no single peer can cut in two: "
+            "add links, as in 'regular-6', or leave out edge_noise"
         )
 
 

@@ -51,10 +51,11 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
         settings.robust is not None, settings.privacy is not None,
         _faults(settings).expected or isinstance(network, topologies.Churn),
     )  # fmt: skip
-    tree = planning.tree_of(network.at(1)) if network.static else None
+    lasting = topologies.without_absences(network)
     facts = NetworkFacts(
-        local.peer_count, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()), tree=tree
-    )
+        local.peer_count, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()),
+        tree=planning.tree_of(lasting.at(1)) if lasting.static else None, absences=network.static != lasting.static,
+    )  # fmt: skip
     plan = planning.plan(learning, facts)
     if "difference" in plan.missing:
         facts = replace(facts, difference=local.differ(start, network.at(1)))
@@ -78,22 +79,14 @@ def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -
         )
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
-        return OverTree(strategy.on(local.place), residual, faults)
+        return OverTree(strategy.on(local.place), residual, faults, network)
     return Broadcast(strategy, network, residual, faults, local.place)
 
 
 def _with_secure_sums(plan: Plan, driver: Driver, peers: Population) -> Broadcast:
     """Return the driver with sums in fixed point over the network that all agreed on, absent peers included."""
-    strategy = plan.settings.strategy
-    if not isinstance(driver, Broadcast) or not planning.declaration_of(strategy).summed:
-        raise ValueError(
-            f"secure_sum is True and the strategy is {planning.name_of(strategy)}, which needs single messages; "
-            f"expected one of {', '.join(planning.names(lambda declaration: declaration.summed))}"
-        )
-    local, family, network = peers.held, peers.family, peers.network
-    base = network.base if isinstance(network, topologies.Churn) else network
-    if not base.static:
-        raise ValueError("secure_sum is True and the network changes; expected a fixed network")
+    assert isinstance(driver, Broadcast)
+    local, family = peers.held, peers.family
     if not plan.sends:
         return driver
     complete = (local.rows.codes >= 0).all(axis=0)
@@ -101,7 +94,12 @@ def _with_secure_sums(plan: Plan, driver: Driver, peers: Population) -> Broadcas
     counted = complete | linked[family.continuous :]
     cells = tuple(cells for cells, columns in family.tabled() if counted[list(columns)].all())
     conserved = plan.declaration.conserves and not local.incomplete.any()
-    return replace(driver, secure=SecureSums(base.at(1), driver.strategy.mixing, conserved, cells))
+    return replace(
+        driver,
+        secure=SecureSums(
+            topologies.without_absences(peers.network).at(1), driver.strategy.mixing, conserved, cells
+        ),
+    )
 
 
 def _defence(plan: Plan, settings: SimulationSettings, peers: Population, start: np.ndarray) -> Defence:

@@ -14,16 +14,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import SchemaError
 from peerbayes.model import core
-from peerbayes.model.families import Family, Rows
-
-
-def refuse_gaps(strategy: str, family: Family, *blocks: Rows) -> None:
-    """Refuse missing values for strategies that learn weights: they have no model to complete rows with."""
-    if any(family.incomplete(rows).any() for rows in blocks):
-        raise ValueError(
-            f"values are missing, and {strategy} learns no generative model that could complete them; use another "
-            "strategy or family='naive-bayes', or fill them in first"
-        )
+from peerbayes.model.families import Rows
 
 
 def row_weights(objective: str, sizes: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
@@ -15,6 +16,7 @@ from peerbayes.data.table import Table
 from peerbayes.learning import exact_sums, planning
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
+from peerbayes.learning.secure_sums import small_groups
 from peerbayes.model import layout
 from peerbayes.model.families import Family, Rows
 from peerbayes.simulation import private
@@ -23,7 +25,6 @@ from peerbayes.simulation.inputs import (
     encoded,
     encoded_labelled,
     ordering,
-    refuse_gaps,
     row_weights,
     rows_at,
     schema_of,
@@ -157,6 +158,11 @@ class Population:
         table = table_of(X)
         enough(peers, table.rows)  # before the network is drawn
         network = draw_network(settings.topology, peers, seed, settings.change_every)
+        lasting = topologies.without_absences(network)
+        settings.refuse(
+            changing=not lasting.static,
+            few_neighbours=_few_neighbours(lasting.at(1)) if settings.secure_sum and lasting.static else None,
+        )
         assignment = Assignment.of(
             table,
             y,
@@ -189,14 +195,15 @@ class Population:
             weights *= np.repeat(reports.weights, sizes)
         test_rows = _test_rows(agreed, test, assignment)
         family, sent = _family(settings.family, agreed, rows, labels, sizes, test_rows, network, reports)
-        if planning.of_weights(settings.strategy):
-            tested = () if test_rows is None else (test_rows.rows,)
-            refuse_gaps(planning.name_of(settings.strategy), family, rows, *tested)
+        settings.refuse(
+            gaps=None if settings.privacy is None else _gaps(agreed, rows),
+            completed=_completes(settings.strategy, family, rows, test_rows),
+        )
         rows, labels = _training_rows(
             family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes)
         )
         local = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), device)
-        hidden = _private_rows(settings, local, network)
+        hidden = _private_rows(settings, local, lasting)
         return cls(
             assignment.table,
             assignment.row_indices,
@@ -245,10 +252,8 @@ def _agreed_schema(
 ) -> tuple[Schema, Reported | None]:
     """Return the schema in the units of the peers' rows, and the reports; private rows keep declared units."""
     if settings.checks_reports:
-        base = network.base if isinstance(network, topologies.Churn) else network
-        reports = reported(
-            assignment.schema, assignment.rows(), assignment.sizes, _liars(settings, attackers, base)
-        )
+        liars = _liars(settings, attackers, topologies.without_absences(network))
+        reports = reported(assignment.schema, assignment.rows(), assignment.sizes, liars)
         return reports.schema, reports
     if settings.privacy is None:
         return assignment.schema.measured_on(assignment.rows()), None
@@ -293,6 +298,31 @@ def _family(
     return layout.calibrated(name, schema, missing, total, parents), sent
 
 
+def _few_neighbours(links: csr_array) -> str:
+    """Return who has too few neighbours for secure sums, as a clause: see `small_groups`."""
+    return small_groups(
+        {
+            f"peer {peer}": list(others)
+            for peer, others in enumerate(np.split(links.indices, links.indptr[1:-1]))
+        }
+    )
+
+
+def _gaps(schema: Schema, rows: Rows) -> tuple[str, ...]:
+    """Return the names of the columns in which values are missing."""
+    absent = np.concatenate([np.isnan(rows.values).any(axis=0), (rows.codes < 0).any(axis=0)])
+    columns = np.concatenate([schema.continuous, schema.discrete]).astype(np.int64)
+    return tuple(sorted(schema.columns[column].name for column in columns[absent]))
+
+
+def _completes(strategy: Any, family: Family, rows: Rows, test_rows: HeldOutRows | None) -> bool:
+    """Return whether rows miss values that the family completes, in test rows too where peers learn no model."""
+    tested = (
+        planning.of_weights(strategy) and test_rows is not None and family.incomplete(test_rows.rows).any()
+    )
+    return bool(family.incomplete(rows).any() or tested)
+
+
 def _from_honest(attackers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return which rows are not held by attackers: [m]."""
     return np.repeat(~np.isin(np.arange(sizes.size), attackers), sizes)
@@ -329,6 +359,6 @@ def _private_rows(
         return None
     with about("privacy"):
         scheme = private.agreed(
-            settings.privacy, local, settings.rounds, settings.lr, network, settings.start, settings.lossy
+            settings.privacy, local, settings.rounds, settings.lr, network.at(1), settings.start
         )
     return private.PrivateRows(scheme, local, network.at(1), settings.seed)

@@ -1,4 +1,4 @@
-"""Differential privacy in a simulation: settings that are refused, and R̃ of all peers at once.
+"""Differential privacy in a simulation: the scheme of its network, and R̃ of all peers at once.
 
 The noise comes from the simulation's seed, so that it can be repeated, and therefore protects nobody. Real peers call
 the same functions with the operating system's randomness.
@@ -12,13 +12,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes import network as topologies
 from peerbayes.data.table import Array
-from peerbayes.learning import planning
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.model import core
 from peerbayes.model.families import Rows
-from peerbayes.model.layout import STRUCTURES
 from peerbayes.privacy import edge_noise
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.mechanism import squares, summed
@@ -30,61 +27,13 @@ from peerbayes.privacy.scheme import Scheme, scheme
 NOISE_STREAM, LINK_STREAM, START_STREAM = 21, 22, 23
 
 
-def refuse(
-    terms: Privacy,
-    strategy: Any,
-    family: str,
-    steps: int,
-    objective: str,
-    device: str | None,
-    dtype: str,
-    robust: str | None = None,
-) -> None:
-    """Refuse settings under which a simulation cannot be private; the error says why."""
-    exposes = planning.declaration_of(strategy).exposes
-    reasons = (
-        (bool(exposes), exposes),
-        (
-            planning.of_weights(strategy),
-            f"{planning.name_of(strategy)} learns weights; privacy is for strategies of statistics",
-        ),
-        (
-            family in STRUCTURES,
-            f"the structure of {family} is learned from pairs of columns of the rows, which nothing protects; use "
-            "'naive-bayes', 'qda' or 'lda', or a Bayesian network whose parents are known beforehand",
-        ),
-        (
-            robust == "guard",
-            "whom a guard cuts off reveals something about a peer's rows that is not accounted for; use robust='clip'",
-        ),
-        (
-            robust is not None and terms.edge_noise > 0,
-            "edge_noise cancels in sums, and clipped messages do not add up; use edge_noise=0, or robust=None",
-        ),
-        (steps > 1, f"local_steps is {steps}, and every local step would be a release of its own; use 1"),
-        (
-            objective == "peers",
-            "objective 'peers' weighs a row by how many a peer has, and so one row changes all the others' weights; "
-            "use 'rows'",
-        ),
-        (
-            device is not None or dtype != "float64",
-            "exact sums need NumPy and float64; leave out device and dtype",
-        ),
-    )
-    for applies, reason in reasons:
-        if applies:
-            raise ValueError(f"privacy: {reason}")
-
-
 def agreed(
     terms: Privacy,
     local_rows: Holdings,
     rounds: int,
     lr: float,
-    network: topologies.Schedule,
+    network: csr_array,
     start: str,
-    faults: bool,
 ) -> Scheme:
     """Return the scheme of a simulated network; refuse too few rows, and promises that cannot be kept."""
     few = np.flatnonzero(local_rows.sizes < terms.min_rows)
@@ -93,19 +42,9 @@ def agreed(
             f"privacy: peer {few[0]} has {local_rows.sizes[few[0]]} rows, fewer than min_rows = {terms.min_rows}. Give "
             "it more rows, or lower min_rows if you know what it means"
         )
-    if local_rows.incomplete.any():
-        raise ValueError(
-            f"privacy: rows miss values that {local_rows.family.name} completes by everybody's model, so that one "
-            "row's share in a release has no bound; use family='naive-bayes', or fill them in first"
-        )
-    if terms.edge_noise and (faults or not network.static):
-        raise ValueError(
-            "privacy: edge_noise cancels only where every peer is present and every message arrives, and this network "
-            "changes, or loses peers or messages; use edge_noise=0"
-        )
     promised = scheme(
         terms, local_rows.family, local_rows.classes, float(local_rows.sizes.mean()), local_rows.peer_count, rounds, lr,
-        network.at(1) if terms.edge_noise else None, (local_rows.rows.codes >= 0).all(axis=0), start != "uniform",
+        network if terms.edge_noise else None, (local_rows.rows.codes >= 0).all(axis=0), start != "uniform",
     )  # fmt: skip
     widest = max(promised.mechanism.sigma, promised.edge_sigma, promised.start_sigma)
     if widest > WIDEST:

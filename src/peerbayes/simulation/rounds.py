@@ -22,7 +22,7 @@ from peerbayes.learning.robust.rules import combined
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import Residual, Strategy
 from peerbayes.model.devices import Place, fetch
-from peerbayes.network import Churn, LossTrace, Schedule
+from peerbayes.network import LossTrace, Schedule, without_absences
 from peerbayes.network.links import only, row_sums, rows_of
 
 # --- possibly false messages between simulated peers: sent by attackers; checked, screened and clipped by the others
@@ -161,11 +161,8 @@ class Defence:
 
 
 def _settled_links(network: Schedule) -> csr_array:
-    """Return all links of the network over time: strikes are counted on them."""
-    base = network.base if isinstance(network, Churn) else network
-    if not base.static:
-        raise ValueError("a guard counts strikes on links, and this network is drawn anew; use robust='clip'")
-    return base.at(1)
+    """Return all links of a fixed network, with those of absent peers: strikes are counted on them."""
+    return without_absences(network).at(1)
 
 
 # --- one round of messages between all peers: mixing, lost and late messages, absent peers
@@ -342,22 +339,33 @@ class OverTree:
     strategy: Relay
     residual: Residual
     faults: Faults
+    network: topologies.Schedule | None = None
+    """Who is absent in which round; None: nobody."""
 
     def begin(self, start: np.ndarray) -> Any:
         return self.strategy.begin(start)
 
     def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
-        state = self.strategy.adapt(state, self.residual)
-        inbox, tree = self.strategy.messages(state), self.strategy.tree
+        tree, adapted = self.strategy.tree, self.strategy.adapt(state, self.residual)
+        inbox = self.strategy.messages(adapted)
+        present = np.ones(tree.nodes, dtype=bool)
+        if isinstance(self.network, topologies.Churn):
+            present = np.diff(self.network.at(round_index).indptr) > 0
+        sent = present[tree.sender] & present[tree.receiver]
+        delivered = sent
         if self.faults.occur:
-            xp, in_time = (
-                array_namespace(inbox),
-                self.faults.fates(round_index, tree.sender, tree.receiver)[0],
-            )
-            delivered = xp.asarray(in_time, device=device(inbox))
-            inbox = xp.where(delivered[:, None, None], inbox, state.inbox)
-        sent = np.bincount(tree.sender, minlength=tree.nodes)
-        return self.strategy.hear(state, inbox), sent * float(state.accumulated[0, ...].nbytes)
+            delivered = sent & self.faults.fates(round_index, tree.sender, tree.receiver)[0]
+        if not delivered.all():
+            xp = array_namespace(inbox)
+            arrived = xp.asarray(delivered, device=device(inbox))
+            inbox = xp.where(arrived[:, None, None], inbox, state.inbox)
+        after = self.strategy.hear(adapted, inbox)
+        if not present.all():  # the inbox is by link, and the number of rounds the same for all
+            before, learned = (values._replace(inbox=(), rounds_done=()) for values in (state, after))
+            merged = unless_away(before, learned, self.strategy.place.put(present) > 0)
+            after = merged._replace(inbox=inbox, rounds_done=after.rounds_done)
+        messages = np.bincount(tree.sender[sent], minlength=tree.nodes)
+        return after, messages * float(state.accumulated[0, ...].nbytes)
 
     def read(self, state: Any) -> np.ndarray:
         return self.strategy.read(state)

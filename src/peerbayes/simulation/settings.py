@@ -31,14 +31,15 @@ from peerbayes.data.infer import check_kinds
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import PartitionError, TopologyError
-from peerbayes.learning import planning
+from peerbayes.learning import combinations, planning
 from peerbayes.learning import shared_settings as shared
+from peerbayes.learning.combinations import Combination
 from peerbayes.learning.robust.attacks import Attack
 from peerbayes.learning.strategies import MIXINGS, Declaration, Strategy
 from peerbayes.model.devices import PRECISIONS, Place
 from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
-from peerbayes.simulation import partitions, private
+from peerbayes.simulation import partitions
 from peerbayes.simulation.old_names import refuse_old
 from peerbayes.simulation.rounds import ROBUST
 
@@ -368,16 +369,30 @@ class SimulationSettings(SimpleNamespace):
                 self.strategy,
                 "one with an attribute takes_old, which says whether it uses late messages, or no message_delay",
             )
-        if self.privacy is not None:
-            private.refuse(
-                self.privacy, self.strategy, self.family, self.local_steps, self.objective, self.device, self.dtype,
-                self.robust,
-            )  # fmt: skip
-        self._check_robust()
-        if self.secure_sum and self.checks_messages:
-            raise ValueError(
-                "secure_sum hides single messages, which robust checks and attack forges; choose one of them"
-            )
+        self.refuse()
+
+    def refuse(self, **facts: Any) -> None:
+        """Refuse settings that do not go together, by the facts known so far: see `combinations`."""
+        combinations.refuse(replace(self.combination, **facts))
+
+    @property
+    def combination(self) -> Combination:
+        """The settings that rules relate to each other."""
+        return Combination(
+            strategy=self.strategy,
+            family=self.family,
+            start=self.start,
+            local_steps=self.local_steps,
+            objective=self.objective,
+            robust=self.robust,
+            secure_sum=self.secure_sum,
+            epsilon=None if self.privacy is None else self.privacy.epsilon,
+            edge_noise=0.0 if self.privacy is None else self.privacy.edge_noise,
+            attack=self.attack is not None,
+            report=None if self.attack is None else self.attack.report,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -416,23 +431,3 @@ class SimulationSettings(SimpleNamespace):
     def judged_rows(self) -> tuple[int | None, int | None]:
         """The number of training rows and test rows that peers are evaluated on; None: see `metrics.drawn`."""
         return both(self.evaluate_rows)
-
-    def _check_robust(self) -> None:
-        if not self.checks_messages:
-            return
-        name = planning.name_of(self.strategy)
-        if not planning.declaration_of(self.strategy).judged:
-            judged = planning.names(lambda declaration: declaration.judged)
-            raise ValueError(
-                f"strategy is {name!r}; robust combining and attacks are for {' and '.join(judged)}, whose messages "
-                "are a peer's own statistics"
-            )
-        if self.privacy is not None and self.attack is not None and self.attack.report is not None:
-            raise ValueError(
-                f"privacy and an attack with report={self.attack.report!r}; private peers report only noisy values: "
-                "leave the report out"
-            )
-        if self.message_delay and planning.takes_old(self.strategy):
-            raise ValueError(
-                f"message_delay is above 0; with robust or attack {name} takes no messages of the previous round"
-            )

@@ -145,6 +145,7 @@ async def agree(
     voter: Voter,
 ) -> Agreed:
     """Everything that the rounds need, from this peer's rows and everybody's sums."""
+    terms.load_packages()
     own, reports = OwnTable.of(frame, labels, terms), None
     if terms.robust.acts:
         reports = Reports(await agreed_bounds(own.rows, own.values, voter, total))
@@ -171,11 +172,7 @@ async def agree(
     )  # fmt: skip
     plan = planning.plan(settings, facts)
     gapped = _gapped(family, schema, summary)
-    if gapped and plan.strategy.of_weights:
-        raise PeerError(
-            f"values are missing at one of the peers, and {terms.family} completes them by its model, which "
-            f"{terms.strategy} has none of; agree on another strategy, or on naive-bayes"
-        )
+    terms.refuse(PeerError, completed=gapped)
     complete = [summary.complete(schema.columns[j].name) for j in schema.discrete]
     checks = None if reports is None else reports.pooled(_of_start(family, schema, complete, gapped))
     start = await _start(terms, held, plan, gapped, total, checks)
@@ -252,11 +249,6 @@ async def _start(
     alone = plan.declaration.own_start
     if terms.start == "uniform" and not alone:
         return start_statistics("uniform", held.family, held.classes, plan.start_weight)
-    if gapped and terms.privacy.secure_sum:
-        raise PeerError(
-            "values are missing at one of the peers, and completing them takes sums along a tree that tell a leaf's "
-            f"statistics to its neighbour; with secure_sum, {terms.strategy} needs naive-bayes, or tables without gaps"
-        )
     if gapped:
         own = await _completed(held, total, checks)
     else:

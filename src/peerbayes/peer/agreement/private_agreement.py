@@ -146,6 +146,7 @@ async def agree_privately(
     promise = _promise(terms)
     refuse_rows(frame, labels, terms)
     refuse_thin(roster, promise)
+    terms.load_packages()
     peers = len(roster.members)
     schema, rows = await _measured(terms, peers, frame, total, buy, source)
     missing = any(terms.facts[schema.columns[j].name].missing for j in schema.continuous)

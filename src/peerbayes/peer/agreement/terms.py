@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 from peerbayes.data.files import key, line, string, table, text_of
 from peerbayes.data.registry import Choices, Registry, package_name
 from peerbayes.errors import TermsError
-from peerbayes.learning import planning
+from peerbayes.learning import combinations, planning
+from peerbayes.learning.combinations import Combination
 from peerbayes.learning.robust.rules import RULES
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.families import FAMILIES
-from peerbayes.model.layout import STRUCTURES, type_of
+from peerbayes.model.layout import STRUCTURES
 from peerbayes.model.layout import known as known_families
 from peerbayes.peer.agreement.column_facts import Facts, canonical, categories_in, listed
 from peerbayes.privacy.accounting import AUTO
@@ -262,19 +263,8 @@ class Terms:
             raise TermsError(
                 f"privacy.epsilon is not given and {declared}; without it the peers determine that: leave it out"
             )
-        _refuse_sums(self)
-        _refuse_exposing(self)
-        _refuse_misled(self)
-        if self.robust.acts and self.privacy.secure_sum:
-            raise TermsError(
-                "privacy.secure_sum and [robust] exclude each other: masked messages cannot be judged"
-            )
-        if self.robust.acts and not planning.declaration_of(self.strategy).judged:
-            judged = planning.names(lambda declaration: declaration.judged)
-            raise TermsError(
-                f"strategy is {self.strategy!r} and [robust] asks for more than the mean; expected the strategy "
-                f"{' or '.join(judged)}, whose messages can be judged singly"
-            )
+        self.refuse()
+        _refuse_undescribed(self)
         _as_floats(self, "lr", "clip")
         # In canonical order, so that equal terms give equal columns in whatever order they were written.
         object.__setattr__(self, "features", dict(sorted(self.features.items())))
@@ -300,6 +290,36 @@ class Terms:
         """Import the family and the strategy of outside packages; ExtensionError where one is broken."""
         for registry, name in _outside(self.family, self.strategy):
             registry[name]
+        self.refuse()  # now that it is known what they declare
+
+    def refuse(self, error: type[Exception] = TermsError, **facts: Any) -> None:
+        """Refuse settings that do not go together, by the facts known so far: see `combinations`."""
+        combinations.refuse(replace(self.combination, **facts), error)
+
+    @property
+    def combination(self) -> Combination:
+        """The settings that rules relate to each other; with an epsilon also what is bought or may be missing."""
+        private, described = self.privacy.epsilon is not None, self.facts.items()
+        rows, ranges = self.privacy.rows, [name for name, facts in described if facts.bought]
+        bought = (
+            (("the number of rows", "rows in [privacy]"), rows is None),
+            (
+                (f"the unit of {', '.join(map(repr, ranges[:3]))}", "mean and sd instead of range"),
+                bool(ranges),
+            ),
+        )
+        return Combination(
+            strategy=self.strategy,
+            family=self.family,
+            start=self.start,
+            local_steps=self.local_steps,
+            robust="guard" if self.robust.guard else "clip" if self.robust.acts else None,
+            secure_sum=self.privacy.secure_sum,
+            epsilon=self.privacy.epsilon,
+            edge_noise=self.privacy.edge_noise,
+            bought=tuple(words for words, applies in bought if applies) if private else (),
+            gaps=tuple(name for name, facts in described if facts.missing) if private else None,
+        )
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -519,34 +539,17 @@ def _promised(privacy: Privacy) -> str:
 MOST_EXACT = 1 << 53
 
 
-def _refuse_exposing(terms: Terms) -> None:
-    """Refuse terms with an epsilon under which something of the rows would leave without noise."""
+def _refuse_undescribed(terms: Terms) -> None:
+    """Refuse terms with an epsilon and columns that are not described: nothing may be learned of them without noise."""
     if terms.privacy.epsilon is None:
         return
     name = f"epsilon is {terms.privacy.epsilon:g} and"
-    # Families of outside packages are not imported to read terms, which may not be accepted yet.
-    inside = terms.family in (*FAMILIES.built_in, *STRUCTURES)
-    completes = not (inside and type_of(terms.family).marks_missing)
-    protected = planning.names(lambda declaration: not declaration.exposes)
-    reasons = {
-        f"strategy {terms.strategy!r}, which tells what noise cannot protect; expected one of {', '.join(protected)}":
-            terms.strategy not in protected,
-        f"local_steps {terms.local_steps}, each of which would be a release of its own; expected 1":
-            terms.local_steps > 1,
-        f"family {terms.family!r}, whose structure is learned from sums that nothing protects; expected naive-bayes, "
-        "qda or lda": terms.family in STRUCTURES,
-        f"family {terms.family!r}, which is not built in: nobody has checked that a row changes no other row's part; "
-        "expected naive-bayes, qda or lda": not inside,
-        "robust.guard is true: whom a peer cuts off tells of its rows; expected combine = \"clip\" alone":
-            terms.robust.guard,
-        f"edge_noise {terms.privacy.edge_noise:g}, which cancels in sums, and clipped messages do not add up; expected "
-        "edge_noise = 0, or combine = \"mean\"": terms.privacy.edge_noise > 0 and terms.robust.acts,
-        "no features are named; expected every one, with what is known of it in public": not terms.features,
-        "no classes are named; expected classes = [...], all values of the label": not terms.classes,
-    }  # fmt: skip
-    for reason, applies in reasons.items():
-        if applies:
-            raise TermsError(f"{name} {reason}")
+    if not terms.features:
+        raise TermsError(
+            f"{name} no features are named; expected every one, with what is known of it in public"
+        )
+    if not terms.classes:
+        raise TermsError(f"{name} no classes are named; expected classes = [...], all values of the label")
     values = [*terms.classes, *(value for facts in terms.facts.values() for value in facts.categories)]
     if large := [value for value in values if not isinstance(value, str) and abs(value) > MOST_EXACT]:
         raise TermsError(
@@ -560,49 +563,6 @@ def _refuse_exposing(terms: Terms) -> None:
                 f"{name} feature {feature!r} is {kind!r} and not described; expected [features.{key(feature)}] with "
                 'kind = "continuous" and mean and sd, or range; or with kind = "discrete" and categories'
             )
-        if facts.missing and completes:
-            raise TermsError(
-                f"{name} values of {feature!r} may be missing, which {terms.family} completes by everybody's model: "
-                "what one row does then has no bound; expected naive-bayes, or missing = false"
-            )
-
-
-def _refuse_misled(terms: Terms) -> None:
-    """Refuse terms that expect liars, but buy sums that one liar can move at will: noise leaves nothing to check."""
-    if terms.privacy.epsilon is None or not terms.robust.acts:
-        return
-    ranges = [name for name, facts in terms.facts.items() if facts.bought]
-    reasons = {
-        f"start {terms.start!r} is bought; expected start 'uniform'": terms.start != "uniform",
-        "the number of rows is bought; expected rows = ... in [privacy]": terms.privacy.rows is None,
-        f"units of {', '.join(map(repr, ranges[:3]))} are bought; expected mean and sd instead of range": bool(
-            ranges
-        ),
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise TermsError(
-                f'robust.combine is "{terms.robust.combine}" and {reason}: one liar can move a sum of releases '
-                "as far as it likes, and their noise leaves nothing to check it by"
-            )
-
-
-def _refuse_sums(terms: Terms) -> None:
-    """Refuse settings that secure sums cannot hide or do not support."""
-    if not terms.privacy.secure_sum:
-        return
-    summed = planning.names(lambda declaration: declaration.summed)
-    if terms.strategy not in summed:
-        raise TermsError(
-            f"secure_sum is true and strategy {terms.strategy!r}, which needs messages singly; expected one of "
-            f"{', '.join(summed)}"
-        )
-    if terms.start != "uniform" or terms.family in STRUCTURES:
-        setting = f"family {terms.family!r}" if terms.family in STRUCTURES else f"start {terms.start!r}"
-        raise TermsError(
-            f"secure_sum is true and {setting}, which is agreed on by sums along a tree that tell a leaf's statistics "
-            "to its neighbour; expected start 'uniform' and a family whose structure is not learned"
-        )
 
 
 def _refuse_feature(name: Any, kind: Any, label: str, where: str = "") -> None:

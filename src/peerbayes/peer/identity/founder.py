@@ -280,8 +280,7 @@ class Founder(NetworkFolder):
 
 def _closed(roster: Roster, terms: Terms) -> Roster:
     """Return the closed roster, if a run can start with it."""
-    if terms.privacy.secure_sum:
-        refuse_small(roster)
+    refuse_small(roster, terms)
     if (promise := terms.privacy.promise) is not None:
         refuse_thin(roster, promise)
     return roster.with_closed()

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage, TermsError
 from peerbayes.learning.planning import mixing_weights
-from peerbayes.learning.secure_sums import MIN_GROUP, fixed, projected, rounding, unfixed
+from peerbayes.learning.secure_sums import MIN_GROUP, fixed, projected, rounding, small_groups, unfixed
+from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.learner import Broadcaster
 from peerbayes.peer.protocol.wire import SignedEntries, Vouch, Vouched, packed
@@ -204,19 +205,18 @@ def groups(roster: Roster) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(others)) for name, others in members.items()}
 
 
-def refuse_small(roster: Roster) -> None:
-    """Refuse a network of secure sums in which somebody has fewer than three neighbours."""
-    for member in roster.members:
-        if member.name in roster.revoked:
-            continue
-        others = roster.present(member.name)
-        if len(others) < MIN_GROUP:
-            raise TermsError(
-                f"{member.name} has {len(others)} neighbours ({', '.join(others) or 'nobody'}); secure sums need "
-                f"{MIN_GROUP} or more at every peer, since single messages can be inferred from a sum of fewer. Link "
-                f"it to more: `peerbayes network invite … --links …,{member.name}` for those still to join, or "
-                "revoke it and invite it under another name; or found a network without secure_sum"
-            )
+ADD_LINKS = "`peerbayes network invite … --links …` adds some for those still to join"
+
+
+def refuse_small(roster: Roster, terms: Terms) -> None:
+    """Refuse a network of secure sums in which somebody has fewer than three neighbours; the error names the member."""
+    present = [member.name for member in roster.members if member.name not in roster.revoked]
+    try:
+        terms.refuse(few_neighbours=small_groups({name: roster.present(name) for name in present}))
+    except TermsError as error:
+        raise TermsError(
+            f"{error}. {ADD_LINKS}; or revoke a member and invite it under another name"
+        ) from error
 
 
 # --- noise that two neighbours share, from the secret that their keys give: +Z at one end of a link, −Z at the other
@@ -226,21 +226,10 @@ def refuse_thin(roster: Roster, promise: Privacy) -> None:
     """Refuse a network in which edge noise hides too little; the error names the member."""
     if not promise.edge_noise:
         return
-    for member in roster.members:
-        others = roster.neighbours(member.name)
-        if len(others) < edge_noise.FEWEST_NEIGHBOURS:
-            raise TermsError(
-                f"{member.name} has {len(others)} neighbours ({', '.join(others) or 'nobody'}); edge_noise needs "
-                f"{edge_noise.FEWEST_NEIGHBOURS} or more at every peer, since whoever holds most of its keys sees "
-                f"through it. Link it to more: `peerbayes network invite … --links …,{member.name}` for those "
-                "still to join; or found a network with edge_noise = 0"
-            )
-    for member in roster.members:
-        if len(roster.parts(without=(member.name,))) > 1:
-            raise TermsError(
-                f"without {member.name} the network falls apart; edge_noise needs one that no peer can cut in two. "
-                "Add links, or found a network with edge_noise = 0"
-            )
+    try:
+        edge_noise.refuse_network(roster.adjacency(), lambda index: roster.members[index].name)
+    except ValueError as error:
+        raise TermsError(f"{error}. {ADD_LINKS}") from error
     try:
         edge_noise.exposure(roster.adjacency(), promise.edge_noise, promise.colluders)
     except ValueError as error:

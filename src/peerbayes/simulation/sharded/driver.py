@@ -22,7 +22,8 @@ from peerbayes.data.declarations import (
 )
 from peerbayes.data.schema import Schema
 from peerbayes.estimators.classifiers import ESTIMATOR_OF
-from peerbayes.learning import metrics, planning
+from peerbayes.learning import combinations, metrics, planning
+from peerbayes.learning.combinations import Combination
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts, Strategy
 from peerbayes.model import layout as layouts
 from peerbayes.model.calibration import start_statistics
@@ -46,11 +47,6 @@ from peerbayes.simulation.settings import (
 )
 from peerbayes.simulation.sharded.shard import Plan, RowsOf, crossing, cut, plans, positions
 from peerbayes.simulation.sharded.workers import Engine, InProcess, RayActors, cluster
-
-SUPPORTED = (
-    "a network that stays the same, the uniform start, NumPy, no faults, and the strategies "
-    f"{', '.join(planning.names(lambda declaration: declaration.summed))}; for anything else use simulate"
-)
 
 
 # fmt: off
@@ -130,18 +126,22 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
     """
     refuse_old(arguments)
     if others := [name for name in arguments if name not in declarations(ShardedArguments)]:
-        raise ValueError(f"{', '.join(others)}: not for shards, which take {SUPPORTED}")
+        raise ValueError(
+            f"{', '.join(others)}: not for shards, which run without faults, secure sums, privacy, defences and "
+            "devices; use simulate"
+        )
     values = SimpleNamespace(**checked(ShardedArguments, arguments))
     peers, rows_per_peer, partition, seed = values.peers, values.rows_per_peer, values.partition, values.seed
     strategy, schema, rows_of, shards = values.strategy, values.schema, values.rows_of, values.shards
-    _refuse(values.family, strategy, values.start, rows_of, schema, X, y)
+    _refuse(rows_of, schema, X, y)
+    combination = Combination(strategy=strategy, family=values.family, start=values.start, sharded=True)
+    combinations.refuse(combination)
     if rows_of is None:
         check_sizes(rows_per_peer, peers, partition)
         X = table_of(X)
         enough(peers, X.rows)  # before links between so many are drawn
     network = population.draw_network(values.topology, peers, seed)
-    if not network.static:
-        raise ValueError(f"the network changes from round to round; shards take {SUPPORTED}")
+    combinations.refuse(replace(combination, changing=not network.static))
     links = network.at(1)
     shard_peers = (
         _checked(shards, peers) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
@@ -162,7 +162,7 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
             warn_untested()
     settings = _Settings(
         values.family, agreed, sizes, strategy, values.rounds, values.lr, values.local_steps, values.objective,
-        peers, seed, both(values.evaluate_rows),
+        peers, seed, both(values.evaluate_rows), combination,
     )  # fmt: skip
     configuration = {name: as_json(getattr(values, name)) for name in writable(ShardedArguments)}
     configuration["strategy"] = planning.name_of(strategy)
@@ -198,22 +198,8 @@ def _pieces(assignment: Assignment, shard_peers: Sequence[np.ndarray]) -> Iterat
         yield plain(rows_at(assignment.table, rows)), labels[rows]
 
 
-def _refuse(
-    family: str,
-    strategy: Any,
-    start: str,
-    rows_of: Any,
-    schema: Any,
-    X: Any,
-    y: Any,
-) -> None:
-    """Refuse what `simulate` can do and shards cannot."""
-    if not planning.declaration_of(strategy).summed:
-        raise ValueError(f"strategy is {strategy!r}; shards take {SUPPORTED}")
-    if family in layouts.STRUCTURES:
-        raise ValueError(f"family is {family!r}, whose structure peers learn first; shards take {SUPPORTED}")
-    if start != "uniform":
-        raise ValueError(f"start is {start!r}; shards take {SUPPORTED}")
+def _refuse(rows_of: Any, schema: Any, X: Any, y: Any) -> None:
+    """Refuse rows that are not declared."""
     if (rows_of is None) == (X is None) or (X is None) != (y is None):
         raise ValueError("expected either X and y, or rows_of")
     if rows_of is not None and (schema is None or not schema.classes):
@@ -254,6 +240,9 @@ class _Settings:
     seed: int
     evaluated_rows: tuple[int | None, int | None]
     """Rows of training and of test that peers are evaluated on."""
+
+    combination: Combination
+    """What they are to the rules of combinations."""
 
     def plan(self, facts: NetworkFacts) -> planning.Plan:
         """Return the plan of a run with these facts."""
@@ -342,11 +331,8 @@ class _Driver:
     def _start(self, engine: Engine, missing: bool) -> tuple[Family, Strategy, np.ndarray | None]:
         """Return the family, the strategy and S⁰ that all peers begin with (None: their own statistics)."""
         settings = self.settings
-        if missing and not FAMILIES[settings.family].marks_missing:
-            raise ValueError(
-                f"values are missing, and {settings.family} completes them; shards take such rows for naive-bayes "
-                "only. Use simulate, family='naive-bayes', or fill them in first"
-            )
+        completed = missing and not FAMILIES[settings.family].marks_missing
+        combinations.refuse(replace(settings.combination, completed=completed))
         rows = float(settings.sizes.sum())
         family = layouts.calibrated(settings.family, settings.schema, missing, rows)
         row_weight = row_weights(settings.objective, settings.sizes)
