@@ -131,17 +131,17 @@ def _declared(settings: dict[str, Setting]) -> str:
 
 def terms_table() -> str:
     """What agreement.toml may say."""
-    return _fields(terms.Terms, terms.CHECKS | {"features": terms.KIND})
+    return _fields(terms.Terms, {"features": (None, terms.KIND.expected)})
 
 
 def limits_table() -> str:
     """What [limits] of agreement.toml may say."""
-    return _fields(terms.Limits, terms.LIMIT_CHECKS)
+    return _fields(terms.Limits)
 
 
 def privacy_table() -> str:
     """What [privacy] of agreement.toml may say."""
-    return _fields(terms.Privacy, terms.PRIVACY_CHECKS)
+    return _fields(terms.Privacy)
 
 
 def facts_table() -> str:
@@ -151,39 +151,45 @@ def facts_table() -> str:
 
 def robust_table() -> str:
     """What [robust] of agreement.toml may say."""
-    return _fields(terms.Robust, terms.ROBUST_CHECKS)
+    return _fields(terms.Robust)
 
 
 def require_table() -> str:
     """What [require] of peer.toml may say."""
     rows = [
-        (f"`{name}`", demand.check[1], demand.description) for name, demand in peer_settings.DEMANDS.items()
+        (f"`{name}`", demand.kind.expected, demand.description)
+        for name, demand in peer_settings.DEMANDS.items()
     ]
     return table_of(rows, ("entry", "is", ""))
 
 
 def peer_table() -> str:
     """What peer.toml may say."""
-    return _fields(peer_settings.Settings, {}).replace(
-        "| `listen` | text | needed |", "| `listen` | text | |"
+    return _fields(peer_settings.Settings).replace(
+        "| `listen` | host:port | needed |", "| `listen` | host:port | |"
     )
 
 
-def _fields(cls: Any, checks: dict[str, Any]) -> str:
-    told, rows = field_texts(cls), []
+def _fields(cls: Any, further: dict[str, Any] | None = None) -> str:
+    """What a file may say by the fields of a class: declared settings, and `further` ones."""
+    settings, told, rows = declarations(cls), field_texts(cls), []
     for each in fields(cls):
         if each.name in SECTIONED:
             continue
-        default = "needed" if each.default is MISSING else written(each.default)
-        if each.default is MISSING and each.default_factory is not MISSING:
-            default = ""
-        expected = checks[each.name][1] if each.name in checks else PLAIN[str(each.type)]
+        if each.name in settings:
+            expected, default = (
+                in_file(settings[each.name].kind.expected),
+                written(settings[each.name].default),
+            )
+        else:
+            expected = (further or {}).get(each.name, (None, PLAIN.get(str(each.type))))[1]
+            default = "" if each.default is MISSING else written(each.default)
         rows.append((f"`{each.name}`", expected, default, told[each.name]))
     return table_of(rows, ("setting", "is", "default", ""))
 
 
 def field_texts(cls: type) -> dict[str, str]:
-    """What stands beside each field of a class: the docstring below it, or the comment after it."""
+    """What each field of a class is: by its declaration, the docstring below it, or the comment after it."""
     source = textwrap.dedent(inspect.getsource(cls))
     found = dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", source, flags=re.MULTILINE))
     body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
@@ -194,12 +200,12 @@ def field_texts(cls: type) -> dict[str, str]:
             and isinstance(after.value, ast.Constant)
         ):
             found[ast.unparse(field.target)] = inspect.cleandoc(after.value.value).replace("\n", " ")
-    return found
+    return found | {name: in_file(setting.text) for name, setting in declarations(cls).items()}
 
 
 def written(value: Any) -> str:
     """A default as TOML writes it; None is what is left out."""
-    if value is None or value is NEEDED:
+    if value in (None, ()) or value is NEEDED:
         return "needed" if value is NEEDED else ""
     return f"`{str(value).lower() if isinstance(value, bool) else repr(value)}`".replace("'", '"')
 

@@ -616,10 +616,9 @@ def test_terms_are_written_and_read_back():
     assert terms().digest != terms(privacy={"epsilon": 5.0}).digest
     assert "privacy.epsilon: 4.0 against 5.0" in terms().differences(terms(privacy={"epsilon": 5.0}))
     text = terms().to_toml().replace('strategy = "exact"', 'strategy = "auto"')
-    line = (
-        text.splitlines().index("epsilon = 4.0  # how much anybody may learn of one row, over the whole run")
-        + 1
-    )
+    [line] = [
+        number for number, written in enumerate(text.splitlines(), 1) if written.startswith("epsilon = 4.0")
+    ]
     with pytest.raises(TermsError, match=f"here, line {line}: epsilon 4 with strategy 'auto'"):
         Terms.parse(text, "here")
 

@@ -117,6 +117,11 @@ def test_demands_that_make_no_sense(require, told, tmp_path):
         Settings.read(path)
 
 
+def test_demands_made_in_python_are_checked_too():
+    with pytest.raises(ValueError, match=r"require\.combine is 'most'; expected one of mean, clip"):
+        Settings("a", "localhost:1", "0.0.0.0:1", "rows.csv", require={"combine": "most"})
+
+
 # --- the same as simulated -----------------------------------------------------------------------------
 
 

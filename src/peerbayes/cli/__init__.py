@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from peerbayes.data.declarations import Setting, in_file, value_of
 from peerbayes.data.files import lines, printable
 from peerbayes.errors import ExtensionError, NeedsPerson, PeerbayesError
 
@@ -95,6 +97,49 @@ def _cell(value: Any) -> str | Text:
     if isinstance(value, float):
         return "–" if math.isnan(value) else f"{value:.3f}"
     return escape(printable(str(value)))
+
+
+# The type of an option by the types of a setting in files; of others, texts are read as TOML.
+OPTION_TYPES: dict[tuple[type, ...], type] = {(int,): int, (float, int): float, (bool,): bool, (str,): str}
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def with_options(
+    settings: Mapping[str, Setting], needed: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command with `**options` an option for each of these settings.
+
+    An option that is left out is None, but those `needed` must be given.
+    """
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        parameters = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        for name, setting in settings.items():
+            option = f"--{name.replace('_', '-')}"
+            words = f"{setting.help[0].upper()}{in_file(setting.help[1:])}."
+            types = setting.kind.types
+            kind = OPTION_TYPES.get(types, str)
+            parser = (
+                value_of if types not in OPTION_TYPES or (setting.kind.optional and kind is not str) else None
+            )
+            annotation: Any = Annotated[kind | None, typer.Option(option, help=words, parser=parser)]
+            default = inspect.Parameter.empty if name in needed else None
+            parameters.append(
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+                )
+            )
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return decorate
 
 
 def progress_bar(*columns: ProgressColumn, on: Console = console) -> Progress:

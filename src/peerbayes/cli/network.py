@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli import Format, split
+from peerbayes.cli import Format, split, with_options
+from peerbayes.data.declarations import declarations
 from peerbayes.data.files import printable, write
 from peerbayes.errors import TermsError, parts_needed
 from peerbayes.peer.agreement.column_facts import Facts
-from peerbayes.peer.agreement.terms import Limits, Privacy, Terms, packages_of
+from peerbayes.peer.agreement.terms import SECTIONS, Terms, packages_of
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import Inspection
 
@@ -94,8 +94,18 @@ app = typer.Typer(
 Folder = Annotated[Path, typer.Option("--network", help="The network's folder, as created by `new`.")]
 
 
+# The settings of an agreement by the names of their options, each with its section.
+OPTIONS = {
+    setting.option or name: (section, name, setting)
+    for section, cls in {"": Terms, **SECTIONS}.items()
+    for name, setting in declarations(cls).items()
+    if setting.option != ""
+}
+
+
 @app.command()
 @parts_needed()
+@with_options({option: setting for option, (_, _, setting) in OPTIONS.items()})
 def new(
     folder: Annotated[
         Path, typer.Argument(help="The folder to create, for the authority's key and the network's files.")
@@ -103,8 +113,6 @@ def new(
     terms: Annotated[
         Path | None, typer.Option(help="An agreement file to use instead of the options.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The network's name: letters, digits, '-'.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     feature: Annotated[
         list[str] | None,
         typer.Option(
@@ -112,68 +120,27 @@ def new(
             "is known of it: AGE=continuous:0..100 (range), AGE=continuous:40+-15 (mean and sd), SEX=discrete:f,m."
         ),
     ] = None,
-    family: Annotated[str | None, typer.Option(help="The family of models: naive-bayes, qda, lda.")] = None,
-    strategy: Annotated[
-        str | None, typer.Option(help="The learning strategy: exact, auto, relay, crc, …")
-    ] = None,
-    start: Annotated[str | None, typer.Option(help="The start: uniform, marginal or ml.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
-    clip: Annotated[float | None, typer.Option(help="Clipping in standard deviations; 0: none.")] = None,
-    deadline: Annotated[float | None, typer.Option(help="Seconds that a round waits for neighbours.")] = None,
-    quorum: Annotated[
-        float | None, typer.Option(help="Share of neighbours required at the deadline.")
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option(help="Minimum number of rows per peer; few rows can be guessed.")
-    ] = None,
-    secure_sum: Annotated[
-        bool | None,
-        typer.Option("--secure-sum", help="Neighbours learn only sums of three or more messages."),
-    ] = None,
     classes: Annotated[
         str | None, typer.Option(help="All values of the label: a,b. Required with --epsilon.")
     ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="Differential privacy: how much anyone may learn about one row; 4 is common. Default: no noise."
-        ),
-    ] = None,
-    delta: Annotated[float | None, typer.Option(help="The probability that this bound fails.")] = None,
-    edge_noise: Annotated[
-        float | None,
-        typer.Option(help="Noise shared by neighbours, in addition to their own; 3 is a good value."),
-    ] = None,
-    min_rows: Annotated[
-        int | None, typer.Option(help="With --epsilon, a peer with fewer rows does not take part.")
-    ] = None,
-    average_rows: Annotated[
-        float | None,
-        typer.Option(
-            help="With --epsilon, mean number of rows per peer; by default estimated with part of epsilon."
-        ),
-    ] = None,
     peers: Annotated[int | None, typer.Option(help="Close the network at this number of members.")] = None,
+    **options: Any,
 ) -> None:
     """Create a network: its authority, its agreement and an empty roster."""
     from peerbayes.data.files import text_of
     from peerbayes.peer.identity.founder import Founder
     from peerbayes.peer.identity.keys import fingerprint
 
-    settings = {
-        "network": name, "label": label, "family": family, "strategy": strategy, "start": start, "rounds": rounds,
-        "lr": lr, "clip": clip, **_features(feature), "classes": None if classes is None else _values(classes),
-    }  # fmt: skip
-    limits = {"deadline": deadline, "quorum": quorum, "rows": rows}
-    privacy: dict[str, Any] = {
-        "secure_sum": secure_sum, "epsilon": epsilon, "delta": delta, "edge_noise": edge_noise,
-        "min_rows": min_rows, "rows": average_rows,
-    }  # fmt: skip
-    privacy = {key: value for key, value in privacy.items() if value is not None}
+    chosen: dict[str, Any] = {"": _features(feature), **{section: {} for section in SECTIONS}}
+    if classes is not None:
+        chosen[""]["classes"] = _values(classes)
+    for option, value in options.items():
+        section, name, _ = OPTIONS[option]
+        if value is not None:
+            chosen[section][name] = value
     if terms is None:
-        agreement = _terms(settings, limits, Privacy(**privacy)).to_toml()
-    elif all(value is None for value in (*settings.values(), *limits.values(), *privacy.values())):
+        agreement = _terms(chosen.pop(""), chosen).to_toml()
+    elif not any(chosen.values()):
         Terms.read(terms)  # errors then name the founder's file, not the copy
         agreement = text_of(terms)
     else:
@@ -291,25 +258,23 @@ def inspect(
         sys.exit(1)
 
 
-def _terms(settings: dict[str, Any], limits: dict[str, Any], privacy: Privacy) -> Terms:
-    """Return terms with these settings, and defaults for the others."""
-    chosen = {key: value for key, value in settings.items() if value is not None}
-    for option, key in (("--name", "network"), ("--label", "label")):
-        if key not in chosen:
+def _terms(chosen: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Terms:
+    """Return terms with these settings, of their own and of their sections, and defaults for the others."""
+    for option, name in (("--name", "network"), ("--label", "label")):
+        if name not in chosen:
             raise TermsError(f"{option} is missing; expected it, or an agreement file with --terms FILE")
-    if chosen.get("clip") == 0:
+    if chosen.get("clip") in (0, False):
         chosen["clip"] = None
     family, strategy = (chosen.get(name, getattr(Terms, name)) for name in ("family", "strategy"))
     if packages := packages_of(family, strategy):
         chosen["packages"] = packages
-    bounds = replace(Limits(), **{key: value for key, value in limits.items() if value is not None})
-    return Terms(**chosen, limits=bounds, privacy=privacy)
+    return Terms(**chosen, **{name: SECTIONS[name](**values) for name, values in sections.items()})
 
 
 def _features(options: list[str] | None) -> dict[str, Any]:
     """Parse COLUMN=KIND, COLUMN=KIND:FACTS or COLUMN; a column's name may contain '=' as well."""
     if not options:
-        return {"features": None}
+        return {}
     pairs = [
         (column, kind) if equals else (kind, "auto")
         for column, equals, kind in (option.rpartition("=") for option in options)

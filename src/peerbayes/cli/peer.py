@@ -16,35 +16,30 @@ from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli import Format, console, print_table, print_text
+from peerbayes.cli import Format, console, print_table, print_text, with_options
+from peerbayes.data.declarations import declarations
 from peerbayes.data.files import printable
 from peerbayes.errors import parts_needed
 from peerbayes.peer.learning.verdict import ENDED_BADLY
+from peerbayes.peer.state.peer_settings import Settings
 
 # --- `peerbayes peer request` and `peerbayes peer join`: set up a peer's folder
 
 
+OPTIONS = {name: setting for name, setting in declarations(Settings).items() if setting.option != ""}
+
+
 @parts_needed()
+@with_options(OPTIONS, needed=("name", "address", "data"))
 def request(
     folder: Annotated[Path, typer.Argument(help="The peer's folder to create; its key never leaves it.")],
-    name: Annotated[str, typer.Option(help="The peer's name: lower-case letters, digits, '-'.")],
-    address: Annotated[str, typer.Option(help="host:port at which neighbours reach this peer.")],
-    data: Annotated[str, typer.Option(help="A .csv or .parquet file, or a SQLAlchemy URL.")],
-    query: Annotated[
-        str | None, typer.Option(help="The SQL query for the rows, if the data is a URL.")
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(help="host:port to listen on; default: the port of the address, on all interfaces."),
-    ] = None,
-    hold_out: Annotated[
-        float, typer.Option(help="Share of the rows to hold out for testing the model here.")
-    ] = 0.0,
+    **options: Any,
 ) -> None:
     """Create a peer's folder with a key and a certificate request."""
     from peerbayes.peer.state.folder import Home
 
-    home = Home.create(folder, name, address, data, query, listen, hold_out)
+    home = Home.create(folder, **{option: value for option, value in options.items() if value is not None})
+    name, address = options["name"], options["address"]
     print(
         f"Created {name} in {folder}:\n"
         "  peer.key   its private key: never leaves this machine\n"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -119,7 +120,7 @@ def true_or_false() -> Kind:
     return Kind(arguments.flag, "true or false", (bool,))
 
 
-def text(expected: str, fits: Callable[[str], object] = bool) -> Kind:
+def text_value(expected: str, fits: Callable[[str], object] = bool) -> Kind:
     """Return the kind of texts that fit."""
 
     def check(name: str, value: Any) -> str:
@@ -152,7 +153,7 @@ def declarations(cls: type) -> dict[str, Setting]:
     fields = getattr(cls, "__dataclass_fields__", {})
     return {
         name: entry
-        for name, hint in get_type_hints(cls, include_extras=True).items()
+        for name, hint in get_type_hints(cls, vars(sys.modules[cls.__module__]), include_extras=True).items()
         for entry in (
             fields[name].metadata.get("setting") if name in fields else None,
             *getattr(hint, "__metadata__", ()),
@@ -293,7 +294,7 @@ def read_value(
     if value is False and kind.optional:
         return None
     try:
-        if not isinstance(value, kind.types) or (isinstance(value, bool) and bool not in kind.types):
+        if not isinstance(value, kind.types):
             raise refusal(name, value, kind.expected)
         plain = kind.read(value)
         kind.check(name, plain)

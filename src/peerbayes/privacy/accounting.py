@@ -29,11 +29,13 @@ LEAST_EDGE_NOISE = 1e-6
 
 
 def _positive(hint: str) -> Kind:
-    return real_number(f"a positive number up to {MOST:g}; {hint}", above=0.0, most=MOST)
+    return real_number(f"a positive number up to {MOST:g}{hint}", above=0.0, most=MOST)
 
 
 def _clip(name: str, value: Any) -> float | str:
-    return AUTO if isinstance(value, str) and value == AUTO else _positive(f'or "{AUTO}"').check(name, value)
+    return (
+        AUTO if isinstance(value, str) and value == AUTO else _positive(f', or "{AUTO}"').check(name, value)
+    )
 
 
 def _edge_noise(name: str, value: Any) -> float:
@@ -55,17 +57,17 @@ class Privacy:
     """
 
     epsilon: float = Setting(
-        4.0, _positive("4 is common, 1 strict, 8 lenient"),
+        4.0, _positive(" (4 is common, 1 strict, 8 lenient)"),
         "the most that anybody may learn about one row, over all rounds together; smaller is safer").field()
     delta: float = Setting(
         1e-5, real_number("a probability between 0 and 1, such as 1e-5", above=0.0, below=1.0),
         "the probability with which the promise may fail; far below one in the number of rows").field()
     clip: float | str = Setting(
-        AUTO, Kind(_clip, _positive(f'or "{AUTO}"').expected, (float, int, str)),
-        'κ: a row moves the statistics by at most G = κB, B the length of a typical row; "auto": 1, and 0.5 or 0.35 '
-        "where noise dominates", option="row_clip").field()
+        AUTO, Kind(_clip, _positive(f', or "{AUTO}"').expected, (float, int, str)),
+        'how far a row may move the statistics, κ: by at most G = κB, B the length of a typical row; "auto": 1, and '
+        "0.5 or 0.35 where noise dominates", option="row_clip").field()
     bound: float = Setting(
-        3.0, _positive("3 standard deviations lose next to nothing"),
+        3.0, _positive(" (3 standard deviations lose next to nothing)"),
         "standardised values are clipped to ±bound").field()
     edge_noise: float = Setting(
         0.0, replace(EDGE_NOISE, check=_edge_noise),

@@ -29,7 +29,7 @@ from peerbayes.data.declarations import (
     read_section,
     read_settings,
     read_value,
-    text,
+    text_value,
     value_of,
     writable,
 )
@@ -43,23 +43,27 @@ class Data(TypedDict, total=False):
 
     name: Annotated[
         str,
-        Setting("digits", text("the name of a dataset"), "a dataset, as `peerbayes datasets list` names it"),
+        Setting(
+            "digits", text_value("the name of a dataset"), "a dataset, as `peerbayes datasets list` names it"
+        ),
     ]
     file: Annotated[
         str,
         Setting(
             None,
-            text("the path of a file, or a database's URL"),
+            text_value("the path of a file, or a database's URL"),
             "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead",
         ),
     ]
     query: Annotated[
-        str, Setting(None, text("a SQL query"), "the SQL that gives the rows, where `file` is a URL")
+        str, Setting(None, text_value("a SQL query"), "the SQL that gives the rows, where `file` is a URL")
     ]
     label: Annotated[
         str,
         Setting(
-            None, text("the name of a column"), "the column of the file to predict; the last one by default"
+            None,
+            text_value("the name of a column"),
+            "the column of the file to predict; the last one by default",
         ),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from peerbayes.data.files import write
 from peerbayes.errors import IdentityError, TermsError, TwoRosters
@@ -79,11 +80,11 @@ class Home(NetworkFolder):
         data: str,
         query: str | None = None,
         listen: str | None = None,
-        hold_out: float = 0.0,
+        **settings: Any,
     ) -> Home:
-        """Create a folder with a key, a certificate request, and settings. Nothing is overwritten."""
+        """Create a folder with a key, a certificate request, and `Settings`. Nothing is overwritten."""
         home = cls(Path(folder))
-        settings = Settings(name, address, listen or everywhere(address), str(data), query, hold_out)
+        peer_settings = Settings(name, address, listen or everywhere(address), str(data), query, **settings)
         for path in (home.key_path, home.settings_path, home.request_path):
             if path.exists():
                 raise IdentityError(
@@ -94,7 +95,7 @@ class Home(NetworkFolder):
         private(home.key_path, key)
         write(home.request_path, request)
         # Private as well: a database's URL may contain a password.
-        private(home.settings_path, settings.to_toml(home.folder).encode())
+        private(home.settings_path, peer_settings.to_toml(home.folder).encode())
         return home
 
     def settings(self) -> Settings:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from peerbayes.data import sources
-from peerbayes.data.files import line, string, table, text_of
+from peerbayes.data.declarations import (
+    NEEDED,
+    Kind,
+    Setting,
+    check_fields,
+    declarations,
+    optional,
+    read_section,
+    read_settings,
+    real_number,
+    text_value,
+    toml,
+    toml_lines,
+    true_or_false,
+)
+from peerbayes.data.files import table, text_of
 from peerbayes.errors import ConfigurationError, TermsError
 from peerbayes.learning.robust.rules import RULES
-from peerbayes.peer.agreement.terms import PRIVACY_CHECKS, ROBUST_CHECKS, Check, Terms
+from peerbayes.learning.shared_settings import SECURE_SUM
+from peerbayes.peer.agreement.terms import PROMISE, Robust, Terms
 from peerbayes.peer.identity.keys import valid_name
 from peerbayes.peer.identity.roster import valid_address
 
@@ -23,45 +39,49 @@ from peerbayes.peer.identity.roster import valid_address
 class Demand(NamedTuple):
     """One entry of [require]."""
 
-    check: Check  # the values that are allowed
+    kind: Kind  # the values that are allowed
     agreed: Callable[[Terms], Any]  # the value in the terms
     met: Callable[[Any, Any], bool]  # (agreed value, required value) -> whether it is strong enough
     description: str  # for the reference
 
+    @property
+    def setting(self) -> Setting:
+        return Setting(None, self.kind, self.description)
+
 
 DEMANDS: dict[str, Demand] = {
     "epsilon": Demand(
-        PRIVACY_CHECKS["epsilon"],
+        PROMISE["epsilon"].kind,
         lambda terms: terms.privacy.epsilon,
         lambda agreed, required: agreed is not None and agreed <= required,
         "the most that anybody may learn of one row, by all runs of this folder together",
     ),
     "delta": Demand(
-        PRIVACY_CHECKS["delta"],
+        PROMISE["delta"].kind,
         lambda terms: None if terms.privacy.epsilon is None else terms.privacy.delta,
         lambda agreed, required: agreed is not None and agreed <= required,
         "the largest probability with which that may fail",
     ),
     "min_rows": Demand(
-        PRIVACY_CHECKS["min_rows"],
+        PROMISE["min_rows"].kind,
         lambda terms: max(terms.limits.rows, terms.privacy.min_rows if terms.privacy.epsilon else 1),
         lambda agreed, required: agreed >= required,
         "the fewest rows with which any peer may take part",
     ),
     "secure_sum": Demand(
-        PRIVACY_CHECKS["secure_sum"],
+        SECURE_SUM.kind,
         lambda terms: terms.privacy.secure_sum,
         lambda agreed, required: agreed or not required,
         "whether messages are masked",
     ),
     "combine": Demand(
-        ROBUST_CHECKS["combine"],
+        declarations(Robust)["combine"].kind,
         lambda terms: terms.robust.combine,
         lambda agreed, required: RULES.index(agreed) >= RULES.index(required),
         "how messages are combined: clip, or no matter what with mean",
     ),
     "guard": Demand(
-        ROBUST_CHECKS["guard"],
+        declarations(Robust)["guard"].kind,
         lambda terms: terms.robust.guard,
         lambda agreed, required: agreed or not required,
         "whether links to neighbours whose models fail here are cut",
@@ -75,58 +95,55 @@ def refuse_weaker(terms: Terms, demands: Mapping[str, Any], where: str) -> None:
         demand = DEMANDS[name]
         agreed = demand.agreed(terms)
         if not demand.met(agreed, required):
+            said = "nothing of it" if agreed is None else toml(agreed)
             raise TermsError(
-                f"{where} requires {name} = {written(required)}, and the agreement of {terms.network} says "
-                f"{written(agreed)}; ask the founder for a network with stronger terms, or change [require]"
+                f"{where} requires {name} = {toml(required)}, and the agreement of {terms.network} says "
+                f"{said}; ask the founder for a network with stronger terms, or change [require]"
             )
 
 
-def written(value: Any) -> str:
-    """Return a value as TOML."""
-    if value is None:
-        return "nothing of it"
-    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
-
-
 # --- a peer's settings, which its owner alone decides: `peer.toml`
-
-# Types in peer.toml, and how errors name them; the others are texts.
-EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
-    "hold_out": ((float, int), "a share from 0 to below 1"),
-    "show_exact_figures": ((bool,), "true or false"),
-}
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings that a peer's owner alone decides."""
 
-    name: str  # lower-case letters, digits and -, as in its certificate
-    address: str  # host:port where neighbours reach it
-    listen: str  # host:port where it listens, on this machine; left out, the address's port, everywhere
-    data: str  # a file, or a SQLAlchemy URL
-    query: str | None = None  # the SQL that gives the rows, where data is a URL
-    hold_out: float = 0.0  # share of the rows to test on and not to learn from; each row decides for itself
-    show_exact_figures: bool = False
-    """With an epsilon: whether errors on this peer's rows, which carry no noise, are also shown to other machines
-    (/metrics, `watch --address`). They reveal more about rows than epsilon allows."""
+    # fmt: off
+    name: Annotated[str, Setting(
+        NEEDED, Kind(lambda _, value: valid_name(value), "lower-case letters, digits and '-'", (str,)),
+        "its name, as in its certificate: lower-case letters, digits and '-'")]
+    address: Annotated[str, Setting(
+        NEEDED, Kind(lambda _, value: valid_address(value), "host:port", (str,)),
+        "the address, host:port, where neighbours reach it")]
+    listen: Annotated[str, Setting(
+        NEEDED, Kind(lambda _, value: valid_address(value), "host:port", (str,)),
+        "the address where it listens, on this machine; left out: the port of its address, everywhere")]
+    data: Annotated[str, Setting(
+        NEEDED, text_value("a file, or a database's URL", lambda _: True),
+        "a .csv or .parquet file, or a database's SQLAlchemy URL")]
+    query: str | None = Setting(
+        None, optional(text_value("a SQL query")), "the SQL that gives the rows, where data is a URL",
+        example=None).field()
+    hold_out: float = Setting(
+        0.0, real_number("a share from 0 to below 1", least=0.0, below=1.0),
+        "share of the rows to test on, and not to learn from; each row decides for itself", example=0.2).field()
+    show_exact_figures: bool = Setting(
+        False, true_or_false(),
+        "whether errors on these rows are shown, without noise, also to other machines (/metrics, `watch --address`)",
+        "With an epsilon they reveal more about rows than it allows", option="", example=None).field()
+    # fmt: on
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The least that the agreement must guarantee, as a section [require]; otherwise the peer does not run."""
 
     def __post_init__(self) -> None:
-        valid_name(self.name)
-        valid_address(self.address)
-        valid_address(self.listen)
-        if isinstance(self.hold_out, bool) or not 0 <= self.hold_out < 1:
-            raise ConfigurationError(f"hold_out is {self.hold_out!r}; expected a share from 0 to below 1")
+        check_fields(self)
         for name, requirement in self.require.items():
             if name not in DEMANDS:
                 raise ConfigurationError(
                     f"{name!r} is no entry of [require]; expected one of {', '.join(DEMANDS)}"
                 )
-            fits, expected = DEMANDS[name].check
-            if not fits(requirement):
-                raise ConfigurationError(f"require.{name} is {requirement!r:.80}; expected {expected}")
+            DEMANDS[name].kind.check(f"require.{name}", requirement)
         outside = sources.outside(self.data) is not None  # such a source decides itself what a query is
         if not self.data or not (outside or is_url(self.data) == bool(self.query)):
             raise ConfigurationError(
@@ -137,64 +154,39 @@ class Settings:
     @classmethod
     def read(cls, path: Path) -> Settings:
         """Read the settings in a file; a data path relative to the file's folder becomes absolute."""
-        text = text_of(path)
-        content = table(text, str(path))
-        for name, value in content.items():
-            if name not in cls.__dataclass_fields__:
-                names = ", ".join(cls.__dataclass_fields__)
-                raise ConfigurationError(
-                    f"{path}{line(text, name)}: {name!r} is no setting; expected one of {names}"
-                )
-            if name == "require":
-                if not isinstance(value, dict):
-                    raise ConfigurationError(
-                        f"{path}{line(text, name)}: require is {value!r:.80}; expected a section [require]"
-                    )
-                continue
-            expected, description = EXPECTED.get(name, ((str,), "a text"))
-            if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
-                raise ConfigurationError(
-                    f"{path}{line(text, name)}: {name} is {value!r:.80}; expected {description}"
-                )
+        text, where = text_of(path), str(path)
+        content = table(text, where)
+        values = read_settings(declarations(cls), content, text, where, "no setting", further=("require",))
+        demands = {name: demand.setting for name, demand in DEMANDS.items()}
+        required = read_section(content.get("require", {}), text, where, "require", ConfigurationError)
+        required = read_settings(
+            demands, required, text, where, "no entry of [require]", "require", named=True
+        )
         for name in ("name", "address", "data"):
-            if name not in content:
+            if name not in values:
                 raise ConfigurationError(f'{path}: {name} is missing; expected a line {name} = "..."')
-        if content["data"] and not is_url(content["data"]):
-            content["data"] = str(path.absolute().parent / content["data"])
+        if values["data"] and not is_url(values["data"]):
+            values["data"] = str(path.absolute().parent / values["data"])
         try:
-            return cls(**{"listen": everywhere(content["address"]), **content})
+            return cls(**{"listen": everywhere(values["address"]), **values}, require=required)
         except ValueError as problem:
             raise ConfigurationError(f"{path}: {problem}") from problem
 
     def to_toml(self, folder: Path) -> str:
         """Return the text of the file in `folder`; a data path inside it is relative, so the folder can be moved."""
-        data, usual = self.data, everywhere(self.address)
+        data = self.data
         if not is_url(data):
             path = Path(data).absolute()
             data = str(
                 path.relative_to(folder.absolute()) if path.is_relative_to(folder.absolute()) else path
             )
-        text_lines = [
-            "# The settings of one peer; they stay on its machine.",
-            f"name = {string(self.name)}",
-            f"address = {string(self.address)}  # where neighbours reach it",
-            f"{'# ' if self.listen == usual else ''}listen = {string(self.listen)}  # where it listens on this machine",
-            f"data = {string(data)}  # a .csv or .parquet file, or a database's SQLAlchemy URL",
-        ]
-        if self.query is not None:
-            text_lines.append(f"query = {string(self.query)}  # gives the rows")
-        text_lines.append(
-            f"{'' if self.hold_out else '# '}hold_out = {self.hold_out or 0.2}  # share of the rows to test on, and "
-            "not to learn from"
-        )
-        if self.show_exact_figures:
-            text_lines.append(
-                "show_exact_figures = true  # errors on these rows, without noise, also to other machines"
-            )
+        content = toml_lines(replace(self, data=data))
+        if self.listen == everywhere(self.address):
+            content = content.replace("\nlisten = ", "\n# listen = ")
         if self.require:
-            text_lines += ["", "[require]  # of the agreement: this peer runs with no less"]
-            text_lines += [f"{name} = {written(requirement)}" for name, requirement in self.require.items()]
-        return "\n".join(text_lines) + "\n"
+            content += "\n[require]  # of the agreement: this peer runs with no less\n"
+            content += "".join(f"{name} = {toml(value)}\n" for name, value in self.require.items())
+        return f"# The settings of one peer; they stay on its machine.\n{content}"
 
 
 def is_url(data: str) -> bool:
