@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from peerbayes.learning.shared_settings import ROUNDS
 from peerbayes.learning.strategies import Residual
 from peerbayes.model.families import NaiveBayes, Rows
 
@@ -144,7 +145,7 @@ class Liar:
 
     direction: Direction
     residual: Residual
-    rounds: int = 64
+    rounds: int = ROUNDS.default
     queries: int = field(default=0, init=False)
 
     def attack(self) -> Answers:

@@ -15,9 +15,11 @@ from peerbayes.data.schema import Schema
 from peerbayes.errors import ConfigurationError
 from peerbayes.learning import planning
 from peerbayes.learning.relay import LARGEST_NETWORK, spanning_tree
+from peerbayes.learning.shared_settings import LR
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model.families import NaiveBayes
+from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.exposure import Exposure
 from peerbayes.simulation.partitions import partition as partition_rows
 from peerbayes.simulation.result import RUN_FILE, Run
@@ -47,7 +49,7 @@ def on_home(folder: Path, seconds: float) -> dict[str, Any]:
     return _attacked(peer.name, observation, peer.terms.rounds, seconds)
 
 
-def beside_a_mirror(schema: Schema, X: Any, y: Any, rounds: int, lr: float = 0.05) -> Observation:
+def beside_a_mirror(schema: Schema, X: Any, y: Any, rounds: int, lr: float = LR.default) -> Observation:
     """Observe a peer with these rows whose only neighbour returns its messages: the rounds of calibration alone.
 
     For rows without a known network: the statistics are those of peers that all hold such rows.
@@ -141,7 +143,7 @@ def of_run(folder: Path, labels: np.ndarray | None = None) -> Audit:
     exposures = [
         Exposure(
             f"peer {peer}", int(degree[peer]), int(run.sizes[peer]), None if counts is None else counts[peer], rounds,
-            not planning.silent(strategy), promise.get("epsilon"), promise.get("delta", 1e-5),
+            not planning.silent(strategy), promise.get("epsilon"), promise.get("delta", Privacy.delta),
             int(degree[peer]) if run.configuration.get("secure_sum") else 1,
         )
         for peer in range(peer_count)

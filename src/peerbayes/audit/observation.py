@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.data.declarations import declarations, writable
 from peerbayes.data.infer import KINDS
 from peerbayes.data.schema import Schema
 from peerbayes.learning import planning
@@ -33,17 +34,14 @@ from peerbayes.simulation.old_names import refuse_old_names
 from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.run import simulate
+from peerbayes.simulation.settings import SimulationArguments
 
 # Settings of a simulation with the values under which a neighbour can follow every round.
 STEADY = {"message_loss": 0.0, "message_delay": 0.0, "peers_down": 0.0, "change_every": None, "local_steps": 1,
           "objective": "rows"}  # fmt: skip
 
-# Settings that `again` takes from a run.
-KEPT = (
-    "family", "kinds", "peers", "rows_per_peer", "topology", "partition", "strategy", "start", "rounds", "lr",
-    "local_steps", "change_every", "objective", "seed", "clip", "message_loss", "message_delay", "peers_down",
-    "start_rounds",
-)  # fmt: skip
+# Settings that `again` does not take from a run: evaluations, where it was computed, and what hides or forges messages.
+LEFT = ("evaluate_every", "evaluate_rows", "device", "dtype", "secure_sum", "privacy", "robust", "attack")
 
 
 @dataclass
@@ -180,7 +178,8 @@ def again(
     neighbour   index of the observer; None: the first of its neighbours
     overrides   settings that the run does not record: a topology, partition or kinds given as objects
     """
-    settings = {name: run.configuration[name] for name in KEPT if name in run.configuration}
+    kept = [name for name in writable(SimulationArguments) if name not in LEFT]
+    settings = {name: run.configuration[name] for name in kept if name in run.configuration}
     if settings.get("kinds") not in KINDS:
         settings["kinds"] = [column.kind for column in run.schema.columns]
     settings |= overrides
@@ -217,15 +216,16 @@ def _observed(
             raise ValueError(
                 f"{name} is {settings[name]!r}; expected {value!r}: the audit follows every round"
             )
-    complete = {"peers": 50, "rows_per_peer": 50, "topology": "tree", "partition": "iid", "rounds": 64, "seed": 0,
-             **settings}  # fmt: skip
+    complete = {
+        name: setting.default for name, setting in declarations(SimulationArguments).items()
+    } | settings
     peers, seed = complete["peers"], complete["seed"]
     if not 0 <= peer < peers:
         raise ValueError(f"peer is {peer}; expected 0 to {peers - 1}")
     # Drawn as `simulate` draws them, and then passed to it, so that it cannot draw others.
     assignment = Assignment.of(
-        X, y, complete.get("schema"), complete.get("kinds", "auto"), complete.get("clip", 5.0), complete["partition"],
-        peers, complete["rows_per_peer"], seed,
+        X, y, complete["schema"], complete["kinds"], complete["clip"], complete["partition"], peers,
+        complete["rows_per_peer"], seed,
     )  # fmt: skip
     links = population.draw_network(complete["topology"], peers, seed).at(1)
     around = links.indices[links.indptr[peer] : links.indptr[peer + 1]]
@@ -239,7 +239,7 @@ def _observed(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "peers hold all rows", UserWarning)  # nothing is tested here
         run = simulate(
-            X, y, **{**complete, "partition": assignment.parts, "topology": links, "strategy": recorder},
+            X, y, **{**settings, "partition": assignment.parts, "topology": links, "strategy": recorder},
             references=False, evaluate_every=0, evaluate_rows=1,
         )  # fmt: skip
     weights = planning.mixing_weights(recorder, links)
@@ -257,7 +257,7 @@ def _observed(
 
 def _strategy(settings: dict[str, Any], facts: NetworkFacts) -> Any:
     """Return the strategy of a run without faults, if a neighbour can compute residuals from its messages."""
-    chosen = settings.get("strategy", "exact")
+    chosen = settings["strategy"]
     kind = planning.kind_of(chosen)
     if not hasattr(kind, "recovered"):
         followed = [name for name in planning.names() if hasattr(planning.kind_of(name), "recovered")]

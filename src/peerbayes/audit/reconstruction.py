@@ -11,6 +11,7 @@ from scipy.sparse import block_diag, csr_array, eye_array, hstack, vstack
 from peerbayes.audit.active import Direction, Liar, random_direction
 from peerbayes.audit.observation import Observation, seen
 from peerbayes.audit.passive import Equations, solved
+from peerbayes.learning.shared_settings import ROUNDS
 from peerbayes.learning.strategies import Residual
 from peerbayes.model.families import Family, NaiveBayes, Rows
 
@@ -105,7 +106,7 @@ def reconstruct(
     *,
     active: bool = False,
     residual: Residual | None = None,
-    rounds: int = 64,
+    rounds: int = ROUNDS.default,
     lawful: bool = False,
     restarts: int = 16,
     seconds: float = 60.0,

@@ -11,6 +11,8 @@ import typer
 
 from peerbayes.cli import Format, console, print_table, print_text
 from peerbayes.errors import parts_needed
+from peerbayes.learning.shared_settings import FAMILY, LR, ROUNDS
+from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.plan import Plan
 from peerbayes.privacy.plan import plan as planned
 
@@ -33,27 +35,27 @@ def plan(
     discrete: Annotated[str, typer.Option(help="Numbers of categories of the discrete columns: 2,5,3.")] = "",
     epsilon: Annotated[
         float, typer.Option(help="The privacy budget for all rounds; smaller is safer.")
-    ] = 4.0,
-    delta: Annotated[float, typer.Option(help="The probability that the bound fails.")] = 1e-5,
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 64,
-    lr: Annotated[float, typer.Option(help="The learning rate.")] = 0.05,
+    ] = Privacy.epsilon,
+    delta: Annotated[float, typer.Option(help="The probability that the bound fails.")] = Privacy.delta,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = ROUNDS.default,
+    lr: Annotated[float, typer.Option(help="The learning rate.")] = LR.default,
     clip: Annotated[
         str, typer.Option(help="How far a row may move a release, relative to a typical row, or auto.")
-    ] = "auto",
+    ] = Privacy.clip,  # type: ignore[assignment]
     edge_noise: Annotated[
         float, typer.Option(help="Noise shared by neighbours, in addition to their own; 0: none.")
-    ] = 0.0,
-    colluders: Annotated[int, typer.Option(help="Number of peers that may collude.")] = 1,
+    ] = Privacy.edge_noise,
+    colluders: Annotated[int, typer.Option(help="Number of peers that may collude.")] = Privacy.colluders,
     topology: Annotated[
         str, typer.Option(help="The network's topology; only edge noise depends on it.")
     ] = "regular-6",
-    family: Annotated[str, typer.Option(help="naive-bayes, qda or lda.")] = "naive-bayes",
+    family: Annotated[str, typer.Option(help="naive-bayes, qda or lda.")] = FAMILY.default,
     form: Format = "table",
 ) -> None:
     """Estimate the cost of privacy: the noise, the expected rise in error, and whether collaboration still pays off."""
     result = planned(
         rows, peers, classes, continuous, _sizes(discrete), epsilon, delta, rounds, lr,
-        clip if clip == "auto" else _number(clip), 3.0, edge_noise, colluders, topology, family,
+        clip if clip == "auto" else _number(clip), Privacy.bound, edge_noise, colluders, topology, family,
     )  # fmt: skip
     if form == "json":
         print(json.dumps(result.to_dict(), indent=2))

@@ -13,6 +13,7 @@ import typer
 from peerbayes.cli import Format, console, print_table, print_text, progress_bar
 from peerbayes.cli.simulate import run_with_bar
 from peerbayes.errors import parts_needed
+from peerbayes.learning.shared_settings import ROUNDS
 from peerbayes.simulation import config
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TEST_ROWS = 797  # of the 1,797 digits; peers share the others
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("peerbayes-demo"),
     simulated_peers: Annotated[int, typer.Option(help="Number of simulated peers.")] = 50,
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = ROUNDS.default,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     peers: Annotated[
         int | None,

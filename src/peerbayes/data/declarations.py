@@ -147,9 +147,7 @@ def optional(kind: Kind, meaning: str = "") -> Kind:
 # --- what a class declares
 
 
-@cache
-def declarations(cls: type) -> dict[str, Setting]:
-    """Return the settings that the fields of a class declare, by name and in order."""
+def _declarations(cls: type) -> dict[str, Setting]:
     fields = getattr(cls, "__dataclass_fields__", {})
     return {
         name: entry
@@ -160,6 +158,10 @@ def declarations(cls: type) -> dict[str, Setting]:
         )
         if isinstance(entry, Setting)
     }
+
+
+declarations: Callable[[type], dict[str, Setting]] = cache(_declarations)
+"""Returns the settings that the fields of a class declare, by name and in order."""
 
 
 def writable(cls: type) -> dict[str, Setting]:
