@@ -19,8 +19,9 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.state.peer_settings import Settings
 from peerbayes.peer.state.store import FIGURES, Store
 from peerbayes.peer.status import Journal
-from peerbayes.report.style import packed, unpacked
+from peerbayes.report.style import packed
 from shared.commands import peerbayes
+from shared.report_runs import unpacked
 
 ROWS = pd.DataFrame({"x": [0.0, 1.0], "y": ["a", "b"]})
 EXACT = {"train_error": 0.123456, "soft_error": 0.234567, "test_error": 0.345678, "disagreement": 0.456789}

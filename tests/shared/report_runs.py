@@ -1,5 +1,6 @@
 """Small runs for reports, names that try to break a page, and what is in a figure."""
 
+import base64
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,19 @@ import pandas as pd
 from sklearn.datasets import make_classification
 
 from peerbayes import simulate
-from peerbayes.report.style import unpacked
+from peerbayes.report.style import DTYPES
 
 HOSTILE = (
     "<script>alert(1)</script>", "<b>bold</b>", "a & b &lt;", "%{customdata} %{meta.role}", "$x^2$", "</script><!--",
     "\N{RIGHT-TO-LEFT OVERRIDE}abc", "line\nbreak\tand\x00zero", '" onmouseover="alert(1)', "naïve 日本語 🙂", "",
     "x" * 500,
 )  # fmt: skip
+
+
+def unpacked(spec):
+    """The array that `packed` encoded."""
+    flat = np.frombuffer(base64.b64decode(spec["bdata"]), dtype=DTYPES[spec["dtype"]])
+    return flat.reshape([int(size) for size in spec["shape"].split(",")]) if "shape" in spec else flat
 
 
 def data(classes=3, continuous=4, rows=400, seed=0):

@@ -53,21 +53,12 @@ def figure_files(
     target.mkdir(parents=True, exist_ok=True)
     specs, _ = drawn(views)
     paths = {name: target / f"{name}.{form}" for name in specs}
-    shared = {"format": form, "scale": SCALE.get(form, 1)}
-    _draw(
-        [
-            {
-                "fig": printed(spec),
-                "path": paths[name],
-                "opts": {
-                    "width": WIDER.get(name.split("-")[0], WIDTH),
-                    "height": spec["layout"]["height"],
-                    **shared,
-                },
-            }
-            for name, spec in specs.items()
-        ]
-    )
+    jobs = []
+    for name, spec in specs.items():
+        options = {"format": form, "scale": SCALE.get(form, 1), "height": spec["layout"]["height"]}
+        options["width"] = WIDER.get(name.split("-")[0], WIDTH)
+        jobs.append({"fig": printed(spec), "path": paths[name], "opts": options})
+    _draw(jobs)
     return list(paths.values())
 
 

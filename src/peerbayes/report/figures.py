@@ -73,8 +73,8 @@ CAPTIONS = {
     ),
     "confusion": (
         "Confusion matrix",
-        "Each line is a true class, in shares of its rows: correct predictions lie on the diagonal. Hover over a cell "
-        "to see counts.",
+        "Each line of the matrix is a true class, as shares of the rows of that class; correct predictions lie on the "
+        "diagonal. Hover over a cell to see counts.",
     ),
     "reliability": (
         "Calibration",
@@ -89,13 +89,8 @@ COMPARED = (
 
 
 # --- all figures of a view as plain plotly dictionaries: pure functions, used by reports, dashboards and image files
-# of(view)            all figures by name, in the order of the page; empty ones are left out
-# live(view)          the figures that change while a run goes on, also before the first round
-# structured(view)    the structure of a Bayesian network, which does not change
-# patch(view, since)  what the rounds after `since` add to the live figures
-# curve(view, peer)   one peer's values by round
-# columns(view)       the columns of the model that can be selected, each with its figure
 
+# The figures that change while a run goes on.
 LIVE: dict[str, Callable[[View], Spec]] = {
     "error": error,
     "disagreement": disagreement,
@@ -146,23 +141,24 @@ def live(view: View) -> dict[str, Spec]:
 
 
 def patch(view: View, since: int) -> Spec:
-    """Return what to add to `live` of a view up to round `since`: {"since", "round", "figures": {name: {"traces", …}}}.
+    """Return what to add to `live` of a view up to round `since`; see `patch_of`."""
+    return patch_of(view, since, lambda begin: {name: _added(view, name, begin) for name in LIVE})
 
-    The `meta.grows` of a trace says how its attributes are updated; see `curves`.
+
+def patch_of(view: View, since: int, added_from: Callable[[int], dict[str, Spec]]) -> Spec:
+    """Return {"since", "round", "turn", "figures": {name: {"traces", …}}}, with figures where there are new rounds.
+
+    `added_from` gets the index of the first new round. The `meta.grows` of a trace says how its attributes are
+    updated; see `curves`.
     """
     begin = int(np.searchsorted(view.rounds, since, side="right"))
-    result: Spec = {
-        "since": since,
-        "round": int(view.rounds[-1]) if len(view.rounds) else 0,
-        "turn": view.round_index,
-        "figures": {},
-    }
-    if begin < len(view.rounds):
-        result["figures"] = {
-            name: updated(view, name) if name in ("network", "spread") else added(view, name, begin)
-            for name in LIVE
-        }
-    return result
+    last = int(view.rounds[-1]) if len(view.rounds) else 0
+    figures = added_from(begin) if begin < len(view.rounds) else {}
+    return {"since": since, "round": last, "turn": view.round_index, "figures": figures}
+
+
+def _added(view: View, name: str, begin: int) -> Spec:
+    return updated(view, name) if name in ("network", "spread") else added(view, name, begin)
 
 
 def curve(view: View, peer: int) -> dict[str, Any]:

@@ -103,19 +103,7 @@ def priors(view: View, model: Model) -> Spec:
     """Return the figure of the class priors, next to the class shares of the evaluated rows."""
     indices = np.arange(len(model.classes))
     names = [label(name) for name in model.classes]
-    data = [
-        trace(
-            "prior",
-            indices,
-            model.prior,
-            type="bar",
-            name="prior in the model",
-            text=names,
-            textposition="none",
-            marker={"color": colour("peers"), "opacity": 0.85},
-            hovertemplate="%{text}: prior %{y:.4f}<extra></extra>",
-        )
-    ]
+    data = [_bar("prior", indices, model.prior, names, "prior %{y:.4f}", name="prior in the model")]
     if "peers" in view.outcomes:
         rows = view.outcomes["peers"].confusion.sum(axis=1)
         data.append(
@@ -151,25 +139,32 @@ def informative_columns(model: Model) -> Spec:
     names, indices = [label(column.name) for column in top], np.arange(len(top))
     prior = model.prior[model.prior > 0]
     entropy, best = float(-(prior * np.log2(prior)).sum()), model.columns[0]
-    bars = trace(
-        "telling",
-        np.array([column.bits for column in top]),
-        indices,
-        type="bar",
-        orientation="h",
-        text=names,
-        textposition="none",
-        marker={"color": colour("peers"), "opacity": 0.85},
-        hovertemplate="%{text}: %{x:.3f} bits<extra></extra>",
-    )
+    bits = np.array([column.bits for column in top])
     return figure(
-        [bars],
+        [_bar("telling", bits, indices, names, "%{x:.3f} bits", orientation="h")],
         f"The most informative of {model.count} columns is {shown(best.name)}, with {best.bits:.2f} of "
         f"{entropy:.2f} bits.",
         max(200, 70 + 17 * len(top)),
         bargap=0.25,
         xaxis=axis(f"bits about the class (at most {entropy:.2f})", rangemode="tozero"),
         yaxis=axis(tickvals=indices.tolist(), ticktext=names, showgrid=False, tickfont={"size": 11}),
+    )
+
+
+def _bar(role: str, x: np.ndarray, y: np.ndarray, names: list[str], hover: str, **settings: Any) -> Spec:
+    """Return bars with names, which are shown when hovering only."""
+    marker = {"color": colour("peers"), "opacity": 0.85}
+    hover = f"%{{text}}: {hover}<extra></extra>"
+    return trace(
+        role,
+        x,
+        y,
+        type="bar",
+        text=names,
+        textposition="none",
+        marker=marker,
+        hovertemplate=hover,
+        **settings,
     )
 
 
@@ -184,6 +179,7 @@ def tick_labels(values: tuple[object, ...], longest: int = 16) -> Spec:
 
 PANELS = 12
 ACROSS = 4
+XGAP = 0.18  # between panels, in their widths
 CLASSES = 10  # the most frequent classes are drawn
 POINTS = 73  # of a density curve
 FEW, MANY = 8, 24  # categories drawn in a panel and in a large figure
@@ -197,6 +193,7 @@ def features(model: Model) -> Spec:
     """Return the figure of the most informative columns, one panel each."""
     class_indices, columns = _classes(model), model.columns[:PANELS]
     widest = max(len(shown(model.classes[index])) for index in class_indices)
+    legend = {"count": len(class_indices), "width": 46 + 7 * widest}
     panels: list[Panel] = []
     for column in columns:
         traces, x_axis = _panel(model, column, class_indices, FEW)
@@ -210,8 +207,8 @@ def features(model: Model) -> Spec:
         panels,
         f"Distributions by class of the {len(columns)} most informative of {model.count} columns: "
         f"{', '.join(shown(column.name, 20) for column in columns[:3])} and so on.",
-        {"width": 150, "height": 165, "gap": 56, "most": ACROSS}
-        | {"legend": {"count": len(class_indices), "width": 46 + 7 * widest}},
+        {"width": 150, "height": 165, "most": ACROSS, "legend": legend},
+        0.34,
         margin={"l": 8, "r": 8, "t": 56, "b": 28},
         showlegend=True,
         barmode="group",
@@ -237,30 +234,27 @@ def feature(model: Model, index: int) -> Spec:
     )
 
 
-def arranged(panels: Sequence[Panel], summary: str, grid: Spec, **settings: Any) -> Spec:
+def arranged(panels: Sequence[Panel], summary: str, grid: Spec, ygap: float, **settings: Any) -> Spec:
     """Return a figure of panels in `grid["most"]` columns, each with its title above.
 
-    figures.js arranges them again for the width of the page.
+    figures.js changes the number of columns for the width of the page.
     """
-    across = min(grid["most"], len(panels))
-    down = -(-len(panels) // across)
-    gap_x, gap_y = 0.06 if across > 1 else 0.0, grid["gap"] / (grid["height"] * down)
-    width, height = (1 - gap_x * (across - 1)) / across, (1 - gap_y * (down - 1)) / down
     data: list[Spec] = []
     axes: Spec = {}
-    titles, names = [], []
+    titles = []
     for index, (title, traces, x_axis, y_axis) in enumerate(panels):
-        left, bottom = index % across * (width + gap_x), 1 - index // across * (height + gap_y) - height
-        top, suffix = min(1.0, bottom + height), "" if index == 0 else str(index + 1)
-        data += [{**curve, "xaxis": f"x{suffix}", "yaxis": f"y{suffix}"} for curve in traces]
-        axes[f"xaxis{suffix}"] = x_axis | {"anchor": f"y{suffix}", "domain": [left, min(1.0, left + width)]}
-        axes[f"yaxis{suffix}"] = y_axis | {"anchor": f"x{suffix}", "domain": [max(0.0, bottom), top]}
-        place = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-        titles.append({"text": title, "x": left, "y": top, **place})
-        names.append({"x": f"xaxis{suffix}", "y": f"yaxis{suffix}"})
+        suffix = "" if index == 0 else str(index + 1)
+        x, y = f"x{suffix}", f"y{suffix}"
+        data += [{**curve, "xaxis": x, "yaxis": y} for curve in traces]
+        axes[f"xaxis{suffix}"], axes[f"yaxis{suffix}"] = x_axis | {"anchor": y}, y_axis | {"anchor": x}
+        corner = {"x": 0, "xref": f"{x} domain", "xanchor": "left", "y": 1, "yref": f"{y} domain"}
+        titles.append({"text": title, **corner, "yanchor": "bottom", "showarrow": False})
+    across = min(grid["most"], len(panels))
+    down = -(-len(panels) // across)
+    axes["grid"] = {"pattern": "independent", "rows": down, "columns": across, "xgap": XGAP, "ygap": ygap}
     total = settings["margin"]["t"] + settings["margin"]["b"] + grid["height"] * down
     spec = figure(data, summary, total, annotations=titles, **axes, **settings)
-    spec["layout"]["meta"]["grid"] = {"panels": names, **grid}
+    spec["layout"]["meta"]["grid"] = {"count": len(panels), **grid}
     return spec
 
 
@@ -354,8 +348,8 @@ def confusion(view: View, classes: tuple[object, ...]) -> Spec:
         if model in view.outcomes
     ]
     summary = _confusion_summary(view.outcomes["peers"], classes)
-    grid = {"width": 330, "height": 360, "gap": 88, "most": 2}
-    return arranged(panels, summary, grid, margin={"l": 64, "r": 16, "t": 28, "b": 56})
+    grid = {"width": 330, "height": 360, "most": 2}
+    return arranged(panels, summary, grid, 0.24, margin={"l": 64, "r": 16, "t": 28, "b": 56})
 
 
 def reliability(view: View) -> Spec:

@@ -7,21 +7,20 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.errors import ExtensionError
 from peerbayes.report.curves import ERROR_NAMES, REFERENCE_TITLES, compared
 from peerbayes.report.figures import CAPTIONS, COMPARED, columns, learned_by, of
-from peerbayes.report.style import Spec, compact_json, figure, packed, script, shown, size, style_ids
+from peerbayes.report.style import STATIC, Spec, compact_json, figure, packed, script, shown, size, style_ids
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import HELD, View, sampled
 
 # The page opens offline. Its content security policy allows only what is in the page: scripts and styles by their
 # digests. plotly.js sets style attributes, so these are allowed.
 
-STATIC = Path(__file__).parent / "static"
+Choices = dict[str, list[tuple[str, Spec]]]  # by figure: the columns to choose from, each with its figure
 
 # Headings of sections, and the figures in each.
 SECTIONS = {
@@ -90,7 +89,7 @@ def html(runs: Sequence[Run], titles: Sequence[str], sections: Sequence[str] = (
         title=escape(_title(runs, titles)),
         styles="\n".join(f"<style{name}>{text}</style>" for name, text in styles),
         lead="\n".join(f'<p class="lead">{escape(text)}</p>' for text in _lead(runs, titles)),
-        main=_main(runs, views, figures, choices, [block for block, _ in outside]),
+        main=_main(runs, titles, figures, choices, [block for block, _ in outside]),
         content=data(content),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),
     )
@@ -127,10 +126,10 @@ def _outside_figure(title: str, spec: Mapping[str, Any]) -> Spec:
     return figure(traces, title, **spec.get("layout", {}))
 
 
-def drawn(views: Sequence[View]) -> tuple[dict[str, Spec], dict[str, list[tuple[str, Spec]]]]:
+def drawn(views: Sequence[View]) -> tuple[dict[str, Spec], Choices]:
     """Return figures by name, and by name the columns to choose from; of several runs, names end in the run's index."""
     specs: dict[str, Spec] = {}
-    choices: dict[str, list[tuple[str, Spec]]] = {}
+    choices: Choices = {}
     for index, view in enumerate(views):
         suffix = "" if len(views) == 1 else f"-{index}"
         learned = learned_by(view)
@@ -194,12 +193,11 @@ def _lead(runs: Sequence[Run], titles: Sequence[str]) -> list[str]:
 
 def _main(
     runs: Sequence[Run],
-    views: Sequence[View],
+    titles: Sequence[str],
     specs: dict[str, Spec],
-    choices: dict[str, list[tuple[str, Spec]]],
+    choices: Choices,
     outside: Sequence[str],
 ) -> str:
-    titles = [view.title for view in views]
     single = len(runs) == 1
     results = outcome(runs[0]) if single else summary(runs, titles)
     blocks = ["<h2>Results</h2>", f'<div class="card">{results}</div>']
@@ -217,9 +215,7 @@ def _main(
     )
 
 
-def _cards(
-    name: str, titles: Sequence[str], specs: dict[str, Spec], choices: dict[str, list[tuple[str, Spec]]]
-) -> list[str]:
+def _cards(name: str, titles: Sequence[str], specs: dict[str, Spec], choices: Choices) -> list[str]:
     """Return the cards of a figure: one per run, or one of all runs together."""
     heading, caption = CAPTIONS[name]
     several, present = len(titles) > 1, {*specs, *choices}
@@ -237,14 +233,7 @@ def _cards(
     return [head, *cards] if cards else []
 
 
-def _card(
-    heading: str,
-    name: str,
-    span: int,
-    caption: str,
-    choices: dict[str, list[tuple[str, Spec]]],
-    tall: bool = False,
-) -> str:
+def _card(heading: str, name: str, span: int, caption: str, choices: Choices, tall: bool = False) -> str:
     selector = ""
     if name in choices:
         options = "".join(
@@ -268,8 +257,7 @@ LABELS = {"numbers": "Results", "settings": "Configuration"}
 LONGEST = 160  # most characters of a setting
 
 
-def _error(value: float) -> str:
-    return f"{value:.4f}"
+_error = "{:.4f}".format
 
 
 def _gap(value: float) -> str:
@@ -289,9 +277,9 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("Training error, mean of the peers", "train_error", _error),
     ("Training error of RC on the pooled rows", "train_rc", _error),
     ("Training error of ML on the pooled rows", "train_ml", _error),
-    ("Disagreement, mean of the peers", "disagreement", lambda value: f"{value:.3g}"),
+    ("Disagreement, mean of the peers", "disagreement", "{:.3g}".format),
     ("Sent by each peer", "bytes_per_peer", size),
-    ("Seconds", "seconds", lambda value: f"{value:.2f}"),
+    ("Seconds", "seconds", "{:.2f}".format),
 )
 
 
@@ -308,19 +296,13 @@ def outcome(run: Run) -> str:
             test += f" ± {values['test_std']:.4f}"
         gap = values.get(f"test_gap_{reference}", math.nan)
         gap = gap if math.isfinite(gap) else values.get(f"train_gap_{reference}", math.nan)
-        cells = (test, train, _gap(gap) if math.isfinite(gap) else "")
-        html_cells = "".join(f"<td>{cell}</td>" for cell in cells)
-        heading = f'<th scope="row">{title[0].upper()}{title[1:]}</th>'
-        rows.append(f"<tr{'' if reference else ' class=best'}>{heading}{html_cells}</tr>")
-    remarks = [
-        f"Sent by each peer: {size(values['bytes_per_peer'])}",
-        f"disagreement {values['disagreement']:.3g}",
-    ]
-    if run.seconds:
-        remarks.append(f"computed in {sum(run.seconds.values()):.2f} seconds")
+        cells = f"<td>{test}</td><td>{train}</td><td>{_gap(gap) if math.isfinite(gap) else ''}</td>"
+        rows.append(_row(title[0].upper() + title[1:], cells, "" if reference else " class=best"))
+    seconds = f"; computed in {sum(run.seconds.values()):.2f} seconds" if run.seconds else ""
     return (
         _table("numbers", ("Test error", "Training error", "Peers' gap"), rows)
-        + f'<p class="aside">{"; ".join(remarks)}. ± is the standard deviation over peers.</p>'
+        + f'<p class="aside">Sent by each peer: {size(values["bytes_per_peer"])}; disagreement '
+        f"{values['disagreement']:.3g}{seconds}. ± is the standard deviation over peers.</p>"
     )
 
 
@@ -347,7 +329,7 @@ def summary(runs: Sequence[Run], titles: Sequence[str]) -> str:
             f'<td class="best">{cell}</td>' if value == best else f"<td>{cell}</td>"
             for cell, value in zip(cells, values, strict=True)
         ]
-        rows.append(f'<tr><th scope="row">{escape(title)}</th>{"".join(html_cells)}</tr>')
+        rows.append(_row(title, "".join(html_cells)))
     return _table("numbers", titles, rows)
 
 
@@ -361,7 +343,7 @@ def settings(runs: Sequence[Run], titles: Sequence[str]) -> str:
             cells = f'<td colspan="{len(runs)}">{escape(values[0])}</td>'
         else:
             cells = "".join(f'<td class="best">{escape(value)}</td>' for value in values)
-        rows.append(f'<tr><th scope="row">{escape(shown(key))}</th>{cells}</tr>')
+        rows.append(_row(shown(key), cells))
     return _table("settings", titles, rows)
 
 
@@ -394,6 +376,10 @@ def _all_facts(run: Run) -> dict[str, str]:
         **run.made,
     }
     return {key: "–" if value is None else shown(value, LONGEST) for key, value in values.items()}
+
+
+def _row(heading: str, cells: str, style: str = "") -> str:
+    return f'<tr{style}><th scope="row">{escape(heading)}</th>{cells}</tr>'
 
 
 def _table(kind: str, titles: Sequence[str], rows: Sequence[str]) -> str:

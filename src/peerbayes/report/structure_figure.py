@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -94,7 +93,7 @@ HEAD, COLUMN = 8, 11  # pixels of an arrow's head and of a column
 
 def structure(network: Structure) -> Spec:
     """Return the figure: each column in its own row, with arrows to the columns that depend on it."""
-    kept = nearest(network, DRAWN)
+    kept = sorted(order(network.parents)[:DRAWN])  # their parents are among them
     drawn_network = subnetwork(network, kept)
     from_top = vertical_order(drawn_network.parents)
     lane, row = np.array(lanes(drawn_network.parents, from_top)), np.argsort(from_top)
@@ -115,24 +114,21 @@ def structure(network: Structure) -> Spec:
 
 
 def _arrows(network: Structure, at: np.ndarray) -> list[Spec]:
-    """Return the lines from parents to children, and an arrowhead at each column that has parents."""
-    paths = [
-        _arrow(*at[:, parent], *at[:, j]) for j, parents in enumerate(network.parents) for parent in parents
-    ]
-    x, y = np.array(paths).reshape(-1, 2, 7).swapaxes(0, 1)
+    """Return the lines from parents to children, and an arrowhead at each column that has parents.
+
+    A line goes down its parent's lane, along a quarter of an ellipse, and to the right: seven points.
+    """
+    pairs = [(parent, j) for j, parents in enumerate(network.parents) for parent in parents]
+    (lane, to_lane), (row, to_row) = at[:, np.array(pairs, dtype=int).reshape(-1, 2).T]
+    angles = np.linspace(0, np.pi / 2, 5)
+    x = np.column_stack([lane, lane[:, None] + TURN * (1.0 - np.cos(angles)), to_lane])
+    y = np.column_stack([row, to_row[:, None] - DROP * (1.0 - np.sin(angles)), to_row])
     ends = [j for j, parents in enumerate(network.parents) if parents]
     small = _mark_scale(network)
-    line = {"color": colour("muted"), "width": 1.1 if small == 1.0 else 0.6, "simplify": False}
-    head = {
-        "symbol": "arrow",
-        "angle": 90,
-        "size": HEAD * small,
-        "standoff": COLUMN * small / 2.0,
-        "color": colour("muted"),
-        "opacity": 1,
-        "line": {"width": 0},
-    }
     silent: Spec = {"hoverinfo": "skip", "showlegend": False}
+    line = {"color": colour("muted"), "width": 1.1 if small == 1.0 else 0.6, "simplify": False}
+    head = {"symbol": "arrow", "angle": 90, "size": HEAD * small, "standoff": COLUMN * small / 2.0}
+    head["color"] = colour("muted")
     return [
         trace("links", gapped(x), gapped(y), mode="lines", line=line, **silent),
         trace("heads", *at[:, ends], mode="markers", marker=head, cliponaxis=False, **silent),
@@ -153,13 +149,7 @@ def _columns(network: Structure, at: np.ndarray, hover_texts: list[str]) -> list
             textposition="middle right",
             hovertext=[hover_texts[j] for j in columns],
             hoverinfo="text",
-            marker={
-                "color": colour(role),
-                "symbol": symbol,
-                "size": size,
-                "opacity": 1,
-                "line": {"width": 0},
-            },
+            marker={"color": colour(role), "symbol": symbol, "size": size},
             cliponaxis=False,
         )
         for (kind, (role, symbol)), columns in zip(MARKS.items(), by_kind, strict=True)
@@ -205,11 +195,6 @@ def picture(schema: Schema, family: BayesNet) -> Any:
     return Figure(spec)
 
 
-def nearest(network: Structure, most: int) -> list[int]:
-    """Return up to `most` columns, nearest to the roots; the parents of each are among them."""
-    return sorted(order(network.parents)[:most])
-
-
 def subnetwork(network: Structure, kept: list[int]) -> Structure:
     """Return the network restricted to these columns, which include their parents."""
     new_index = {column: index for index, column in enumerate(kept)}
@@ -225,14 +210,6 @@ def reach(room: list[int], width: float) -> float:
     """Return the end of the lane axis at this width in pixels, with room for names; `figures.js` does the same."""
     lane = min((width - names) / (index + TURN) for index, names in enumerate(room))
     return width / min(max(lane, NARROWEST), WIDEST) - TURN
-
-
-def _arrow(lane: float, row: float, to_lane: float, to_row: float) -> tuple[list[float], list[float]]:
-    """Return x and y of an arrow's seven points: down a lane, a quarter of an ellipse, and to the right."""
-    angles = [math.pi / 8 * step for step in range(5)]
-    across = [lane + TURN * (1.0 - math.cos(angle)) for angle in angles]
-    down = [to_row - DROP * (1.0 - math.sin(angle)) for angle in angles]
-    return [lane, *across, to_lane], [row, *down, to_row]
 
 
 def _width(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,6 @@ def packed(values: Any, dtype: str = "f4") -> Spec:
     array = np.ascontiguousarray(values, dtype=DTYPES[dtype])
     spec = {"dtype": dtype, "bdata": base64.b64encode(array.tobytes()).decode("ascii")}
     return spec if array.ndim == 1 else {**spec, "shape": ", ".join(map(str, array.shape))}
-
-
-def unpacked(spec: Spec) -> np.ndarray:
-    """Return the array that `packed` encoded."""
-    flat = np.frombuffer(base64.b64decode(spec["bdata"]), dtype=DTYPES[spec["dtype"]])
-    return flat.reshape([int(size) for size in spec["shape"].split(",")]) if "shape" in spec else flat
 
 
 def compact_json(content: Any) -> str:
@@ -64,10 +59,7 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 def label(value: Any, longest: int = LONGEST) -> str:
     """Return any value as one line of text, with tags, entities and templates escaped."""
-    text = shown(value, longest)
-    for mark, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("%{", "%&#123;"), ("$", "&#36;")):
-        text = text.replace(mark, entity)
-    return text
+    return escape(shown(value, longest), quote=False).replace("%{", "%&#123;").replace("$", "&#36;")
 
 
 def shown(value: Any, longest: int = LONGEST) -> str:
@@ -102,33 +94,10 @@ def size(count: float) -> str:
 
 # --- colours and common layout of all figures. A dark page replaces these colours with its own
 
-# Colours by role. `static/page.css` has the same colours, and those of a dark page.
-LIGHT = {
-    "ink": "#1c2230",
-    "muted": "#58616f",
-    "grid": "#e4e7ec",
-    "paper": "#ffffff",
-    "peers": "#2563a8",
-    "rc": "#0f7b5f",
-    "ml": "#b45309",
-    "local": "#7b4fa3",
-    "chosen": "#d1225b",
-    "class-1": "#c2541c",
-    "class-2": "#0e7c66",
-    "class-3": "#b02a74",
-    "class-4": "#7446a8",
-    "class-5": "#7a6400",
-    "class-6": "#0a84ad",
-    "class-7": "#5f6570",
-    "class-8": "#8a4b2a",
-    "class-9": "#5b8c00",
-    "low": "#2f6fb1",
-    "middle": "#9a5aa8",
-    "high": "#e8763a",
-    "none": "#fdfdfe",
-    "some": "#9dc0e5",
-    "much": "#174a85",
-}
+STATIC = Path(__file__).parent / "static"
+
+# Colours by role, on light paper; `figures.js` replaces them with those of a dark page.
+LIGHT = dict(re.findall(r"--light-([\w-]+): (#\w+);", (STATIC / "page.css").read_text(encoding="utf-8")))
 
 CLASSES = ("peers", *(f"class-{number}" for number in range(1, 10)))
 

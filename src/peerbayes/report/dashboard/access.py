@@ -60,16 +60,9 @@ class Address:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    [(family, _, _, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # :: is IPv4 as well
+    return socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
 
 
 def is_loopback(host: str) -> bool:

@@ -77,14 +77,15 @@ SUMMARY_LEVELS = ("mean", "least", "most")
 
 def figures(snapshot: Snapshot, version: int, now: float) -> bytes:
     """Return the full state: facts and all figures."""
-    specs = _figures(snapshot)
-    content = {
-        "figures": specs,
-        "sections": sections(snapshot, specs),
-        "lines": snapshot.log_entries,
-        "model": snapshot.model,
-    }
-    return encoded(_state(snapshot, version, now) | content)
+    view, specs = snapshot.view, {}
+    if view is not None and snapshot.kind == "peer":
+        specs = peer_figures.figures(view, snapshot.facts) | _of_model(view)
+    elif view is not None and view.finished:
+        specs = report_figures.of(view)
+    elif view is not None:
+        specs = report_figures.live(view) | report_figures.structured(view)
+    content = {"figures": specs, "sections": sections(snapshot, specs), "lines": snapshot.log_entries}
+    return encoded({**_state(snapshot, version, now), **content, "model": snapshot.model})
 
 
 def event(snapshot: Snapshot, before: Snapshot | None, version: int, now: float) -> bytes:
@@ -123,21 +124,15 @@ def model(snapshot: Snapshot) -> bytes:
     return encoded({"model": snapshot.model, "figures": _of_model(snapshot.view)})
 
 
-def summary(view: View) -> dict[str, list[float | None]]:
-    """Return the current values of `SUMMARY_LEVELS` over all peers, by curve."""
-    if not len(view.rounds):
-        return {}
-    columns = [LEVELS.index(name) for name in SUMMARY_LEVELS]
-    return {name: [number(value) for value in view.spread[name][-1, columns]] for name in SUMMARY_CURVES}
-
-
 def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
     """Return the sections of the page: [heading, [[name, title, caption, CSS classes of its card], …]], …"""
-    of_peer = snapshot.kind == "peer"
-    captions = CAPTIONS | (peer_figures.CAPTIONS if of_peer else {})
-    headings = peer_figures.SECTIONS | dict(list(SECTIONS.items())[1:]) if of_peer else SECTIONS
+    captions, headings = CAPTIONS, SECTIONS
+    classes = {name: f"span-{SPANS.get(name, 2)}{' tall' if name in TALL else ''}" for name in captions}
+    if snapshot.kind == "peer":
+        captions, headings = captions | peer_figures.CAPTIONS, headings | peer_figures.SECTIONS
+        classes |= dict.fromkeys(peer_figures.CAPTIONS, "span-3")
     return [
-        (heading, [(name, *captions[name], _card_classes(name, of_peer)) for name in names if name in specs])
+        (heading, [(name, *captions[name], classes[name]) for name in names if name in specs])
         for heading, names in headings.items()
         if any(name in specs for name in names)
     ]
@@ -153,19 +148,11 @@ def as_event(name: str, content: dict[str, Any]) -> bytes:
 
 def _state(snapshot: Snapshot, version: int, now: float) -> dict[str, Any]:
     state = {"kind": snapshot.kind, "version": version, "now": now, "facts": snapshot.facts}
-    if snapshot.kind == "run" and snapshot.view is not None:
-        state["summary"] = summary(snapshot.view)
+    if snapshot.kind == "run" and (view := snapshot.view) is not None:
+        levels = [LEVELS.index(name) for name in SUMMARY_LEVELS]
+        last = {name: view.spread[name][-1:, levels].ravel() for name in SUMMARY_CURVES if len(view.rounds)}
+        state["summary"] = {name: [number(value) for value in values] for name, values in last.items()}
     return state
-
-
-def _figures(snapshot: Snapshot) -> dict[str, Any]:
-    if snapshot.view is None:
-        return {}
-    if snapshot.kind == "peer":
-        return peer_figures.figures(snapshot.view, snapshot.facts) | _of_model(snapshot.view)
-    if snapshot.view.finished:
-        return report_figures.of(snapshot.view)
-    return report_figures.live(snapshot.view) | report_figures.structured(snapshot.view)
 
 
 def _of_model(view: View | None) -> dict[str, Any]:
@@ -173,13 +160,6 @@ def _of_model(view: View | None) -> dict[str, Any]:
     if view is None or view.statistics is None:
         return {}
     return {name: spec for name, spec in report_figures.of(view).items() if name not in report_figures.LIVE}
-
-
-def _card_classes(name: str, of_peer: bool) -> str:
-    """Return the CSS classes of a card, which set its width and height."""
-    if of_peer and name in peer_figures.CAPTIONS:
-        return "span-3"
-    return f"span-{SPANS.get(name, 2)}{' tall' if name in TALL else ''}"
 
 
 def _grows(view: View | None, before: View | None) -> bool:

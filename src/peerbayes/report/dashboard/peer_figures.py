@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.report.figures import patch_of
 from peerbayes.report.network_figure import graph, link_lines, positions
 from peerbayes.report.style import Spec, axis, colour, decimal, figure, label, packed, size, trace
 from peerbayes.simulation.view import View
@@ -57,19 +58,17 @@ def figures(view: View, facts: dict[str, Any]) -> dict[str, Spec]:
 
 
 def patch(view: View, since: int) -> Spec:
-    """Return what the rounds after `since` add, in the form of `report.figures.patch`."""
-    begin = int(np.searchsorted(view.rounds, since, side="right"))
-    result: Spec = {"since": since, "round": _last(view), "turn": view.round_index, "figures": {}}
-    if begin < len(view.rounds):
-        rounds = packed(view.rounds[begin:])
-        for name, make in CURVES.items():
-            spec = make(view)
-            traces = {
-                index: {"x": rounds, "y": packed(view.curves[curve["meta"]["role"]][begin:, 0])}
-                for index, curve in enumerate(spec["data"])
-            }
-            result["figures"][name] = {"traces": traces, "summary": spec["layout"]["meta"]["summary"]}
-    return result
+    """Return what the rounds after `since` add, in the form of `report.figures.patch_of`."""
+    return patch_of(view, since, lambda begin: {name: _added(view, name, begin) for name in CURVES})
+
+
+def _added(view: View, name: str, begin: int) -> Spec:
+    spec, rounds = CURVES[name](view), packed(view.rounds[begin:])
+    traces = {
+        index: {"x": rounds, "y": packed(view.curves[curve["meta"]["role"]][begin:, 0])}
+        for index, curve in enumerate(spec["data"])
+    }
+    return {"traces": traces, "summary": spec["layout"]["meta"]["summary"]}
 
 
 def error(view: View) -> Spec:

@@ -61,11 +61,9 @@ class Sent:
 
     def by_round(self, rounds: np.ndarray) -> np.ndarray:
         """Return bytes sent up to each round, including those before the first round: [T] -> [T]."""
-        logged_rounds = np.array(sorted(self._bytes_by_round), dtype=np.int64)
-        sums = np.concatenate(
-            [[0.0], np.cumsum([self._bytes_by_round[round_index] for round_index in logged_rounds.tolist()])]
-        )
-        return sums[np.searchsorted(logged_rounds, rounds, side="right")]
+        logged = sorted(self._bytes_by_round)
+        sums = np.cumsum([0.0, *(self._bytes_by_round[round_index] for round_index in logged)])
+        return sums[np.searchsorted(np.array(logged, dtype=np.int64), rounds, side="right")]
 
 
 # --- the folder of a real peer, read repeatedly: its rounds, its neighbours, and everything it sent
@@ -187,7 +185,8 @@ class PeerFolder:
         self._verdict = None
 
     def _facts(self, terms: Terms, roster: Roster) -> dict[str, Any]:
-        done = self._rounds[-1]["round"] if self._rounds else 0
+        done, log = self._rounds[-1]["round"] if self._rounds else 0, self._log
+        evaluated = (self._figures(entry) for entry in reversed(self._rounds) if _evaluated(entry))
         return {
             "name": self._name,
             "network": roster.network,
@@ -202,17 +201,11 @@ class PeerFolder:
             "agreed": bool(self._rounds),
             "at": self._rounds[-1]["at"] if self._rounds else 0.0,
             "speed": speed([(entry["at"], entry["round"]) for entry in self._rounds[-20:]]),
-            "judged": next(
-                (self._figures(entry) for entry in reversed(self._rounds) if _evaluated(entry)), None
-            ),
+            "judged": next(evaluated, None),
             "figures": "hidden" if not self._exact else "plain" if terms.privacy.epsilon is None else "exact",
             "neighbours": [self._neighbour(name, roster) for name in roster.neighbours(self._name)],
             "refusals": self._refusals,
-            "sent": {
-                "messages": self._log.tail.count,
-                "bytes": self._log.total,
-                "problem": self._log.problem,
-            },
+            "sent": {"messages": log.tail.count, "bytes": log.total, "problem": log.problem},
             "revoked": self._name in roster.revoked,
         }
 
@@ -245,14 +238,10 @@ class PeerFolder:
         for name in CURVES:
             last[name][me] = curves[name][-1, 0] if len(evaluated) else np.nan
         indices = {member.name: index for index, member in enumerate(roster.members)}
+        links = [(indices[a], indices[b]) for a, b in roster.links]
         return View(
             title=self._name,
-            configuration={
-                "strategy": terms.strategy,
-                "family": terms.family,
-                "rounds": terms.rounds,
-                "lr": terms.lr,
-            },
+            configuration={key: getattr(terms, key) for key in ("strategy", "family", "rounds", "lr")},
             made={},
             total=terms.rounds,
             round_index=self._rounds[-1]["round"] if self._rounds else 0,
@@ -262,9 +251,7 @@ class PeerFolder:
             spread={name: np.repeat(curves[name], len(LEVELS), axis=1) for name in CURVES},
             last=last,
             sizes=np.ones(peer_count, dtype=np.int64),  # numbers of rows are known to their owners only
-            links=np.array([(indices[a], indices[b]) for a, b in roster.links], dtype=np.int64).reshape(
-                -1, 2
-            ),
+            links=np.array(links, dtype=np.int64).reshape(-1, 2),
             names=tuple(indices),
             statistics=learned,
             structure=None if learned is None else Structure.of(learned.schema, learned.family),

@@ -28,7 +28,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from peerbayes.report import style
 from peerbayes.report.dashboard.access import Access, names_loopback
 from peerbayes.report.dashboard.feed import Feed, Folder, model, peer
-from peerbayes.report.page import STATIC
 
 # --- access control and security headers of the dashboard: applied to every request before anything else
 
@@ -124,7 +123,7 @@ def text_response(status: int, text: str, headers: dict[str, str] | None = None)
 
 # --- the static files of a page, kept in memory under fixed names: no other file can be requested
 
-TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+TYPES = {".js": "text/javascript", ".css": "text/css"}
 YEAR = 365 * 24 * 3600
 
 
@@ -239,8 +238,9 @@ async def stream(feed: Feed) -> AsyncIterator[bytes]:
 
 def static_files() -> dict[str, File]:
     """Return the dashboard's files, the report's, and plotly.js from plotly's package, by name."""
-    ours = (HERE / "dashboard.js", HERE / "dashboard.css", STATIC / "figures.js", STATIC / "page.css")
-    return {path.name: File.read(path) for path in (*ours, style.path())}
+    ours = [HERE / "dashboard.js", HERE / "dashboard.css"]
+    shared = [style.STATIC / "figures.js", style.STATIC / "page.css", style.path()]
+    return {path.name: File.read(path) for path in ours + shared}
 
 
 def error_response(request: Request, error: Exception) -> Response:
@@ -257,15 +257,7 @@ SHUTDOWN_TIMEOUT = 3  # seconds for open responses to end
 
 
 class Server(uvicorn.Server):
-    """uvicorn that reports when it listens, and leaves signals to `serve`."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
+    """uvicorn that leaves signals to `serve`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -289,8 +281,8 @@ async def _serve(
         log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none", proxy_headers=False,
         ssl_certfile=access.certificate, ssl_keyfile=access.key, timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
     )  # fmt: skip
-    server = Server(config, lambda: ready(access.url(port)))
-    loop = asyncio.get_running_loop()
+    config.load()  # reads the certificate: its errors come before the URL
+    server, loop = Server(config), asyncio.get_running_loop()
 
     def stop() -> None:
         server.should_exit = True
@@ -309,6 +301,7 @@ async def _serve(
     reading.add_done_callback(
         lambda _: stop()
     )  # a dashboard that cannot read must not go on showing old data
+    ready(access.url(port))  # the socket listens already: browsers wait for the server
     try:
         await server.serve([listener])
     finally:

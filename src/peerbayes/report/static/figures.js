@@ -158,32 +158,23 @@ globalThis.peerbayes = (() => {
     return spec;
   }
 
-  // Make lanes as wide as their names permit; `structure.reach` does the same.
+  // Make lanes as wide as their names permit; `reach` of structure_figure.py does the same.
   function indented(layout, names, width) {
     const room = width - layout.margin.l - layout.margin.r;
     const widest = Math.min(...names.map((name, lane) => (room - name) / (lane + TURN)));
     layout.xaxis.range = [-TURN, room / Math.min(Math.max(widest, LANES[0]), LANES[1]) - TURN];
   }
 
-  // Arrange panels in a grid, as many per row as fit; `densities.arranged` does the same.
+  // Arrange panels in a grid, as many per row as fit.
   function arranged(layout, grid, width) {
-    const { panels } = grid;
-    const across = Math.max(1, Math.min(grid.most, panels.length, Math.floor(width / grid.width)));
-    const down = Math.ceil(panels.length / across);
-    const gap = { x: across > 1 ? 0.06 : 0, y: grid.gap / (grid.height * down) };
-    const size = { x: (1 - gap.x * (across - 1)) / across, y: (1 - gap.y * (down - 1)) / down };
+    const across = Math.max(1, Math.min(grid.most, grid.count, Math.floor(width / grid.width)));
+    const down = Math.ceil(grid.count / across);
     if (grid.legend) {
       const rows = Math.ceil(grid.legend.count / Math.max(1, Math.floor((width - 16) / grid.legend.width)));
       layout.margin = { ...layout.margin, t: 32 + 20 * rows };
     }
     layout.height = layout.margin.t + layout.margin.b + grid.height * down;
-    panels.forEach((panel, index) => {
-      const left = (index % across) * (size.x + gap.x);
-      const bottom = 1 - Math.floor(index / across) * (size.y + gap.y) - size.y;
-      layout[panel.x].domain = [left, Math.min(1, left + size.x)];
-      layout[panel.y].domain = [Math.max(0, bottom), Math.min(1, bottom + size.y)];
-      Object.assign(layout.annotations[index], { x: left, y: Math.min(1, bottom + size.y) });
-    });
+    layout.grid = { ...layout.grid, rows: down, columns: across };
   }
 
   // Drawing: one figure after another, with pauses that keep the page responsive.
