@@ -39,12 +39,22 @@ def check_format(form: str, formats: tuple[str, ...] = FORMATS) -> None:
         raise ValueError(f"--format is {form!r}; expected one of {', '.join(formats)}")
 
 
+def argument(help: str, **settings: Any) -> Any:
+    """Return a positional argument of a command."""
+    return typer.Argument(help=help, **settings)
+
+
+def option(help: str, *names: str, **settings: Any) -> Any:
+    """Return an option of a command; by default its name is the parameter's."""
+    return typer.Option(*names, help=help, **settings)
+
+
 def _known_format(form: str) -> str:
     check_format(form)
     return form
 
 
-Format = Annotated[str, typer.Option("--format", help="table or json.", callback=_known_format)]
+Format = Annotated[str, option("table or json.", "--format", callback=_known_format)]
 
 
 def split(text: str) -> list[str]:
@@ -142,8 +152,8 @@ def with_options(
     return decorate
 
 
-def progress_bar(*columns: ProgressColumn, on: Console = console) -> Progress:
+def progress_bar(*columns: ProgressColumn, on: Console = console, quiet: bool = False) -> Progress:
     """Return a progress bar, by default of steps and the time that remains; it is shown on a terminal only."""
     columns = columns or (TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
     first = (TextColumn("{task.description}"), BarColumn())
-    return Progress(*first, *columns, console=on, disable=not on.is_terminal)
+    return Progress(*first, *columns, console=on, disable=quiet or not on.is_terminal)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli import Format, console, print_table, print_text
+from peerbayes.cli import Format, argument, console, option, print_table, print_text, split
 from peerbayes.errors import parts_needed
 from peerbayes.learning.shared_settings import FAMILY, LR, ROUNDS
 from peerbayes.privacy.accounting import Privacy
@@ -28,34 +29,39 @@ def main() -> None:
 
 @app.command()
 def plan(
-    rows: Annotated[int, typer.Option(help="Number of rows per peer.")],
-    peers: Annotated[int, typer.Option(help="Number of peers.")],
-    classes: Annotated[int, typer.Option(help="Number of classes.")] = 2,
-    continuous: Annotated[int, typer.Option(help="Number of continuous columns.")] = 0,
-    discrete: Annotated[str, typer.Option(help="Numbers of categories of the discrete columns: 2,5,3.")] = "",
+    rows: Annotated[int, option("Number of rows per peer.")],
+    peers: Annotated[int, option("Number of peers.")],
+    classes: Annotated[int, option("Number of classes.")] = 2,
+    continuous: Annotated[int, option("Number of continuous columns.")] = 0,
+    discrete: Annotated[str, option("Numbers of categories of the discrete columns: 2,5,3.")] = "",
     epsilon: Annotated[
-        float, typer.Option(help="The privacy budget for all rounds; smaller is safer.")
+        float, option("The privacy budget for all rounds; smaller is safer.")
     ] = Privacy.epsilon,
-    delta: Annotated[float, typer.Option(help="The probability that the bound fails.")] = Privacy.delta,
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = ROUNDS.default,
-    lr: Annotated[float, typer.Option(help="The learning rate.")] = LR.default,
+    delta: Annotated[float, option("The probability that the bound fails.")] = Privacy.delta,
+    rounds: Annotated[int, option("Number of rounds.")] = ROUNDS.default,
+    lr: Annotated[float, option("The learning rate.")] = LR.default,
     clip: Annotated[
-        str, typer.Option(help="How far a row may move a release, relative to a typical row, or auto.")
+        str, option("How far a row may move a release, relative to a typical row, or auto.")
     ] = Privacy.clip,  # type: ignore[assignment]
     edge_noise: Annotated[
-        float, typer.Option(help="Noise shared by neighbours, in addition to their own; 0: none.")
+        float, option("Noise shared by neighbours, in addition to their own; 0: none.")
     ] = Privacy.edge_noise,
-    colluders: Annotated[int, typer.Option(help="Number of peers that may collude.")] = Privacy.colluders,
-    topology: Annotated[
-        str, typer.Option(help="The network's topology; only edge noise depends on it.")
-    ] = "regular-6",
-    family: Annotated[str, typer.Option(help="naive-bayes, qda or lda.")] = FAMILY.default,
+    colluders: Annotated[int, option("Number of peers that may collude.")] = Privacy.colluders,
+    topology: Annotated[str, option("The network's topology; only edge noise depends on it.")] = "regular-6",
+    family: Annotated[str, option("naive-bayes, qda or lda.")] = FAMILY.default,
     form: Format = "table",
 ) -> None:
     """Estimate the cost of privacy: the noise, the expected rise in error, and whether collaboration still pays off."""
+    sizes = _parsed(
+        "--discrete",
+        discrete,
+        lambda text: tuple(map(int, split(text))),
+        "numbers of categories such as 2,5,3",
+    )
+    clipping = clip if clip == "auto" else _parsed("--clip", clip, float, "a number, or auto")
     result = planned(
-        rows, peers, classes, continuous, _sizes(discrete), epsilon, delta, rounds, lr,
-        clip if clip == "auto" else _number(clip), Privacy.bound, edge_noise, colluders, topology, family,
+        rows, peers, classes, continuous, sizes, epsilon, delta, rounds, lr, clipping, Privacy.bound, edge_noise,
+        colluders, topology, family,
     )  # fmt: skip
     if form == "json":
         print(json.dumps(result.to_dict(), indent=2))
@@ -82,18 +88,11 @@ def print_plan(plan: Plan) -> None:
     )
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _parsed(name: str, text: str, parse: Callable[[str], Any], expected: str) -> Any:
     try:
-        return tuple(int(number) for number in text.split(",") if number.strip())
+        return parse(text)
     except ValueError as error:
-        raise ValueError(f"--discrete is {text!r}; expected numbers of categories such as 2,5,3") from error
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ValueError(f"--clip is {text!r}; expected a number, or auto") from error
+        raise ValueError(f"{name} is {text!r}; expected {expected}") from error
 
 
 # --- `peerbayes audit`: what neighbours could learn about each peer
@@ -107,19 +106,15 @@ ATTACKED = 3  # peers of a simulation attacked by --attack
 @parts_needed()
 def audit(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="A saved run, a peer's home or a network's folder.")
+        Path, argument("The folder of a saved run, of a peer or of a network.", metavar="RUN_DIR")
     ],
     data: Annotated[
-        Path | None,
-        typer.Option(help="The TOML file of the simulation, from which rows and class counts are read."),
+        Path | None, option("The simulation's TOML file, to read rows and class counts from.")
     ] = None,
     attack: Annotated[
-        bool,
-        typer.Option(
-            "--attack", help="Run attacks on the most exposed peers of a run, or on a peer's own rows."
-        ),
+        bool, option("Run attacks on the most exposed peers of a run, or on a peer's own rows.", "--attack")
     ] = False,
-    seconds: Annotated[float, typer.Option(help="Seconds for each passive attack of --attack.")] = 10.0,
+    seconds: Annotated[float, option("Seconds for each passive attack of --attack.")] = 10.0,
     form: Format = "table",
 ) -> None:
     """Show what neighbours could learn about each peer, the most exposed first; exit code 3 if anything is alarming."""

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from peerbayes.cli import Format, print_table, progress_bar
+from peerbayes.cli import Format, argument, option, print_table, progress_bar
 from peerbayes.data.datasets.catalogue import ENTRIES
 from peerbayes.data.datasets.entries import Entry, find
 from peerbayes.data.datasets.loading import fetch as fetch_entry
@@ -38,10 +38,8 @@ def list_entries(form: Format = "table") -> None:
 
 @app.command()
 def fetch(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Names of datasets, as shown by `list`.")
-    ],
-    again: Annotated[bool, typer.Option(help="Download again what is already in the cache.")] = False,
+    names: Annotated[list[str], argument("Names of datasets, as shown by `list`.", metavar="NAME...")],
+    again: Annotated[bool, option("Download again what is already in the cache.")] = False,
 ) -> None:
     """Download datasets to the cache."""
     failed, folders = False, places()
@@ -58,13 +56,9 @@ def fetch(
 
 @app.command("import")
 def import_file(
-    name: Annotated[str, typer.Argument(help="Name of a dataset, as shown by `list`.")],
-    file: Annotated[
-        Path, typer.Argument(help="A .csv, .parquet or .npz file, or the publisher's original file.")
-    ],
-    label: Annotated[
-        str | None, typer.Option(help="The label column, if its name differs from the dataset's.")
-    ] = None,
+    name: Annotated[str, argument("Name of a dataset, as shown by `list`.")],
+    file: Annotated[Path, argument("A .csv, .parquet or .npz file, or the publisher's original file.")],
+    label: Annotated[str | None, option("The label column, if its name differs from the dataset's.")] = None,
 ) -> None:
     """Check your own copy of a dataset, and store it in the cache."""
     entry, folders = find(name, ENTRIES), places()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
 
-from peerbayes.cli import Format, console, print_table, print_text, progress_bar
+from peerbayes.cli import Format, console, option, print_table, print_text, progress_bar
 from peerbayes.cli.simulate import run_with_bar
 from peerbayes.errors import parts_needed
 from peerbayes.learning.shared_settings import ROUNDS
@@ -23,16 +23,15 @@ TEST_ROWS = 797  # of the 1,797 digits; peers share the others
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("peerbayes-demo"),
-    simulated_peers: Annotated[int, typer.Option(help="Number of simulated peers.")] = 50,
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = ROUNDS.default,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    out: Annotated[Path, option("Folder for the runs.")] = Path("peerbayes-demo"),
+    simulated_peers: Annotated[int, option("Number of simulated peers.")] = 50,
+    rounds: Annotated[int, option("Number of rounds.")] = ROUNDS.default,
+    seed: Annotated[int, option("Random seed.")] = 0,
     peers: Annotated[
-        int | None,
-        typer.Option(help="Run this many real processes, each with its own file, instead of a simulation."),
+        int | None, option("Run this many real processes, each with its own file, instead of a simulation.")
     ] = None,
     form: Format = "table",
-    nodes: Annotated[int | None, typer.Option(hidden=True, help="The old name of --simulated-peers.")] = None,
+    nodes: Annotated[int | None, option("The old name of --simulated-peers.", hidden=True)] = None,
 ) -> None:
     """Simulate 50 peers on a random tree, each with one class of handwritten digits, and watch the network learn."""
     if nodes is not None:
@@ -46,14 +45,9 @@ def demo(
     rows_per_peer = 1000 // simulated_peers
     for strategy in ("local", "crc", "exact"):
         settings: dict[str, Any] = {
-            "peers": simulated_peers,
-            "rows_per_peer": rows_per_peer,
-            "partition": "drift-y",
-            "strategy": strategy,
-            "rounds": rounds,
-            "seed": seed,
-            "evaluate_every": 8,
-        }
+            "peers": simulated_peers, "rows_per_peer": rows_per_peer, "partition": "drift-y", "strategy": strategy,
+            "rounds": rounds, "seed": seed, "evaluate_every": 8,
+        }  # fmt: skip
         run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json", live=out / strategy)
         run.save(out / strategy)
         summaries[strategy] = run.summary()
@@ -110,7 +104,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     order = rng.permutation(len(y))
     partition, test = np.array_split(order[TEST_ROWS:], peers), order[:TEST_ROWS]
     links = topologies.adjacency("tree", peers, rng)
-    pairs = [(int(a), int(b)) for a, b in zip(*links.nonzero(), strict=True) if a < b]
+    pairs = [(int(a), int(b)) for a, b in topologies.pairs(links)]
     tables = [X.iloc[indices].assign(digit=y[indices]) for indices in partition]
     terms = Terms("demo", "digit", rounds=rounds, strategy="exact")
     folder = out / f"{peers}-peers"
@@ -128,7 +122,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
         test=(X.iloc[test], y[test]), evaluate_every=0,
     )  # fmt: skip
     differences = [
-        np.abs(_in_order(model, simulated) - simulated.statistics(peer).values).max()
+        np.abs(model.statistics_.expressed(simulated.schema).values - simulated.statistics(peer).values).max()
         for peer, model in enumerate(models.values())
     ]
     errors = {name: 1.0 - float(model.score(X.iloc[test], y[test])) for name, model in models.items()}
@@ -144,9 +138,9 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
         print(json.dumps(results, indent=2))
         return
     console.print(
-        f"\n{peers} processes on this machine, {1000 // peers} digits each in its own file, mutual TLS."
+        f"\n{peers} processes on this machine, {1000 // peers} digits each in its own file, mutual TLS.\n"
+        f"Test error on the {TEST_ROWS} other digits:\n"
     )
-    console.print(f"Test error on the {TEST_ROWS} other digits:\n")
     rows: list[tuple[Any, ...]] = [(name, error, "") for name, error in errors.items()]
     rows.append(("rows pooled, RC", results["rc_error"], "the target"))
     print_table(("", "test error", ""), rows)
@@ -156,28 +150,17 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     )
 
 
-def _in_order(model: Any, run: Any) -> np.ndarray:
-    """Return a peer's statistics in the simulator's units and order of columns."""
-    return np.asarray(model.statistics_.expressed(run.schema).values)
-
-
 def _watch(network: Any, rounds: int, quiet: bool) -> None:
     """Wait for the processes, with a progress bar for each peer on a terminal."""
-    import contextlib
-
     from peerbayes.peer.state.store import Store
 
-    with contextlib.nullcontext() if quiet else progress_bar() as bar:
-        tasks = {} if bar is None else {name: bar.add_task(name, total=rounds) for name in network.homes}
+    with progress_bar(quiet=quiet) as bar:
+        tasks = {home.state_path: bar.add_task(name, total=rounds) for name, home in network.homes.items()}
 
         def look() -> None:
-            for name, task in tasks.items():
-                path = network.homes[name].state_path
-                if bar is None or not path.exists():
-                    continue
+            for path, task in tasks.items():
                 with contextlib.suppress(Exception), contextlib.closing(Store(path, readonly=True)) as store:
-                    history = store.history()
-                    bar.update(task, completed=history[-1]["round"] if history else 0)
+                    bar.update(task, completed=store.history()[-1]["round"])
 
         network.wait(look)
         look()

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
 
-from peerbayes.cli import Format, check_format, console, print_table, print_text
+from peerbayes.cli import Format, argument, check_format, console, option, print_table, print_text
 from peerbayes.data import files, sources
 from peerbayes.data.files import as_json, in_cell, printable
 from peerbayes.data.sources import SourceError
@@ -165,24 +164,22 @@ def _by_class(classes: Any, probabilities: Any) -> list[dict[str, Any]]:
 KINDS = {".csv": "csv", ".json": "json", ".parquet": "parquet"}
 MOST_CLASSES = 4  # most classes that fit side by side in a table
 
-Model = Annotated[Path, typer.Argument(help=f"A model file, or a peer's folder that contains {NAME}.")]
-Query = Annotated[str | None, typer.Option(help="The SELECT statement, if DATA is a database.")]
-Out = Annotated[Path | None, typer.Option(help="Write to this .csv, .parquet or .json file.")]
-Form = Annotated[str | None, typer.Option("--format", help="csv (the default) or json.")]
+Model = Annotated[Path, argument(f"A model file, or a peer's folder that contains {NAME}.")]
+Query = Annotated[str | None, option("The SELECT statement, if DATA is a database.")]
+Out = Annotated[Path | None, option("Write to this .csv, .parquet or .json file.")]
+Form = Annotated[str | None, option("csv (the default) or json.", "--format")]
 
 
 def predict(
     model: Model,
-    data: Annotated[
-        str, typer.Argument(help="Rows to classify: a .csv or .parquet file, or an SQLAlchemy URL.")
-    ],
+    data: Annotated[str, argument("Rows to classify: a .csv or .parquet file, or an SQLAlchemy URL.")],
     query: Query = None,
     out: Out = None,
-    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of every class.")] = False,
-    label: Annotated[str | None, typer.Option(help="The column of true classes, to report errors.")] = None,
+    proba: Annotated[bool, option("Add the probability of every class.", "--proba")] = False,
+    label: Annotated[str | None, option("The column of true classes, to report the error rate.")] = None,
     form: Form = None,
 ) -> None:
-    """Predict the class of every row, in the order of the rows."""
+    """Predict the class of each row; the rows keep their order."""
     file_format = _kind(out, form)
     classifier = opened(model)
     frame, labels = rows_for(classifier, data, query, label)
@@ -206,15 +203,13 @@ def predict(
 
 def explain(
     model: Model,
-    data: Annotated[
-        str | None, typer.Argument(help="Rows, as for predict, one of which is explained.")
-    ] = None,
-    row: Annotated[int | None, typer.Option(help="The row of DATA to explain, counted from 1.")] = None,
+    data: Annotated[str | None, argument("Rows, as for `predict`; one of them is explained.")] = None,
+    row: Annotated[int | None, option("The row of DATA to explain, counted from 1.")] = None,
     query: Query = None,
-    top: Annotated[int, typer.Option(help="Number of features to show.")] = 10,
+    top: Annotated[int, option("Number of features to show.")] = 10,
     form: Format = "table",
 ) -> None:
-    """Show what the model has learned; with DATA, why one row (the first, or --row) gets its class."""
+    """Explain the model; with DATA, explain the prediction for one row (the first, or --row)."""
     if top < 1:
         raise ValueError(f"--top is {top}; expected 1 or more")
     if data is None and (row is not None or query is not None):
@@ -236,8 +231,8 @@ def explain(
 
 def sample(
     model: Model,
-    count: Annotated[int, typer.Option("-n", "--rows", help="Number of rows.")] = 100,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    count: Annotated[int, option("Number of rows.", "-n", "--rows")] = 100,
+    seed: Annotated[int, option("Random seed.")] = 0,
     out: Out = None,
     form: Form = None,
 ) -> None:

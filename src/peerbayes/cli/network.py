@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli import Format, split, with_options
+from peerbayes.cli import Format, argument, option, split, with_options
 from peerbayes.data.declarations import declarations
 from peerbayes.data.files import printable, write
 from peerbayes.errors import TermsError, parts_needed
@@ -86,12 +86,12 @@ def _roster_lines(roster: Roster) -> Iterator[str]:
 # Exit codes: 0 success, 1 failure or difference, 2 invalid request.
 
 app = typer.Typer(
-    help="A private network: its authority, its agreement, its members.",
+    help="Create and manage a private network.",
     no_args_is_help=True,
     add_completion=False,
 )
 
-Folder = Annotated[Path, typer.Option("--network", help="The network's folder, as created by `new`.")]
+Folder = Annotated[Path, option("The network's folder, as created by `new`.", "--network")]
 
 
 # The settings of an agreement by the names of their options, each with its section.
@@ -105,25 +105,21 @@ OPTIONS = {
 
 @app.command()
 @parts_needed()
-@with_options({option: setting for option, (_, _, setting) in OPTIONS.items()})
+@with_options({name: setting for name, (_, _, setting) in OPTIONS.items()})
 def new(
     folder: Annotated[
-        Path, typer.Argument(help="The folder to create, for the authority's key and the network's files.")
+        Path, argument("The folder to create, for the authority's key and the network's files.")
     ],
-    terms: Annotated[
-        Path | None, typer.Option(help="An agreement file to use instead of the options.")
-    ] = None,
+    terms: Annotated[Path | None, option("An agreement file to use instead of the options.")] = None,
     feature: Annotated[
         list[str] | None,
-        typer.Option(
-            help="COLUMN=auto, continuous or discrete; may be repeated. Default: all columns. With --epsilon also what "
-            "is known of it: AGE=continuous:0..100 (range), AGE=continuous:40+-15 (mean and sd), SEX=discrete:f,m."
+        option(
+            "COLUMN=KIND: auto, continuous or discrete; may be repeated. Default: all columns. With --epsilon, add "
+            "public facts: AGE=continuous:0..100 (range), AGE=continuous:40+-15 (mean and sd), SEX=discrete:f,m."
         ),
     ] = None,
-    classes: Annotated[
-        str | None, typer.Option(help="All values of the label: a,b. Required with --epsilon.")
-    ] = None,
-    peers: Annotated[int | None, typer.Option(help="Close the network at this number of members.")] = None,
+    classes: Annotated[str | None, option("All values of the label: a,b. Required with --epsilon.")] = None,
+    peers: Annotated[int | None, option("Close the roster when this many members have joined.")] = None,
     **options: Any,
 ) -> None:
     """Create a network: its authority, its agreement and an empty roster."""
@@ -134,8 +130,8 @@ def new(
     chosen: dict[str, Any] = {"": _features(feature), **{section: {} for section in SECTIONS}}
     if classes is not None:
         chosen[""]["classes"] = _values(classes)
-    for option, value in options.items():
-        section, name, _ = OPTIONS[option]
+    for option_name, value in options.items():
+        section, name, _ = OPTIONS[option_name]
         if value is not None:
             chosen[section][name] = value
     if terms is None:
@@ -161,16 +157,15 @@ def new(
 @app.command()
 @parts_needed()
 def invite(
-    name: Annotated[str, typer.Argument(help="The peer's name, as in its request.")],
-    request: Annotated[Path, typer.Option(help="The peer.csr that the peer sent.")],
-    address: Annotated[str, typer.Option(help="host:port at which its neighbours reach it.")],
+    name: Annotated[str, argument("The peer's name, as in its request.")],
+    request: Annotated[Path, option("The peer.csr that the peer sent.")],
+    address: Annotated[str, option("host:port at which its neighbours reach it.")],
     links: Annotated[
-        str | None,
-        typer.Option(help="Its neighbours: a,b. Default: all members, or the four with the fewest links."),
+        str | None, option("Its neighbours: a,b. Default: all members, or the four with the fewest links.")
     ] = None,
     network: Folder = Path(),
-    out: Annotated[Path | None, typer.Option(help="The invitation file; default NAME.invitation.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Renew a member's certificate and address.")] = False,
+    out: Annotated[Path | None, option("The invitation file; default NAME.invitation.")] = None,
+    again: Annotated[bool, option("Renew a member's certificate and address.", "--again")] = False,
 ) -> None:
     """Add a peer: sign its request, add it to the roster, write its invitation."""
     from peerbayes.peer.identity.founder import Founder
@@ -217,7 +212,7 @@ def close(network: Folder = Path()) -> None:
 @app.command()
 @parts_needed()
 def revoke(
-    name: Annotated[str, typer.Argument(help="The member to exclude.")],
+    name: Annotated[str, argument("The member to exclude.")],
     network: Folder = Path(),
 ) -> None:
     """Exclude a member permanently."""
@@ -237,8 +232,8 @@ def revoke(
 @app.command()
 @parts_needed()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A folder, an invitation, a roster or an agreement.")] = Path(),
-    other: Annotated[Path | None, typer.Argument(help="Another one to compare it with.")] = None,
+    path: Annotated[Path, argument("A folder, an invitation, a roster or an agreement.")] = Path(),
+    other: Annotated[Path | None, argument("Another one to compare it with.")] = None,
     form: Format = "table",
 ) -> None:
     """Show the members and the agreement, or how two of these differ (exit code 1 if they do)."""
@@ -260,9 +255,9 @@ def inspect(
 
 def _terms(chosen: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Terms:
     """Return terms with these settings, of their own and of their sections, and defaults for the others."""
-    for option, name in (("--name", "network"), ("--label", "label")):
+    for written, name in (("--name", "network"), ("--label", "label")):
         if name not in chosen:
-            raise TermsError(f"{option} is missing; expected it, or an agreement file with --terms FILE")
+            raise TermsError(f"{written} is missing; expected it, or an agreement file with --terms FILE")
     if chosen.get("clip") in (0, False):
         chosen["clip"] = None
     family, strategy = (chosen.get(name, getattr(Terms, name)) for name in ("family", "strategy"))

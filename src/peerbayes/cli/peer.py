@@ -16,23 +16,28 @@ from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli import Format, console, print_table, print_text, with_options
+from peerbayes.cli import Format, argument, console, option, print_table, print_text, with_options
 from peerbayes.data.declarations import declarations
 from peerbayes.data.files import printable
 from peerbayes.errors import parts_needed
 from peerbayes.peer.learning.verdict import ENDED_BADLY
 from peerbayes.peer.state.peer_settings import Settings
 
-# --- `peerbayes peer request` and `peerbayes peer join`: set up a peer's folder
+# Exit codes: 0 success, 1 failure, 2 a person is needed, 3 the run finished with problems, 130 interrupted.
+
+app = typer.Typer(help="Set up, check and run one peer.", no_args_is_help=True, add_completion=False)
+
+Folder = Annotated[Path, argument("The peer's folder.")]
 
 
 OPTIONS = {name: setting for name, setting in declarations(Settings).items() if setting.option != ""}
 
 
+@app.command()
 @parts_needed()
 @with_options(OPTIONS, needed=("name", "address", "data"))
 def request(
-    folder: Annotated[Path, typer.Argument(help="The peer's folder to create; its key never leaves it.")],
+    folder: Annotated[Path, argument("The peer's folder to create; its key never leaves it.")],
     **options: Any,
 ) -> None:
     """Create a peer's folder with a key and a certificate request."""
@@ -50,11 +55,9 @@ def request(
     )
 
 
+@app.command()
 @parts_needed()
-def join(
-    folder: Annotated[Path, typer.Argument(help="The peer's folder.")],
-    file: Annotated[Path, typer.Argument(help="An invitation, or a newer roster.json.")],
-) -> None:
+def join(folder: Folder, file: Annotated[Path, argument("An invitation, or a newer roster.json.")]) -> None:
     """Join a network with the founder's invitation, or update the roster."""
     from peerbayes.peer.identity.keys import fingerprint
     from peerbayes.peer.state.folder import Home
@@ -62,34 +65,21 @@ def join(
     home = Home(folder)
     roster = home.join(file.read_bytes())
     settings, authority = home.settings(), fingerprint(home.authority_path.read_bytes())
-    is_member = settings.name in (member.name for member in roster.members)
-    neighbours = ", ".join(roster.neighbours(settings.name)) if is_member else ""
-    state = "closed" if roster.closed else "still open"
-    version = f"roster version {roster.version} of {roster.network}"
-    print(f"{settings.name} has {version}: {len(roster.members)} members, {state}")
+    state = f"{len(roster.members)} members, {'closed' if roster.closed else 'still open'}"
+    print(f"{settings.name} has roster version {roster.version} of {roster.network}: {state}")
     if settings.name in roster.revoked:
         print(f"{settings.name} was revoked: the other members ignore it. Ask the founder")
         return
-    print(f"Neighbours: {neighbours or 'none yet'}")
+    print(f"Neighbours: {', '.join(roster.neighbours(settings.name)) or 'none yet'}")
     print(f"Compare the authority's fingerprint with the founder's over another channel: {authority}")
-    roster_address = roster.member(settings.name).address
-    if roster_address != settings.address:
+    expected = roster.member(settings.name).address
+    if expected != settings.address:
         print(
-            f"Note: neighbours will connect to {roster_address}, but {home.settings_path} says {settings.address}"
+            f"Note: neighbours will connect to {expected}, but {home.settings_path} says {settings.address}"
         )
     print(
         f"Next: read {home.agreement_path}, then `peerbayes peer check {folder}` and `peerbayes peer run {folder}`"
     )
-
-
-# --- `peerbayes peer`: set up, check and run one peer
-# Exit codes: 0 success, 1 failure, 2 a person is needed, 3 the run finished with problems, 130 interrupted.
-
-app = typer.Typer(help="Set up, check and run one peer.", no_args_is_help=True, add_completion=False)
-app.command()(request)
-app.command()(join)
-
-Folder = Annotated[Path, typer.Argument(help="The peer's folder.")]
 
 
 class Plain(logging.Formatter):
@@ -122,21 +112,15 @@ def check(folder: Folder = Path(), form: Format = "table") -> None:
 @parts_needed()
 def run(
     folder: Folder = Path(),
-    linger: Annotated[
-        float, typer.Option(help="Seconds to keep serving neighbours that are not done.")
-    ] = 3600.0,
+    linger: Annotated[float, option("Seconds to keep serving neighbours that have not finished.")] = 3600.0,
     metrics: Annotated[
-        str | None, typer.Option(help="[HOST:]PORT for Prometheus metrics; the default host is 127.0.0.1.")
+        str | None, option("[HOST:]PORT for Prometheus metrics; the default host is 127.0.0.1.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Log warnings only, not every round.")] = False,
-    dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Show the peer in a browser while it runs.")
-    ] = False,
+    quiet: Annotated[bool, option("Log warnings only, not every round.", "--quiet")] = False,
+    dashboard: Annotated[bool, option("Show the peer in a browser while it runs.", "--dashboard")] = False,
     dashboard_address: Annotated[
         str | None,
-        typer.Option(
-            help="[HOST:]PORT of --dashboard on this machine; default 127.0.0.1:8765 or the next free port."
-        ),
+        option("[HOST:]PORT of --dashboard on this machine; default 127.0.0.1:8765 or the next free port."),
     ] = None,
 ) -> None:
     """Learn with the other peers: agree, run the rounds, answer neighbours. It can be stopped and restarted.
@@ -167,11 +151,12 @@ def run(
             launched = resources.enter_context(launch(folder, dashboard_address))
             print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
         journals: list[Any] = []
-        connections.watch(
-            lambda reason, detail: (
-                journals[0].refused("an unknown host", reason, detail) if journals else None
-            )
-        )
+
+        def refused(reason: str, detail: str) -> None:
+            if journals:
+                journals[0].refused("an unknown host", reason, detail)
+
+        connections.watch(refused)
         if metrics is not None:
             prometheus.expose(metrics, home)
         ended = asyncio.run(service.serve(home, linger, journals, lock))
@@ -254,8 +239,7 @@ def _privacy_text(privacy: dict[str, Any]) -> str:
 @app.command()
 @parts_needed()
 def leave(
-    folder: Folder = Path(),
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    folder: Folder = Path(), yes: Annotated[bool, option("Do not ask for confirmation.", "--yes")] = False
 ) -> None:
     """Leave the run: notify the neighbours, and move this peer's state aside. Its model and its ledger stay."""
     from peerbayes.peer import service
@@ -263,9 +247,8 @@ def leave(
 
     home = Home(folder)
     peer = home.load()
-    if not yes and not typer.confirm(
-        f"Should {peer.name} leave {peer.terms.network}? The others will continue without it."
-    ):
+    question = f"Should {peer.name} leave {peer.terms.network}? The others will continue without it."
+    if not yes and not typer.confirm(question):
         sys.exit(1)
     with service.lock(home):
         for name, answer in asyncio.run(service.announce_leave(peer)).items():

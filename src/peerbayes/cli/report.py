@@ -7,9 +7,7 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from peerbayes.cli import print_text
+from peerbayes.cli import argument, option, print_text
 from peerbayes.errors import web_parts_needed
 from peerbayes.report.dashboard.access import Access, Address
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE, Run
@@ -20,24 +18,20 @@ from peerbayes.simulation.view import titles
 
 @web_parts_needed()
 def watch(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run (`simulate --out`) or of a peer.")],
+    folder: Annotated[Path, argument("The folder of a run (`simulate --out`) or of a peer.")],
     address: Annotated[
-        str | None,
-        typer.Option(help="[HOST:]PORT to listen on; default 127.0.0.1:8765 or the next free port."),
+        str | None, option("[HOST:]PORT to listen on; default 127.0.0.1:8765 or the next free port.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file with the access token to use instead of a new one.")
+        Path | None, option("A file with the access token to use instead of a new one.")
     ] = None,
-    certificate: Annotated[Path | None, typer.Option(help="A PEM file with a certificate for TLS.")] = None,
-    key: Annotated[Path | None, typer.Option(help="A PEM file with the certificate's key.")] = None,
+    certificate: Annotated[Path | None, option("A PEM file with a certificate for TLS.")] = None,
+    key: Annotated[Path | None, option("A PEM file with the certificate's key.")] = None,
     plain_http: Annotated[
-        bool,
-        typer.Option("--plain-http", help="Allow plain HTTP on an address that other machines can reach."),
+        bool, option("Allow plain HTTP on an address that other machines can reach.", "--plain-http")
     ] = False,
-    open_it: Annotated[bool, typer.Option("--open", help="Open the dashboard in a browser.")] = False,
-    attached: Annotated[
-        bool, typer.Option("--attached", hidden=True, help="End when standard input does.")
-    ] = False,
+    open_it: Annotated[bool, option("Open the dashboard in a browser.", "--open")] = False,
+    attached: Annotated[bool, option("End when standard input does.", "--attached", hidden=True)] = False,
 ) -> None:
     """Show a run or a peer in a browser, live. It is read-only; access from other machines requires a token."""
     access = Access.granted(Address.parse(address), token_file, certificate, key, plain_http)
@@ -64,21 +58,17 @@ def watch(
 
 def report(
     folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN_DIR...", help="Folders of runs, written by `simulate --out` or `demo`."),
+        list[Path], argument("Folders of runs, written by `simulate --out` or `demo`.", metavar="RUN_DIR...")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(help="The page; default RUN_DIR/report.html, or ./report.html for several runs."),
+        Path | None, option("The page; default RUN_DIR/report.html, or ./report.html for several runs.")
     ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Also write each figure as an image to this folder.")
-    ] = None,
-    form: Annotated[str, typer.Option(help="Format of these images: svg, png or pdf.")] = "svg",
+    figures: Annotated[Path | None, option("Also write each figure as an image to this folder.")] = None,
+    form: Annotated[str, option("Format of these images: svg, png or pdf.")] = "svg",
     section: Annotated[
-        list[str] | None, typer.Option(help="Add this section of an installed package; may be repeated.")
+        list[str] | None, option("Add this section of an installed package; may be repeated.")
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    show: Annotated[bool, option("Open the page in a browser.", "--open")] = False,
 ) -> None:
     """Write one HTML page of a run, or of several side by side; it opens offline."""
     from peerbayes import report as pages
@@ -107,16 +97,12 @@ def runs_in(folder: Path) -> list[Path]:
     if run_folders:
         return run_folders
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; expected one that `peerbayes simulate --out` wrote")
-    if (folder / LIVE_FILE).exists():
-        raise ValueError(
-            f"{folder} contains a run that is not finished: see it with `peerbayes watch {folder}`"
-        )
-    if (folder / "peer.toml").exists():
-        raise ValueError(
-            f"{folder} is a peer's home; reports are of simulated runs. Use `peerbayes watch {folder}`"
-        )
-    raise ValueError(
-        f"{folder} contains no run: neither {RUN_FILE} nor subfolders with one. Create one with "
-        f"`peerbayes simulate FILE --out {folder}`"
-    )
+        problem = "is not a folder; expected one that `peerbayes simulate --out` wrote"
+    elif (folder / LIVE_FILE).exists():
+        problem = f"contains a run that is not finished: see it with `peerbayes watch {folder}`"
+    elif (folder / "peer.toml").exists():
+        problem = f"is a peer's home; reports are of simulated runs. Use `peerbayes watch {folder}`"
+    else:
+        problem = f"contains no run: neither {RUN_FILE} nor subfolders with one. Create one with "
+        problem += f"`peerbayes simulate FILE --out {folder}`"
+    raise ValueError(f"{folder} {problem}")

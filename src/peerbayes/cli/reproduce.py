@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from peerbayes.cli import check_format, console, print_table, progress_bar, split
+from peerbayes.cli import argument, check_format, console, option, print_table, progress_bar, split
 from peerbayes.data.datasets.catalogue import ENTRIES, PAPER
 from peerbayes.data.datasets.entries import find
 from peerbayes.experiments import document as pages
@@ -24,43 +23,36 @@ from peerbayes.simulation.result import code_version
 
 def reproduce(
     table_names: Annotated[
-        list[str], typer.Argument(metavar="TABLE...", help="Numbers of tables (2 to 12), distance, or all.")
+        list[str], argument("Table numbers (2 to 12), distance, or all.", metavar="TABLE...")
     ],
     datasets: Annotated[
         str,
-        typer.Option(
-            help="Names, separated by commas, or files whose last column is the label; after a name, :text reads "
-            "all text as discrete, :discrete all columns, and :gaps takes a missing text as a value."
+        option(
+            "Names, or files whose last column is the label, separated by commas. A suffix changes how columns are "
+            "read: NAME:text (all text as discrete), NAME:discrete (all columns), NAME:gaps (missing text as a value)."
         ),
     ] = "",
-    columns: Annotated[str, typer.Option(help="Columns, separated by commas; default: all.")] = "",
-    strategies: Annotated[str, typer.Option(help="Strategies, separated by commas.")] = "crc,exact",
-    seeds: Annotated[int, typer.Option(help="Number of repetitions: seeds 0, 1, …")] = 5,
-    first_seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    start: Annotated[
-        str, typer.Option(help="The start of the peers: uniform (as in the paper), marginal or ml.")
-    ] = "uniform",
-    engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: a cluster.")] = "local",
+    columns: Annotated[str, option("Columns, separated by commas; default: all.")] = "",
+    strategies: Annotated[str, option("Strategies, separated by commas.")] = "crc,exact",
+    seeds: Annotated[int, option("Number of repetitions: seeds 0, 1, …")] = 5,
+    first_seed: Annotated[int, option("The first seed.")] = 0,
+    start: Annotated[str, option("The peers' start: uniform (as in the paper), marginal or ml.")] = "uniform",
+    engine: Annotated[str, option("local: processes on this machine; ray: a cluster.")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; auto: the cluster of this machine.")
+        str | None, option("Address of a Ray cluster; auto: the cluster of this machine.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Number of processes; default: one per processor.")
-    ] = None,
-    store: Annotated[Path, typer.Option(help="The database of results.")] = Path("peerbayes-results.sqlite"),
+    workers: Annotated[int | None, option("Number of processes; default: one per processor.")] = None,
+    store: Annotated[Path, option("The database of results.")] = Path("peerbayes-results.sqlite"),
     resume: Annotated[
-        bool, typer.Option(help="Compute what is missing in the store; --no-resume only shows its results.")
+        bool, option("Compute what is missing in the store; --no-resume only shows its results.")
     ] = True,
-    export: Annotated[
-        Path | None, typer.Option(help="Also write all results to a .csv or .parquet file.")
-    ] = None,
+    export: Annotated[Path | None, option("Also write all results to a .csv or .parquet file.")] = None,
     document: Annotated[
-        Path | None,
-        typer.Option(help="Also write reproduction.md, strategies.md and results.parquet to this folder."),
+        Path | None, option("Also write reproduction.md, strategies.md and results.parquet to this folder.")
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="table, markdown, latex, csv or json.")] = "table",
+    form: Annotated[str, option("table, markdown, latex, csv or json.", "--format")] = "table",
 ) -> None:
-    """Compute the paper's tables; results in the store are not computed again."""
+    """Compute the paper's tables, reusing the results in the store."""
     check_format(form, formats.FORMATS)
     chosen = paper_tables.numbers() if "all" in table_names else tuple(dict.fromkeys(table_names))
     chosen_tables = tuple(paper_tables.table(number) for number in chosen if number != "distance")
@@ -156,12 +148,9 @@ def _show(sweep: Sweep, records: list[paper_tables.Record], store: Store, form: 
         print_table(header, rows, "Cells that converge: gap below 0.01")
     if form != "latex":
         codes = ", ".join(sorted(store.codes(cell.key for cell in sweep.cells()))) or code_version()
-        remark = (
-            ""
-            if paper_tables.folder()
-            else f" The paper's numbers are not shown: {paper_tables.VARIABLE} does not name a folder."
-        )
-        print(f"\nSeeds {sweep.seeds[0]} to {sweep.seeds[-1]}, computed by peerbayes {codes}.{remark}")
+        print(f"\nSeeds {sweep.seeds[0]} to {sweep.seeds[-1]}, computed by peerbayes {codes}.", end="")
+        missing = f" The paper's numbers are not shown: {paper_tables.VARIABLE} does not name a folder."
+        print("" if paper_tables.folder() else missing)
 
 
 def _show_distances() -> None:
