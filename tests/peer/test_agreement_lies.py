@@ -44,12 +44,13 @@ from peerbayes.peer.agreement.terms import Robust, Terms
 from peerbayes.peer.agreement.tree_sums import Objection, TreeSums, members_behind
 from peerbayes.peer.agreement.votes import Ballots, Pass, Voter, _entitled
 from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.protocol import wire
 from peerbayes.peer.status import status
 from peerbayes.simulation.reports import Liars, links_of
 from shared.commands import HANG, peerbayes
 from shared.lying_peer import LIES, lying
 from shared.memory_transport import Hub, InMemory, _mark
-from shared.peers_in_memory import DENSE, peers_of, refused_everywhere, shared_out
+from shared.peers_in_memory import DENSE, SOON, ended, peers_of, refused_everywhere, shared_out
 from shared.private_agreements import terms as private_terms
 
 pytestmark = pytest.mark.usefixtures("impatient_with_grace")
@@ -310,11 +311,8 @@ def with_a_liar(folder, terms, graph, shared, liar, lie):
 @pytest.mark.long
 @pytest.mark.parametrize("liar", ["p0", "p2", "p4"])
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng, monkeypatch):
+def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng):
     """On a path, so that most peers hear of it from others: at its ends, and in its middle."""
-    monkeypatch.setattr(
-        tasks, "DRAIN", 8.0
-    )  # a liar that stops by itself asks nobody, and is waited for so long
     terms = Terms("test", "label", rounds=4, start="ml", robust=CLIP)
     peers = with_a_liar(tmp_path, terms, nx.path_graph(5), shared_out(rng, missing=False), liar, lie)
     found = asyncio.run(peers.all())
@@ -329,6 +327,31 @@ def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng, monkey
     for name in set(peers.names) - {liar}:
         refused = [facts for what, facts in peers.told[name] if what == "refused"]
         assert {(facts["who"], facts["reason"]) for facts in refused} == {(liar, "false report")}
+
+
+def test_a_liar_that_stops_by_itself_is_not_waited_for(tmp_path, rng, monkeypatch):
+    """It asks nobody for the sum that it lied about, so nobody can tell it that it was found out."""
+    monkeypatch.setattr(tasks, "DRAIN", 10 * SOON)
+    terms = Terms("test", "label", rounds=4, robust=CLIP)
+    peers = with_a_liar(tmp_path, terms, nx.path_graph(5), shared_out(rng, missing=False), "p4", "rows")
+
+    async def main():
+        running = {name: peers.start(name) for name in peers.names}
+        liar = peers.nodes["p4"].transport
+        plain = liar.ask
+
+        async def silent(neighbour, request, timeout):
+            if wire.request_in(request).phase == LIES["rows"][0]:
+                await asyncio.Event().wait()
+            return await plain(neighbour, request, timeout)
+
+        liar.ask = silent
+        await peers.until(lambda: peers.nodes["p3"]._agreement.sums.objection is not None)
+        await ended(running.pop("p4"))
+        return await asyncio.wait_for(asyncio.gather(*running.values(), return_exceptions=True), SOON)
+
+    for problem in asyncio.run(main()):
+        assert isinstance(problem, AgreementRefused) and str(problem).startswith("p3 refused what p4 sent")
 
 
 def test_what_no_peer_can_read_ends_the_agreement_where_members_may_lie(tmp_path, rng):

@@ -279,9 +279,12 @@ class TreeSums:
 
     def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
         """Return what to request from a neighbour next: a kind of request and a phase; None: nothing."""
-        if self.objection is not None:  # a neighbour that objects as well replies so
-            owed = neighbour in self.tree and neighbour not in (*self._informed, self.objection.against)
-            return ("sum", next(reversed(self._phases))) if owed and self._phases else None
+        if self.objection is not None:
+            if neighbour not in self.tree or neighbour in self._informed or not self._phases:
+                return None
+            if neighbour == self.objection.against:
+                return "hello", ""  # it may have stopped by itself, and then it is not waited for
+            return "sum", next(reversed(self._phases))  # a neighbour that objects as well replies so
         for name in self._phases:
             if neighbour not in self._received[name] and neighbour in self.tree:
                 return "sum", name

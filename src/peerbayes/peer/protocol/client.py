@@ -94,7 +94,7 @@ class Client:
                 await self.take(neighbour, request, reply)
             except Unreachable as error:
                 session.note(neighbour, str(error), lost=True)
-                if request.kind == "sum":
+                if session.roster.closed:
                     self.agreement.sums.unreachable(neighbour)
             except RefusedMessage as error:
                 session.refuse(neighbour, error)
