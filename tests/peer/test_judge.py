@@ -16,7 +16,7 @@ import peerbayes as pb
 from peerbayes.errors import ConfigurationError
 from peerbayes.model.missing import complete
 from peerbayes.peer.agreement.terms import Terms
-from peerbayes.peer.learning.held_out import ModelFile, held_out, told
+from peerbayes.peer.learning.held_out import ModelFile, error_text, held_out
 from peerbayes.peer.service import set_aside
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.peer_settings import Settings
@@ -149,11 +149,11 @@ def test_weights_of_no_model_have_no_file(tmp_path):
 
 
 def test_words_for_people():
-    assert told({"train_error": 0.5, "test_error": 0.25}) == "error 0.2500 on held-out rows"
-    assert told({"train_error": 0.5, "test_error": None}) == "error 0.5000 on its own rows"
-    assert told({}) == ""
+    assert error_text({"train_error": 0.5, "test_error": 0.25}) == "error 0.2500 on held-out rows"
+    assert error_text({"train_error": 0.5, "test_error": None}) == "error 0.5000 on its own rows"
+    assert error_text({}) == ""
     assert (
-        told({"train_error": 0.5}, private=True)
+        error_text({"train_error": 0.5}, private=True)
         == "error 0.5000 on its own rows (without noise: not for others)"
     )
 
