@@ -12,7 +12,7 @@ from peerbayes.data.files import printable
 from peerbayes.data.sources.sql import mixes_rows
 from peerbayes.errors import PeerbayesError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.private_agreement import refuse_rows
-from peerbayes.peer.agreement.summary import OwnTable
+from peerbayes.peer.agreement.summary import OwnTable, Summary
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.masks import groups, refuse_thin
 from peerbayes.peer.protocol import wire
@@ -24,6 +24,7 @@ from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent, spent
 from peerbayes.peer.status import warnings_of
+from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.exposure import WORDS
 
 
@@ -70,45 +71,42 @@ def _record(home: Home) -> Iterator[Check]:
 
 
 def _data(home: Home, peer: Peer) -> Iterator[Check]:
-    if peer.terms.privacy.epsilon is not None:
-        yield from _private_data(home, peer)
-        return
+    """Check the rows, and report what neighbours could learn of them, or what privacy they are promised."""
+    private = peer.terms.privacy.promise
     try:
         (frame, labels), away = tables_of(peer)
-        summary = OwnTable.of(frame, labels, peer.terms).summary(peer.name)
+        if private is None:
+            description = _described(OwnTable.of(frame, labels, peer.terms).summary(peer.name))
+        else:
+            refuse_rows(frame, labels, peer.terms)
+            refuse_overspent(home, peer)
+            if peer.roster.closed:
+                refuse_thin(peer.roster, private)
+            description = (
+                f" as the agreement describes them: {len(peer.terms.features)} features, "
+                f"{len(peer.terms.classes)} classes"
+            )
     except (PeerbayesError, ValueError, TypeError) as error:
         yield Check("data", "failed", str(error))
         return
-    kinds = ", ".join(
-        f"{name} {next(iter(column.kinds))}" for name, column in list(summary.columns.items())[:8]
-    )
-    yield Check(
-        "data", "ok",
-        f"{len(frame):,} rows, {len(summary.columns)} features ({kinds}{', …' if len(summary.columns) > 8 else ''}), "
-        f"{len(summary.classes)} classes" + (f"; {len(away[1]):,} more rows to test on" if away else ""),
-    )  # fmt: skip
+    tested = f"; {len(away[1]):,} more rows to test on" if away else ""
+    yield Check("data", "ok", f"{len(frame):,} rows{description}{tested}")
+    if private is not None:
+        yield from _promised(home, peer, private)
+        return
     for alarm in exposure(peer, labels).alarms():
         yield Check("privacy", "warning", f"{alarm}. {WORDS}")
 
 
-def _private_data(home: Home, peer: Peer) -> Iterator[Check]:
-    """Check that the rows match the agreement, and report what privacy they are promised."""
-    promise = peer.terms.privacy.promise
-    assert promise is not None
-    try:
-        (frame, labels), away = tables_of(peer)
-        refuse_rows(frame, labels, peer.terms)
-        refuse_overspent(home, peer)
-        if peer.roster.closed:
-            refuse_thin(peer.roster, promise)
-    except (PeerbayesError, ValueError, TypeError) as error:
-        yield Check("data", "failed", str(error))
-        return
-    yield Check(
-        "data", "ok",
-        f"{len(frame):,} rows as the agreement describes them: {len(peer.terms.features)} features, "
-        f"{len(peer.terms.classes)} classes" + (f"; {len(away[1]):,} more rows to test on" if away else ""),
-    )  # fmt: skip
+def _described(summary: Summary) -> str:
+    columns = list(summary.columns.items())
+    kinds = ", ".join(f"{name} {next(iter(column.kinds))}" for name, column in columns[:8])
+    more = ", …" if len(columns) > 8 else ""
+    return f", {len(columns)} features ({kinds}{more}), {len(summary.classes)} classes"
+
+
+def _promised(home: Home, peer: Peer, promise: Privacy) -> Iterator[Check]:
+    """Report what privacy the rows are promised, and what is spent of it."""
     if peer.settings.query is not None and (word := mixes_rows(peer.settings.query)) is not None:
         yield Check(
             "query", "warning",

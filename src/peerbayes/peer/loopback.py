@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -101,16 +102,11 @@ class Loopback:
 
     def wait(self, progress: Callable[[], None] | None = None, every: float = 0.1) -> None:
         """Wait until all processes have ended, calling `progress` meanwhile; PeerError where one failed."""
-        while running := [name for name, process in self.processes.items() if process.poll() is None]:
-            failed = self._failed()
-            if failed:
-                break
+        while (running := [p for p in self.processes.values() if p.poll() is None]) and not self._failed():
             if progress is not None:
                 progress()
-            try:
-                self.processes[running[0]].wait(every)
-            except subprocess.TimeoutExpired:
-                continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running[0].wait(every)
         if failed := self._failed():
             self.stop()
             log = self.homes[failed[0]].log_path.read_text(errors="replace").strip().splitlines()

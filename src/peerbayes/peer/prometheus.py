@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,89 +18,73 @@ from peerbayes.peer.tasks import supervised_thread
 
 
 class Metric(NamedTuple):
-    """One metric: its name, its help text, its values by label, and whether it is a counter."""
+    """One metric: its name, its help text, and its values by label."""
 
     name: str
     help: str
     values: list[tuple[dict[str, str], float]]
-    counts: bool = False
+
+    @classmethod
+    def of(cls, name: str, text: str, value: Any, label: str = "") -> Metric:
+        """Return a metric of one value, or of a mapping from a label's values to its own."""
+        values = value.items() if label else [("", value)]
+        return cls(
+            f"peerbayes_{name}", text, [({label: key} if label else {}, float(x)) for key, x in values]
+        )
+
+
+COUNTERS = tuple(
+    f"peerbayes_{name}" for name in ("sent_messages", "sent_bytes", "refused_messages", "missed_messages")
+)
 
 
 def metrics_of(report: dict[str, Any], now: float, exact: bool) -> Iterator[Metric]:
     """Yield the metrics of a status report; `exact`: figures without noise may leave this machine."""
-
-    def single(name: str, text: str, value: float, counts: bool = False) -> Metric:
-        return Metric(f"peerbayes_{name}", text, [({}, float(value))], counts)
-
-    yield single("round", "The last completed round.", report["round"])
-    yield single("rounds", "The number of rounds of the run.", report["rounds"])
-    yield single("running", "Whether a process works on the folder.", report["running"])
-    yield Metric(
-        "peerbayes_phase",
-        "The phase of the peer, in the label; the value is 1.",
-        [({"phase": report["phase"]}, 1.0)],
-    )
-    neighbours = report["neighbours"]
-    yield Metric(
-        "peerbayes_neighbour_up",
-        "Whether a neighbour answers.",
-        [({"neighbour": name}, float(neighbour["state"] == "up")) for name, neighbour in neighbours.items()],
-    )
-    yield Metric(
-        "peerbayes_neighbour_last_message_seconds",
-        "Seconds since a neighbour's last message.",
-        [
-            ({"neighbour": name}, now - neighbour["seen"])
-            for name, neighbour in neighbours.items()
-            if neighbour["seen"] is not None
-        ],
-    )
-    yield single(
-        "sent_messages",
-        "Messages that left this machine, by the audit log.",
-        report["sent"]["messages"],
-        True,
-    )
-    yield single(
-        "sent_bytes", "Bytes that left this machine, by the audit log.", report["sent"]["bytes"], True
-    )
-    yield single("audit_log_ok", "Whether the hash chain of the audit log is intact.", report["audit"]["ok"])
-    refused: dict[str, int] = {}
+    neighbours, sent = report["neighbours"], report["sent"]
+    up = {name: neighbour["state"] == "up" for name, neighbour in neighbours.items()}
+    heard = {
+        name: neighbour["seen"] for name, neighbour in neighbours.items() if neighbour["seen"] is not None
+    }
+    refused: Counter[str] = Counter()
     for entry in report["refusals"]:
-        refused[entry["reason"]] = refused.get(entry["reason"], 0) + entry["count"]
-    yield Metric(
-        "peerbayes_refused_messages",
-        "Messages refused.",
-        [({"reason": reason}, float(count)) for reason, count in refused.items()],
-        True,
-    )
-    yield Metric(
-        "peerbayes_missed_messages",
-        "Rounds closed without a neighbour.",
-        [({"neighbour": name}, float(count)) for name, count in report["missing"].items()],
-        True,
-    )
-    yield single("certificate_days", "Days until the peer's certificate expires.", report["certificate_days"])
-    yield single("warnings", "Warnings that `status` shows.", len(report["warnings"]))
+        refused[entry["reason"]] += entry["count"]
+    yield Metric.of("round", "The last completed round.", report["round"])
+    yield Metric.of("rounds", "The number of rounds of the run.", report["rounds"])
+    yield Metric.of("running", "Whether a process works on the folder.", report["running"])
+    text = "The phase of the peer, in the label; the value is 1."
+    yield Metric.of("phase", text, {report["phase"]: 1}, "phase")
+    yield Metric.of("neighbour_up", "Whether a neighbour answers.", up, "neighbour")
+    silent = {name: now - seen for name, seen in heard.items()}
+    text = "Seconds since a neighbour's last message."
+    yield Metric.of("neighbour_last_message_seconds", text, silent, "neighbour")
+    yield Metric.of("sent_messages", "Messages that left this machine, by the audit log.", sent["messages"])
+    yield Metric.of("sent_bytes", "Bytes that left this machine, by the audit log.", sent["bytes"])
+    intact = report["audit"]["ok"]
+    yield Metric.of("audit_log_ok", "Whether the hash chain of the audit log is intact.", intact)
+    yield Metric.of("refused_messages", "Messages refused.", refused, "reason")
+    yield Metric.of("missed_messages", "Rounds closed without a neighbour.", report["missing"], "neighbour")
+    days = report["certificate_days"]
+    yield Metric.of("certificate_days", "Days until the peer's certificate expires.", days)
+    yield Metric.of("warnings", "Warnings that `status` shows.", len(report["warnings"]))
     if report["privacy"] is not None:
-        yield single(
-            "epsilon_spent", "Epsilon spent so far, of the agreed budget.", report["privacy"]["spent"]
-        )
+        spent = report["privacy"]["spent"]
+        yield Metric.of("epsilon_spent", "Epsilon spent so far, of the agreed budget.", spent)
     if exact:
-        yield from _of_rows(report, single)
+        yield from _of_rows(report)
 
 
-def _of_rows(report: dict[str, Any], single: Any) -> Iterator[Metric]:
+def _of_rows(report: dict[str, Any]) -> Iterator[Metric]:
     """Yield figures of the peer's own rows, without noise."""
     if report["verdict"] is not None:
-        yield single("verdict_good", "Whether the run ended well: see `status`.", report["verdict"]["good"])
+        good = report["verdict"]["good"]
+        yield Metric.of("verdict_good", "Whether the run ended well: see `status`.", good)
     for figure_name, text in (
         ("test_error", "Error of the model on the peer's held-out rows."),
         ("train_error", "Error of the model on the rows the peer learns from."),
         ("disagreement", "Distance of neighbours' statistics from this peer's, relative to its own."),
     ):
         if report["judged"] is not None and (figure := report["judged"][figure_name]) is not None:
-            yield single(figure_name, text, figure)
+            yield Metric.of(figure_name, text, figure)
 
 
 def expose(address: str, home: Home) -> None:
@@ -142,24 +127,25 @@ def _registry(home: Home) -> Any:
         raise PartMissing(f"{missing.name} is not installed: pip install 'peerbayes[peer]'") from missing
     name, sent, exact = home.settings().name, Sent(home), may_leave_home(home)
 
+    def metrics() -> Iterator[Metric]:
+        readable = "Whether the folder can be read."
+        try:
+            report = status(home, sent)
+        except (PeerbayesError, OSError, sqlite3.Error):  # a folder that cannot be read now
+            yield Metric.of("readable", readable, False)
+            return
+        yield Metric.of("readable", readable, True)
+        yield from metrics_of(report, time.time(), exact)
+
     class Collector:
         def collect(self) -> Iterator[Any]:
-            try:
-                report = status(home, sent)
-            except (PeerbayesError, OSError, sqlite3.Error):  # a folder that cannot be read now
-                yield _family(Metric("peerbayes_readable", "Whether the folder can be read.", [({}, 0.0)]))
-                return
-            yield _family(Metric("peerbayes_readable", "Whether the folder can be read.", [({}, 1.0)]))
-            for metric in metrics_of(report, time.time(), exact):
-                yield _family(metric)
-
-    def _family(metric: Metric) -> Any:
-        labels = ["peer", *(metric.values[0][0] if metric.values else ())]
-        family = CounterMetricFamily if metric.counts else GaugeMetricFamily
-        samples = family(metric.name, metric.help, labels=labels)
-        for value_labels, value in metric.values:
-            samples.add_metric([name, *value_labels.values()], value)
-        return samples
+            for metric in metrics():
+                labels = ["peer", *(metric.values[0][0] if metric.values else ())]
+                family = CounterMetricFamily if metric.name in COUNTERS else GaugeMetricFamily
+                samples = family(metric.name, metric.help, labels=labels)
+                for value_labels, value in metric.values:
+                    samples.add_metric([name, *value_labels.values()], value)
+                yield samples
 
     registry = CollectorRegistry()
     registry.register(Collector())

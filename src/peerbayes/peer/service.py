@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import signal
 import sqlite3
@@ -261,10 +262,8 @@ def _log_left(home: Home, state: str | None, start: int) -> None:
 
 def _free(home: Home, pattern: str) -> Path:
     """Return the first free path of a numbered pattern."""
-    number = 1
-    while (target := home.folder / pattern.format(number)).exists():
-        number += 1
-    return target
+    paths = (home.folder / pattern.format(number) for number in itertools.count(1))
+    return next(path for path in paths if not path.exists())
 
 
 # --- errors that need a person: reported in one sentence, with exit code 2, so that no service restarts the peer

@@ -145,7 +145,7 @@ def _value(value: Any) -> bytes:
 
 EVERY = 1.0  # seconds between two writes
 WRITING_SHARE = (
-    20  # times the duration of a write until the next: writing takes at most a twentieth of the time
+    20  # the pause between writes in multiples of their duration: they take a twentieth of the time
 )
 
 
@@ -190,7 +190,8 @@ class Evaluator:
         training = Sample(agreed.family, agreed.held.rows, agreed.held.labels)
         held_out, unknown = None, 0
         if away is not None:
-            in_schema = _of_known_classes(away[1], agreed.schema.classes)
+            distinct, codes = infer_classes(away[1])
+            in_schema = np.array([label in agreed.schema.classes for label in distinct], dtype=bool)[codes]
             unknown = int(np.sum(~in_schema))
             away = away[0][in_schema], away[1][in_schema]
         if away is not None and len(away[1]):
@@ -215,19 +216,14 @@ class Evaluator:
 
     def _test_error(self, weights: np.ndarray) -> float | None:
         """Return the error on held-out rows; None: there are none that a model can be tested on."""
-        count = 0 if self.held_out is None else self.held_out.labels.size
-        if count + self.unknown == 0:
-            return None
-        wrong = (
-            0.0 if self.held_out is None else count * float(self.held_out.errors(weights, soft=False)[0][0])
-        )
-        return (wrong + self.unknown) / (count + self.unknown)
-
-
-def _of_known_classes(labels: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
-    """Return which rows have a label that the schema names: [n]."""
-    distinct, codes = infer_classes(labels)
-    return np.array([label in classes for label in distinct], dtype=bool)[codes]
+        wrong, count = float(self.unknown), self.unknown
+        if self.held_out is not None:
+            tested = self.held_out.labels.size
+            wrong, count = (
+                wrong + tested * float(self.held_out.errors(weights, soft=False)[0][0]),
+                count + tested,
+            )
+        return wrong / count if count else None
 
 
 def error_text(figures: dict[str, Any], private: bool = False) -> str:

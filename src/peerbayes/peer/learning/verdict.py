@@ -60,16 +60,11 @@ class Comparison:
         By chance, rows that only one of them gets wrong would be equally many for both. A joint model with b of them
         and a lone one with c is worse if b − c is more than two standard errors, 2·√(b + c).
         """
-        pairs = list(zip(map(bool, joint_wrong), map(bool, lone_wrong), strict=True))
-        only_joint = sum(joint and not lone for joint, lone in pairs)
-        only_lone = sum(lone and not joint for joint, lone in pairs)
+        joint, lone = np.asarray(joint_wrong, dtype=bool), np.asarray(lone_wrong, dtype=bool)
+        only_joint, only_lone = int((joint & ~lone).sum()), int((lone & ~joint).sum())
         worse = only_joint - only_lone > BEYOND_CHANCE * math.sqrt(only_joint + only_lone)
-        count = max(len(pairs), 1)
-        joint_error, lone_error = (
-            sum(joint for joint, _ in pairs) / count,
-            sum(lone for _, lone in pairs) / count,
-        )
-        return cls(len(pairs), held_out, joint_error, lone_error, worse)
+        count = max(joint.size, 1)
+        return cls(joint.size, held_out, int(joint.sum()) / count, int(lone.sum()) / count, worse)
 
 
 @dataclass(frozen=True)
@@ -138,21 +133,14 @@ def verdict(
     if compared is not None:
         (bad if compared.worse else fine).append(_compared(compared))
     fine += [f"{name} did not stay: {why}" for name, why in gone.items()]
+    joint_error, lone_error, judged_rows, held_out = None, None, 0, False
+    if compared is not None:
+        joint_error, lone_error = compared.joint_error, compared.lone_error
+        judged_rows, held_out = compared.rows, compared.held_out
     return Verdict(
-        good=not bad,
-        converged=converged,
-        moved=moved,
-        disagreement=disagreement,
-        rounds=len(rounds),
-        rounds_missing=incomplete,
-        missing_share=share,
-        joint_error=None if compared is None else compared.joint_error,
-        lone_error=None if compared is None else compared.lone_error,
-        judged_rows=0 if compared is None else compared.rows,
-        held_out=compared is not None and compared.held_out,
-        sentences=(*bad, *fine),
-        problems=len(bad),
-    )
+        not bad, converged, moved, disagreement, len(rounds), incomplete, share, joint_error, lone_error, judged_rows,
+        held_out, (*bad, *fine), len(bad),
+    )  # fmt: skip
 
 
 def _converged(moved: float | None, disagreement: float | None) -> bool | None:
@@ -185,15 +173,11 @@ def _missing(incomplete: int, rounds: int, without: Counter[str]) -> str:
 
 def _compared(compared: Comparison) -> str:
     rows = f"{compared.rows} {'held-out' if compared.held_out else 'own'} rows"
+    joint, lone = f"{compared.joint_error:.1%}", f"{compared.lone_error:.1%}"
+    model = "the one that this peer would have alone"
     if compared.worse:
-        return (
-            f"the joint model is worse here than the one that this peer would have alone: {compared.joint_error:.1%} "
-            f"wrong on {rows}, alone {compared.lone_error:.1%}"
-        )
-    return (
-        f"the joint model gets {compared.joint_error:.1%} of {rows} wrong; the one that this peer would have alone, "
-        f"{compared.lone_error:.1%}"
-    )
+        return f"the joint model is worse here than {model}: {joint} wrong on {rows}, alone {lone}"
+    return f"the joint model gets {joint} of {rows} wrong; {model}, {lone}"
 
 
 def _rounds(count: int) -> str:
@@ -252,12 +236,11 @@ def comparison(agreed: Agreed, terms: Terms, evaluator: Evaluator, stats: np.nda
     training, held_out = evaluator.training, evaluator.held_out
     has_held_out = held_out is not None and held_out.labels.size >= FEWEST_ROWS
     tested = _subsample(held_out if has_held_out and held_out is not None else training)
-    if (
-        not agreed.learner.neighbours
-        or tested.labels.size < FEWEST_ROWS
-        or np.unique(training.labels).size < 2
-    ):
-        return None  # no neighbours; or a local model knows one class only, and is never wrong about it
+    classes = np.unique(
+        training.labels
+    ).size  # a local model that knows one class only is never wrong about it
+    if not agreed.learner.neighbours or tested.labels.size < FEWEST_ROWS or classes < 2:
+        return None
     joint_wrong = _posterior(tested, agreed, stats).argmax(axis=1) != tested.labels
     local_wrong = np.empty(tested.labels.size, dtype=bool)
     if has_held_out:
@@ -280,11 +263,9 @@ def _local(agreed: Agreed, terms: Terms, rows: Sample) -> tuple[Family, np.ndarr
         weight = planning.start_weight(terms.lr, NetworkFacts(1, count))
         stats = start_statistics("uniform", family, classes, weight)
     else:
-        statistics = (
-            local_rows.statistics()
-            if not local_rows.incomplete.any()
-            else local_rows.expected(local_rows.alone(local_rows.apart()))
-        )
+        statistics = local_rows.statistics()
+        if local_rows.incomplete.any():
+            statistics = local_rows.expected(local_rows.alone(local_rows.apart()))
         if own_start:
             return family, statistics[0]
         stats = statistics[0] / terms.lr

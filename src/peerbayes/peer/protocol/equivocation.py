@@ -35,7 +35,9 @@ class Statements:
         earlier = self._statements.get(key)
         self._statements[key] = statement
         self._first_hand.add(key)
-        return (earlier, statement) if earlier is not None and self._differ(earlier, statement) else None
+        if earlier is None or earlier.digest == statement.digest or not self.signed(earlier):
+            return None
+        return earlier, statement
 
     def passed_on(
         self, statement: Statement, by: str, round_index: int
@@ -68,10 +70,6 @@ class Statements:
         for key in [key for key in self._statements if key[1] < round_index - REMEMBERED]:
             self._first_hand.discard(key)
             del self._statements[key]
-
-    def _differ(self, earlier: Statement, statement: Statement) -> bool:
-        """Return whether two statements contradict and both are signed; the second is known to be."""
-        return earlier.digest != statement.digest and self.signed(earlier)
 
 
 # --- the blocklist: neighbours whose messages are no longer accepted
