@@ -394,7 +394,7 @@ def test_honest_peers_agree_whatever_their_tables(family, start, tmp_path, rng):
     peers = peers_of(tmp_path, terms, DENSE, (X, y, parts))
     reached = np.stack(asyncio.run(peers.all()))
     assert not any(what == "refused" for told in peers.told.values() for what, _ in told)
-    agreed = peers.nodes["p3"].agreed
+    agreed = peers.nodes["p3"].session.agreed
     bounds = MemberBounds.of(lower_median([float(len(part)) for part in parts]), {}, {})
     assert agreed.rows == sum(min(len(part), bounds.rows) for part in parts) < len(y)
     height = next(column for column in agreed.schema.columns if column.name == "height")

@@ -62,7 +62,7 @@ def test_errors_of_the_last_round_are_those_of_the_model(strategy, tmp_path, rng
     stats = asyncio.run(peers.all(away=away))
     for place, name in enumerate(peers.names):
         last = peers.history(name)[-1]
-        agreed = peers.nodes[name].agreed
+        agreed = peers.nodes[name].session.agreed
         if agreed.of_weights:
             features = agreed.family.features(agreed.schema.encode(X.iloc[parts[place]]))
             wrong = (features @ stats[place].T).argmax(axis=1) != agreed.schema.encode_labels(y[parts[place]])
@@ -99,7 +99,7 @@ def test_rows_with_missing_values_are_judged_where_there_is_a_place_for_them(fam
     )
     asyncio.run(peers.all(away=(away, labels)))
     for name in peers.names:
-        agreed, model = peers.nodes[name].agreed, pb.load(tmp_path / name / "model.peerbayes")
+        agreed, model = peers.nodes[name].session.agreed, pb.load(tmp_path / name / "model.peerbayes")
         rows, codes = (
             agreed.schema.encode(away.iloc[left_out:]),
             agreed.schema.encode_labels(labels[left_out:]),

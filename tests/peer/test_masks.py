@@ -364,7 +364,7 @@ def test_masked_peers_complete_missing_values(family, tmp_path, rng):
     agreed, shared = terms(family=family), shared_out(rng)
     peers = peers_of(tmp_path, agreed, WHEEL, shared)
     reached = np.stack(asyncio.run(peers.all()))
-    assert peers.nodes["p0"].agreed.plausible.sums is None
+    assert peers.nodes["p0"].session.agreed.plausible.sums is None
     assert np.abs(reached - simulated(shared, WHEEL, agreed).stats).max() <= 1e-6
     with_sums = peers_of(tmp_path / "sums", terms(family=family, strategy="consensus-ml"), WHEEL, shared)
     with_sums.folder.mkdir()
@@ -379,7 +379,7 @@ def test_a_peer_that_stops_and_starts_sends_the_same_words(tmp_path, rng):
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
         for name, turn in (("p3", 2), ("p0", 5), ("p3", 8)):
-            await peers.until(lambda name=name, turn=turn: peers.nodes[name].round_index >= turn)
+            await peers.until(lambda name=name, turn=turn: peers.nodes[name].session.round_index >= turn)
             await ended(tasks[name])
             tasks[name] = peers.start(name)
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
@@ -440,7 +440,7 @@ def test_nothing_plain_is_heard_or_stored_by_a_receiver(tmp_path, rng):
     )
     held = (tmp_path / "p0" / "state.sqlite").read_bytes()
     for name in peers.names[1:]:
-        learner = peers.nodes[name].agreed.learner
+        learner = peers.nodes[name].session.agreed.learner
         message = learner.strategy.message(learner.begin())[0]
         told = learner.sending_weights["p0"] * message
         for plain in (message, told, fixed(told, 4)):
@@ -457,7 +457,7 @@ def test_a_missing_neighbour_skips_the_mix(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 3)
         await ended(tasks.pop("p4"))
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
 
@@ -471,7 +471,7 @@ def test_a_missing_neighbour_skips_the_mix(tmp_path, rng):
 
 def as_skipped(peers, missing):
     """crc by whole sums: the mean of the neighbours, or one's own where one is missing."""
-    learners = [peers.nodes[name].agreed.learner for name in peers.names]
+    learners = [peers.nodes[name].session.agreed.learner for name in peers.names]
     states = [learner.begin() for learner in learners]
     for turn in range(1, peers.terms.rounds + 1):
         told = np.stack([state[0] for state in states])
@@ -499,16 +499,16 @@ def test_after_a_revocation_the_others_sum_without_it_and_no_round_twice(tmp_pat
     peers, before = peers_of(tmp_path, agreed, nx.complete_graph(5), shared_out(rng)), {}
 
     async def ask(name, turn):
-        schema = peers.nodes[name].agreed.schema.fingerprint
+        schema = peers.nodes[name].session.agreed.schema.fingerprint
         asked = wire.Request(wire.VERSION, peers.roster.run, "p1", "masked", round_index=turn, schema=schema)
         return wire.reply_in(await peers.hub.transport("p1").ask(name, wire.encode(asked), 1.0), asked, name)
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 3)
         await ended(tasks.pop("p4"))
         peers.nodes.pop("p4")
-        turn = peers.nodes["p0"].round_index + 1
+        turn = peers.nodes["p0"].session.round_index + 1
         before.update({at: await ask("p0", at) for at in range(1, turn + 1)})
         with_roster(peers, "p4")
         for at, reply in before.items():
@@ -547,7 +547,7 @@ def test_peers_left_with_two_neighbours_stop(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 3)
         await ended(tasks.pop("p4"))
         peers.nodes.pop("p4")
         with_roster(peers, "p4")
@@ -569,7 +569,7 @@ def test_those_that_have_a_group_go_on_and_start_again(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p0"].round_index >= 3)
+        await peers.until(lambda: peers.nodes["p0"].session.round_index >= 3)
         await ended(tasks.pop("p0"))
         peers.nodes.pop("p0")
         with_roster(peers, "p0")
@@ -595,7 +595,7 @@ def test_a_peer_that_left_skips_the_mixes_of_its_neighbours(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 2)
         await ended(tasks.pop("p4"))
         asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "leave", roster=peers.roster.version)
         for name in peers.names[:-1]:
@@ -615,9 +615,9 @@ def test_plain_and_masked_are_never_taken_for_each_other(secure, asked, tmp_path
 
     async def main():
         tasks = [peers.start(name) for name in peers.names]
-        await peers.until(lambda: all(node.round_index >= 2 for node in peers.nodes.values()))
+        await peers.until(lambda: all(node.session.round_index >= 2 for node in peers.nodes.values()))
         node = peers.nodes["p0"]
-        schema = node.agreed.schema.fingerprint
+        schema = node.session.agreed.schema.fingerprint
         request = wire.Request(wire.VERSION, peers.roster.run, "p1", asked, round_index=1, schema=schema)
         told = wire.reply_in(await node.answer("p1", wire.encode(request)), request, "p0")
         assert told.status == "refused" and not told.body and told.reason.startswith("wrong message")
@@ -646,7 +646,7 @@ def learners(tmp_path_factory):
         patch.setattr("peerbayes.peer.tasks.WAIT", 0.2)
         peers = peers_of(tmp_path_factory.mktemp("learners"), terms(rounds=4), nx.complete_graph(5), shared)
         asyncio.run(peers.all())
-    return {name: node.agreed.learner for name, node in peers.nodes.items()}, peers.roster
+    return {name: node.session.agreed.learner for name, node in peers.nodes.items()}, peers.roster
 
 
 def heard_by(learners, roster, receiver, turn=1):

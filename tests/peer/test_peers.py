@@ -60,7 +60,7 @@ def test_peers_run_a_strategy_of_ones_own(start, tmp_path, rng, monkeypatch):
     monkeypatch.setitem(STRATEGIES, "momentum", Momentum)
     terms = Terms("test", "label", strategy="momentum", start=start, rounds=12)
     peers, run = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng))
-    assert peers.nodes["p0"].agreed.learner.strategy == Momentum(0.5)
+    assert peers.nodes["p0"].session.agreed.learner.strategy == Momentum(0.5)
     assert run.configuration["strategy"] == "momentum"
 
 
@@ -78,7 +78,7 @@ def test_auto_measures_how_far_apart_data_are(alike, chosen, tmp_path, rng):
     terms = Terms("test", "label", strategy="auto", rounds=4)  # too few for everybody to be near
     shared = X, y, np.split(order, np.cumsum(SIZES)[:-1])
     peers, _ = same_as_simulated(tmp_path, terms, nx.path_graph(5), shared)
-    assert peers.nodes["p0"].agreed.strategy == chosen
+    assert peers.nodes["p0"].session.agreed.strategy == chosen
 
 
 @pytest.mark.long
@@ -90,7 +90,7 @@ def test_a_peer_that_stops_and_starts_changes_nothing(strategy, tmp_path, rng):
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
         for name, turn in (("p3", 2), ("p0", 5), ("p3", 8)):
-            await peers.until(lambda name=name, turn=turn: peers.nodes[name].round_index >= turn)
+            await peers.until(lambda name=name, turn=turn: peers.nodes[name].session.round_index >= turn)
             await ended(tasks[name])
             tasks[name] = peers.start(name)
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
@@ -157,7 +157,7 @@ def test_labels_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
 def test_peers_with_missing_values_end_where_the_simulator_does(family, strategy, start, tmp_path, rng):
     terms = Terms("test", "label", family=family, strategy=strategy, start=start, rounds=12)
     peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng))
-    plausible = peers.nodes["p0"].agreed.plausible
+    plausible = peers.nodes["p0"].session.agreed.plausible
     assert plausible.sums is None  # completed rows move them
     tied = (
         np.flatnonzero(abs(plausible.ties[:, 1:]).sum(axis=0)) + 1
@@ -176,7 +176,7 @@ def test_other_strategies_complete_missing_values_too(family, strategy, tmp_path
 def test_where_nobody_misses_a_value_class_sums_are_checked(tmp_path, rng):
     terms = Terms("test", "label", family="tan", start="ml", rounds=4)
     peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng, missing=False))
-    assert peers.nodes["p0"].agreed.plausible.sums is not None
+    assert peers.nodes["p0"].session.agreed.plausible.sums is not None
 
 
 def test_weights_of_no_model_complete_nothing(tmp_path, rng):
@@ -220,7 +220,7 @@ def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p1"].round_index >= 2)
+        await peers.until(lambda: peers.nodes["p1"].session.round_index >= 2)
         await ended(tasks["p1"])
         before = peers.tables["p1"]
         peers.tables["p1"] = before[0].assign(weight=before[0]["weight"] + 1e-12), before[1]
@@ -242,7 +242,7 @@ def test_rounds_go_on_without_a_peer_that_does_not_come_back(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name, linger=0.5) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 3)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 3)
         await ended(tasks.pop("p4"))
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
 
@@ -258,7 +258,7 @@ def test_rounds_go_on_without_a_peer_that_does_not_come_back(tmp_path, rng):
 
 def as_weighed(peers, missing):
     """crc with the matrix of each round: the weight of whoever was missing goes to the peer itself."""
-    learners = [peers.nodes[name].agreed.learner for name in peers.names]
+    learners = [peers.nodes[name].session.agreed.learner for name in peers.names]
     mixing = getattr(topologies, learners[0].strategy.mixing)(peers.roster.adjacency()).toarray()
     states = [learner.begin() for learner in learners]
     for turn in range(1, peers.terms.rounds + 1):
@@ -286,11 +286,11 @@ def test_below_the_quorum_a_peer_waits_for_as_long_as_it_takes(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p1"].round_index >= 3)
+        await peers.until(lambda: peers.nodes["p1"].session.round_index >= 3)
         await ended(tasks["p1"])  # the only neighbour of both others
         await asyncio.sleep(5 * terms.limits.deadline)
         there = peers.rounds("p1")[-1]
-        assert {peers.nodes[name].round_index for name in ("p0", "p2")} <= {there, there + 1}
+        assert {peers.nodes[name].session.round_index for name in ("p0", "p2")} <= {there, there + 1}
         tasks["p1"] = peers.start("p1")
         return await asyncio.wait_for(asyncio.gather(*tasks.values()), SOON)
 
@@ -308,11 +308,11 @@ def test_a_late_peer_catches_up_from_what_its_neighbours_said(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 2)
         await ended(tasks["p4"])
         gone.append(peers.rounds("p4")[-1])
         others = [peers.nodes[name] for name in peers.names[:-1]]
-        await peers.until(lambda: all(node.round_index == terms.rounds for node in others))
+        await peers.until(lambda: all(node.session.round_index == terms.rounds for node in others))
         assert not any(
             task.done() for name, task in tasks.items() if name in ("p1", "p3")
         )  # they wait for it
@@ -332,7 +332,7 @@ def test_a_peer_that_leaves_is_not_waited_for(tmp_path, rng):
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 2)
         await ended(tasks.pop("p4"))
         asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "leave", roster=peers.roster.version)
         for name in ("p1", "p3"):
@@ -353,17 +353,19 @@ def test_messages_of_long_ago_are_gone_and_others_are_the_same_each_time(tmp_pat
     peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
 
     async def ask(name, turn):
-        schema = peers.nodes[name].agreed.schema.fingerprint
+        schema = peers.nodes[name].session.agreed.schema.fingerprint
         asked = wire.Request(wire.VERSION, peers.roster.run, "p4", "round", round_index=turn, schema=schema)
         return wire.reply_in(await peers.hub.transport("p4").ask(name, wire.encode(asked), 1.0), asked, name)
 
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
-        await peers.until(lambda: peers.nodes["p4"].round_index >= 2)
+        await peers.until(lambda: peers.nodes["p4"].session.round_index >= 2)
         await ended(tasks["p4"])
         gone.append(peers.rounds("p4")[-1])
         await peers.until(
-            lambda: peers.nodes["p1"].round_index == peers.nodes["p3"].round_index == terms.rounds
+            lambda: (
+                peers.nodes["p1"].session.round_index == peers.nodes["p3"].session.round_index == terms.rounds
+            )
         )
         assert [(await ask("p1", turn)).status for turn in (3, 36, 37, 40)] == ["gone", "gone", "ok", "ok"]
         assert (await ask("p1", 38)).body == (await ask("p1", 38)).body

@@ -133,7 +133,9 @@ def test_peers_learn_and_spend_what_was_agreed_on(strategy, start, bought, hidde
         entered = ledger(tmp_path / name)
         assert [entry["name"] for entry in entered] == named
         assert 0.9999 * 4.0 <= epsilon_of(entered, 1e-5) <= 4.0
-        assert peers.nodes[name].agreed.private.spent == pytest.approx(epsilon_of(entered, 1e-5), abs=1e-6)
+        assert peers.nodes[name].session.agreed.private.spent == pytest.approx(
+            epsilon_of(entered, 1e-5), abs=1e-6
+        )
         assert not [event for event in peers.told[name] if event[0] == "refused"]
         sent = Sent(Tail(tmp_path / name / "audit.jsonl"))
         assert (
@@ -158,7 +160,7 @@ def test_nothing_of_the_rows_leaves_but_releases(tmp_path):
 def test_two_schemas_agree_to_the_last_bit_where_units_are_bought(tmp_path):
     peers = peers_of(tmp_path, terms(True))
     done(peers)
-    agreed = [node.agreed for node in peers.nodes.values()]
+    agreed = [node.session.agreed for node in peers.nodes.values()]
     assert len({each.schema.fingerprint for each in agreed}) == 1
     assert len({each.private.scheme.mechanism.sigma for each in agreed}) == 1
     schema = agreed[0].schema
@@ -234,7 +236,7 @@ def noise_in_first_messages(peers):
     """What the first message of each peer says beside its start and its rows, in units of its own noise: [N, C, K]."""
     found = []
     for name in peers.names:
-        residual, learner = peers.nodes[name].agreed.private, peers.nodes[name].agreed.learner
+        residual, learner = peers.nodes[name].session.agreed.private, peers.nodes[name].session.agreed.learner
         mechanism, held, start = residual.scheme.mechanism, residual.held, learner.start
         with stored(peers.folder / name / "state.sqlite") as store:
             sent = np.frombuffer(store.message(1, learner.neighbours[0])[0], dtype="<f8").reshape(start.shape)
@@ -248,7 +250,7 @@ def noise_in_first_messages(peers):
 
 def directions(peers):
     """How many directions residuals of one peer have."""
-    residual = peers.nodes["p0"].agreed.private
+    residual = peers.nodes["p0"].session.agreed.private
     return (2 - 1) * (residual.held.family.size - residual.scheme.mechanism.projection.normals.shape[1])
 
 
@@ -269,7 +271,10 @@ def test_what_is_bought_before_the_first_round_has_noise_of_the_right_size(tmp_p
     done(peers)
     squares, rank = {"units": 0.0, "start": 0.0}, {"units": 0, "start": 0}
     for name, part in zip(peers.names, PARTS, strict=True):
-        found, held = peers.nodes[name].agreed.private.scheme, peers.nodes[name].agreed.private.held
+        found, held = (
+            peers.nodes[name].session.agreed.private.scheme,
+            peers.nodes[name].session.agreed.private.held,
+        )
         with stored(tmp_path / name / "state.sqlite") as store:
             told = {what: store.bought(what, 0.0, lambda: pytest.fail("it is stored")) for what in squares}
         columns = sorted(X.columns[:-1])
@@ -403,7 +408,7 @@ def test_a_peer_that_stops_and_goes_on_says_the_same_and_spends_once(tmp_path):
     async def main():
         tasks = {name: peers.start(name) for name in peers.names}
         for moment in (1, 4, 9, 13):
-            await peers.until(lambda moment=moment: peers.nodes["p2"].round_index >= moment)
+            await peers.until(lambda moment=moment: peers.nodes["p2"].session.round_index >= moment)
             tasks["p2"].cancel()
             await asyncio.gather(tasks["p2"], return_exceptions=True)
             tasks["p2"] = peers.start("p2")
@@ -578,7 +583,7 @@ def test_values_may_be_missing_where_the_agreement_says_so(tmp_path):
         peers.tables[name] = table.mask(gone, None).astype(dict.fromkeys(X.columns[:-1], float)), labels
     done(peers)
     assert not [event for name in peers.names for event in peers.told[name] if event[0] == "refused"]
-    assert peers.nodes["p0"].agreed.family.missing
+    assert peers.nodes["p0"].session.agreed.family.missing
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ def test_a_member_that_asks_badly_is_refused_by_name(tmp_path):
     }
 
     async def disturb(nodes):
-        while nodes["peer-1"].agreed is None:
+        while nodes["peer-1"].session.agreed is None:
             await asyncio.sleep(0.01)
         async with calling(network, "peer-1", "peer-2") as channel:
             for reason, more in by_2.items():
@@ -392,9 +392,9 @@ def test_a_repeated_request_gets_the_same_bytes(network):
     done = asyncio.Event()
 
     async def repeat(nodes):
-        while nodes["peer-1"].round_index < TERMS.rounds - 1:
+        while nodes["peer-1"].session.round_index < TERMS.rounds - 1:
             await asyncio.sleep(0.01)
-        schema = nodes["peer-1"].agreed.schema.fingerprint
+        schema = nodes["peer-1"].session.agreed.schema.fingerprint
         async with calling(network, "peer-1", HOSTILE) as channel:
             for turn in range(1, TERMS.rounds + 1):
                 asked = asking(network, HOSTILE, "round", round_index=turn, schema=schema)
@@ -542,9 +542,9 @@ def test_fuzzed_rosters_change_nothing(network):
                     HOSTILE, wire.encode(asking(network, HOSTILE, "roster", body=body))
                 )
                 assert msgspec.msgpack.decode(told, type=Reply).reason.startswith("bad roster")
-            assert target.roster.revoked == ()
+            assert target.session.roster.revoked == ()
             await target.answer(HOSTILE, wire.encode(asking(network, HOSTILE, "roster", body=newer)))
-            assert target.roster.revoked == ("peer-2",) == home.roster().revoked
+            assert target.session.roster.revoked == ("peer-2",) == home.roster().revoked
             await target.transport.close()
 
     asyncio.run(fuzz())

@@ -149,7 +149,7 @@ class Watched(Peers):
             goal = min((-1 if begun is None else begun) + rounds, self.terms.rounds)
             watched = [tasks[name] for name in ("p0", "copy") if name in tasks]
             async with asyncio.timeout(HANG):
-                while not any(task.done() for task in watched) and node.round_index < goal:
+                while not any(task.done() for task in watched) and node.session.round_index < goal:
                     await asyncio.sleep(0.002)
             for task in watched:
                 if task.done():
@@ -293,7 +293,7 @@ class Stopped:
         nodes = [self._node(home) for home in self.network.homes.values()]
         tasks = [asyncio.create_task(node.run()) for node in nodes]
         async with asyncio.timeout(HANG):
-            while nodes[0].round_index < until:
+            while nodes[0].session.round_index < until:
                 await asyncio.sleep(0.005)
         for task in tasks:
             task.cancel()
@@ -673,7 +673,7 @@ def test_a_folder_restored_within_one_start_is_noticed_by_how_far_it_was(tmp_pat
 
     async def interrupted():
         task = asyncio.create_task(peers.run(30))
-        await peers.until(lambda: "p0" in peers.nodes and peers.nodes["p0"].round_index >= 2)
+        await peers.until(lambda: "p0" in peers.nodes and peers.nodes["p0"].session.round_index >= 2)
         snapshot(peers.home, tmp_path / "running")
         await task
 
@@ -820,12 +820,12 @@ def test_a_peer_that_is_to_stop_says_nothing_more(moment, tmp_path):
             return await find(*asked_for)
 
         try:
-            await peers.until(lambda: node.store.round() == 0 and node.agreed is not None)
+            await peers.until(lambda: node.store.round() == 0 and node.session.agreed is not None)
             if moment == "before it is asked":
                 node.session.halt(NeedsPerson("copied"))
             else:
                 node._server.outbox.find = halting
-            schema = node.agreed.schema.fingerprint
+            schema = node.session.agreed.schema.fingerprint
             request = wire.Request(
                 wire.VERSION, peers.roster.run, "p1", "round", round_index=1, schema=schema
             )
@@ -849,9 +849,7 @@ class Bench:
     def __init__(self, tmp_path):
         peers = Peers(tmp_path, terms(), TRIANGLE, list(tables()))
         self.store, transport = Store(tmp_path / "state.sqlite"), peers.hub.transport("p1")
-        self.processes = Processes(
-            Session(Membership("p1", peers.terms, peers.roster), self.store, transport, None)
-        )
+        self.processes = Processes(Session("p1", peers.terms, peers.roster, b"", self.store, transport, None))
 
     def asks(self, process, shown=None):
         """What a request of a process is refused for; None: it is not."""

@@ -22,7 +22,7 @@ from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist
 from peerbayes.peer.protocol.mailboxes import Inbox
 from peerbayes.peer.protocol.server import AT_ONCE, ROSTERS, Rate
-from peerbayes.peer.protocol.session import Membership, Session
+from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.service import announce_leave
 from peerbayes.peer.state.audit_log import entries
@@ -144,12 +144,12 @@ def test_a_revoked_member_gets_no_answer_to_anything(tmp_path):
             assert (await ask(channel, request(network, "peer-3", "hello"))).status == "ok"
             async with channel_of(network, "peer-1", "peer-2") as other:
                 assert (await ask(other, request(network, "peer-2", "roster", body=signed))).status == "ok"
-            assert node.roster.revoked == ("peer-3",) == network.homes["peer-1"].roster().revoked
+            assert node.session.roster.revoked == ("peer-3",) == network.homes["peer-1"].roster().revoked
             for kind in EVERY_KIND:
                 reply = await ask(channel, request(network, "peer-3", kind, phase="columns", round_index=1))
                 assert reply.status == "refused" and reply.reason.startswith("revoked") and not reply.body
             assert refused(told) == [("peer-3", "revoked")] * len(EVERY_KIND)
-            assert not node.neighbour_states["peer-3"].left  # what it says does not count, either
+            assert not node.session.neighbour_states["peer-3"].left  # what it says does not count, either
 
     within(work())
 
@@ -173,9 +173,9 @@ def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, m
             running(homes["peer-2"], linger=0.0) as other,
         ):
             async with running(homes["peer-3"]) as (three, _, _):
-                await until(lambda: three.round_index >= 2)
+                await until(lambda: three.session.round_index >= 2)
             async with serving(homes["peer-3"], heard), channel_of(network, "peer-1", "peer-3") as channel:
-                schema = one.agreed.schema.fingerprint
+                schema = one.session.agreed.schema.fingerprint
                 wrong = await ask(
                     channel, request(network, "peer-3", "round", round_index=1, schema="0" * 64)
                 )
@@ -195,7 +195,7 @@ def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, m
                 reply = await waiting
                 assert reply.status == "refused" and reply.reason.startswith("revoked") and not reply.body
                 await asyncio.gather(ends, other[2])
-                assert one.round_index == other[0].round_index == rounds
+                assert one.session.round_index == other[0].session.round_index == rounds
 
     first = network.founder.roster()
     within(work())
@@ -308,12 +308,14 @@ def test_a_run_under_way_keeps_its_members_and_the_newest_roster(tmp_path):
             network.homes["peer-1"], newer=lambda signed: Roster.verified(signed, network.founder.authority())
         ) as (node, told):
             node.adopt(newer.signed(key))
-            assert node.roster == newer and [facts["version"] for what, facts in told if what == "roster"]
+            assert node.session.roster == newer and [
+                facts["version"] for what, facts in told if what == "roster"
+            ]
             node.adopt(closed.signed(key))
-            assert node.roster == newer
+            assert node.session.roster == newer
             with pytest.raises(RefusedMessage, match="other members") as wrong:
                 node.adopt(others.signed(key))
-            assert wrong.value.reason == "bad roster" and node.roster == newer
+            assert wrong.value.reason == "bad roster" and node.session.roster == newer
 
     within(work())
 
@@ -342,7 +344,10 @@ def test_two_rosters_of_one_version_are_noticed_and_neither_is_adopted(tmp_path)
             await asyncio.gather(*(task for _, _, task in nodes.values()))
             for name, other in (("peer-1", "peer-2"), ("peer-2", "peer-1")):
                 node, told, _ = nodes[name]
-                assert node.round_index == 3 and node.roster == theirs[name] == network.homes[name].roster()
+                assert (
+                    node.session.round_index == 3
+                    and node.session.roster == theirs[name] == network.homes[name].roster()
+                )
                 noticed = [pair for pair in refused(told) if pair[0] == other]
                 assert noticed == [(other, "two rosters")] * 2  # its digest, and what it then showed
 
@@ -362,10 +367,10 @@ def test_a_digest_alone_is_noticed_once(tmp_path):
             listening(network.homes["peer-1"]) as (node, told),
             channel_of(network, "peer-1", "peer-2") as channel,
         ):
-            for digest in (node.roster.digest, b"", bytes(32), bytes(32)):
+            for digest in (node.session.roster.digest, b"", bytes(32), bytes(32)):
                 asked = request(network, "peer-2", "hello", roster=version, roster_digest=digest)
                 reply = await ask(channel, asked)
-                assert reply.status == "ok" and reply.roster_digest == node.roster.digest
+                assert reply.status == "ok" and reply.roster_digest == node.session.roster.digest
             await ask(
                 channel,
                 request(network, "peer-2", "hello", roster=version - 1, roster_digest=bytes(range(32))),
@@ -420,7 +425,7 @@ def test_a_caller_that_brings_many_rosters_is_not_heard_out(tmp_path):
             assert len(read) == ROSTERS
             reply = await ask(other, request(network, "peer-3", "roster", body=b"junk"))
             assert reply.reason == "bad roster: junk"  # what one does is not held against another
-            own = request(network, "peer-2", "roster", body=node.session.membership.signed)
+            own = request(network, "peer-2", "roster", body=node.session.signed)
             assert (await ask(channel, own)).status == "ok"  # costs nothing
             assert refused(told) == [
                 *[("peer-2", "bad roster")] * ROSTERS, *[("peer-2", "too many rosters")] * 2 * ROSTERS,
@@ -516,7 +521,7 @@ def test_a_peer_that_leaves_says_so_to_its_neighbours(tmp_path):
 @pytest.fixture
 def session(tmp_path):
     network = made_network(tmp_path)
-    return Session(Membership("peer-1", network.founder.terms(), network.founder.roster()), None, None, None)
+    return Session("peer-1", network.founder.terms(), network.founder.roster(), b"", None, None, None)
 
 
 def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(session):

@@ -192,16 +192,18 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
         assert peers.rounds(name) == list(range(11))
         last = peers.history(name)[-1]
         assert "p3" not in last["heard"] and len(last["heard"]) == 2 and last["missing"] == []
-    assert all(peers.nodes["p3"].neighbour_states[name].left for name in ("p0", "p1", "p2"))  # on both sides
+    assert all(
+        peers.nodes["p3"].session.neighbour_states[name].left for name in ("p0", "p1", "p2")
+    )  # on both sides
     # What is held against it is stored with the round: the same state strikes it off again.
     store = Store(tmp_path / "p0" / "state.sqlite", readonly=True)
     _, nested = store.last()
     store.close()
-    learner = peers.nodes["p0"].agreed.learner
+    learner = peers.nodes["p0"].session.agreed.learner
     strikes = nested[1]
     assert [name for name, count in zip(learner.weights, strikes, strict=True) if count >= 3] == ["p3"]
     # A single strike: its message is left out of this round's mix.
-    state, of_p1 = learner.step(learner.begin(), {}), peers.nodes["p1"].agreed.learner
+    state, of_p1 = learner.step(learner.begin(), {}), peers.nodes["p1"].session.agreed.learner
     message = of_p1.outgoing(of_p1.step(of_p1.begin(), {}))["p0"]
     with_it = learner.step(state, {"p1": message, "p3": np.ascontiguousarray(message[::-1])})
     without = learner.step(state, {"p1": message})
@@ -220,7 +222,7 @@ def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tm
     peers.hub.transport = lambda name: Flipper(peers.hub, name) if name == "p3" else honest_transport(name)
 
     async def ask(by, turn):
-        schema = peers.nodes["p0"].agreed.schema.fingerprint
+        schema = peers.nodes["p0"].session.agreed.schema.fingerprint
         asked = wire.Request(wire.VERSION, peers.roster.run, by, "round", round_index=turn, schema=schema)
         return wire.reply_in(await honest_transport(by).ask("p0", wire.encode(asked), 60.0), asked, "p0")
 
@@ -236,13 +238,13 @@ def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tm
                 await asyncio.gather(tasks["p0"], return_exceptions=True)
                 peers.told["p0"].clear()
                 tasks["p0"] = peers.start("p0")
-                await peers.until(lambda: peers.nodes["p0"].agreed is not None and is_parted())
-            for turn in (1, peers.nodes["p0"].round_index):
+                await peers.until(lambda: peers.nodes["p0"].session.agreed is not None and is_parted())
+            for turn in (1, peers.nodes["p0"].session.round_index):
                 assert (await ask("p1", turn)).status == "ok"
                 reply = await ask("p3", turn)
                 assert reply.status == "refused" and reply.reason.startswith("struck off") and not reply.body
         learner, state = (
-            peers.nodes["p0"].agreed.learner,
+            peers.nodes["p0"].session.agreed.learner,
             Store(tmp_path / "p0" / "state.sqlite", readonly=True),
         )
         _, nested = state.last()

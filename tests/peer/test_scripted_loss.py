@@ -110,7 +110,7 @@ def test_what_auto_chooses_under_loss(alike, chosen, sides, tmp_path, rng):
     terms = Terms("test", "label", strategy="auto", rounds=4, limits=PATIENT)
     graph, shared = nx.path_graph(5), (X, y, np.split(order, np.cumsum(SIZES)[:-1]))
     peers = same_under_loss(tmp_path, terms, graph, shared, drawn(terms, graph, 0.2, SIDES[sides]))
-    assert peers.nodes["p0"].agreed.strategy == chosen
+    assert peers.nodes["p0"].session.agreed.strategy == chosen
 
 
 @pytest.mark.long

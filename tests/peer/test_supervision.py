@@ -226,7 +226,7 @@ def test_a_line_that_fails_is_started_again(tmp_path, monkeypatch, caplog):
         with contextlib.ExitStack() as stack:
             nodes = [stack.enter_context(node_of(home, linger=60.0))[0] for home in network.homes.values()]
             await asyncio.gather(*(node.run() for node in nodes))
-            assert [node.round_index for node in nodes] == [3] * 3
+            assert [node.session.round_index for node in nodes] == [3] * 3
 
     within(work())
     assert "the line to peer-" in caplog.text and "RuntimeError: injected" in caplog.text

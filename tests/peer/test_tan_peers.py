@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 def test_peers_end_where_the_simulator_does(family, start, strategy, tmp_path, rng):
     terms = Terms("test", "label", family=family, strategy=strategy, start=start, rounds=12)
     peers, run = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng, missing=False))
-    assert {node.agreed.family.parents for node in peers.nodes.values()} == {run.layout.parents}
+    assert {node.session.agreed.family.parents for node in peers.nodes.values()} == {run.layout.parents}
     assert any(run.layout.parents)
 
 

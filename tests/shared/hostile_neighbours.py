@@ -68,7 +68,7 @@ def opened(home, transport=Grpc, told=None):
     finally:
         made.transport._server = None  # gRPC's server must go while its loop is there, also after a failure
         gc.collect()
-        journal.flush(made.neighbour_states)
+        journal.flush(made.session.neighbour_states)
         audit.close()
         store.close()
 

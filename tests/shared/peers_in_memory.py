@@ -135,7 +135,7 @@ def same_as_simulated(folder, terms, graph, shared):
     peers = peers_of(folder, terms, graph, shared)
     reached = np.stack(asyncio.run(peers.all()))
     run = simulated(shared, graph, terms)
-    agreed = [node.agreed for node in peers.nodes.values()]
+    agreed = [node.session.agreed for node in peers.nodes.values()]
     assert len({own.schema.fingerprint for own in agreed}) == 1
     assert {own.strategy for own in agreed} == {run.configuration["strategy"]}
     assert agreed[0].schema.names == run.schema.names and agreed[0].schema.classes == run.schema.classes

@@ -28,7 +28,9 @@ class Losses:
         def now():
             senders = () if session.agreed is None else inbox._senders(session.agreed)
             waiting = [name for name in senders if inbox.lacks(name) and name in session.neighbours]
-            if waiting and all((node.round_index + 1, name, session.name) in self.lost for name in waiting):
+            if waiting and all(
+                (node.session.round_index + 1, name, session.name) in self.lost for name in waiting
+            ):
                 seconds[0] += 10 * session.terms.limits.deadline
             return seconds[0]
 

@@ -70,7 +70,7 @@ class RunningPeer:
     """Source of randomness for the noise of a private network."""
 
     def __post_init__(self, membership: Membership) -> None:
-        self.session = session = Session(membership, self.store, self.transport, self.audit, self.on_event)
+        self.session = session = Session(*membership, self.store, self.transport, self.audit, self.on_event)
         self.verdict: Verdict | None = None  # once all rounds are done
         self._reading = asyncio.Lock()  # of two concurrent rosters, the older one might be stored last
         self._ledger = ledger = Ledger(self.store, self.audit)
@@ -83,23 +83,8 @@ class RunningPeer:
         common = blocklist, evidence, processes, self.adopt_offered
         self._client = Client(session, agreement, inbox, *common)
         self._server = Server(session, agreement, outbox, *common)
+        self.answer = self._server.answer
         self._rounds = Rounds(session, self.store, inbox, outbox, blocklist, evidence, ModelFile(self.model))
-
-    @property
-    def round_index(self) -> int:
-        return self.session.round_index
-
-    @property
-    def agreed(self) -> Agreed | None:
-        return self.session.agreed
-
-    @property
-    def neighbour_states(self) -> dict[str, NeighbourState]:
-        return self.session.neighbour_states
-
-    @property
-    def roster(self) -> Roster:
-        return self.session.roster
 
     async def run(self) -> np.ndarray:
         """Run from the stored state to the end; return S [C, K] of this peer's model."""
@@ -139,15 +124,10 @@ class RunningPeer:
     def unreached(self) -> str:
         """Return a warning if nobody has called this peer though others answer it; else an empty string."""
         session = self.session
-        if session.asked_by is not None or not (
-            answering := [n for n in session.neighbours if session.neighbour(n).answered]
-        ):
+        answering = [name for name in session.neighbours if session.neighbour(name).answered]
+        if session.asked_by is not None or not answering:
             return ""
-        return unreached(self.roster.member(session.name).address, answering)
-
-    async def answer(self, caller: str, content: bytes) -> bytes:
-        """Return the reply to a request of a peer with a certificate of this network."""
-        return await self._server.answer(caller, content)
+        return unreached(session.roster.member(session.name).address, answering)
 
     async def adopt_offered(self, signed: bytes) -> None:
         """Adopt a newer roster of the authority, whoever sent it. It is read in a thread, one at a time."""
@@ -172,15 +152,12 @@ class RunningPeer:
             return
         if session.roster.closed and roster.run != session.roster.run:
             raise RefusedMessage("bad roster", "it has other members than the run that is under way")
-        session.membership = Membership(session.name, session.terms, roster, signed)
+        session.roster, session.signed = roster, signed
         self.transport.follow(roster)
         session.emit("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
         if session.name in roster.revoked:
-            session.halt(
-                NeedsPerson(
-                    f"{session.name} was revoked in {roster.network}, as roster {roster.version} says; ask the founder"
-                )
-            )
+            says = f"as roster {roster.version} says; ask the founder"
+            session.halt(NeedsPerson(f"{session.name} was revoked in {roster.network}, {says}"))
             session.stop()
         self._client.start()
         session.changes.notify()
@@ -193,29 +170,26 @@ class RunningPeer:
         session.round_index, session.stored = self.store.round() or 0, self.store.stored()
         self._processes.begin(start)
         for name, record in self.store.neighbours().items():
-            self.neighbour_states[name] = NeighbourState(
+            self.session.neighbour_states[name] = NeighbourState(
                 record["done"], record["seen"], record["note"], left=record["note"] == "left"
             )
         self._evidence.recall()
 
     async def _until_closed(self) -> None:
         self._client.start()
-        if not self.roster.closed:
+        if not self.session.roster.closed:
             self.session.step = "waiting for the network to be closed"
-            self.session.emit("open", members=len(self.roster.members))
-        while not self.roster.closed:
+            self.session.emit("open", members=len(self.session.roster.members))
+        while not self.session.roster.closed:
             await self.session.changes.wait(1.0)
 
     def _claim(self) -> None:
         """Claim the store for this run; refuse it if the rows have changed."""
         if self.store.last() is None:
-            refuse_small(self.roster, self.session.terms)  # later, peers with a group continue
-        self.store.claim(
-            {
-                "run": (self.roster.run, "other terms, members or links"),
-                "data": (data_digest(self.frame, self.labels), OTHER_ROWS),
-            }
-        )
+            refuse_small(self.session.roster, self.session.terms)  # later, peers with a group continue
+        rows = data_digest(self.frame, self.labels)
+        run = self.session.roster.run, "other terms, members or links"
+        self.store.claim({"run": run, "data": (rows, OTHER_ROWS)})
 
     def _tell_agreed(self, agreed: Agreed) -> None:
         if agreed.private is not None:

@@ -107,13 +107,13 @@ async def serve(
     with _signals(work, caught):
         try:
             await work
-            return Stopped(True, running_peer.round_index, verdict=running_peer.verdict)
+            return Stopped(True, running_peer.session.round_index, verdict=running_peer.verdict)
         except asyncio.CancelledError:
             if background.failed is not None:
                 raise background.failed from None
             if not caught:
                 raise
-            return Stopped(False, running_peer.round_index, caught[0])
+            return Stopped(False, running_peer.session.round_index, caught[0])
         finally:
             await background.stop()
             spare.close()
@@ -135,7 +135,7 @@ def _closed(journal: Journal, running_peer: RunningPeer) -> None:
     """Write the last notes and close; errors here must not hide why the peer stops."""
 
     def last_notes() -> None:
-        journal.flush(running_peer.neighbour_states)
+        journal.flush(running_peer.session.neighbour_states)
         running_peer.session.room.clear_all()  # a run may end before the regular flush notices that there is room again
 
     for write in (last_notes, running_peer.audit.close, running_peer.store.close):
@@ -157,7 +157,7 @@ async def _watch(home: Home, journal: Journal, running_peer: RunningPeer, spare:
     while True:
         await asyncio.sleep(WATCH)
         signed = await asyncio.to_thread(spare.run, home.roster_path.read_bytes)
-        if signed in (running_peer.session.membership.signed, refused):
+        if signed in (running_peer.session.signed, refused):
             continue
         try:
             await running_peer.adopt_offered(signed)
@@ -175,7 +175,7 @@ async def _flush(home: Home, journal: Journal, running_peer: RunningPeer, proces
             process_lock.tell(running_peer.session.phase)
         try:
             await asyncio.to_thread(running_peer.remember)
-            await asyncio.to_thread(journal.flush, dict(running_peer.neighbour_states))
+            await asyncio.to_thread(journal.flush, dict(running_peer.session.neighbour_states))
             unreached = running_peer.unreached() if time.monotonic() - began > ALONE else ""
             if unreached != last_warning:
                 await asyncio.to_thread(running_peer.store.keep, UNREACHED, unreached)

@@ -121,7 +121,7 @@ class AgreementRunner:
         session = self._session
 
         async def tell(name: str) -> None:
-            roster = session.request(name, "roster", body=session.membership.signed)
+            roster = session.request(name, "roster", body=session.signed)
             with contextlib.suppress(PeerError):
                 for request in (roster, session.request(name, "leave")):
                     await session.ask(name, request, tasks.LEAVE)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,15 +56,19 @@ class Group:
     receiver: str
     keys: Mapping[str, bytes]
 
-    @cached_property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self.keys))
 
-    @cached_property
+    @functools.cached_property
     def digest(self) -> str:
         """sha256 of names and keys: it differs between peers that see different groups."""
-        fields = [field for name in self.names for field in (name.encode(), self.keys[name])]
-        return hashlib.sha256(packed(fields)).hexdigest()
+        return _digest(self.keys)
+
+
+def _digest(keys: Mapping[str, bytes]) -> str:
+    fields = [field for name, key in sorted(keys.items()) for field in (name.encode(), key)]
+    return hashlib.sha256(packed(fields)).hexdigest()
 
 
 class Masker:
@@ -116,11 +120,7 @@ class Masker:
 
 def summed(words: Iterable[np.ndarray]) -> np.ndarray:
     """Return Σ_u a_vu φ_u as float64 from all words of a group."""
-    first, *remaining = words
-    total = first.astype(np.uint64)
-    for addend in remaining:
-        total += addend
-    return unfixed(total)
+    return unfixed(functools.reduce(np.add, words))
 
 
 # --- the members' public keys for masks, agreed on before the first round
@@ -150,8 +150,7 @@ class MaskKeys(SignedEntries):
     @property
     def digest(self) -> str:
         """sha256 of names and keys, without proofs: a key can be signed in more than one way."""
-        fields = [field for name, key in sorted(self.public.items()) for field in (name.encode(), key)]
-        return hashlib.sha256(packed(fields)).hexdigest()
+        return _digest(self.public)
 
 
 def own_key(private: bytes, roster: Roster, name: str, vouch: Vouch) -> MaskKeys:

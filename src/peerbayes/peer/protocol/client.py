@@ -58,7 +58,7 @@ class Client:
         if state.roster > max(roster.version, state.tried) or state.wanted:
             return session.request(neighbour, "roster")
         if -1 < state.roster < roster.version and state.offered < roster.version:
-            return session.request(neighbour, "roster", body=session.membership.signed)
+            return session.request(neighbour, "roster", body=session.signed)
         if state.roster < 0 or not roster.closed:
             return session.request(neighbour, "hello")
         if (pending := self.agreement.sums.wanted(neighbour)) is not None:

@@ -173,10 +173,6 @@ class Server:
         if caller in self.session.roster.revoked:
             raise RefusedMessage("revoked", f"{caller} is no longer a member")
 
-    def _refuse_halted(self) -> None:
-        if self.session.halted is not None:
-            raise RefusedMessage("stopping", f"{self.session.name} stops, and says nothing more")
-
     async def _reply(self, caller: str, request: Request) -> Reply:
         if caller in self.session.roster.neighbours(self.session.name):
             self._in_touch(caller, request)
@@ -185,7 +181,7 @@ class Server:
             self.session.changes.notify()
             return self.reply(request, "ok")
         if request.kind == "roster":
-            signed = self.session.membership.signed
+            signed = self.session.signed
             return self._deliver(request, Ready(signed, wire.digest_of(signed)))
         if request.kind == "call back":
             return self.reply(request, "ok", reason=await self._callbacks.tried(caller))
@@ -199,13 +195,14 @@ class Server:
         if isinstance(answer, Objection):
             return self.reply(request, "refused", reason=answer.reason)
         self._refuse_revoked(caller)  # meanwhile
-        self._refuse_halted()
+        if self.session.halted is not None:
+            raise RefusedMessage("stopping", f"{self.session.name} stops, and says nothing more")
         self._log(caller, request, answer)
         return self._deliver(request, answer)
 
     async def _brought(self, caller: str, signed: bytes) -> None:
         """Adopt a roster that a caller brings, unless it brings many: to verify one costs more than to send it."""
-        if signed == self.session.membership.signed:
+        if signed == self.session.signed:
             return
         if not self._rosters.allows(caller):
             raise RefusedMessage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.peer.agreement.negotiate import Agreed
@@ -22,8 +22,7 @@ from peerbayes.peer.state.store import PeerState
 from peerbayes.peer.tasks import Changes
 
 
-@dataclass(frozen=True)
-class Membership:
+class Membership(NamedTuple):
     """This peer's name and network."""
 
     name: str
@@ -61,7 +60,11 @@ class NeighbourState:
 class Session:
     """Shared state of a peer and its events: the parts of a peer update the state and emit events."""
 
-    membership: Membership
+    name: str
+    terms: Terms
+    roster: Roster
+    signed: bytes
+    """The roster as the authority signed it."""
     store: PeerState
     transport: Transport
     audit: AuditLog
@@ -94,24 +97,12 @@ class Session:
     def idle(cls, peer: Peer, transport: Transport) -> Session:
         """Return the session of a peer that does not run: it asks and answers, and stores nothing."""
         nothing: Any = None
-        return cls(Membership(peer.name, peer.terms, peer.roster), nothing, transport, nothing)
+        return cls(peer.name, peer.terms, peer.roster, b"", nothing, transport, nothing)
 
     @property
     def phase(self) -> str:
         """The phase that `status` and metrics show."""
         return WAITING if self.room.full else self.step
-
-    @property
-    def name(self) -> str:
-        return self.membership.name
-
-    @property
-    def terms(self) -> Terms:
-        return self.membership.terms
-
-    @property
-    def roster(self) -> Roster:
-        return self.membership.roster
 
     @property
     def neighbours(self) -> tuple[str, ...]:
