@@ -40,6 +40,10 @@ def private(path: Path, content: bytes) -> None:
 # members write down beforehand what they know.
 
 
+# Entries that a column of a kind does not have.
+FOREIGN = {"continuous": ("categories",), "discrete": ("mean", "sd", "range")}
+
+
 @dataclass(frozen=True)
 class Facts:
     """The public facts about one column."""
@@ -63,51 +67,41 @@ class Facts:
     @classmethod
     def of(cls, kind: str, entries: Mapping[str, Any], where: str) -> Facts:
         """Return the facts in a TOML table; TermsError where they contradict each other or the kind."""
-        names = tuple(cls.__dataclass_fields__)
+        names, missing = tuple(cls.__dataclass_fields__), entries.get("missing", False)
         for name in entries:
             if name not in names:
-                raise TermsError(f"{where}: {name!r} is no entry of a feature; expected kind, "
-                                 f"{', '.join(names)}")  # fmt: skip
-        if kind == "discrete":
-            return cls._discrete(entries, where)
-        if kind != "continuous":
+                raise TermsError(
+                    f"{where}: {name!r} is no entry of a feature; expected kind, {', '.join(names)}"
+                )
+        if kind not in FOREIGN:
             raise TermsError(
                 f"{where}: kind is {kind!r:.40}; expected continuous or discrete, since the table has more entries"
             )
+        for name in FOREIGN[kind]:
+            if name in entries:
+                other = "continuous" if kind == "discrete" else "discrete"
+                raise TermsError(f"{where}: a {kind} column has no {name}; leave it out, or call it {other}")
+        if not isinstance(missing, bool):
+            raise TermsError(f"{where}: missing is {missing!r:.40}; expected true or false")
+        if kind == "discrete":
+            return cls(categories=categories_in(entries.get("categories", ()), where), missing=missing)
         for name in ("mean", "sd"):
             if name in entries and not _number(entries[name]):
                 raise TermsError(f"{where}: {name} is {entries[name]!r:.40}; expected a number")
-        if "categories" in entries:
-            raise TermsError(
-                f"{where}: a continuous column has no categories; leave them out, or call it discrete"
-            )
-        missing = _missing(entries, where)
-        if "range" in entries:
-            if "mean" in entries or "sd" in entries:
-                raise TermsError(f"{where}: range and mean or sd are given; expected one of the two: mean and sd, "
-                                 "which cost nothing, or range, on which they are bought")  # fmt: skip
-            ends = entries["range"]
-            if not (isinstance(ends, list | tuple) and len(ends) == 2 and all(map(_number, ends)) and ends[0] < ends[1]
-                    and math.isfinite(ends[1] - ends[0])):  # fmt: skip
+        mean, sd, ends = (entries.get(name) for name in ("mean", "sd", "range"))
+        if ends is not None:
+            if mean is not None or sd is not None:
+                raise TermsError(
+                    f"{where}: range and mean or sd are given; expected one of the two: mean and sd, which cost "
+                    "nothing, or range, on which they are bought"
+                )
+            is_pair = isinstance(ends, list | tuple) and len(ends) == 2 and all(map(_number, ends))
+            if not (is_pair and ends[0] < ends[1] and math.isfinite(ends[1] - ends[0])):
                 raise TermsError(f"{where}: range is {ends!r:.60}; expected [least, most]")
             return cls(range=(float(ends[0]), float(ends[1])), missing=missing)
-        if ("mean" in entries) != ("sd" in entries) or ("sd" in entries and not entries["sd"] > 0):
-            raise TermsError(f"{where}: mean is {entries.get('mean')!r} and sd {entries.get('sd')!r}; expected both, "
-                             "and sd above 0")  # fmt: skip
-        if "mean" not in entries:
-            return cls(missing=missing)
-        return cls(float(entries["mean"]), float(entries["sd"]), missing=missing)
-
-    @classmethod
-    def _discrete(cls, entries: Mapping[str, Any], where: str) -> Facts:
-        for name in ("mean", "sd", "range"):
-            if name in entries:
-                raise TermsError(
-                    f"{where}: a discrete column has no {name}; leave it out, or call it continuous"
-                )
-        return cls(
-            categories=categories_in(entries.get("categories", ()), where), missing=_missing(entries, where)
-        )
+        if (mean is None) != (sd is None) or (sd is not None and not sd > 0):
+            raise TermsError(f"{where}: mean is {mean!r} and sd {sd!r}; expected both, and sd above 0")
+        return cls(missing=missing) if mean is None else cls(float(mean), float(sd), missing=missing)
 
     def written(self) -> list[tuple[str, str]]:
         """Return the (name, value) pairs of a TOML table, without the kind."""
@@ -141,13 +135,6 @@ def listed(values: tuple[Scalar, ...]) -> str:
         for v in values
     )
     return f"[{', '.join(texts)}]"
-
-
-def _missing(entries: Mapping[str, Any], where: str) -> bool:
-    value = entries.get("missing", False)
-    if not isinstance(value, bool):
-        raise TermsError(f"{where}: missing is {value!r:.40}; expected true or false")
-    return value
 
 
 def _number(value: Any) -> bool:

@@ -121,36 +121,33 @@ def _digest(plain: object) -> str:
 LINKS = 4  # of a new member by default: a few more than keep a network connected
 
 
+class FileOf:
+    """The path of a file in a folder, as an attribute of what has the folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: NetworkFolder, owner: type) -> Path:
+        return instance.folder / self.name
+
+
 @dataclass(frozen=True)
 class NetworkFolder:
     """A folder with the public files of a network: a founder's, or a member's."""
 
     folder: Path
 
-    @property
-    def authority_path(self) -> Path:
-        return self.folder / "authority.crt"
-
-    @property
-    def agreement_path(self) -> Path:
-        return self.folder / "agreement.toml"
-
-    @property
-    def roster_path(self) -> Path:
-        return self.folder / "roster.json"
+    authority_path = FileOf("authority.crt")
+    agreement_path = FileOf("agreement.toml")
+    roster_path = FileOf("roster.json")
 
 
 @dataclass(frozen=True)
 class Founder(NetworkFolder):
     """Invites and revokes peers. Not needed while they learn."""
 
-    @property
-    def key_path(self) -> Path:
-        return self.folder / "authority.key"
-
-    @property
-    def plan_path(self) -> Path:
-        return self.folder / "network.toml"
+    key_path = FileOf("authority.key")
+    plan_path = FileOf("network.toml")
 
     def certificate_path(self, name: str) -> Path:
         """Return the path of the copy of a member's certificate, kept for its expiry date."""

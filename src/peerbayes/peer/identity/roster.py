@@ -12,7 +12,7 @@ from functools import cached_property
 
 import msgspec
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csgraph, csr_array
 
 from peerbayes.errors import IdentityError
 from peerbayes.network.links import linked
@@ -152,19 +152,12 @@ class Roster:
     def parts(self, without: Iterable[str] = ()) -> list[tuple[str, ...]]:
         """Return the names of each connected component, without some members."""
         excluded = set(without)
-        unvisited = {index for name, index in self._indices.items() if name not in excluded}
-        components = []
-        for first in range(len(self.members)):
-            component, waiting = [], [first] if first in unvisited else []
-            unvisited.discard(first)
-            while waiting:
-                component.append(index := waiting.pop())
-                reached = [neighbour for neighbour in self._linked[index] if neighbour in unvisited]
-                unvisited.difference_update(reached)
-                waiting += reached
-            if component:
-                components.append(tuple(self._names[index] for index in sorted(component)))
-        return components
+        indices = [index for name, index in self._indices.items() if name not in excluded]
+        _, labels = csgraph.connected_components(self.adjacency()[indices][:, indices], directed=False)
+        components: dict[int, list[str]] = {}
+        for index, label in zip(indices, labels, strict=True):
+            components.setdefault(label, []).append(self._names[index])
+        return [tuple(names) for names in components.values()]
 
     def with_member(self, member: Member, linked_to: Iterable[str]) -> Roster:
         """Return the roster with one more member, linked to some existing ones."""
@@ -228,27 +221,19 @@ class Roster:
         text, signature = _split(content)
         keys.verify(authority_certificate_pem, signature, PURPOSE + text)
         try:
-            plain = json.loads(text)
-            genuine = canonical(plain) == text
-        except (ValueError, RecursionError) as problem:
-            raise IdentityError(
-                f"the authority signed a roster that makes no sense: {problem!r:.80}"
-            ) from problem
-        if not genuine:
-            raise IdentityError(
-                "the roster was written in another form than peerbayes writes it; get it again"
-            )
-        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-            raise IdentityError(
-                f"the roster's format is not {FORMAT}; update with `pip install --upgrade peerbayes`"
-            )
-        try:
+            plain = msgspec.json.decode(text)
+            if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+                raise IdentityError(
+                    f"the roster's format is not {FORMAT}; update with `pip install --upgrade peerbayes`"
+                )
             roster = msgspec.convert(plain, cls)
-        except (msgspec.ValidationError, RecursionError) as problem:
-            raise IdentityError(f"the authority signed a roster that makes no sense: {problem}") from problem
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise IdentityError(
+                f"the authority signed a roster that makes no sense: {problem!s:.200}"
+            ) from problem
         if roster.to_json() != text:
             raise IdentityError(
-                "the authority signed a roster with more in it, or in another order, than expected"
+                "the authority signed a roster with more in it, or in another form, than expected; get it again"
             )
         if (network := keys.name_of(authority_certificate_pem)) != roster.network:
             raise IdentityError(
@@ -286,13 +271,11 @@ class Roster:
         return {name: index for index, name in enumerate(self._names)}
 
     @cached_property
-    def _linked(self) -> list[list[int]]:
+    def _linked(self) -> list[np.ndarray]:
         """The indices of each member's neighbours, in order."""
-        neighbour_indices: list[list[int]] = [[] for _ in self.members]
-        for first, second in self.links:
-            neighbour_indices[self._indices[first]].append(self._indices[second])
-            neighbour_indices[self._indices[second]].append(self._indices[first])
-        return [sorted(indices) for indices in neighbour_indices]
+        links = self.adjacency()
+        links.sort_indices()
+        return np.split(links.indices, links.indptr[1:-1])
 
     def _sorted_links(self) -> tuple[tuple[str, str], ...]:
         """Return the links in canonical order, so that equal networks have equal runs."""

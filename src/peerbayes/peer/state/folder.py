@@ -12,7 +12,7 @@ from peerbayes.errors import IdentityError, TermsError, TwoRosters
 from peerbayes.peer.agreement.column_facts import private
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
-from peerbayes.peer.identity.founder import Invitation, NetworkFolder, is_invitation, is_roster
+from peerbayes.peer.identity.founder import FileOf, Invitation, NetworkFolder, is_invitation, is_roster
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.state.peer_settings import Settings, everywhere, refuse_weaker
 
@@ -39,37 +39,14 @@ class Peer:
 class Home(NetworkFolder):
     """The folder of a peer."""
 
-    @property
-    def settings_path(self) -> Path:
-        return self.folder / "peer.toml"
-
-    @property
-    def key_path(self) -> Path:
-        return self.folder / "peer.key"
-
-    @property
-    def request_path(self) -> Path:
-        return self.folder / "peer.csr"
-
-    @property
-    def certificate_path(self) -> Path:
-        return self.folder / "peer.crt"
-
-    @property
-    def state_path(self) -> Path:
-        return self.folder / "state.sqlite"
-
-    @property
-    def audit_path(self) -> Path:
-        return self.folder / "audit.jsonl"
-
-    @property
-    def model_path(self) -> Path:
-        return self.folder / "model.peerbayes"
-
-    @property
-    def log_path(self) -> Path:
-        return self.folder / "peer.log"
+    settings_path = FileOf("peer.toml")
+    key_path = FileOf("peer.key")
+    request_path = FileOf("peer.csr")
+    certificate_path = FileOf("peer.crt")
+    state_path = FileOf("state.sqlite")
+    audit_path = FileOf("audit.jsonl")
+    model_path = FileOf("model.peerbayes")
+    log_path = FileOf("peer.log")
 
     @classmethod
     def create(
