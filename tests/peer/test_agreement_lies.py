@@ -42,7 +42,7 @@ from peerbayes.model import layout
 from peerbayes.peer import tasks
 from peerbayes.peer.agreement.terms import Robust, Terms
 from peerbayes.peer.agreement.tree_sums import Objection, TreeSums, members_behind
-from peerbayes.peer.agreement.votes import Ballots, Pass, Voter, _entitled
+from peerbayes.peer.agreement.votes import Ballots, Pass, Voter
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.status import status
@@ -144,8 +144,7 @@ def test_nobody_votes_where_it_has_no_vote(tmp_path, rng):
     """A liar that voted for another number before could otherwise move the median by one more place in every pass."""
     peers = peers_of(tmp_path, Terms("test", "label"), nx.path_graph(5), shared_out(rng))
     by, behind = voters(peers.roster), members_behind("p1", peers.roster)
-    entitled = _entitled({"p0": {"a": 3, "b": 4}}, {"a": 3, "b": 5})
-    second = Pass(by["p1"], "middle 2", behind, entitled, {"p0": {"a": 3, "b": 4}})
+    second = Pass(by["p1"], "middle 2", behind, {"p0": {"a": 3, "b": 4}}, {"a": 3, "b": 5})
     second.check("p0", by["p0"].ballot("middle 2", {"a": 9}), 1)
     for digits in ({}, {"a": 9, "b": 9}, {"a": 9, "c": 9}):
         with pytest.raises(FalseReport, match=r"the ballot of p0 on .* is not of the number before"):

@@ -458,7 +458,7 @@ def test_others_are_heard_while_a_summary_is_read(tmp_path):
     async def work():
         with node_of(network.homes["peer-1"]) as (node, _):
             sums = node._agreement.sums
-            total = asyncio.ensure_future(sums.total(Phase("slow", parse), b"own", lambda: sums.tree))
+            total = asyncio.ensure_future(sums.total(Phase("slow", parse), b"own"))
             await asyncio.sleep(0)
             reply = wire.Reply(wire.VERSION, "", "peer-2", "sum", "ok", body=b"body")
             took = asyncio.ensure_future(sums.take(sums.tree[0], "sum", "slow", reply))

@@ -44,7 +44,8 @@ class AgreementRunner:
     @cached_property
     def sums(self) -> TreeSums:
         """Return the sums over the spanning tree; the roster must be closed."""
-        return TreeSums(self._session.name, self._session.roster, self._store, self._session.changes)
+        session = self._session
+        return TreeSums(session.name, session.roster, self._store, session.changes, self._departed)
 
     async def run(self, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
         """Agree with all other members. Where that fails, they are told why before this peer stops."""
@@ -63,7 +64,7 @@ class AgreementRunner:
         name, terms, roster = self._session.name, self._session.terms, self._session.roster
         if terms.privacy.epsilon is None:
             voter = Voter(name, roster, self._transport.vouch, self._transport.vouched)
-            return await agree(name, frame, labels, terms, roster, self._total, self._exchange, voter)
+            return await agree(name, frame, labels, terms, roster, self._total, self.sums.exchange, voter)
         return await agree_privately(name, frame, labels, terms, roster, self._total, self._buy, self._source)
 
     async def _with_keys(self, agreed: Agreed) -> Agreed:
@@ -100,12 +101,7 @@ class AgreementRunner:
     async def _total(self, phase: Phase, contribution: Any) -> Any:
         self._session.step = f"agreeing on {phase.name}"
         self._session.emit("agreeing", phase=phase.name)
-        return await self.sums.total(phase, contribution, self._departed)
-
-    async def _exchange(
-        self, values: np.ndarray, check: Callable[[np.ndarray], None]
-    ) -> dict[str, np.ndarray]:
-        return await self.sums.exchange(values, check, self._departed)
+        return await self.sums.total(phase, contribution)
 
     def _departed(self) -> Gone:
         """Return the members that will never contribute. Others may still hear a neighbour that this peer does not."""
@@ -130,15 +126,10 @@ class AgreementRunner:
 
     async def _buy(self, name: str, cost: float, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return a release before the first round: stored before it is sent, and sent again after a restart."""
-        is_new = False
-
-        def make_new() -> np.ndarray:
-            nonlocal is_new
-            is_new = True
-            return make()
+        is_new = all(entry["name"] != name for entry in self._store.releases())
 
         def buy() -> np.ndarray:
-            values = self._store.bought(name, cost, make_new)
+            values = self._store.bought(name, cost, make)
             if is_new:
                 self._ledger.enter(name)
                 self._session.stored = self._store.stored()

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
+import operator
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -231,10 +233,12 @@ class Gone(NamedTuple):
 
 
 class TreeSums:
-    """The sums of one run, phase by phase."""
+    """The sums of one run, phase by phase; `gone` returns the members that cannot be waited for."""
 
-    def __init__(self, name: str, roster: Roster, store: PeerState, changes: Changes) -> None:
-        self._name, self._store, self._changes = name, store, changes
+    def __init__(
+        self, name: str, roster: Roster, store: PeerState, changes: Changes, gone: Callable[[], Gone]
+    ) -> None:
+        self._name, self._store, self._changes, self._gone = name, store, changes, gone
         self._neighbours = roster.neighbours(name)
         self._phases: dict[str, tuple[Phase, Any]] = {}
         self._received: dict[str, dict[str, Any]] = {}
@@ -247,35 +251,33 @@ class TreeSums:
         self._behind = members_behind(name, roster)
         self.tree = tuple(self._behind)
 
-    async def total(self, phase: Phase, local: Any, gone: Callable[[], Gone]) -> Any:
-        """Return the sum over all peers; `gone` returns the members that cannot be waited for."""
+    async def total(self, phase: Phase, local: Any) -> Any:
+        """Return the sum over all peers."""
         received = self._received.setdefault(phase.name, {})
         for sender, body in self._store.sums(phase.name).items():
             with self._objecting(phase, sender):
                 received[sender] = self._checked(phase, sender, body)
         self._phases[phase.name] = phase, local
-        self._changes.notify()
-        while lacking := [neighbour for neighbour in self.tree if neighbour not in received]:
-            if self.objection is not None:
-                raise self.objection.error()
-            since = self._changes.next
-            _refuse_gone(lacking, set().union(*(self._behind[neighbour] for neighbour in lacking)), gone())
-            await self._changes.wait(None, since)
+        await self._arrived(self._behind, received)
         return _added(local, received)
 
-    async def exchange(
-        self, local: np.ndarray, check: Callable[[np.ndarray], None], gone: Callable[[], Gone]
-    ) -> dict[str, np.ndarray]:
+    async def exchange(self, local: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
         """Exchange numbers with all neighbours; return theirs by name."""
         for name, body in self._store.sums(FIRST).items():
             self._firsts[name] = np.frombuffer(body, dtype="<f8").reshape(local.shape)
         self._local, self._check = local, check
-        self._changes.notify()
-        while lacking := {name for name in self._neighbours if name not in self._firsts}:
-            since = self._changes.next
-            _refuse_gone(lacking, lacking, gone())
-            await self._changes.wait(None, since)
+        await self._arrived({name: {name} for name in self._neighbours}, self._firsts)
         return {name: self._firsts[name] for name in self._neighbours}
+
+    async def _arrived(self, senders: Mapping[str, Collection[str]], received: Collection[str]) -> None:
+        """Wait until something came from every sender; `senders` has the members that each speaks for."""
+        self._changes.notify()
+        while lacking := [name for name in senders if name not in received]:
+            if self.objection is not None:
+                raise self.objection.error()
+            since = self._changes.next
+            _refuse_gone(lacking, set().union(*(senders[name] for name in lacking)), self._gone())
+            await self._changes.wait(None, since)
 
     def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
         """Return what to request from a neighbour next: a kind of request and a phase; None: nothing."""
@@ -377,11 +379,8 @@ class TreeSums:
         return any(set(self.tree) - self._served.get(name, set()) for name in self._phases)
 
 
-def _added(local: Any, received: dict[str, Any]) -> Any:
-    total = local
-    for name in sorted(received):
-        total = total + received[name]
-    return total
+def _added(local: Any, received: Mapping[str, Any]) -> Any:
+    return functools.reduce(operator.add, (received[name] for name in sorted(received)), local)
 
 
 def _refuse_gone(requested: Collection[str], awaited: Collection[str], gone: Gone) -> None:

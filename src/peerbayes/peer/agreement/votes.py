@@ -5,15 +5,15 @@
     moments         what each member reports of a column beside these medians, in one digit
 
 A ballot is signed by its member, so that whoever passes it on can neither change it nor vote for others; a member votes
-for a digit of a number only if it voted for the digits before. See `peerbayes.learning.robust.bounds` for the search,
-`peerbayes.learning.robust.bounds` for the reports, and `peerbayes.learning.robust.bounds` for what they are good for.
+for a digit of a number only if it voted for the digits before. The search, the reports and what they are good for are
+in `peerbayes.learning.robust.bounds`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -110,9 +110,16 @@ class Pass:
     voter: Voter
     phase: str
     behind: Mapping[str, frozenset[str]]
-    entitled: Callable[[str, str], bool] = lambda member, name: True
-    """Whether a member has a vote on a median; in the first pass everybody has."""
     before: Mapping[str, Digits] = field(default_factory=dict)
+    """Members' digits of the pass before."""
+    medians: Mapping[str, int] | None = None
+    """Those of the medians: who voted for one has a vote on the next; None: in the first pass everybody has."""
+
+    def entitled(self, member: str, name: str) -> bool:
+        """Return whether a member has a vote on a median."""
+        if self.medians is None:
+            return True
+        return name in self.medians and self.before.get(member, {}).get(name) == self.medians[name]
 
     def check(self, neighbour: str, part: Ballots, members: int) -> None:
         """Refuse ballots that are not signed, or for what their members have no vote on."""
@@ -178,15 +185,10 @@ async def _collected(current: Pass, digits: Digits, total: Total) -> Ballots:
 
 async def _medians(what: str, keys: Mapping[str, int], voter: Voter, total: Total) -> dict[str, float]:
     """Return the median over members of each number, from this member's keys."""
-    searches: dict[str, Search] = {}
-    behind, ballots = members_behind(voter.name, voter.roster), dict[str, Digits]()
+    searches, behind = dict[str, Search](), members_behind(voter.name, voter.roster)
+    ballots, last = dict[str, Digits](), None
     for step in range(1, DIGITS + 1):
-        phase = f"{what} {step}"
-        current = Pass(voter, phase, behind)
-        if step > 1:
-            last = {name: search.known & ((1 << WIDTH) - 1) for name, search in searches.items()}
-            before = ballots
-            current = Pass(voter, phase, behind, _entitled(before, last), before)
+        current = Pass(voter, f"{what} {step}", behind, ballots, last)
         own = {
             name: digit
             for name, key in keys.items()
@@ -198,13 +200,5 @@ async def _medians(what: str, keys: Mapping[str, int], voter: Voter, total: Tota
         ballots = {member: union.votes(member) for member in union.by_member}
         names = counts if step == 1 else searches
         searches = {name: searches.get(name, Search()).narrowed(counts.get(name, {})) for name in names}
+        last = {name: search.known & ((1 << WIDTH) - 1) for name, search in searches.items()}
     return {name: search.value for name, search in searches.items()}
-
-
-def _entitled(before: Mapping[str, Digits], last: Mapping[str, int]) -> Callable[[str, str], bool]:
-    """Whose digit before was the median's."""
-
-    def entitled(member: str, name: str) -> bool:
-        return name in last and before.get(member, {}).get(name) == last[name]
-
-    return entitled
