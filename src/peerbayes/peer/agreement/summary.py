@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -29,16 +29,16 @@ FARTHEST = (
     Fraction(2) ** 1000
 )  # a sum of that per value is absurd; below it, floats of many such sums do not overflow
 
+Kind = Literal["continuous", "text", "numbers", "empty"]
 Tagged = tuple[str, Any]  # ("b", True), ("n", 1), ("t", "yes"): True and 1 stay apart until the end
 
 
-@dataclass(frozen=True)
-class ColumnSummary:
+class ColumnSummary(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One column as some peers have it."""
 
     holders: int
     """How many of them have it at all."""
-    kinds: Mapping[str, tuple[str, ...]]
+    kinds: dict[Kind, tuple[str, ...]]
     """continuous, text or numbers (discrete), or empty -> the first few peers that have it so."""
     categories: frozenset[Tagged]
     count: int
@@ -157,25 +157,21 @@ class Summary:
         _check_size(content)
         try:
             peers, rows, order, columns, classes = _summaries.decode(content)
-            summary = cls(
-                peers,
-                rows,
-                tuple(order),
-                {name: _column_in(*parts) for name, parts in columns.items()},
-                frozenset(map(_tag_in, classes)),
-            )
+            _check_tags(classes)
+            for column in columns.values():
+                _check_column(column)
         except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RefusedMessage("unreadable", f"not a summary: {error}") from error
-        if sorted(summary.order) != sorted(summary.columns) or not 0 < peers <= rows:
+        if sorted(order) != sorted(columns) or not 0 < peers <= rows:
             raise RefusedMessage(
                 "implausible", f"{peers} peers with {rows} rows, {len(order)} columns in order"
             )
-        for name, column in summary.columns.items():
+        for name, column in columns.items():
             if not (0 <= column.count <= rows and 0 < column.holders <= peers):
                 raise RefusedMessage("implausible", f"{column.count} values of {name!r:.80} in {rows} rows")
             if abs(column.total) > column.count * FARTHEST:
                 raise RefusedMessage("absurd magnitude", f"the sum of {column.count} values of {name!r:.80}")
-        return summary
+        return cls(peers, rows, order, columns, classes)
 
 
 class Sums(dict[str, Fraction]):
@@ -298,17 +294,12 @@ def unpacked(text: str) -> Fraction:
 
 _READABLE = {"continuous": "continuous", "text": "text", "numbers": "discrete with numbers"}
 _summaries = msgspec.msgpack.Decoder(
-    tuple[
-        int,
-        int,
-        list[str],
-        dict[str, tuple[int, dict[str, list[str]], list[tuple[str, Any]], int, str]],
-        list[tuple[str, Any]],
-    ]
+    tuple[int, int, tuple[str, ...], dict[str, ColumnSummary], frozenset[Tagged]],
+    dec_hook=lambda kind, text: unpacked(str(text)),  # of fractions
 )
 
 
-def _kind(column: Column) -> str:
+def _kind(column: Column) -> Kind:
     if column.empty:
         return "empty"
     if column.kind == "continuous":
@@ -338,26 +329,18 @@ def _plain(values: frozenset[Tagged]) -> tuple[Scalar, ...]:
 _TYPES: dict[str, tuple[type, ...]] = {"b": (bool,), "n": (int, float), "t": (str,)}
 
 
-def _tag_in(pair: tuple[str, Any]) -> Tagged:
-    tag, value = pair
-    if type(value) not in _TYPES.get(tag, ()) or (isinstance(value, float) and not math.isfinite(value)):
-        raise ValueError(f"the category {value!r:.40} is no {tag!r:.5}")
-    return tag, value
+def _check_tags(values: frozenset[Tagged]) -> None:
+    for tag, value in values:
+        if type(value) not in _TYPES.get(tag, ()) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"the category {value!r:.40} is no {tag!r:.5}")
 
 
-def _column_in(
-    holders: int, kinds: dict[str, list[str]], categories: list[tuple[str, Any]], count: int, total: str
-) -> ColumnSummary:
-    if not kinds or not set(kinds) <= {"continuous", "text", "numbers", "empty"}:
-        raise ValueError(f"the kinds are {sorted(kinds)!r:.80}")
-    if any(len(names) > NAMED or any(len(name) > 64 for name in names) for names in kinds.values()):
+def _check_column(column: ColumnSummary) -> None:
+    """Refuse a column from outside that no table has."""
+    if not column.kinds:
+        raise ValueError("the column has no kind")
+    if any(len(names) > NAMED or any(len(name) > 64 for name in names) for names in column.kinds.values()):
         raise ValueError("too many names")
-    if categories == [] and count > 0 and not {"text", "numbers"}.isdisjoint(kinds):
-        raise ValueError(f"{count} values of no category")
-    return ColumnSummary(
-        holders,
-        {kind: tuple(names) for kind, names in kinds.items()},
-        frozenset(map(_tag_in, categories)),
-        count,
-        unpacked(total),
-    )
+    if not column.categories and column.count > 0 and _discrete(column):
+        raise ValueError(f"{column.count} values of no category")
+    _check_tags(column.categories)
