@@ -16,6 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
+from platformdirs.windows import Windows, get_win_folder_from_env_vars
 
 from peerbayes.data.datasets import (
     DatasetDamaged,
@@ -40,7 +43,7 @@ from peerbayes.data.datasets.entries import (
     unpack,
 )
 from peerbayes.data.datasets.loading import fetch, table, take, where
-from peerbayes.data.datasets.storage import LIMIT, Places, allowed, cache_folder, places, record_of
+from peerbayes.data.datasets.storage import LIMIT, Places, allowed, places, record_of
 from shared.dataset_server import ARCHIVE, EXPECTED, TEXT, TINY, tiny, zipped
 
 pytestmark = pytest.mark.usefixtures("held")
@@ -215,12 +218,21 @@ def test_a_folder_that_is_none_is_a_mistake(monkeypatch):
         ("win32", {"PEERBAYES_CACHE": "/mine", "LOCALAPPDATA": "/local"}, "/mine"),
     ],
 )
-def test_the_cache_lies_where_the_system_wants_it(platform, environment, folder):
-    assert cache_folder(environment, platform) == Path(folder).expanduser()
+def test_the_cache_lies_where_the_system_wants_it(platform, environment, folder, monkeypatch):
+    system = {"linux": Unix, "darwin": MacOS, "win32": Windows}[platform]
+    monkeypatch.setattr("platformdirs.PlatformDirs", system)
+    monkeypatch.setattr("platformdirs.windows.get_win_folder", get_win_folder_from_env_vars)  # on any system
+    for name in ("XDG_CACHE_HOME", "PEERBAYES_CACHE", "PEERBAYES_DATA", "WIN_PD_OVERRIDE_LOCAL_APPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert places() == Places(None, Path(folder).expanduser())
 
 
-def test_no_folder_is_no_folder():
-    assert places({"PEERBAYES_DATA": "", "PEERBAYES_CACHE": "/mine"}) == Places(None, Path("/mine"))
+def test_no_folder_is_no_folder(monkeypatch):
+    monkeypatch.setenv("PEERBAYES_DATA", "")
+    monkeypatch.setenv("PEERBAYES_CACHE", "/mine")
+    assert places() == Places(None, Path("/mine"))
 
 
 # Downloads

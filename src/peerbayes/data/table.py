@@ -1,4 +1,4 @@
-"""A user's X, read column by column: a pandas DataFrame or a two-dimensional array.
+"""A user's X, read column by column: a DataFrame of any library that narwhals knows, or a two-dimensional array.
 
 A column is read as one of two types, without copying the table:
 
@@ -8,14 +8,24 @@ A column is read as one of two types, without copying the table:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import narwhals.stable.v2 as nw
 import numpy as np
 
 from peerbayes.data.arguments import refusal
 from peerbayes.errors import SchemaError
+
+CATEGORICAL = (nw.Categorical, nw.Enum)
+
+# Rows of a DataFrame up to which columns that were read are kept: reading takes longer than using them.
+CACHED_ROWS = 1 << 12
+
+# Numbers that NumPy has no type for.
+WIDE = (nw.Decimal, nw.Int128, nw.UInt128)
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,7 @@ class Table:
     names: tuple[str, ...]
     rows: int
     frame: Any = None
+    """The DataFrame, as narwhals wraps it."""
     array: np.ndarray | None = None
     labels: tuple[Any, ...] = ()
     """The DataFrame's own column labels; `names` are these as text."""
@@ -36,10 +47,9 @@ class Table:
         """Read X without copying it; duplicated names and other shapes than two-dimensional are refused."""
         if isinstance(X, Table):
             return X
-        if hasattr(X, "iloc") and hasattr(X, "columns"):
-            return cls._of_frame(X)
-        if hasattr(X, "to_pandas"):
-            return cls._of_frame(X.to_pandas())
+        if (frame := frame_of(X)) is not None:
+            labels = tuple(frame.columns)
+            return cls(_unique(labels), len(frame), frame=frame, labels=labels)
         try:
             array = np.asarray(X)
         except (TypeError, ValueError) as problem:  # lists of different lengths
@@ -58,16 +68,10 @@ class Table:
         names = tuple(f"x{j}" for j in range(array.shape[1]))
         return cls(names, array.shape[0], array=_plain(array), labels=names)
 
-    @classmethod
-    def _of_frame(cls, frame: Any) -> Table:
-        labels = tuple(frame.columns)
-        names = tuple(map(str, labels))
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise SchemaError(
-                f"the table has several columns named {', '.join(repeated)}; rename all but one"
-            )
-        return cls(names, len(frame), frame=frame, labels=labels)
+    @property
+    def native(self) -> Any:
+        """The array, or the user's DataFrame."""
+        return self.array if self.array is not None else self.frame.to_native()
 
     @property
     def numeric(self) -> np.ndarray | None:
@@ -78,25 +82,27 @@ class Table:
 
     @property
     def all_numbers(self) -> bool:
-        """Whether every column holds numbers, so that reading it again costs little."""
+        """Whether every column holds numbers or booleans, so that reading it again costs little."""
         if self.frame is None:
             return self.numeric is not None
-        return all(isinstance(dtype, np.dtype) and dtype.kind in "fiub" for dtype in self.frame.dtypes)
+        return all(dtype.is_numeric() or isinstance(dtype, nw.Boolean) for dtype in self._dtypes)
 
     def part(self, start: int, stop: int) -> Table:
         """Return rows start to stop, as a view."""
+        if start == 0 and stop >= self.rows:
+            return self
         stop = max(start, min(stop, self.rows))
         numbers = np.arange(start, stop) if self.numbers is None else self.numbers[start:stop]
-        if self.array is not None:
-            return replace(self, rows=stop - start, array=self.array[start:stop], numbers=numbers)
-        return replace(self, rows=stop - start, frame=self.frame.iloc[start:stop], numbers=numbers)
+        return self._with(slice(start, stop), numbers)
 
     def take(self, rows: np.ndarray) -> Table:
-        """Return a copy of the rows where `rows` is true."""
-        numbers = np.flatnonzero(rows)
-        if self.array is not None:
-            return replace(self, rows=numbers.size, array=self.array[rows], numbers=numbers)
-        return replace(self, rows=numbers.size, frame=self.frame.loc[rows], numbers=numbers)
+        """Return a copy of the rows where `rows` is true, or at the positions `rows`."""
+        positions = np.flatnonzero(rows) if rows.dtype == bool else rows
+        return self._with(positions, positions)
+
+    def _with(self, rows: slice | np.ndarray, numbers: np.ndarray) -> Table:
+        array, frame = (None if data is None else data[rows] for data in (self.array, self.frame))
+        return replace(self, rows=numbers.size, array=array, frame=frame, numbers=numbers)
 
     def number(self, row: int) -> int:
         """Return the number of a row in the user's table."""
@@ -104,37 +110,90 @@ class Table:
 
     @cached_property
     def _dtypes(self) -> list[Any]:
-        """Types of the DataFrame's columns, cached: pandas computes them at each access."""
-        return list(self.frame.dtypes)
+        """Types of the DataFrame's columns, cached: they are computed at each access."""
+        return list(self.frame.schema.values())
 
     def declared(self, column: int) -> list[Any] | None:
-        """Return the categories that a pandas categorical column declares, present or not; None for other columns."""
-        if self.frame is None:
+        """Return the categories that a categorical column declares, present or not; None for other columns.
+
+        The categories of polars' Categorical belong to all columns of a process: those present are declared.
+        """
+        if self.frame is None or not isinstance(self._dtypes[column], CATEGORICAL):
             return None
-        dtype = self._dtypes[column]
-        return list(dtype.categories) if getattr(dtype, "name", "") == "category" else None
+        if hasattr(self._dtypes[column], "categories"):
+            return list(self._dtypes[column].categories)
+        series = self.frame.get_column(self.labels[column])
+        if series.implementation.is_polars():
+            return sorted(series.drop_nulls().unique().to_list())
+        return series.cat.get_categories().to_list()
 
     def column(self, column: int) -> np.ndarray:
         """Return one column: an array of numbers, or an object array whose missing values are None or NaN."""
         if self.array is not None:
             values = self.array[:, column]
             return values.astype(object) if values.dtype.kind == "U" else values
-        series = self.frame.iloc[:, column]
-        dtype = series.dtype
-        if getattr(dtype, "name", "") == "category":
-            return np.asarray(series.astype(object), dtype=object)
-        if isinstance(dtype, np.dtype) and dtype.kind in "fiub":
-            return np.asarray(series)
-        if getattr(dtype, "kind", "O") in "fiu":  # pandas' nullable numbers
-            return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
-        if getattr(dtype, "kind", "O") in "mM" or getattr(dtype, "name", "").startswith("period"):
+        if column not in self._columns:
+            values = self._read(column)
+            if self.rows > CACHED_ROWS:
+                return values
+            self._columns[column] = values
+        return self._columns[column]
+
+    @cached_property
+    def _columns(self) -> dict[int, np.ndarray]:
+        """The columns of a small table that were read: they are needed several times."""
+        return {}
+
+    def _read(self, column: int) -> np.ndarray:
+        """Return one column of the DataFrame."""
+        series = self.frame.get_column(self.labels[column])
+        dtype = self._dtypes[column]
+        if isinstance(dtype, CATEGORICAL):
+            pyarrow = (
+                series.implementation.is_pyarrow()
+            )  # its own array repeats a category where one is missing
+            return np.array(series.to_list() if pyarrow else series.to_numpy(), dtype=object)
+        values = (series.cast(nw.Float64) if isinstance(dtype, WIDE) else series).to_numpy()
+        if values.dtype.kind in "fiub" and values.ndim == 1:
+            return _plain(values)
+        subject = f"column {self.names[column]!r}"
+        if dtype.is_temporal() or (
+            dtype == nw.Unknown and "period" in str(getattr(series.to_native(), "dtype", ""))
+        ):
             raise SchemaError(
-                f"column {self.names[column]!r} holds dates or times ({dtype}); turn them into numbers "
+                f"{subject} holds dates or times ({dtype}); turn them into numbers "
                 "(for instance days since a date) or text"
             )
-        if getattr(dtype, "kind", "O") == "c":
-            raise SchemaError(f"Complex data not supported: column {self.names[column]!r} has dtype {dtype}")
-        return np.asarray(series.astype(object), dtype=object)
+        if values.dtype.kind == "c":
+            raise SchemaError(f"Complex data not supported: {subject} has dtype {values.dtype}")
+        if dtype.is_nested():
+            raise SchemaError(
+                f"{subject} holds {dtype}; expected text, numbers or booleans. Give each entry a column"
+            )
+        return values.astype(object, copy=False)
+
+
+def frame_of(X: Any) -> Any:
+    """Return X as a narwhals DataFrame, collected if it is lazy; None where X is no DataFrame."""
+    if isinstance(X, np.ndarray | list | tuple | nw.DataFrame):
+        return X if isinstance(X, nw.DataFrame) else None
+    try:
+        frame = nw.from_native(X, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        _unique(X.column_names if hasattr(X, "column_names") else X.columns)
+        raise
+    if frame is X and hasattr(X, "to_pandas") and not hasattr(X, "__array__"):  # a table of another library
+        frame = nw.from_native(X.to_pandas(), pass_through=True)
+    frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+    return frame if isinstance(frame, nw.DataFrame) else None
+
+
+def _unique(labels: Iterable[Any]) -> tuple[str, ...]:
+    """Return the labels of columns as text; refuse two of one name."""
+    names = tuple(map(str, labels))
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise SchemaError(f"the table has several columns named {', '.join(repeated)}; rename all but one")
+    return names
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

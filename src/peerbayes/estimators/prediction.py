@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Table
+from peerbayes.data.table import Table, frame_of
 from peerbayes.errors import StatisticsMismatch
 from peerbayes.estimators import training
 from peerbayes.model import explain as reading
@@ -327,20 +327,24 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """Return X as a table, after scikit-learn's checks of its shape and of its column names."""
         if isinstance(X, Table):
             return X
-        if not hasattr(X, "iloc") and hasattr(X, "to_pandas"):
-            X = X.to_pandas()
-        if not (hasattr(X, "iloc") and hasattr(X, "columns")):
+        frame = frame_of(X)
+        if frame is None:
             X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
             return Table.of(X)
-        if not reset and getattr(self, "_finds_columns", False) and set(self.schema_.names) <= set(X.columns):
-            X = X[list(self.schema_.names)]
-        table = Table.of(X)
+        names = list(self.schema_.names) if not reset and getattr(self, "_finds_columns", False) else []
+        table = Table.of(frame[names] if names and set(names) <= set(frame.columns) else frame)
         if table.rows == 0 or not table.names:
             raise ValueError(
                 f"Found array with {table.rows} sample(s) and {len(table.names)} feature(s) "
-                f"(shape={X.shape}) while a minimum of 1 is required."
+                f"(shape={frame.shape}) while a minimum of 1 is required."
             )
-        validate_data(self, X, reset=reset, skip_check_array=True)
+        if reset or tuple(getattr(self, "feature_names_in_", ())) != table.labels:
+            import pandas as pd
+
+            named = (
+                table.native if frame.implementation.is_pandas() else pd.DataFrame(columns=list(table.labels))
+            )
+            validate_data(self, named, reset=reset, skip_check_array=True)
         return table
 
     def __sklearn_is_fitted__(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtri
 
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Rows, Table
+from peerbayes.data.table import Rows, Table, frame_of
 from peerbayes.errors import SchemaMismatch
 from peerbayes.model.families.base import Family
 from peerbayes.model.missing import contributions
@@ -34,8 +34,8 @@ def rows_of(x: Any, names: list[str], order: list[str] | None) -> Any:
             raise SchemaMismatch(f"x names {unknown[0]!r}; expected columns of {', '.join(names[:20])}")
         columns = names if order is None else order
         return pd.DataFrame([[dict(x).get(name) for name in columns]], columns=columns)
-    if hasattr(x, "iloc"):
-        return x
+    if (frame := frame_of(x)) is not None:
+        return frame
     array = np.asarray(x)
     return array.reshape(1, -1) if array.ndim == 1 else array
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,14 +87,12 @@ def warn_untested() -> None:
 
 def rows_at(table: Table, rows: np.ndarray) -> Table:
     """Return the rows at the given positions as a table."""
-    if table.array is not None:
-        return replace(table, rows=rows.size, array=table.array[rows])
-    return replace(table, rows=rows.size, frame=table.frame.iloc[rows])
+    return table.take(rows)
 
 
 def plain(table: Table) -> Any:
     """Return the array or DataFrame of a table."""
-    return table.array if table.array is not None else table.frame
+    return table.native
 
 
 def unassigned_rows(

@@ -8,8 +8,7 @@ import io
 import ipaddress
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
@@ -52,25 +51,15 @@ class Places:
         return self.cache / name if (self.cache / name).is_file() else None
 
 
-def places(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Places:
-    """Return the folder PEERBAYES_DATA and the cache; refuse a PEERBAYES_DATA that does not exist."""
-    folder = Path(environment["PEERBAYES_DATA"]) if environment.get("PEERBAYES_DATA") else None
-    if folder is not None and not folder.is_dir():
-        raise DatasetError(f"PEERBAYES_DATA is {str(folder)!r}; expected a folder. Correct it, or unset it")
-    return Places(folder, cache_folder(environment, platform))
+def places() -> Places:
+    """Return the folder PEERBAYES_DATA, which must exist, and PEERBAYES_CACHE or the system's folder for caches."""
+    data, cache = os.environ.get("PEERBAYES_DATA"), os.environ.get("PEERBAYES_CACHE")
+    if data and not Path(data).is_dir():
+        raise DatasetError(f"PEERBAYES_DATA is {data!r}; expected a folder. Correct it, or unset it")
+    from platformdirs import user_cache_path
 
-
-def cache_folder(environment: Mapping[str, str], platform: str) -> Path:
-    """Return PEERBAYES_CACHE, or the system's folder for caches."""
-    if environment.get("PEERBAYES_CACHE"):
-        return Path(environment["PEERBAYES_CACHE"])
-    if platform == "win32" and environment.get("LOCALAPPDATA"):
-        return Path(environment["LOCALAPPDATA"]) / "peerbayes" / "Cache"
-    if platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "peerbayes"
-    # The XDG specification: a path that is not absolute is to be ignored.
-    base = environment.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "peerbayes"
+    folder = Path(data) if data else None
+    return Places(folder, Path(cache) if cache else user_cache_path("peerbayes", appauthor=False))
 
 
 def record_of(path: Path) -> Path:

@@ -16,6 +16,7 @@ from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.data.sources.flat_files import SUFFIXES, read_parquet, read_text
 from peerbayes.data.sources.sql import read_query
 from peerbayes.data.sources.values import check_names, plain
+from peerbayes.data.table import frame_of
 from peerbayes.errors import PeerbayesError, SourceError
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def _read_outside(name: str, data: str, query: str | None) -> tuple[pd.DataFrame
     where = f"the source {name} of the package {SOURCES.package(name)}"
     source = SOURCES[name]
     try:
-        return pd.DataFrame(source(data, query)), where
+        table = source(data, query)
+        frame = frame_of(table)
+        return pd.DataFrame(table) if frame is None else frame.to_pandas(), where
     except PeerbayesError:
         raise
     except Exception as error:  # whatever an outside package may raise
