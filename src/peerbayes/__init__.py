@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from peerbayes.simulation.result import Run
     from peerbayes.simulation.run import simulate
 
-__version__ = "0.1.0"
-
 # Where each public name lives. They are imported on first use: scikit-learn and pandas take a second and a hundred
 # megabytes, which a peer does not need.
 _HOMES = {
@@ -89,6 +87,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("peerbayes")
     if name in _MODULES:
         return import_module(f"peerbayes.{name}")
     if name not in _HOME_OF:

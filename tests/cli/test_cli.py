@@ -99,6 +99,12 @@ def test_the_command_of_peers_had_another_name(tmp_path, words):
     assert "node" not in peerbayes("--help", cwd=tmp_path, code=0).stdout
 
 
+@pytest.mark.parametrize("number", [0, -1, 1001])
+def test_the_demo_refuses_numbers_of_peers_that_share_no_rows(number, tmp_path):
+    refused = peerbayes("demo", "--simulated-peers", number, cwd=tmp_path, code=2)
+    assert f"--simulated-peers is {number}; expected 1 to 1000" in refused.stderr
+
+
 def test_the_option_of_the_demo_had_another_name(tmp_path):
     refused = peerbayes("demo", "--nodes", 20, cwd=tmp_path, code=2)
     sentence = "--nodes is called --simulated-peers now: write --simulated-peers 20"

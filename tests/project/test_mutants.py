@@ -44,9 +44,9 @@ LIST = """
 tests = ["tests/cli/test_cli.py::test_help_and_version"]
 
 [[mutant]]
-file = "src/peerbayes/__init__.py"
-old = '__version__ = "0'
-new = '__version__ = "9'
+file = "src/peerbayes/cli/app.py"
+old = 'version("peerbayes")'
+new = 'version("numpy")'
 
 [[mutant]]
 file = "src/peerbayes/estimators/prediction.py"

@@ -56,8 +56,8 @@ def imports(path):
             module = node.module.removeprefix("peerbayes").removeprefix(".")
             for alias in node.names:
                 name = f"{module}.{alias.name}".removeprefix(".")
-                imported.add(name if name in MODULES else module)
-    return imported - {"", "__version__"}
+                imported.add(name if name in MODULES else module or "__init__")
+    return imported
 
 
 def test_folders_import_only_what_they_may():

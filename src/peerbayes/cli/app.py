@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from peerbayes import __version__
 from peerbayes.cli import exit_on_error
 
 # Command: its module in `cli`, and its attribute there: a function, or an app with subcommands.
@@ -79,5 +78,5 @@ def main(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        print(__version__)
+        print(metadata.version("peerbayes"))
         raise typer.Exit

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from peerbayes.simulation.result import Run
 
 TEST_ROWS = 797  # of the 1,797 digits; peers share the others
+TRAINING_ROWS = 1000
 
 
 def demo(
@@ -39,10 +40,14 @@ def demo(
     if peers is not None:
         real_peers(out, peers, rounds, seed, form)
         return
+    if not 1 <= simulated_peers <= TRAINING_ROWS:
+        raise ValueError(
+            f"--simulated-peers is {simulated_peers}; expected 1 to {TRAINING_ROWS}, a digit for each"
+        )
     X, y = config.load_data({"name": "digits"})
     summaries: dict[str, dict[str, float]] = {}
     runs: list[Run] = []
-    rows_per_peer = 1000 // simulated_peers
+    rows_per_peer = TRAINING_ROWS // simulated_peers
     for strategy in ("local", "crc", "exact"):
         settings: dict[str, Any] = {
             "peers": simulated_peers, "rows_per_peer": rows_per_peer, "partition": "drift-y", "strategy": strategy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -254,13 +255,11 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     def save(self, path: str | Path) -> None:
         """Write the model to the file `path`, which `peerbayes.load` reads; it contains no rows and no code."""
-        from peerbayes import __version__
-
         check_is_fitted(self)
         parameters, arrays = training.portable(self.get_params(deep=False))
         header = {
             "kind": "model",
-            "peerbayes": __version__,
+            "peerbayes": version("peerbayes"),
             "estimator": type(self).__name__,
             "parameters": parameters,
             "named": hasattr(self, "feature_names_in_"),

@@ -33,15 +33,13 @@ STANDS_ON = ("numpy", "scipy", "scikit-learn", "pandas")
 @cache
 def code_version() -> str:
     """Return the version of this package and, in a repository, the commit."""
-    from peerbayes import __version__
-
     root = Path(__file__).parents[3]
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")
         changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "src")
     except (OSError, subprocess.CalledProcessError):
-        return __version__
-    return f"{__version__} {head}{CHANGED if changed else ''}"
+        return version("peerbayes")
+    return f"{version('peerbayes')} {head}{CHANGED if changed else ''}"
 
 
 def made() -> dict[str, str]:
