@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from peerbayes.cli.app import app
-from peerbayes.data.datasets.catalogue import ENTRIES
+from peerbayes.data.datasets.entries import ENTRIES
 from shared.dataset_server import ARCHIVE, TEXT, TINY, tiny
 
 pytestmark = pytest.mark.usefixtures("held")

@@ -27,10 +27,15 @@ from peerbayes.data.datasets import (
     DatasetUnavailable,
     DownloadFailed,
     UnknownDataset,
+    fetch,
     load,
+    table,
+    take,
+    where,
 )
-from peerbayes.data.datasets.catalogue import ENTRIES, PAPER
 from peerbayes.data.datasets.entries import (
+    ENTRIES,
+    PAPER,
     Expected,
     Member,
     Origin,
@@ -42,7 +47,6 @@ from peerbayes.data.datasets.entries import (
     repaired,
     unpack,
 )
-from peerbayes.data.datasets.loading import fetch, table, take, where
 from peerbayes.data.datasets.storage import LIMIT, Places, allowed, places, record_of
 from shared.dataset_server import ARCHIVE, EXPECTED, TEXT, TINY, tiny, zipped
 
@@ -110,14 +114,14 @@ def test_no_name_means_two_datasets():
     ],
 )  # fmt: skip
 def test_names_are_found_as_users_type_them(typed, name):
-    assert find(typed, ENTRIES).name == name
+    assert find(typed).name == name
 
 
 @pytest.mark.parametrize(
     "entry", [entry for entry in ENTRIES.values() if entry.file], ids=lambda entry: entry.name
 )
 def test_a_file_is_found_by_its_own_name(entry):
-    assert find(Path(entry.file).stem, ENTRIES) is entry
+    assert find(Path(entry.file).stem) is entry
 
 
 def test_an_unknown_name_is_answered_with_close_ones():
@@ -358,7 +362,7 @@ def test_a_killed_download_leaves_nothing(server, held):
         import sys
         from pathlib import Path
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        from peerbayes.data.datasets.loading import fetch
+        from peerbayes.data.datasets import fetch
         from peerbayes.data.datasets.storage import Places
         from shared.dataset_server import tiny
         fetch(tiny({url!r}), Places(None, Path({str(held.cache)!r})), lambda done, total: print(done, flush=True))

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
-from peerbayes.data.datasets.catalogue import PAPER
+from peerbayes.data.datasets.entries import PAPER
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments import document, engines, formats, paper_tables
 from peerbayes.experiments import document as agreement

@@ -36,7 +36,7 @@ MODULES = (
     "network.schedules",
     "network.mixing", "simulation.partitions", "privacy.accounting", "privacy.mechanism", "privacy.noise",
     "privacy.edge_noise", "privacy.scheme", "privacy.plan", "privacy.exposure", "simulation.sharded.driver",
-    "data.datasets.loading", "data.sources", "data.sources.values", "errors", "report",
+    "data.datasets", "data.sources", "data.sources.values", "errors", "report",
     "audit.observation", "audit.reconstruction", "audit.membership_inference",
 )  # fmt: skip
 

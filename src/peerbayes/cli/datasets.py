@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from peerbayes.cli import Format, argument, option, print_table, progress_bar
-from peerbayes.data.datasets.catalogue import ENTRIES
-from peerbayes.data.datasets.entries import Entry, find
-from peerbayes.data.datasets.loading import fetch as fetch_entry
-from peerbayes.data.datasets.loading import take, where
+from peerbayes.data.datasets import fetch as fetch_entry
+from peerbayes.data.datasets import take, where
+from peerbayes.data.datasets.entries import ENTRIES, Entry, find
 from peerbayes.data.datasets.storage import Places, places
 from peerbayes.errors import DatasetError
 
@@ -43,7 +42,7 @@ def fetch(
 ) -> None:
     """Download datasets to the cache."""
     failed, folders = False, places()
-    entries = [find(name, ENTRIES) for name in names]
+    entries = [find(name) for name in names]
     for entry in entries:
         try:
             print(f"{entry.name}: {_fetched(entry, folders, again)}")
@@ -61,7 +60,7 @@ def import_file(
     label: Annotated[str | None, option("The label column, if its name differs from the dataset's.")] = None,
 ) -> None:
     """Check your own copy of a dataset, and store it in the cache."""
-    entry, folders = find(name, ENTRIES), places()
+    entry, folders = find(name), places()
     if not file.is_file():
         raise ValueError(f"{file} is not a file")
     frame = take(entry, folders, file, label)

@@ -10,8 +10,7 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn, TimeRemainingCo
 from rich.text import Text
 
 from peerbayes.cli import argument, check_format, console, option, print_table, progress_bar, split
-from peerbayes.data.datasets.catalogue import ENTRIES, PAPER
-from peerbayes.data.datasets.entries import find
+from peerbayes.data.datasets.entries import PAPER, find
 from peerbayes.experiments import document as pages
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.cells import FILES, read_as
@@ -164,7 +163,7 @@ def _named(dataset: str) -> str:
     """Return the paper's name of a dataset, or the path of a file, followed by how it is read."""
     name, reading = read_as(dataset)
     if Path(name).suffix not in FILES:
-        name = find(name, ENTRIES).name
+        name = find(name).name
     return f"{name}:{reading}" if reading else name
 
 

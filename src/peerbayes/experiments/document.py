@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from peerbayes.data.datasets.catalogue import IMAGES
+from peerbayes.data.datasets.entries import IMAGES
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.paper_tables import CONVERGED, GAP_TABLES, Record, printed
 from peerbayes.experiments.sweep import Store, Sweep
@@ -40,7 +40,7 @@ def section(sweep: Sweep, store: Store, records: Sequence[Record]) -> str:
     """Return the whole section, in Markdown."""
     text_lines = ["## Agreement with the paper\n"]
     errors = {(r.table, r.dataset, r.column): r for r in records if r.column in ERRORS and _comparable(r)}
-    images = {entry.name for entry in IMAGES}
+    images = set(IMAGES)
     tabular = [r for r in errors.values() if r.dataset not in images]
     far = [r for r in tabular if abs(_difference(r)) > AGREES]
     text_lines.append(

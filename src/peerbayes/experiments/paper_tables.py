@@ -15,7 +15,7 @@ import numpy as np
 
 from peerbayes import network
 from peerbayes.data import files as toml
-from peerbayes.data.datasets.catalogue import IMAGES
+from peerbayes.data.datasets.entries import IMAGES
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments.cells import Cell, mean_and_error
 
@@ -54,10 +54,12 @@ def printed(number: str) -> Printed:
 
 # --- the paper's tables: their cells, read from the TOML files in `paper/`, and the values of computed cells
 
-WIDE = tuple(entry.name for entry in IMAGES)  # 512 columns: peers compute in float32
+WIDE = IMAGES  # 512 columns: peers compute in float32
 
 CONVERGED = 0.01  # the paper: a gap below this is convergence, below five times this it is close
 GAP_TABLES = ("04", "05", "06", "07", "08", "09", "10", "12")
+
+TABLES = files("peerbayes.experiments") / "paper"
 
 Results = dict[str, dict[str, Any]]  # by key
 
@@ -204,10 +206,8 @@ class Distances:
 
 def numbers() -> tuple[str, ...]:
     """Return the numbers of the tables in order; the figure comes last."""
-    names = sorted(
-        path.name.removesuffix(".toml") for path in files(PACKAGE).iterdir() if path.name.endswith(".toml")
-    )
-    return tuple(names)
+    names = (path.name for path in TABLES.iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
 def table(number: str) -> Table:
@@ -223,12 +223,9 @@ def distances() -> Distances:
     return Distances(content["title"], tuple(content["peers"]), tuple(content["distances"]), content["trees"])
 
 
-PACKAGE = "peerbayes.experiments.paper"
-
-
 def _content(number: str) -> dict[str, Any]:
     name = number if number == "distance" else number.zfill(2)
     if name not in numbers():
         listed = ", ".join(number.lstrip("0") for number in numbers())
         raise ConfigurationError(f"there is no table {number!r}; expected one of {listed}, or all")
-    return toml.table((files(PACKAGE) / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
+    return toml.table((TABLES / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")

@@ -21,7 +21,6 @@ import numpy as np
 from peerbayes.data import files, sources
 from peerbayes.data.arguments import shown
 from peerbayes.data.datasets import UnknownDataset, load
-from peerbayes.data.datasets.catalogue import ENTRIES
 from peerbayes.data.datasets.entries import find
 from peerbayes.data.declarations import (
     Setting,
@@ -99,7 +98,7 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     data = read_settings(declarations(Data), data, file_text, where, "not an entry of [data]", "data")
     if "name" in data:
         try:
-            find(data["name"], ENTRIES)
+            find(data["name"])
         except UnknownDataset as error:
             raise ConfigurationError(f"{path}{files.line(file_text, 'data', 'name')}: {error}") from error
     for name, value in settings.items():

@@ -1,4 +1,4 @@
-"""What is known of a dataset before it is loaded: its shape and digest, and where it comes from."""
+"""What is known of a dataset before it is loaded: its shape and digest, and where it comes from (`catalogue.toml`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import difflib
 import hashlib
 import io
 import re
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from peerbayes.errors import DatasetDamaged, DatasetMismatch, UnknownDataset
@@ -260,11 +262,7 @@ def _limited(file: IO[bytes]) -> bytes:
     return content
 
 
-# --- entries of datasets, and finding them by any of their names
-
-UCI = "https://archive.ics.uci.edu"
-KAGGLE = "https://www.kaggle.com/datasets"
-CC_BY = "CC BY 4.0"
+# --- entries of datasets, read from `catalogue.toml`, and finding them by any of their names
 
 
 @dataclass(frozen=True)
@@ -293,9 +291,63 @@ class Entry:
     not_in_paper: tuple[str, ...] = ()
 
 
-def names(listed: str) -> tuple[str, ...]:
-    """Split names that are written in one string, separated by commas."""
-    return tuple(name.strip() for name in listed.split(","))
+def _catalogue() -> dict[str, Entry]:
+    """Return all entries by name, in the order of the paper's table; the others come last."""
+    content = tomllib.loads((files("peerbayes.data.datasets") / "catalogue.toml").read_text(encoding="utf-8"))
+    templates, datasets = content["template"], content["dataset"]
+    return {
+        name: _entry(name, {**templates.get(datasets[name].get("template"), {}), **datasets[name]})
+        for name in dict.fromkeys((*PAPER, *datasets))
+    }
+
+
+def _entry(name: str, fields: dict[str, Any]) -> Entry:
+    """Return the entry of a dataset from its table in the catalogue, which says what each field is."""
+    columns = _split(fields.get("columns", "")) or tuple(f"f{index}" for index in range(fields["numbered"]))
+    text = frozenset(columns) - set(_split(fields["text_but"])) if "text_but" in fields else frozenset()
+    expected = Expected(
+        fields["rows"],
+        columns,
+        fields["label"],
+        fields["classes"],
+        (fields["positive"], fields["rate"]) if "rate" in fields else "balanced",
+        text or frozenset(_split(fields.get("text", ""))),
+        fields.get("missing", False),
+        fields.get("largest"),
+    )
+    return Entry(
+        name,
+        tuple(fields.get("aliases", ())),
+        expected,
+        fields["description"].replace("{subject}", fields.get("subject", "")),
+        fields["source"],
+        fields["licence"],
+        fields.get("file", ""),
+        _origin(fields, expected) if "url" in fields else None,
+        fields.get("by_hand", ""),
+        tuple(fields.get("ignored", ())),
+        tuple(fields.get("not_in_paper", ())),
+    )
+
+
+def _origin(fields: dict[str, Any], expected: Expected) -> Origin:
+    ordered = {
+        "label first": (expected.label, *expected.columns),
+        "label last": (*expected.columns, expected.label),
+    }.get(fields.get("names", ""))
+    read = {
+        "delimited": lambda: delimited(fields["separator"], ordered),
+        "census": lambda: census(ordered or ()),
+        "openml": lambda: openml(ordered),
+        "repaired": lambda: repaired,
+    }[fields["reader"]]()
+    members = (Member(tuple(member["path"]), member.get("sha256")) for member in fields.get("members", ()))
+    return Origin(fields["url"], read, tuple(members) or (Member(),))
+
+
+def _split(listed: str) -> tuple[str, ...]:
+    """Return names that are written in one string, separated by commas."""
+    return tuple(name.strip() for name in listed.split(",")) if listed else ()
 
 
 def plain(name: str) -> str:
@@ -303,12 +355,24 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", " ", name.casefold()).strip()
 
 
-def find(name: str, entries: dict[str, Entry]) -> Entry:
+def find(name: str) -> Entry:
     """Return the dataset of that name or alias; suggest close ones where there is none."""
-    by_alias = {plain(alias): entry for entry in entries.values() for alias in (entry.name, *entry.aliases)}
+    by_alias = {plain(alias): entry for entry in ENTRIES.values() for alias in (entry.name, *entry.aliases)}
     if (entry := by_alias.get(plain(name))) is not None:
         return entry
     close = difflib.get_close_matches(plain(name), by_alias, n=5, cutoff=0.6)
     offered = list(dict.fromkeys(by_alias[alias].name for alias in close))
     hint = f"did you mean {' or '.join(offered)}? " if offered else ""
-    raise UnknownDataset(f"no dataset is called {name!r}; {hint}expected one of {', '.join(entries)}")
+    raise UnknownDataset(f"no dataset is called {name!r}; {hint}expected one of {', '.join(ENTRIES)}")
+
+
+# In the order of the paper's table.
+PAPER = (
+    "skin", "pulsar", "catsvsdogs", "bank", "default", "soft", "adult", "run", "smartgrid", "smoking", "yearbook",
+    "secondary", "fashion", "cifar10", "mnist", "letter",
+)  # fmt: skip
+
+ENTRIES = _catalogue()
+
+# The paper's image sets, as 512 features each.
+IMAGES = tuple(name for name, entry in ENTRIES.items() if entry.file.endswith(".npz"))

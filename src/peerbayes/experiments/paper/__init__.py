@@ -1,1 +1,0 @@
-"""One TOML file for each table and figure of the paper."""
