@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from peerbayes.data.moments import SMALL_RANGE
 from peerbayes.data.table import missing_of, numbers_of
 from peerbayes.errors import SchemaError, SchemaMismatch
 
@@ -18,6 +17,9 @@ Kind = Literal["continuous", "discrete"]
 Scalar = str | bool | int | float
 
 LARGEST = sys.float_info.max
+
+# Integers within a range of this many values are counted in a table; others are hashed.
+SMALL_RANGE = 1 << 16
 
 # A column whose deviation is below this share of its location is constant: the rest is rounding.
 ROUNDING = 1e-13

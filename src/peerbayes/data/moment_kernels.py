@@ -1,4 +1,4 @@
-"""."""
+"""Compiled passes over the columns of a large numeric array: moments, and distinct integers."""
 
 import numpy as np
 from numba import njit

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from peerbayes.data import moments
-from peerbayes.data.moments import LARGE, SMALL_RANGE
+from peerbayes.data import infer
+from peerbayes.data.column import SMALL_RANGE
+from peerbayes.data.infer import LARGE
 from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Rows, Table
 from peerbayes.errors import SchemaError
@@ -182,7 +183,7 @@ class Raw:
                     yield start + inner, block
             return
         look_up_codes: Callable[..., None] = look_up
-        if schema.discrete and (fast or array.size > moments.LARGE):
+        if schema.discrete and (fast or array.size > infer.LARGE):
             from peerbayes.model.kernels import block_loops
 
             look_up_codes = block_loops.look_up

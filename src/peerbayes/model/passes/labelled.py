@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.data.moments import LONG_BLOCK_ROWS
+from peerbayes.data.infer import LONG_BLOCK_ROWS
 from peerbayes.model import core
 from peerbayes.model.families.base import Family
 from peerbayes.model.passes.blocks import Block, Source, all_rows, are_large, block_rows, is_held, is_large
