@@ -18,6 +18,7 @@ from peerbayes import network as topologies
 from peerbayes.data.schema import Schema
 from peerbayes.errors import SchemaError, StructureError
 from peerbayes.estimators.classifiers import KDB, TAN, BayesNetClassifier
+from peerbayes.learning import starts
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.metrics import Sample
 from peerbayes.learning.strategies import CRC, Exact
@@ -27,7 +28,6 @@ from peerbayes.model.families import NaiveBayes, Rows, SharedGaussian
 from peerbayes.model.missing import alone, apart, complete
 from peerbayes.model.passes import Encoded
 from peerbayes.model.structure import Pairs, tan
-from peerbayes.simulation import starts
 from shared.families import FAMILIES, draw_rows, with_gaps
 
 CLASSES = 3
@@ -236,8 +236,8 @@ def test_peers_take_ten_steps_together_to_a_start():
     labels = np.where(labels < 0, 1, labels)
     held = Holdings(family, rows, labels, np.ones(60), np.array([60]), CLASSES)
     data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, missing=True)
-    completed, _ = starts._completed(
-        held, topologies.schedule("complete", 1, np.random.default_rng(0), None), 3
+    completed = starts.summed_by(
+        lambda name, values: values, starts.agreement("ml", True, held, 1.0, True, held.statistics)
     )
     np.testing.assert_allclose(
         completed[0], maximise(family, data, 0.0, 10, -np.inf).stats, rtol=1e-7, atol=1e-7

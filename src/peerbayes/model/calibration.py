@@ -246,9 +246,19 @@ def start_statistics(
     rows = stats[:, 0].sum()
     if not rows > 0:
         raise ValueError(f"start has the weight of {rows} rows; expected more than 0")
-    if isinstance(start, str) and start == "marginal":
-        stats = np.tile(stats.sum(axis=0) / classes, (classes, 1))
+    if isinstance(start, str):
+        stats = np.broadcast_to(shared_out(start, stats, classes), stats.shape)
     return stats * (mass / rows)
+
+
+def shared_out(start: str, sums: np.ndarray, classes: int, divisor: float = 1.0) -> np.ndarray:
+    """Return S⁰ of the starts ml [..., C, K] and marginal [..., 1, K], the same in each class, from YᵀΦ / divisor.
+
+    sums: [..., C, K], or [..., 1, K] already summed over classes.
+    """
+    if start == "marginal":
+        return sums.sum(axis=-2, keepdims=True) / (divisor * classes)
+    return sums / divisor
 
 
 def beginning(

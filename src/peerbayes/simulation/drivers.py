@@ -1,4 +1,4 @@
-"""The driver of a simulation: the strategy over the network, with secure sums or a defence if requested."""
+"""The driver of a simulation: the start that peers agree on, and the strategy over the network."""
 
 from __future__ import annotations
 
@@ -7,17 +7,94 @@ from dataclasses import replace
 import numpy as np
 
 from peerbayes import network as topologies
-from peerbayes.learning import planning
+from peerbayes.learning import planning, starts
+from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.planning import Plan
-from peerbayes.learning.robust.invariants import ROUNDING, ROUNDING_SINGLE, Invariants
+from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, start_statistics_of
+from peerbayes.learning.robust.invariants import (
+    ROUNDING,
+    ROUNDING_SINGLE,
+    Invariants,
+    counted_columns,
+    ties_of,
+)
 from peerbayes.learning.robust.optimised import Optimiser
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
+from peerbayes.model.calibration import shared_out
+from peerbayes.network.mixing import agree
 from peerbayes.simulation.population import Population
+from peerbayes.simulation.private import PrivateRows
+from peerbayes.simulation.reports import Reported
 from peerbayes.simulation.rounds import Broadcast, Defence, Faults, OverTree
 from peerbayes.simulation.settings import SimulationSettings
 
 Driver = Broadcast | OverTree
+
+# --- the start: sums by gossip over the network, of numbers that may be noisy or false
+
+
+def agreed_start(settings: SimulationSettings, peers: Population) -> tuple[np.ndarray, int]:
+    """Return every peer's S⁰ [N, C, K], and the bytes that each sent to agree on it."""
+    stats, sent = _start(settings, peers, settings.strategy, peers.hidden, peers.reports)
+    if settings.checks_messages and settings.start != "uniform":
+        stats[:] = stats.mean(axis=0)  # as real peers agree: exactly, so that class sums can be checked
+    return stats, sent
+
+
+def start_alone(settings: SimulationSettings, peers: Population) -> np.ndarray:
+    """Return every peer's S⁰ [N, C, K] where peers learn on their own, from rows without noise."""
+    return _start(settings, peers, planning.ALONE, None, None)[0]
+
+
+def _start(
+    settings: SimulationSettings,
+    peers: Population,
+    strategy: object,
+    hidden: PrivateRows | None,
+    reports: Reported | None,
+) -> tuple[np.ndarray, int]:
+    """Return every peer's S⁰ [N, C, K], and the bytes that each sent.
+
+    Peers agree on the mean of Y_vᵀΦ_v / lr. With privacy, Y_vᵀΦ_v is a noisy release. Where reports may be false, so
+    may be Y_vᵀΦ_v and the number of rows.
+    """
+    held, network, rounds, sent = peers.held, peers.network, settings.start_rounds, 0
+    rows = float((held.sizes if reports is None else reports.rows).sum())
+    weight = planning.start_weight(settings.lr, NetworkFacts(held.peer_count, rows))
+    own_start = planning.declaration_of(strategy).own_start
+
+    def local() -> np.ndarray:
+        if hidden is not None and not own_start:
+            return hidden.start(settings.start == "marginal")
+        bounded = reports is not None and reports.liars.enforced and not own_start
+        return start_statistics_of(held) if bounded else held.statistics()
+
+    def mean(name: str, values: np.ndarray) -> np.ndarray:
+        nonlocal sent
+        if name == "start":
+            values = values if reports is None else reports.start(values, _bounds(held, reports))
+            values = shared_out(settings.start, values, held.classes, settings.lr)
+        sent += int(rounds * float(np.diff(network.at(1).indptr).mean()) * values[0].nbytes)
+        return agree(network, values.reshape(held.peer_count, -1), rounds).reshape(values.shape)
+
+    gapped = bool(held.incomplete.any())
+    sums = starts.agreement(settings.start, own_start, held, weight, gapped, local)
+    shape = (held.peer_count, held.classes, held.family.size)
+    return np.broadcast_to(starts.summed_by(mean, sums), shape).copy(), sent
+
+
+def _bounds(held: Holdings, reports: Reported) -> StatisticsBounds:
+    """Return the bounds of reported parts of a start, as between real peers."""
+    complete = [bool((held.rows.codes[:, k] >= 0).all()) for k in range(held.rows.codes.shape[1])]
+    ties = ties_of(held.family, counted_columns(held.family, complete))
+    gapped, limit = bool(held.incomplete.any()), reports.schema.limit
+    return StatisticsBounds(
+        limit if gapped else min(limit, START_LIMIT), gapped, family=held.family, ties=ties
+    )
+
+
+# --- the rounds: the strategy over the network, with secure sums or a defence if requested
 
 
 def build_driver(settings: SimulationSettings, peers: Population, start: np.ndarray) -> Driver:

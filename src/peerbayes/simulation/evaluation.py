@@ -17,7 +17,7 @@ from peerbayes.learning import metrics, planning
 from peerbayes.model import layout
 from peerbayes.model.calibration import AGREED_STEPS
 from peerbayes.model.families import BayesNet, Family, Rows
-from peerbayes.simulation import drivers, starts
+from peerbayes.simulation import drivers
 from peerbayes.simulation.inputs import plain, rows_at
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.result import Run, record
@@ -99,7 +99,7 @@ def local_errors(
 def _local_stats(settings: SimulationSettings, peers: Population) -> Array:
     """Return every peer's statistics after all rounds of "local": [N, C, K]."""
     driver = drivers.local_driver(settings, peers)
-    state = driver.begin(peers.held.place.put(starts.alone(settings, peers)))
+    state = driver.begin(peers.held.place.put(drivers.start_alone(settings, peers)))
     for round_index in range(1, settings.rounds + 1):
         state, _ = driver.advance(state, round_index)
     return driver.read(state)

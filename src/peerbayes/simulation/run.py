@@ -13,7 +13,7 @@ from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
 from peerbayes.learning.state import Checkpoint
 from peerbayes.model import layout
-from peerbayes.simulation import drivers, result, starts
+from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.inputs import warn_untested
@@ -37,7 +37,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     population = Population.of(settings, X, y, settings.schema, settings.test)
     if population.test_rows is None:
         warn_untested()
-    begin, start_bytes = starts.agreed(settings, population)
+    begin, start_bytes = drivers.agreed_start(settings, population)
     driver = drivers.build_driver(settings, population, begin)
     configuration = settings.configuration | {"strategy": driver.strategy.name}
     evaluation = Evaluation.of(settings, population)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -13,14 +14,14 @@ import pandas as pd
 
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerError, RefusedMessage
-from peerbayes.learning import planning
+from peerbayes.learning import planning, starts
 from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
 from peerbayes.learning.robust.invariants import Invariants, counted_columns, ties_of
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
-from peerbayes.model.calibration import AGREED_STEPS, start_statistics
+from peerbayes.model.calibration import shared_out
 from peerbayes.model.families import Family
 from peerbayes.model.families.structures import Parents, checked
 from peerbayes.model.statistics import Statistics
@@ -246,29 +247,21 @@ async def _start(
     checks: PooledReports | None = None,
 ) -> np.ndarray:
     """S⁰ [C, K]: the same for all peers, unless the strategy averages what each has."""
-    alone = plan.declaration.own_start
-    if terms.start == "uniform" and not alone:
-        return start_statistics("uniform", held.family, held.classes, plan.start_weight)
-    if gapped:
-        own = await _completed(held, total, checks)
-    else:
-        own = (held.statistics() if checks is None else start_statistics_of(held))[0]
-    if alone:
-        return own
-    summed = await pooled("start", own, total, checks)
-    if terms.start == "marginal":
-        summed = np.broadcast_to(summed.sum(axis=0) / held.classes, own.shape)
-    return np.ascontiguousarray(summed / (terms.lr * plan.facts.peers))
 
+    async def summed(name: str, local: np.ndarray) -> np.ndarray:
+        bounds = checks
+        if name == "alone" and checks is not None:
+            bounds = checks.reports.pooled(SumBounds(checks.bounds.limit))
+        sums = (await pooled(name, local[0], total, bounds))[None]
+        if name != "start":
+            return sums
+        return shared_out(terms.start, sums, held.classes) / (terms.lr * plan.facts.peers)
 
-async def _completed(held: Holdings, total: Total, checks: PooledReports | None) -> np.ndarray:
-    """This peer's YᵀΦ̃ [C, K] after a few steps of expectation-maximisation, as the simulator takes them."""
-    of_columns = None if checks is None else checks.reports.pooled(SumBounds(checks.bounds.limit))
-    sums = await pooled("alone", held.apart()[0], total, of_columns)
-    own = held.expected(held.alone(sums)[None])[0]
-    for step in range(1, AGREED_STEPS):
-        own = held.expected((await pooled(f"step {step}", own, total, checks))[None])[0]
-    return own
+    local = held.statistics if checks is None else partial(start_statistics_of, held)
+    own_start = plan.declaration.own_start
+    sums = starts.agreement(terms.start, own_start, held, plan.start_weight, gapped, local)
+    stats = await starts.awaited_from(summed, sums)
+    return np.ascontiguousarray(np.broadcast_to(stats[0], (held.classes, held.family.size)))
 
 
 def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:

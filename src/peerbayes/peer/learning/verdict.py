@@ -16,7 +16,7 @@ from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.metrics import Sample
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import layout
-from peerbayes.model.calibration import start_statistics
+from peerbayes.model.calibration import shared_out, start_statistics
 from peerbayes.model.core import softmax
 from peerbayes.model.families import Family, Rows
 from peerbayes.peer.agreement.negotiate import Agreed
@@ -268,9 +268,9 @@ def _local(agreed: Agreed, terms: Terms, rows: Sample) -> tuple[Family, np.ndarr
             statistics = local_rows.expected(local_rows.alone(local_rows.apart()))
         if own_start:
             return family, statistics[0]
-        stats = statistics[0] / terms.lr
-        if terms.start == "marginal":
-            stats = np.tile(stats.sum(axis=0) / classes, (classes, 1))
+        stats = np.broadcast_to(
+            shared_out(terms.start, statistics[0] / terms.lr, classes), statistics[0].shape
+        )
     residual = local_rows.residual(terms.rounds, terms.local_steps)
     stats = np.ascontiguousarray(stats)[None]
     for _ in range(terms.rounds):
