@@ -20,8 +20,9 @@ from sklearn.naive_bayes import CategoricalNB, GaussianNB
 
 import peerbayes as pb
 from peerbayes.data.table import Table
-from peerbayes.model import passes
+from peerbayes.model import passes, sources
 from peerbayes.model.families import NaiveBayes
+from peerbayes.model.residuals import residual_of
 
 COLUMNS, CLASSES, VALUES, ITERATIONS = 20, 10, 8, 64
 
@@ -35,14 +36,14 @@ def calibration_pass(X: np.ndarray, y: np.ndarray) -> None:
     """One RC iteration beside the two bare products over a stored Φ."""
     schema = pb.MixedNB().fit(X, y).schema_
     family = NaiveBayes(continuous=COLUMNS, variance_floor=0.05)
-    source = passes.source_of(schema, Table.of(X), again=True)
-    data = passes.repeated(passes.labelled(family, source, y.astype(np.int32), CLASSES), ITERATIONS)
-    stats = data.statistics()
+    source = sources.source_of(schema, Table.of(X), again=True)
+    data = passes.labelled(family, source, y.astype(np.int32), CLASSES)
+    residual, stats = residual_of(data, family, ITERATIONS), data.statistics()
     features = family.features(schema.encode(X))
     weights, difference = family.weights(stats), np.random.default_rng(1).normal(size=(len(y), CLASSES))
 
     def iteration() -> np.ndarray:
-        return stats + 0.05 * data.evaluate(family.weights(stats)).residual
+        return stats + 0.05 * residual(stats)
 
     def products() -> None:
         np.dot(features, weights.T)

@@ -9,13 +9,10 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from peerbayes.errors import SchemaError, StructureError
-from peerbayes.model import core
+from peerbayes.model import core, missing
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian
 from peerbayes.model.families.structures import order
-from peerbayes.model.missing import alone, apart, complete, contributions
-from peerbayes.model.missing import expected as completion_rows
-from peerbayes.model.missing import patterns as held_features
-from peerbayes.model.missing.expected import Enumeration, Trees
+from peerbayes.model.missing import Enumeration, Trees, alone, apart, complete, contributions
 from shared.families import CARDINALITIES, FAMILIES, draw_rows, with_gaps
 
 CLASSES = 3
@@ -291,7 +288,7 @@ def test_too_many_configurations_are_refused_before_any_work():
         complete(family, Rows(np.zeros((3, 0)), codes), names, numbers)
     codes[1, 2:4] = 5  # what is present cuts them apart
     complete(family, Rows(np.zeros((3, 0)), codes)).log_joint(family.weights(family.uniform(2)))
-    assert completion_rows.MOST_CONFIGURATIONS < 20**5
+    assert missing.MOST_CONFIGURATIONS < 20**5
 
 
 def test_a_family_of_ones_own_needs_every_value_or_says_otherwise():
@@ -334,9 +331,9 @@ def test_features_made_block_by_block_are_those_of_all_rows(family, monkeypatch)
     rng = np.random.default_rng(2)
     rows, weights = draw_rows(family, rng, 150), rng.normal(size=(CLASSES, family.size))
     credit, features = rng.normal(size=(150, CLASSES)), family.features(rows)
-    monkeypatch.setattr(held_features, "HELD_ENTRIES", 0)
-    monkeypatch.setattr(held_features, "BLOCK_ENTRIES", 1)
-    blocks = held_features.ObservedFeatures(family, rows)
+    monkeypatch.setattr(missing, "HELD_ENTRIES", 0)
+    monkeypatch.setattr(missing, "BLOCK_ENTRIES", 1)
+    blocks = missing.ObservedFeatures(family, rows)
     assert [block.start for block, _ in blocks._blocks()] == [0, 64, 128]
     np.testing.assert_allclose(blocks.logits(weights), features @ weights.T, atol=1e-10)
     np.testing.assert_allclose(blocks.sums(credit), credit.T @ features, atol=1e-10)

@@ -13,18 +13,17 @@ from scipy import special
 import peerbayes as pb
 from peerbayes.data import infer
 from peerbayes.data.table import Table
-from peerbayes.model import core, passes
+from peerbayes.model import core, passes, sources
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 from peerbayes.model.families.base import Family
-from peerbayes.model.passes import blocks as sizes
-from peerbayes.model.passes import features
+from peerbayes.model.residuals import residual_of
 
 ROWS = 5000  # two and a half blocks
 
 
 def use_kernels(monkeypatch, used):
     limit = 0 if used else sys.maxsize
-    for module, name in ((infer, "LARGE"), (sizes, "LARGE_PASS"), (sizes, "LARGE_PASSES")):
+    for module, name in ((infer, "LARGE"), (sources, "LARGE_PASS"), (sources, "LARGE_PASSES")):
         monkeypatch.setattr(module, name, limit)
 
 
@@ -61,7 +60,7 @@ def test_blocks_equal_the_whole(kind, missing, weighted, rows, way, monkeypatch)
     model = family.weights(family.uniform(3, 1.0) + rng.normal(0, 0.02, (3, family.size)))
     one_hot = np.eye(3)[labels] * (1 if weights is None else weights[:, None])
     held = passes.Held(family.features(schema.encode(X)), one_hot)
-    blocks = way(family, passes.Raw(schema, Table.of(X)), labels, 3, weights)
+    blocks = way(family, sources.Raw(schema, Table.of(X)), labels, 3, weights)
     np.testing.assert_allclose(blocks.statistics(), held.statistics(), rtol=1e-12, atol=1e-9)
     expected = core.evaluate(held.features, held.labels, model)
     for found in (held.evaluate(model), blocks.evaluate(model)):
@@ -74,7 +73,7 @@ def test_equal_classes_are_wrong_but_for_the_first():
     """Ties, as in the uniform start, go to the first class on every way."""
     rng = np.random.default_rng(0)
     X, labels = rng.normal(size=(ROWS, 2)), rng.integers(0, 3, ROWS).astype(np.int32)
-    family, source = NaiveBayes(continuous=2), passes.Raw(pb.Schema.infer(X), Table.of(X))
+    family, source = NaiveBayes(continuous=2), sources.Raw(pb.Schema.infer(X), Table.of(X))
     model = family.weights(family.uniform(3, 1.0))
     plain = passes.Plain(family, source, labels, 3)
     for data in (plain, plain.held(), passes.Streamed(family, source, labels, 3)):
@@ -86,7 +85,7 @@ def test_plain_sums_are_nearly_exact_over_any_number_of_blocks():
     z = rng.normal(3, 1e-3, (50_000, 2))
     schema = pb.Schema((pb.Column("a", "continuous"), pb.Column("b", "continuous")))
     labels = rng.integers(0, 2, len(z)).astype(np.int32)
-    found = passes.Plain(NaiveBayes(continuous=2), passes.Raw(schema, Table.of(z)), labels, 2).statistics()
+    found = passes.Plain(NaiveBayes(continuous=2), sources.Raw(schema, Table.of(z)), labels, 2).statistics()
     for c in range(2):
         exact = [math.fsum(column) for column in np.concatenate([z, z * z], axis=1)[labels == c].T]
         np.testing.assert_allclose(found[c, 1:], exact, rtol=2.3e-16, atol=0)
@@ -98,7 +97,7 @@ def test_what_is_lost_between_blocks_is_kept():
     x[:2048] = 2.0**42
     schema = pb.Schema((pb.Column("a", "continuous"),), clip=None)
     labels = np.zeros(len(x), dtype=np.int32)
-    stats = passes.Plain(NaiveBayes(continuous=1), passes.Raw(schema, Table.of(x)), labels, 1).statistics()
+    stats = passes.Plain(NaiveBayes(continuous=1), sources.Raw(schema, Table.of(x)), labels, 1).statistics()
     assert stats[0, 1] == math.fsum(x[:, 0]) == 2.0**53 + 20
 
 
@@ -112,7 +111,7 @@ def test_a_network_of_columns_passes_by_in_blocks(weighted):
     )
     frame = {"a": np.arange(6.0), "b": np.arange(6.0), "c": np.arange(6) % 2, "d": np.arange(6) % 3}
     kinds = {"a": "continuous", "b": "continuous", "c": "discrete", "d": "discrete"}
-    source = passes.Encoded(pb.Schema.infer(pd.DataFrame(frame), kinds=kinds), rows)
+    source = sources.Encoded(pb.Schema.infer(pd.DataFrame(frame), kinds=kinds), rows)
     labels, weights = rng.integers(0, 3, ROWS).astype(np.int32), rng.uniform(0, 2, ROWS) if weighted else None
     one_hot = np.eye(3)[labels] * (1 if weights is None else weights[:, None])
     blocks = passes.Plain(family, source, labels, 3, weights)
@@ -129,8 +128,8 @@ def test_scores_beyond_the_exponential_are_told_apart():
     logits = np.array([[1e4, -1e4, 700.0], [1e4 + 1, 1e4, 710.0], [0.0, 1e4, 720.0]])
     weights, labels = np.array([1.0, 2.0, 3.0]), np.array([1, 2, 0])
     posterior = special.softmax(logits, axis=0)
-    np.testing.assert_allclose(features.softmax(logits.copy()), posterior, rtol=1e-12)
-    soft, wrong = features.residuals(logits, labels, weights)
+    np.testing.assert_allclose(passes.softmax(logits.copy()), posterior, rtol=1e-12)
+    soft, wrong = passes.residuals(logits, labels, weights)
     np.testing.assert_allclose(logits, weights * (np.eye(3)[:, labels] - posterior), atol=1e-12)
     assert soft == pytest.approx(weights @ (1 - posterior[labels, range(3)])) and wrong == 2.0 + 3.0
 
@@ -178,7 +177,7 @@ def test_a_table_of_other_columns_is_refused_on_either_way(kernels, monkeypatch)
     use_kernels(monkeypatch, kernels)
     X = np.zeros((3, 2))
     with pytest.raises(pb.SchemaMismatch, match="has 2 columns, the schema 3"):
-        passes.source_of(pb.Schema.infer(np.zeros((3, 3))), Table.of(X), again=True)
+        sources.source_of(pb.Schema.infer(np.zeros((3, 3))), Table.of(X), again=True)
 
 
 @BOTH
@@ -224,7 +223,7 @@ def test_category_indices_are_those_of_the_schema(kernels, dtype, monkeypatch):
         pb.Column("c", "discrete", (2, 5)),
     ]
     schema = pb.Schema(tuple(columns))
-    source = passes.Raw(schema, Table.of(X))
+    source = sources.Raw(schema, Table.of(X))
     assert source.tables is not None
     found = [block.codes for _, block in source.blocks(4, kernels)]
     np.testing.assert_array_equal(np.concatenate(found), schema.encode(X).codes)
@@ -257,7 +256,7 @@ def test_a_family_without_kernels_takes_the_general_way(way):
     rng = np.random.default_rng(6)
     X, labels = rng.normal(size=(ROWS, 2)), rng.integers(0, 3, ROWS).astype(np.int32)
     schema = pb.Schema.infer(X)
-    streamed = way(family, passes.Raw(schema, Table.of(X)), labels, 3)
+    streamed = way(family, sources.Raw(schema, Table.of(X)), labels, 3)
     held = passes.Held(family.features(schema.encode(X)), np.eye(3)[labels])
     weights = rng.normal(size=(3, 3))
     np.testing.assert_allclose(streamed.statistics(), held.statistics(), rtol=1e-10, atol=1e-10)
@@ -310,9 +309,9 @@ def test_many_passes_are_work_for_the_kernels_sooner():
 
     def ways(rows, iterations):
         X = rng.normal(size=(rows, 20))
-        source = passes.source_of(pb.Schema.infer(X), Table.of(X), again=True)
+        source = sources.source_of(pb.Schema.infer(X), Table.of(X), again=True)
         once = passes.labelled(family, source, np.zeros(rows, np.int32), 2)
-        return type(once), type(passes.repeated(once, iterations))
+        return type(once), type(residual_of(once, family, iterations).data)
 
     assert ways(500, 1_000_000) == (passes.Held, passes.Held)  # never worth a wait
     assert ways(5000, 64) == (passes.Plain, passes.Held)
@@ -325,7 +324,7 @@ def test_one_hots_count_twice_a_column_however_many_categories_there_are():
     """They are not written out: 2,000 rows of a column with 5,000 categories are little work, of 600 columns much."""
     for cardinalities, large in (((5000,), False), ((2,) * 600, True)):
         family = NaiveBayes(cardinalities=cardinalities)
-        assert sizes.is_large(family, 2000) == large
+        assert sources.is_large(family, 2000) == large
 
 
 def test_below_the_kernels_nothing_grows_with_the_rows():

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from peerbayes.learning import local_rows
-from peerbayes.model import core
+from peerbayes.model import core, residuals
 from peerbayes.model.families import BayesNet, Rows
 from peerbayes.model.families.base import MEAN_LIMIT
 from peerbayes.model.families.bayes_net import CORRELATION, _natural, _upper
@@ -184,11 +183,10 @@ def test_large_networks_take_the_kernel_to_the_same_residual(seed):
     rng = np.random.default_rng(seed)
     sizes = np.array([7, 0, 12])
     rows = Rows(rng.normal(size=(19, COLUMNS)), np.zeros((19, 0), dtype=np.int64))
-    peers = local_rows.Holdings(
-        family, rows, rng.integers(0, CLASSES, 19), rng.random(19) + 0.5, sizes, CLASSES
-    )
+    labels, weights = rng.integers(0, CLASSES, 19), rng.random(19) + 0.5
+    peers = residuals.PeerRows(family, rows, labels, weights, sizes, CLASSES)
     stats = np.tile(family.uniform(CLASSES, 19), (3, 1, 1)) + rng.random((3, CLASSES, family.size))
-    plain, fused = (way(False)(stats) for way in (peers._dense, peers._by_peer))
+    plain, fused = (way(peers, False)(stats) for way in (residuals.held, residuals.streamed))
     np.testing.assert_allclose(fused, plain, rtol=1e-10, atol=1e-10)
 
 

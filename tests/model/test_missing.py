@@ -23,10 +23,11 @@ from peerbayes.learning.local_rows import Holdings
 from peerbayes.learning.metrics import Sample
 from peerbayes.learning.strategies import CRC, Exact
 from peerbayes.model import core
-from peerbayes.model.calibration import IncompleteData, labelled, maximise, maximise_likelihood
+from peerbayes.model.calibration import maximise, maximise_likelihood
 from peerbayes.model.families import NaiveBayes, Rows, SharedGaussian
 from peerbayes.model.missing import alone, apart, complete
-from peerbayes.model.passes import Encoded
+from peerbayes.model.passes import IncompleteData, labelled
+from peerbayes.model.sources import Encoded
 from peerbayes.model.structure import Pairs, tan
 from shared.families import FAMILIES, draw_rows, with_gaps
 

@@ -6,8 +6,9 @@ from sklearn.datasets import load_digits, load_wine
 
 import peerbayes as pb
 from peerbayes import network as topologies
-from peerbayes.learning import local_rows, metrics
+from peerbayes.learning import metrics
 from peerbayes.learning.strategies import STRATEGIES, ConsensusML, Exact
+from peerbayes.model import residuals
 from peerbayes.model.devices import HERE
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.simulation.result import COLUMNS
@@ -260,7 +261,7 @@ def test_the_fused_kernel_gives_the_same_run(strategy, holes, monkeypatch):
         "objective": "peers",
     }
     plain = pb.simulate(table, WINE[1], **settings)
-    monkeypatch.setattr(local_rows, "FUSED_WORK", 0)
+    monkeypatch.setattr(residuals, "FUSED_WORK", 0)
     fused = pb.simulate(table, WINE[1], **settings)
     np.testing.assert_allclose(fused.stats, plain.stats, rtol=1e-8, atol=1e-8 * np.abs(plain.stats).max())
     assert pb.simulate(*WINE, **QUICK, family="qda").stats.shape == (8, 3, 105)
@@ -278,7 +279,7 @@ def test_blocks_of_peers_give_the_same_run(strategy, family, monkeypatch):
         "rows_per_peer": [5, 30, 5, 20, 5, 10, 15, 10],
     }
     whole = pb.simulate(*table, **settings)
-    monkeypatch.setattr(local_rows, "FEATURES_HELD", 2000)
+    monkeypatch.setattr(residuals, "FEATURES_HELD", 2000)
     monkeypatch.setattr(metrics, "FEATURES_KEPT", 0)
     monkeypatch.setattr(metrics, "LOGITS_HELD", 500)
     blocks = pb.simulate(*table, **settings)

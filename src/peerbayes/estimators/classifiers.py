@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -11,13 +12,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data import files
-from peerbayes.data.schema import Schema
 from peerbayes.errors import ExtensionError, ModelFileDamaged
 from peerbayes.estimators.generative import GenerativeClassifier
-from peerbayes.model import passes
 from peerbayes.model.families import FAMILIES, BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
 from peerbayes.model.families.structures import Parents, named
 from peerbayes.model.layout import named_parents, sized, with_parents
+from peerbayes.model.sources import Source, columns_of
 from peerbayes.model.statistics import Statistics, family_of
 from peerbayes.model.structure import Pairs, kdb, pairs_of, tan
 
@@ -56,57 +56,12 @@ class MixedNB(GenerativeClassifier):
     family_type = NaiveBayes
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _FullGaussian(GenerativeClassifier):
     """Base of estimators with covariances, which start calibration from maximum likelihood."""
 
-    def __init__(
-        self,
-        *,
-        calibrate: bool = False,
-        kinds: Any = "auto",
-        start: Any = "ml",
-        lr: float = 0.05,
-        max_iter: int = 64,
-        keep: Any = "best",
-        clip: float | None = 5.0,
-        alpha: float = 1.0,
-        prior: Statistics | None = None,
-        variance_floor: float | None = None,
-        count_floor: float | None = None,
-        shrinkage: float | None = None,
-        patience: int | None = None,
-        tol: float = 0.0,
-        em_iter: int = 100,
-        em_tol: float = 1e-4,
-        unlabelled: Any = None,
-        costs: Any = None,
-        schema: Schema | None = None,
-        callback: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            calibrate=calibrate,
-            kinds=kinds,
-            start=start,
-            lr=lr,
-            max_iter=max_iter,
-            keep=keep,
-            clip=clip,
-            alpha=alpha,
-            prior=prior,
-            variance_floor=variance_floor,
-            count_floor=count_floor,
-            patience=patience,
-            tol=tol,
-            em_iter=em_iter,
-            em_tol=em_tol,
-            unlabelled=unlabelled,
-            costs=costs,
-            schema=schema,
-            callback=callback,
-            verbose=verbose,
-        )
-        self.shrinkage = shrinkage
+    start: Any = "ml"
+    shrinkage: float | None = None
 
 
 class QDA(_FullGaussian):
@@ -194,7 +149,7 @@ class _Network(_FullGaussian):
     def _structured(
         self,
         layout: Family,
-        source: passes.Source,
+        source: Source,
         labels: np.ndarray,
         classes: int,
         weights: np.ndarray | None,
@@ -222,6 +177,7 @@ class TAN(_Network):
         return tan(pairs)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class KDB(_Network):
     """k-dependence classifier: each column has up to k parents among those more informative about the class.
 
@@ -232,44 +188,13 @@ class KDB(_Network):
     The missing discrete values of a row that depend on each other may have at most 65,536 joint values.
     """
 
-    def __init__(
-        self,
-        k: int = 2,
-        *,
-        calibrate: bool = False,
-        kinds: Any = "auto",
-        start: Any = "ml",
-        lr: float = 0.05,
-        max_iter: int = 64,
-        keep: Any = "best",
-        clip: float | None = 5.0,
-        alpha: float = 1.0,
-        prior: Statistics | None = None,
-        variance_floor: float | None = None,
-        count_floor: float | None = None,
-        shrinkage: float | None = None,
-        patience: int | None = None,
-        tol: float = 0.0,
-        em_iter: int = 100,
-        em_tol: float = 1e-4,
-        unlabelled: Any = None,
-        costs: Any = None,
-        schema: Schema | None = None,
-        callback: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            calibrate=calibrate, kinds=kinds, start=start, lr=lr, max_iter=max_iter, keep=keep, clip=clip, alpha=alpha,
-            prior=prior, variance_floor=variance_floor, count_floor=count_floor, shrinkage=shrinkage, patience=patience,
-            tol=tol, em_iter=em_iter, em_tol=em_tol, unlabelled=unlabelled, costs=costs, schema=schema,
-            callback=callback, verbose=verbose,
-        )  # fmt: skip
-        self.k = k
+    k: int = field(default=2, kw_only=False)
 
     def _parents(self, pairs: Pairs) -> Parents:
         return kdb(pairs, self.k)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BayesNetClassifier(_Network):
     """A Bayesian network with a structure of your own. Parameters are those of `TAN`, and
 
@@ -279,49 +204,17 @@ class BayesNetClassifier(_Network):
 
     learns_structure = False
 
-    def __init__(
-        self,
-        structure: Any = None,
-        *,
-        calibrate: bool = False,
-        kinds: Any = "auto",
-        start: Any = "ml",
-        lr: float = 0.05,
-        max_iter: int = 64,
-        keep: Any = "best",
-        clip: float | None = 5.0,
-        alpha: float = 1.0,
-        prior: Statistics | None = None,
-        variance_floor: float | None = None,
-        count_floor: float | None = None,
-        shrinkage: float | None = None,
-        patience: int | None = None,
-        tol: float = 0.0,
-        em_iter: int = 100,
-        em_tol: float = 1e-4,
-        unlabelled: Any = None,
-        costs: Any = None,
-        schema: Schema | None = None,
-        callback: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            calibrate=calibrate, kinds=kinds, start=start, lr=lr, max_iter=max_iter, keep=keep, clip=clip, alpha=alpha,
-            prior=prior, variance_floor=variance_floor, count_floor=count_floor, shrinkage=shrinkage, patience=patience,
-            tol=tol, em_iter=em_iter, em_tol=em_tol, unlabelled=unlabelled, costs=costs, schema=schema,
-            callback=callback, verbose=verbose,
-        )  # fmt: skip
-        self.structure = structure
+    structure: Any = field(default=None, kw_only=False)
 
     def _structured(
         self,
         layout: Family,
-        source: passes.Source,
+        source: Source,
         labels: np.ndarray,
         classes: int,
         weights: np.ndarray | None,
     ) -> Family:
-        names = passes.columns_of(source.schema)
+        names = columns_of(source.schema)
         structure = {} if self.structure is None else self.structure
         return sized(with_parents(layout, named(structure, names, names[: layout.continuous])), classes)
 

@@ -1,28 +1,239 @@
-"""How every estimator learns: it reads a table, keeps the sufficient statistics, and leaves the rest to its family."""
+"""How every estimator learns: it checks its parameters and its table, keeps the sufficient statistics, and leaves the
+rest to its family.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    column_or_1d,
+    validate_data,
+)
 
+from peerbayes.data.arguments import number, refusal, whole
+from peerbayes.data.infer import infer_classes
 from peerbayes.data.schema import Schema
-from peerbayes.errors import SchemaError, SchemaMismatch
-from peerbayes.estimators import training as parts
-from peerbayes.estimators import training as settings
-from peerbayes.estimators.prediction import Predictor
-from peerbayes.estimators.training import Progress, Training, training_rows
+from peerbayes.data.table import Table, frame_of, missing_of
+from peerbayes.errors import SchemaError, SchemaMismatch, StatisticsMismatch
+from peerbayes.estimators.prediction import Predictor, cost_table, restored
 from peerbayes.model import calibration, passes
-from peerbayes.model.calibration import Calibrated, IncompleteData, beginning, calibrate
+from peerbayes.model.calibration import STARTS, Calibrated, beginning, calibrate
+from peerbayes.model.explain import log_units
 from peerbayes.model.families import Family, NaiveBayes
-from peerbayes.model.layout import laid_out
+from peerbayes.model.families.base import guarded, laid_out
+from peerbayes.model.passes import IncompleteData
+from peerbayes.model.sources import FRAME_ROWS, Raw, Source, check_rows, first_missing, source_of
 from peerbayes.model.statistics import Statistics, aligned, covers_some_columns, prior_for
+
+# --- an estimator's parameters: checks before any work
+
+
+def check(parameters: Mapping[str, Any]) -> None:
+    """Refuse invalid values by name, whether or not they are used."""
+
+    def at_least_0(name: str, advice: str = "") -> None:
+        number(name, parameters[name], f"a number of 0 or more{advice}", least=0.0)
+
+    def positive(name: str, advice: str = "") -> None:
+        number(name, parameters[name], f"a positive number{advice}", above=0.0)
+
+    for name in ("alpha", "tol", "em_tol"):
+        at_least_0(name)
+    positive("lr", " (the paper's is 0.05)")
+    if parameters["clip"] is not None:
+        positive("clip", ", or None for no clipping")
+    if parameters["variance_floor"] is not None:
+        positive("variance_floor", ", or None for the default")
+    for name in ("count_floor", "shrinkage"):
+        if parameters.get(name) is not None:
+            at_least_0(name, ", or None for the default")
+    whole("max_iter", parameters["max_iter"], 0)
+    whole("em_iter", parameters["em_iter"], 1)
+    if parameters["patience"] is not None:
+        whole("patience", parameters["patience"], 1, advice=", or None for no early stop")
+    keep = parameters["keep"]
+    if not isinstance(keep, str) or keep not in ("best", "last"):
+        raise refusal("keep", keep, "'best' or 'last'")
+    _check_types(parameters)
+
+
+def _check_types(parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters of the wrong type, and combinations that are not supported."""
+    kinds, schema, prior, start = (parameters[name] for name in ("kinds", "schema", "prior", "start"))
+    if not isinstance(kinds, str | Mapping | list | tuple):
+        raise TypeError(f"kinds is {kinds!r:.80}; expected a rule, one kind per column, or a mapping")
+    if not isinstance(schema, Schema | None):
+        raise TypeError(f"schema is {schema!r:.80}; expected a Schema, for instance Schema.load(path)")
+    if not isinstance(prior, Statistics | None):
+        raise TypeError(
+            f"prior is {prior!r:.80}; expected Statistics, for instance from prior_knowledge(...)"
+        )
+    if prior is not None and parameters["calibrate"]:
+        raise ValueError(
+            "prior is for calibrate=False; calibration takes knowledge as its start: start=prior"
+        )
+    unlabelled = parameters["unlabelled"]
+    if not isinstance(unlabelled, str | Real | np.generic | None):
+        raise TypeError(
+            f"unlabelled is {unlabelled!r:.80}; expected the label of rows without one, NaN, or None"
+        )
+    if unlabelled is not None and parameters["calibrate"]:
+        raise ValueError(
+            "unlabelled is for calibrate=False: calibration learns from labels. Leave the other rows out"
+        )
+    if not isinstance(start, str | Statistics | np.ndarray) or (
+        isinstance(start, str) and start not in STARTS
+    ):
+        raise ValueError(
+            f"start is {start!r:.80}; expected one of {', '.join(STARTS)}, Statistics, or an array of them"
+        )
+
+
+# --- progress of calibration on standard error
+
+
+class Progress:
+    """A callback that prints each iteration to standard error, and calls the user's callback."""
+
+    def __init__(self, iterations: int, callback: Any) -> None:
+        self.iterations, self.callback = iterations, callback
+
+    def __call__(self, iteration: int, soft_error: float, error: float) -> object:
+        message = (
+            f"iteration {iteration:>4}/{self.iterations}  soft error {soft_error:.4f}  error {error:.4f}"
+        )
+        print(message, file=sys.stderr)
+        return None if self.callback is None else self.callback(iteration, soft_error, error)
+
+
+# --- incremental fitting: checks of `partial_fit`, which sees the rows in several parts
+
+
+def classes_of_all(classes: Any, known_classes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the classes of all parts, from those that the caller names and those known before; they must agree."""
+    if classes is None and not known_classes:
+        raise ValueError(
+            "classes must be passed on the first call to partial_fit: every label that can occur"
+        )
+    named_classes = known_classes if classes is None else infer_classes(classes)[0]
+    if known_classes and set(named_classes) != set(known_classes):
+        raise ValueError(
+            f"classes={list(named_classes)} is not the same as on the last call to partial_fit, or in the schema: "
+            f"{list(known_classes)}"
+        )
+    if len(named_classes) < 2:
+        raise ValueError(f"classes names {list(named_classes)}; a classifier needs at least two classes")
+    return known_classes or named_classes
+
+
+def refuse_counting(kinds: Any) -> None:
+    """Refuse kinds that depend on how many values a column has."""
+    rules = [kinds] if isinstance(kinds, str) else kinds.values() if isinstance(kinds, dict) else kinds
+    if "paper" in rules:
+        raise ValueError(
+            "kinds='paper' counts the distinct values of all rows, and partial_fit sees only some of them; "
+            "give a schema, for instance schema=Schema.infer(X, y, kinds='paper')"
+        )
+
+
+def kinds_so_far(schema: Schema) -> dict[str, str]:
+    """Return the kinds of the columns that had a value."""
+    return {column.name: column.kind for column in schema.columns if not column.empty}
+
+
+def beyond_clip(table: Table, schema: Schema) -> str | None:
+    """Return the name of a column with values that clipping would have changed, had all rows been known, or None."""
+    if schema.clip is None:
+        return None
+    for _, block in Raw(replace(schema, clip=None), table).blocks(FRAME_ROWS):
+        beyond = np.abs(block.rows().values) > schema.clip
+        if beyond.any():
+            return schema.names[schema.continuous[int(np.argmax(beyond.any(axis=0)))]]
+    return None
+
+
+# --- training rows: labels as class indices, checked weights, without rows of weight 0
+
+
+class Training(NamedTuple):
+    """Rows with their labels and weights."""
+
+    table: Table
+    labels: np.ndarray  # [n] indices among `classes`; −1 where there is no label
+    classes: tuple[Any, ...]  # those that occur, in order
+    weights: np.ndarray | None  # [n]
+
+    @property
+    def mass(self) -> float:
+        """The total weight of the rows."""
+        return float(self.table.rows if self.weights is None else self.weights.sum())
+
+    def labels_in(self, schema: Schema) -> np.ndarray:
+        """Return the labels as indices among all classes of a schema: [n]."""
+        if self.classes == schema.classes:
+            return self.labels
+        schema_codes = schema.encode_labels(np.asarray(self.classes, dtype=object))
+        return np.where(self.labels < 0, -1, schema_codes[self.labels])
+
+
+def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any) -> Training:
+    """Return rows with labels y, where `unlabelled` means no label, and weights; rows of weight 0 are left out."""
+    labels, classes = _labels_of(table, y, unlabelled)
+    if sample_weight is None:
+        return Training(table, labels, classes, None)
+    weights = _check_sample_weight(
+        sample_weight, np.empty((table.rows, 0)), dtype=np.float64, ensure_non_negative=True
+    )
+    counted = weights > 0
+    if not counted.any():
+        raise ValueError("every sample_weight is 0; expected a positive weight for at least one row")
+    if not counted.all():
+        table, weights, labels = table.take(counted), weights[counted], labels[counted]
+        present = np.unique(labels[labels >= 0])
+        labels = np.where(labels < 0, -1, np.searchsorted(present, labels))
+        classes = tuple(classes[index] for index in present)
+    return Training(table, labels, classes, weights)
+
+
+def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """Return class indices [n], −1 where there is no label, and the classes that occur."""
+    labels = column_or_1d(y, warn=True)
+    check_consistent_length(range(table.rows), labels)
+    unlabelled_rows = _is_unlabelled(labels, unlabelled)
+    if unlabelled_rows.all():
+        raise ValueError(f"every label is {unlabelled!r}, which means no label; expected some labels")
+    classes, class_codes = infer_classes(labels[~unlabelled_rows] if unlabelled_rows.any() else labels)
+    codes = np.full(labels.size, -1, dtype=class_codes.dtype)
+    codes[~unlabelled_rows] = class_codes
+    if any(isinstance(value, float) for value in classes):
+        check_classification_targets(labels[~unlabelled_rows])
+    return codes, classes
+
+
+def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
+    """Return which rows have no label: the sentinel, or a missing value where it is NaN. [n]."""
+    if sentinel is None:
+        return np.zeros(labels.size, dtype=bool)
+    if isinstance(sentinel, float) and np.isnan(sentinel):
+        return missing_of(labels)
+    return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
+
+
+# --- the estimator
 
 
 def _learns_by_adding(estimator: GenerativeClassifier) -> bool:
@@ -64,13 +275,13 @@ class GenerativeClassifier(Predictor):
                 "with classes=..."
             )
         labels = training.labels_in(schema)
-        source = passes.source_of(schema, training.table, again=self.calibrate or self.learns_structure)
+        source = source_of(schema, training.table, again=self.calibrate or self.learns_structure)
         missing = self._missing(source, training)
         layout = laid_out(self.family_type, schema, missing)
         layout = self._structured(layout, source, labels, classes, training.weights)
         family = self._guarded(layout, training.mass)
-        incomplete = passes.first_missing(source, layout, missing) is not None
-        data = calibration.labelled(family, source, labels, classes, training.weights, missing=incomplete)
+        incomplete = first_missing(source, layout, missing) is not None
+        data = passes.labelled(family, source, labels, classes, training.weights, missing=incomplete)
         for name in ("history_", "n_iter_", "best_iter_", "log_likelihood_", "_finds_columns"):
             self.__dict__.pop(name, None)
         if isinstance(data, IncompleteData) and not isinstance(family, NaiveBayes):
@@ -106,29 +317,30 @@ class GenerativeClassifier(Predictor):
     def _partial_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         first = not hasattr(self, "statistics_")
         if self.schema is None:
-            parts.refuse_counting(self.kinds)
+            refuse_counting(self.kinds)
         training = self._training(X, y, sample_weight, reset=first)
         agreed = self.schema.classes if self.schema is not None else ()
-        all_classes = parts.classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
-        kinds = self.kinds if first else parts.kinds_so_far(self.schema_)
+        all_classes = classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
+        kinds = self.kinds if first else kinds_so_far(self.schema_)
         schema = replace(self._schema_for(training, all_classes, kinds=kinds), classes=all_classes)
         labels = training.labels_in(schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
-        source = passes.source_of(unclipped, training.table, again=False)
+        source = source_of(unclipped, training.table, again=False)
         missing = self._missing(source, training)
         layout = laid_out(self.family_type, schema, missing)
         layout = self._structured(layout, source, labels, len(all_classes), training.weights)
-        absent = passes.first_missing(source, layout, missing)
+        absent = first_missing(source, layout, missing)
         if absent is not None:
             raise SchemaError(
                 f"column {absent!r} has missing values; {type(self).__name__} completes them in repeated passes over "
                 "all rows, which partial_fit does not have. Use fit, or MixedNB, or fill them in first, for "
                 "instance with sklearn.impute.SimpleImputer"
             )
-        stats = passes.labelled(layout, source, labels, len(all_classes), training.weights).statistics()
-        added = Statistics(stats, schema, layout)
+        data = passes.labelled(layout, source, labels, len(all_classes), training.weights)
+        assert not isinstance(data, IncompleteData)  # refused above
+        added = Statistics(data.statistics(), schema, layout)
         total = added if first else self.statistics_ + added
-        clipped_column = parts.beyond_clip(training.table, total.schema) if self.schema is None else None
+        clipped_column = beyond_clip(training.table, total.schema) if self.schema is None else None
         if clipped_column is not None:
             warnings.warn(
                 f"column {clipped_column!r} holds values beyond {total.schema.clip} standard deviations, which fit "
@@ -139,11 +351,41 @@ class GenerativeClassifier(Predictor):
         self.n_iter_ = 1
         return self._adopt(total)
 
+    @classmethod
+    def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
+        """Return the model of given statistics, for instance the sum of several parties': no row is needed.
+
+        `parameters` are the estimator's, where they should not be the defaults.
+        """
+        if not isinstance(statistics, Statistics):
+            raise TypeError(
+                f"from_statistics takes the statistics_ of a fitted {cls.__name__}, not {type(statistics).__name__}"
+            )
+        if statistics.family.name != cls.family_type.name:
+            raise StatisticsMismatch(
+                f"these are statistics of {statistics.family.name}; {cls.__name__} needs {cls.family_type.name}"
+            )
+        estimator = cls(**{"calibrate": statistics.calibrated, "clip": statistics.schema.clip, **parameters})
+        check(estimator.get_params(deep=False))
+        names = statistics.schema.names
+        named = not all(re.fullmatch(r"x?\d+", name) for name in names)
+        return estimator._adopt(statistics)._without_a_table(named)
+
+    @classmethod
+    def _loaded(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
+        """Return the estimator that a file's header and arrays describe."""
+        statistics = Statistics.restored(header, arrays["statistics"])
+        parameters = restored(header["parameters"], arrays)
+        estimator = cls.from_statistics(statistics, **parameters)
+        if parameters["costs"] is not None:
+            cost_table(parameters["costs"], estimator.classes_)
+        return estimator._without_a_table(header["named"] is True)
+
     # --- inside ----------------------------------------------------------------------------------------
 
     def _training(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Training:
         """Return the training rows; check them and this estimator's parameters."""
-        settings.check(self.get_params(deep=False))
+        check(self.get_params(deep=False))
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         table = self._table(X, reset)
@@ -168,16 +410,16 @@ class GenerativeClassifier(Predictor):
         candidates = (self.start if self.calibrate else None, self.prior)
         return [item for item in candidates if isinstance(item, Statistics)]
 
-    def _missing(self, source: passes.Source, training: Training) -> bool:
+    def _missing(self, source: Source, training: Training) -> bool:
         """Whether training values are missing, or prior knowledge covers only some columns."""
         inferred = training.weights is None and self.schema is None
-        missing = passes.check_rows(source, training.table, training=True, inferred=inferred)
+        missing = check_rows(source, training.table, training=True, inferred=inferred)
         return missing or covers_some_columns(self._knowledge())
 
     def _structured(
         self,
         layout: Family,
-        source: passes.Source,
+        source: Source,
         labels: np.ndarray,
         classes: int,
         weights: np.ndarray | None,
@@ -185,14 +427,14 @@ class GenerativeClassifier(Predictor):
         """Return the layout with its structure, for families that have one."""
         return layout
 
-    def _maximise_likelihood(self, data: IncompleteData, layout: Family, source: passes.Source) -> np.ndarray:
+    def _maximise_likelihood(self, data: IncompleteData, layout: Family, source: Source) -> np.ndarray:
         """Return S of maximum likelihood where values or labels are missing: [C, K]."""
         prior = prior_for(source.schema, layout, self.alpha, self.prior)
         maximised = calibration.maximise_likelihood(
             data, prior, self.variance_floor, self.em_iter, self.em_tol
         )
         self.n_iter_ = maximised.objective.size
-        units = np.broadcast_to(passes.log_units(data.family, source), (source.rows, 1))[:, 0]
+        units = np.broadcast_to(log_units(data.family, source), (source.rows, 1))[:, 0]
         self.log_likelihood_ = maximised.objective - units.mean()
         if not maximised.converged:
             warnings.warn(
@@ -217,6 +459,71 @@ class GenerativeClassifier(Predictor):
             tol=self.tol,
             callback=self.callback if not self.verbose else Progress(self.max_iter, self.callback),
         )
+
+    def _adopt(self, statistics: Statistics) -> Self:
+        """Become the model of these statistics; calibrated ones need no prior."""
+        schema, layout = statistics.schema, statistics.family
+        family = self._guarded(layout, statistics.rows)
+        if statistics.calibrated:
+            prior = np.zeros(statistics.shape)
+        else:
+            prior = prior_for(schema, layout, self.alpha, self.prior)
+        self._weights = family.weights(statistics.values + prior)
+        self.statistics_, self.prior_ = statistics, prior
+        self.schema_, self.family_ = schema, family
+        self.classes_ = np.array(schema.classes)
+        self.n_features_in_ = len(schema.columns)
+        return self
+
+    def _without_a_table(self, named: bool) -> Self:
+        """Mark a model that was not fitted to a table here: a DataFrame's columns are then matched by name."""
+        self.__dict__.pop("feature_names_in_", None)
+        if named:
+            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
+        self._finds_columns = named
+        return self
+
+    def _guarded(self, layout: Family, rows: float) -> Family:
+        """Return the family with this estimator's floors."""
+        return guarded(
+            layout,
+            rows,
+            self.calibrate,
+            self.variance_floor,
+            self.count_floor,
+            getattr(self, "shrinkage", None),
+        )
+
+    def _table(self, X: Any, reset: bool) -> Table:
+        """Return X as a table, after scikit-learn's checks of its shape and of its column names."""
+        if isinstance(X, Table):
+            return X
+        frame = frame_of(X)
+        if frame is None:
+            X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
+            return Table.of(X)
+        names = list(self.schema_.names) if not reset and getattr(self, "_finds_columns", False) else []
+        table = Table.of(frame[names] if names and set(names) <= set(frame.columns) else frame)
+        if table.rows == 0 or not table.names:
+            raise ValueError(
+                f"Found array with {table.rows} sample(s) and {len(table.names)} feature(s) "
+                f"(shape={frame.shape}) while a minimum of 1 is required."
+            )
+        if reset or tuple(getattr(self, "feature_names_in_", ())) != table.labels:
+            import pandas as pd
+
+            named = (
+                table.native if frame.implementation.is_pandas() else pd.DataFrame(columns=list(table.labels))
+            )
+            validate_data(self, named, reset=reset, skip_check_array=True)
+        return table
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -10,19 +13,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Table, frame_of
-from peerbayes.errors import StatisticsMismatch
-from peerbayes.estimators import training
+from peerbayes.data.table import Table
 from peerbayes.model import explain as reading
-from peerbayes.model import passes
 from peerbayes.model.families import Family, NaiveBayes
-from peerbayes.model.layout import guarded
-from peerbayes.model.passes import Source
-from peerbayes.model.statistics import Statistics, prior_for
+from peerbayes.model.sources import Source, all_rows, check_rows, source_of
+from peerbayes.model.statistics import Statistics
 
 # --- cost-sensitive decisions
 
@@ -70,21 +69,21 @@ class Model(NamedTuple):
 
     def reading(self, table: Table) -> tuple[Self, Source]:
         """Return the model in the layout that the table's missing values need, and the table as a source of rows."""
-        source = passes.source_of(self.schema, table, again=False)
-        missing = passes.check_rows(source, table, training=False)
+        source = source_of(self.schema, table, again=False)
+        missing = check_rows(source, table, training=False)
         return (self._with_missing() if missing else self), source
 
     def log_joint(self, source: Source) -> np.ndarray:
         """Return log p(z, c), in standardised units: [n, C]."""
-        return passes.log_joint(self.family, self.weights, source)
+        return reading.log_joint(self.family, self.weights, source)
 
     def log_density(self, source: Source) -> np.ndarray:
         """Return log p(x, c), in the units of the table: [n, C]."""
-        return self.log_joint(source) - passes.log_units(self.family, source)
+        return self.log_joint(source) - reading.log_units(self.family, source)
 
     def posterior(self, source: Source) -> np.ndarray:
         """Return p(c | x): [n, C]."""
-        return passes.posterior(self.family, self.weights, source)
+        return reading.posterior(self.family, self.weights, source)
 
     def log_posterior(self, source: Source) -> np.ndarray:
         """Return log p(c | x): [n, C]."""
@@ -101,78 +100,92 @@ class Model(NamedTuple):
         return type(self)(self.schema, family, counted, prior, family.weights(counted + prior))
 
 
-# --- a fitted model as scikit-learn sees it: predictions, explanations, files. Learning is in `classifier`
+# --- parameters in files
+
+# Code is not written to files.
+UNSAVED = ("callback",)
 
 
+def portable(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return parameters as plain values and arrays, for a file."""
+    plain: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in parameters.items():
+        if name in UNSAVED:
+            continue
+        if isinstance(value, Statistics):
+            plain[name] = {"statistics": value.described()}
+            arrays[f"parameter {name}"] = value.values
+        elif isinstance(value, Schema):
+            plain[name] = {"schema": value.to_json()}
+        elif isinstance(value, Mapping):
+            plain[name] = {"pairs": [[key, kind] for key, kind in value.items()]}
+        elif isinstance(value, np.ndarray | list | tuple):
+            plain[name] = {"list": np.asarray(value).tolist()}
+        elif isinstance(value, float | np.floating) and math.isnan(value):
+            plain[name] = {"missing": True}
+        elif isinstance(value, np.generic):
+            plain[name] = value.item()
+        else:
+            plain[name] = value
+    return plain, arrays
+
+
+def restored(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the parameters that `portable` wrote."""
+    parameters: dict[str, Any] = {}
+    for name, value in plain.items():
+        if not isinstance(value, dict):
+            parameters[name] = value
+        elif "statistics" in value:
+            parameters[name] = Statistics.restored(value["statistics"], arrays[f"parameter {name}"])
+        elif "schema" in value:
+            parameters[name] = Schema.from_json(value["schema"])
+        elif "missing" in value:
+            parameters[name] = math.nan
+        elif "pairs" in value:
+            parameters[name] = dict(value["pairs"])
+        else:
+            parameters[name] = np.asarray(value["list"]) if name == "start" else value["list"]
+    return parameters
+
+
+# --- a fitted model as scikit-learn sees it: predictions, explanations, files. Learning is in `generative`
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class Predictor(ClassifierMixin, BaseEstimator):
-    """Parameters, and the model of given statistics: it needs no rows."""
+    """Parameters of an estimator, and what it does once it is fitted."""
 
     family_type: ClassVar[type[Family]]
 
-    def __init__(
-        self,
-        *,
-        calibrate: bool = False,
-        kinds: Any = "auto",
-        start: Any = "uniform",
-        lr: float = 0.05,
-        max_iter: int = 64,
-        keep: Any = "best",
-        clip: float | None = 5.0,
-        alpha: float = 1.0,
-        prior: Statistics | None = None,
-        variance_floor: float | None = None,
-        count_floor: float | None = None,
-        patience: int | None = None,
-        tol: float = 0.0,
-        em_iter: int = 100,
-        em_tol: float = 1e-4,
-        unlabelled: Any = None,
-        costs: Any = None,
-        schema: Schema | None = None,
-        callback: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.calibrate = calibrate
-        self.kinds = kinds
-        self.start = start
-        self.lr = lr
-        self.max_iter = max_iter
-        self.keep = keep
-        self.clip = clip
-        self.alpha = alpha
-        self.prior = prior
-        self.variance_floor = variance_floor
-        self.count_floor = count_floor
-        self.patience = patience
-        self.tol = tol
-        self.em_iter = em_iter
-        self.em_tol = em_tol
-        self.unlabelled = unlabelled
-        self.costs = costs
-        self.schema = schema
-        self.callback = callback
-        self.verbose = verbose
+    calibrate: bool = False
+    kinds: Any = "auto"
+    start: Any = "uniform"
+    lr: float = 0.05
+    max_iter: int = 64
+    keep: Any = "best"
+    clip: float | None = 5.0
+    alpha: float = 1.0
+    prior: Statistics | None = None
+    variance_floor: float | None = None
+    count_floor: float | None = None
+    patience: int | None = None
+    tol: float = 0.0
+    em_iter: int = 100
+    em_tol: float = 1e-4
+    unlabelled: Any = None
+    costs: Any = None
+    schema: Schema | None = None
+    callback: Any = None
+    verbose: bool = False
 
-    @classmethod
-    def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
-        """Return the model of given statistics, for instance the sum of several parties': no row is needed.
-
-        `parameters` are the estimator's, where they should not be the defaults.
-        """
-        if not isinstance(statistics, Statistics):
-            raise TypeError(
-                f"from_statistics takes the statistics_ of a fitted {cls.__name__}, not {type(statistics).__name__}"
-            )
-        if statistics.family.name != cls.family_type.name:
-            raise StatisticsMismatch(
-                f"these are statistics of {statistics.family.name}; {cls.__name__} needs {cls.family_type.name}"
-            )
-        estimator = cls(**{"calibrate": statistics.calibrated, "clip": statistics.schema.clip, **parameters})
-        training.check(estimator.get_params(deep=False))
-        names = statistics.schema.names
-        named = not all(re.fullmatch(r"x?\d+", name) for name in names)
-        return estimator._adopt(statistics)._without_a_table(named)
+    statistics_: Statistics = field(init=False)
+    schema_: Schema = field(init=False)
+    family_: Family = field(init=False)
+    prior_: np.ndarray = field(init=False)
+    classes_: np.ndarray = field(init=False)
+    _weights: np.ndarray = field(init=False)
 
     # --- predicting ------------------------------------------------------------------------------------
 
@@ -221,7 +234,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         order = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         table = self._table(reading.rows_of(x, list(self.schema_.names), order), reset=False)
         model, source = self._model.reading(table)
-        rows = passes.all_rows(source)
+        rows = all_rows(source)
         return reading.explain(
             model.schema, model.family, model.stats, self.classes_, table, rows, of, against
         )
@@ -256,7 +269,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """Write the model to the file `path`, which `peerbayes.load` reads; it contains no rows and no code."""
         check_is_fitted(self)
-        parameters, arrays = training.portable(self.get_params(deep=False))
+        parameters, arrays = portable(self.get_params(deep=False))
         header = {
             "kind": "model",
             "peerbayes": version("peerbayes"),
@@ -267,91 +280,20 @@ class Predictor(ClassifierMixin, BaseEstimator):
         }
         files.write(path, files.pack(header, {"statistics": self.statistics_.values, **arrays}))
 
-    @classmethod
-    def _loaded(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
-        """Return the estimator that a file's header and arrays describe."""
-        statistics = Statistics.restored(header, arrays["statistics"])
-        parameters = training.restored(header["parameters"], arrays)
-        estimator = cls.from_statistics(statistics, **parameters)
-        if parameters["costs"] is not None:
-            cost_table(parameters["costs"], estimator.classes_)
-        return estimator._without_a_table(header["named"] is True)
-
     # --- inside ----------------------------------------------------------------------------------------
-
-    def _adopt(self, statistics: Statistics) -> Self:
-        """Become the model of these statistics; calibrated ones need no prior."""
-        schema, layout = statistics.schema, statistics.family
-        family = self._guarded(layout, statistics.rows)
-        if statistics.calibrated:
-            prior = np.zeros(statistics.shape)
-        else:
-            prior = prior_for(schema, layout, self.alpha, self.prior)
-        self._weights = family.weights(statistics.values + prior)
-        self.statistics_, self.prior_ = statistics, prior
-        self.schema_, self.family_ = schema, family
-        self.classes_ = np.array(schema.classes)
-        self.n_features_in_ = len(schema.columns)
-        return self
 
     @property
     def _model(self) -> Model:
         return Model(self.schema_, self.family_, self.statistics_.values, self.prior_, self._weights)
 
-    def _reading(self, X: Any) -> tuple[Model, passes.Source]:
+    def _reading(self, X: Any) -> tuple[Model, Source]:
         """Return the model in the layout that X needs, and X as a source of rows."""
         check_is_fitted(self)
         return self._model.reading(self._table(X, reset=False))
 
-    def _without_a_table(self, named: bool) -> Self:
-        """Mark a model that was not fitted to a table here: a DataFrame's columns are then matched by name."""
-        self.__dict__.pop("feature_names_in_", None)
-        if named:
-            self.feature_names_in_ = np.array(self.schema_.names, dtype=object)
-        self._finds_columns = named
-        return self
-
-    def _guarded(self, layout: Family, rows: float) -> Family:
-        """Return the family with this estimator's floors."""
-        return guarded(
-            layout,
-            rows,
-            self.calibrate,
-            self.variance_floor,
-            self.count_floor,
-            getattr(self, "shrinkage", None),
-        )
-
+    @abstractmethod
     def _table(self, X: Any, reset: bool) -> Table:
         """Return X as a table, after scikit-learn's checks of its shape and of its column names."""
-        if isinstance(X, Table):
-            return X
-        frame = frame_of(X)
-        if frame is None:
-            X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
-            return Table.of(X)
-        names = list(self.schema_.names) if not reset and getattr(self, "_finds_columns", False) else []
-        table = Table.of(frame[names] if names and set(names) <= set(frame.columns) else frame)
-        if table.rows == 0 or not table.names:
-            raise ValueError(
-                f"Found array with {table.rows} sample(s) and {len(table.names)} feature(s) "
-                f"(shape={frame.shape}) while a minimum of 1 is required."
-            )
-        if reset or tuple(getattr(self, "feature_names_in_", ())) != table.labels:
-            import pandas as pd
-
-            named = (
-                table.native if frame.implementation.is_pandas() else pd.DataFrame(columns=list(table.labels))
-            )
-            validate_data(self, named, reset=reset, skip_check_array=True)
-        return table
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "statistics_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
-        return tags

@@ -25,8 +25,9 @@ from array_api_compat import array_namespace
 
 from peerbayes.data.registry import Registry
 from peerbayes.data.table import Array
-
-Residual = Callable[[Array], Array]
+from peerbayes.model.residuals import (
+    Residual as Residual,
+)  # strategies of other packages import it from this module
 
 # ρ of `exact` where messages get lost or late, or peers are absent; and where messages may be false.
 LOSSY_MEMORY, ROBUST_MEMORY = 0.97, 0.9

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from peerbayes.data.registry import Choices
 from peerbayes.data.schema import Schema
 from peerbayes.errors import StructureError
 from peerbayes.model.families import FAMILIES, BayesNet, Family
+from peerbayes.model.families.base import guarded as guarded
+from peerbayes.model.families.base import laid_out
 from peerbayes.model.families.structures import Parents
-from peerbayes.model.passes import columns_of
+from peerbayes.model.sources import columns_of
 from peerbayes.model.structure import Pairs, kdb, tan
-
-# Floors of maximum likelihood, which never act on real data; the variance floor of calibration is the family's.
-LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
-
-
-def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
-    """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
-    layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
-    return family(continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout)
-
 
 # Families whose structure is learned.
 STRUCTURES: dict[str, Callable[[Pairs], Parents]] = {"tan": tan, "kdb": kdb}
@@ -58,28 +49,6 @@ def sized(family: Family, classes: int) -> Family:
             f"most {MOST_NUMBERS:,} are allowed. Give fewer parents to columns with many categories"
         )
     return family
-
-
-def guarded(
-    layout: Family,
-    rows: float,
-    calibrate: bool,
-    variance_floor: float | None = None,
-    count_floor: float | None = None,
-    shrinkage: float | None = None,
-) -> Family:
-    """Return the family with floors: tiny for maximum likelihood, larger for calibration, or as given."""
-    floor, count = (
-        (layout.calibrated_floor, CALIBRATED_COUNT) if calibrate else (LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT)
-    )
-    guards: dict[str, Any] = {
-        "variance_floor": floor if variance_floor is None else float(variance_floor),
-        "count_floor": count if count_floor is None else float(count_floor),
-    }
-    if hasattr(layout, "shrinkage"):
-        default = layout.calibrated_shrinkage if calibrate else 0.0
-        guards["shrinkage"] = (default if shrinkage is None else float(shrinkage)) / rows if rows > 0 else 0.0
-    return replace(layout, **guards)
 
 
 def calibrated(

@@ -12,7 +12,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.families import BayesNet, Family
 from peerbayes.model.families.structures import Parents
-from peerbayes.model.passes import columns_of
+from peerbayes.model.sources import columns_of
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation.result import COLUMNS, Run
 

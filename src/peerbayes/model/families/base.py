@@ -21,6 +21,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from scipy.sparse import csr_array
 
+from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Rows
 from peerbayes.errors import NotSupported
 
@@ -323,6 +324,43 @@ class Family(ABC):
             draws = rng.random(labels.size) * cumulative[labels, -1]
             codes[:, column] = np.sum(draws[:, None] >= cumulative[labels], axis=1)
         return codes
+
+
+# --- the family of a schema, and its guards
+
+# Floors of maximum likelihood, which never act on real data; the variance floor of calibration is the family's.
+LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
+
+
+def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
+    """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
+    layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
+    return family(continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout)
+
+
+def guarded(
+    layout: Family,
+    rows: float,
+    calibrate: bool,
+    variance_floor: float | None = None,
+    count_floor: float | None = None,
+    shrinkage: float | None = None,
+) -> Family:
+    """Return the family with floors: tiny for maximum likelihood, larger for calibration, or as given."""
+    floor, count = (
+        (layout.calibrated_floor, CALIBRATED_COUNT) if calibrate else (LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT)
+    )
+    guards: dict[str, Any] = {
+        "variance_floor": floor if variance_floor is None else float(variance_floor),
+        "count_floor": count if count_floor is None else float(count_floor),
+    }
+    if hasattr(layout, "shrinkage"):
+        default = layout.calibrated_shrinkage if calibrate else 0.0
+        guards["shrinkage"] = (default if shrinkage is None else float(shrinkage)) / rows if rows > 0 else 0.0
+    return replace(layout, **guards)
+
+
+# --- arrays of any library
 
 
 def here(array: Array) -> np.ndarray:

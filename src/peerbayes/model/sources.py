@@ -16,7 +16,6 @@ from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Rows, Table
 from peerbayes.errors import SchemaError
 from peerbayes.model.families.base import Family
-from peerbayes.model.families.bayes_net import BayesNet
 
 # --- sizes: rows of a block, features kept in memory, and the work from which the kernels pay off
 
@@ -257,7 +256,7 @@ def first_missing(source: Source, family: Family, missing: bool) -> str | None:
 
     `missing`: whether a continuous value is missing.
     """
-    if family.marks_missing or not (missing or isinstance(family, BayesNet)):
+    if family.marks_missing or not (missing or not family.plain_cells):
         return None
     names = columns_of(source.schema)
     for _, block in source.blocks(FRAME_ROWS):

@@ -1,0 +1,504 @@
+"""One pass over the labelled rows of a table: statistics, residual and errors.
+
+If the rows fit in one block, Φ is kept in memory. More rows are encoded, expanded and discarded block by block, so
+that a pass costs two matrix products and little memory: by the `kernels` for large tables, by their NumPy twins where
+loading the kernels would take longer. All give the same numbers up to rounding, and the choice depends on the call
+alone, not on what the process did before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from peerbayes.data.infer import LONG_BLOCK_ROWS
+from peerbayes.data.table import Rows
+from peerbayes.model import core
+from peerbayes.model.families.base import Family
+from peerbayes.model.families.gaussian import Gaussian
+from peerbayes.model.families.naive_bayes import NaiveBayes
+from peerbayes.model.missing import Completion, apart, complete
+from peerbayes.model.sources import Block, Encoded, Source, all_rows, block_rows, columns_of, is_large
+
+# --- families with kernels of their own; any other uses its own φ
+
+
+class Shortcut(NamedTuple):
+    """The names of a family's kernels, which are loaded only when needed."""
+
+    expand: str
+    statistics: str
+
+
+SHORTCUTS: dict[type[Family], Shortcut] = {
+    NaiveBayes: Shortcut("expand_diagonal", "diagonal_statistics"),
+    Gaussian: Shortcut("expand_quadratic", "quadratic_statistics"),
+}
+
+
+def shortcut(family: Family) -> Shortcut | None:
+    """Return the kernels of a family, or None."""
+    return next(
+        (kernels for family_type, kernels in SHORTCUTS.items() if isinstance(family, family_type)), None
+    )
+
+
+def holds_missing(family: Family) -> bool:
+    """Whether φ marks missing continuous values."""
+    return isinstance(family, NaiveBayes) and family.missing
+
+
+# --- φ of a block, transposed so that inner loops run over rows: in NumPy, or by the kernels in reused memory
+
+
+def dense_features(family: Family, block: Block) -> np.ndarray:
+    """Return the dense features of a block: [dense, b]."""
+    values, d = block.standard(), family.continuous
+    if shortcut(family) is None:
+        return np.ascontiguousarray(np.asarray(family.dense(values.T)).T)
+    features = np.empty((family.dense_size, values.shape[1]))
+    features[0] = 1.0
+    k = 1
+    if holds_missing(family):
+        present = np.equal(values, values, out=features[1 : 1 + d])
+        values, k = np.where(present, values, 0.0), 1 + d
+    features[k : k + d] = values
+    k += d
+    if isinstance(family, NaiveBayes):
+        np.square(values, out=features[k:])
+        return features
+    for j in range(d):
+        np.multiply(values[j], values[j:], out=features[k : k + d - j])
+        k += d - j
+    return features
+
+
+def all_features(family: Family, block: Block) -> Any:
+    """Return Φᵀ of a block, sparse where it is mostly zeros: [K, b]."""
+    if family.wide:
+        return family.sparse(block.rows()).T
+    if not family.plain_cells:
+        return np.ascontiguousarray(np.asarray(family.features(block.rows())).T)
+    dense = dense_features(family, block)
+    if not family.cardinalities:
+        return dense
+    rows = dense.shape[1]
+    features = np.zeros((family.size + 1, rows))  # the last one is where missing values go
+    features[: family.dense_size] = dense
+    index = np.where(block.codes < 0, family.size, block.codes + (family.dense_size + family.offsets))
+    features.reshape(-1)[index * rows + np.arange(rows)[:, None]] = 1.0
+    return features[:-1]
+
+
+def expander(family: Family, size: int) -> Callable[[Block], np.ndarray]:
+    """Return a function for `dense_features` of blocks of at most `size` rows by the kernels, in reused memory."""
+    from peerbayes.model.kernels import block_loops
+
+    fast = shortcut(family)
+    if fast is None:
+        return lambda block: np.ascontiguousarray(np.asarray(family.dense(block.rows().values)).T)
+    kernel, missing = getattr(block_loops, fast.expand), holds_missing(family)
+    buffer = np.empty(family.dense_size * size)
+
+    def expand(block: Block) -> np.ndarray:
+        values, _, *units = block
+        features = start_of(buffer, family.dense_size, values.shape[0])
+        kernel(values, *units, missing, features)
+        return features
+
+    return expand
+
+
+def start_of(buffer: np.ndarray, *shape: int) -> np.ndarray:
+    """Return the start of a buffer as a view of the given shape."""
+    return buffer[: math.prod(shape)].reshape(shape)
+
+
+# --- features and logits of blocks under a model W: in NumPy, or by the kernels in reused memory
+
+LogitsOf = Callable[[Block], tuple[np.ndarray, np.ndarray]]
+"""A function of a block of rows: its dense features [dense, b] and its logits [C, b]."""
+
+
+def plain_logits(family: Family, weights: np.ndarray) -> LogitsOf:
+    """Return the logits function in NumPy. One-hots are not expanded: a column may have very many categories."""
+    if not family.plain_cells:
+        return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
+    dense = weights[:, : family.dense_size]
+    cells = np.pad(weights[:, family.dense_size :], ((0, 0), (0, 1)))  # the last one is for missing values
+
+    def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
+        features = dense_features(family, block)
+        logits = dense @ features
+        index = np.where(block.codes < 0, cells.shape[1] - 1, block.codes + family.offsets)
+        for column in index.T:
+            logits += np.take(cells, column, axis=1)
+        return features, logits
+
+    return logits_of
+
+
+def fast_logits(family: Family, weights: np.ndarray, size: int) -> LogitsOf:
+    """Return the logits function by the kernels, for blocks of at most `size` rows."""
+    from peerbayes.model.kernels import block_loops
+
+    dense = np.ascontiguousarray(weights[:, : family.dense_size])
+    cells = np.ascontiguousarray(weights[:, family.dense_size :].T)
+    expand = expander(family, size)
+    buffer = np.empty(weights.shape[0] * size)
+
+    def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
+        features = expand(block)
+        logits = start_of(buffer, weights.shape[0], features.shape[1])
+        np.dot(dense, features, out=logits)
+        if family.cardinalities:
+            block_loops.add_cells(block.codes, family.offsets, cells, logits)
+        return features, logits
+
+    return logits_of
+
+
+# --- the residual and the errors of a model in one pass, from the logits of its blocks
+
+
+class Evaluation(NamedTuple):
+    """The residual and the errors of a model on labelled rows."""
+
+    residual: np.ndarray  # [C, K]
+    soft_error: float
+    error: float
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Compute P = softmax over classes in place: [C, b]."""
+    logits -= logits.max(axis=0)
+    np.exp(logits, out=logits)
+    logits /= logits.sum(axis=0)
+    return logits
+
+
+def residuals(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Replace logits [C, b] by (Y − P) times the rows' weights; return the soft and the 0-1 error, in row weight."""
+    wrong = float(weights[logits.argmax(axis=0) != labels].sum())
+    softmax(logits)
+    logits *= -weights
+    label_entries = labels, np.arange(labels.size)
+    logits[label_entries] += weights
+    return float(logits[label_entries].sum()), wrong
+
+
+def _evaluation(
+    blocks: Iterable[tuple[Any, np.ndarray, np.ndarray]], weights: np.ndarray, mass: float
+) -> Evaluation:
+    """Return R and the errors of the model W on blocks of Φᵀ [K, b], labels [b] and row weights [b]."""
+    residual, soft, wrong = np.zeros(weights.shape), 0.0, 0.0
+    for features, labels, row_weights in blocks:
+        logits = np.asarray(weights @ features)  # [C, b]
+        block_errors = residuals(logits, labels, row_weights)
+        soft, wrong = soft + block_errors[0], wrong + block_errors[1]
+        residual += logits @ features.T
+    return Evaluation(residual, soft / mass, wrong / mass)
+
+
+# --- labelled rows that are read block by block
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A source of rows, with their labels and weights."""
+
+    family: Family
+    source: Source
+    labels: np.ndarray  # [n] class indices
+    classes: int
+    weights: np.ndarray | None = None  # [n]
+
+    @property
+    def mass(self) -> float:
+        return float(self.labels.size if self.weights is None else self.weights.sum())
+
+    def blocks(self, size: int, fast: bool) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+        """Yield blocks of `size` rows, each with its labels and weights."""
+        ones = np.ones(min(size, self.source.rows))
+        for start, block in self.source.blocks(size, fast):
+            stop = start + block.values.shape[0]
+            weights = ones[: stop - start] if self.weights is None else self.weights[start:stop]
+            yield block, self.labels[start:stop], weights
+
+
+# --- sums over the rows of each class in NumPy: dense features almost without rounding errors, and sparse entries
+
+
+def split_sums(features: np.ndarray, of_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of features [K, b] over the rows of each class [b, C], as an upper and a lower part: two [C, K].
+
+    Variances are small differences of these sums. A feature is H + L, where H is its part on a grid of 2⁻²⁶ of its
+    largest value: sums of H are exact in any order, and L is too small for its errors to matter.
+    """
+    largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
+    grid = 1.5 * 2.0**26 * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
+    upper = features + grid
+    upper -= grid
+    exact = of_class.T @ upper.T
+    return exact, of_class.T @ np.subtract(features, upper, out=upper).T
+
+
+def add_entries(
+    family: Family, block: Block, labels: np.ndarray, weights: np.ndarray | None, stats: np.ndarray
+) -> None:
+    """Add a block to the statistics after the dense features: [C, K − dense]."""
+    rows = Rows(block.values, block.codes) if family.plain_cells else block.rows()  # one-hots need codes only
+    indices, values = family.entries(rows)
+    if weights is not None:
+        values = np.broadcast_to(weights[:, None], indices.shape) * (1.0 if values is None else values)
+    present = indices < family.size
+    index = indices + (labels[:, None].astype(np.int64) * stats.shape[1] - family.dense_size)
+    if not present.all():
+        index, values = index[present], None if values is None else values[present]
+    if stats.size > index.size:  # many categories: most cells are not touched
+        np.add.at(stats.reshape(-1), index, 1.0 if values is None else values)
+        return
+    values = None if values is None else values.ravel()
+    stats += np.bincount(index.ravel(), values, minlength=stats.size).reshape(stats.shape)
+
+
+# --- labelled rows whose features are kept in memory: few rows, or some with many passes over them
+
+
+@dataclass(frozen=True)
+class Held:
+    """Labelled rows as Φ [n, K] and Y [n, C]."""
+
+    features: Any  # [n, K] an array, or sparse where most of it is zero
+    labels: np.ndarray
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        return self.labels.argmax(axis=-1)
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        return self.labels.sum(axis=-1)
+
+    @property
+    def mass(self) -> float:
+        return float(self.weights.sum())
+
+    def statistics(self) -> np.ndarray:
+        """Return S = YᵀΦ, summed almost without rounding errors: [C, K]."""
+        features = self.features if isinstance(self.features, np.ndarray) else self.features.toarray()
+        upper, lower = split_sums((features * self.weights[:, None]).T, self.labels > 0)
+        return upper + lower
+
+    def evaluate(self, weights: np.ndarray) -> Evaluation:
+        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
+        rows, size = self.features.shape[0], block_rows(self.features.shape[1])
+        blocks = (slice(start, start + size) for start in range(0, rows, size))
+        parts = ((self.features[block].T, self.classes[block], self.weights[block]) for block in blocks)
+        return _evaluation(parts, weights, self.mass)
+
+
+# --- labelled rows that are read block by block in NumPy, which needs no compiler
+
+
+class Plain(Passing):
+    """Labelled rows that are read block by block in NumPy."""
+
+    def held(self) -> Held:
+        """Return the same rows with their features kept in memory."""
+        labels = np.zeros((self.source.rows, self.classes))
+        labels[np.arange(self.source.rows), self.labels] = 1.0 if self.weights is None else self.weights
+        if self.family.wide:
+            return Held(self.family.sparse(all_rows(self.source)), labels)
+        features = np.empty((self.family.size, self.source.rows))
+        for start, block in self.source.blocks(block_rows(self.family.size)):
+            features[:, start : start + block.values.shape[0]] = all_features(self.family, block)
+        return Held(features.T, labels)
+
+    def statistics(self) -> np.ndarray:
+        """Return S = YᵀΦ, summed almost without rounding errors: [C, K].
+
+        The rounding errors of adding two blocks' sums are accumulated separately, and added last.
+        """
+        family = self.family
+        total, rounding_errors = np.zeros((2, self.classes, family.dense_size))
+        cells = np.zeros((self.classes, family.size - family.dense_size))
+        for block, labels, row_weights in self.blocks(block_rows(family.dense_size), fast=False):
+            weights = None if self.weights is None else row_weights
+            features = dense_features(family, block)
+            if weights is not None:
+                features *= weights
+            upper, lower = split_sums(features, core.one_hot(labels, self.classes))
+            before, total = total, total + upper
+            added = total - before
+            rounding_errors += (before - (total - added)) + (upper - added) + lower
+            if cells.size:
+                add_entries(family, block, labels, weights, cells)
+        return np.concatenate([total + rounding_errors, cells], axis=1)
+
+    def evaluate(self, weights: np.ndarray) -> Evaluation:
+        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
+        blocks = self.blocks(block_rows(self.family.size), fast=False)
+        parts = ((all_features(self.family, block), *labels) for block, *labels in blocks)
+        return _evaluation(parts, weights, self.mass)
+
+
+# --- labelled rows that are read block by block by the kernels
+
+
+class Streamed(Passing):
+    """Labelled rows that are read block by block by the kernels."""
+
+    def statistics(self) -> np.ndarray:
+        """Return S = YᵀΦ: [C, K]."""
+        from peerbayes.model.kernels import block_loops
+
+        family, fast = self.family, shortcut(self.family)
+        add: Any = None if fast is None else getattr(block_loops, fast.statistics)
+        size = block_rows(family.dense_size) if fast is None else LONG_BLOCK_ROWS
+        expand = expander(family, size) if fast is None else None
+        stats = np.zeros((self.classes, family.size))
+        dense, cells = np.zeros((self.classes, family.dense_size)), stats[:, family.dense_size :]
+        for block, labels, weights in self.blocks(size, fast=True):
+            if expand is None:
+                values, _, *units = block
+                add(values, *units, holds_missing(family), labels, weights, dense)
+            else:
+                dense += (core.one_hot(labels, self.classes) * weights[:, None]).T @ expand(block).T
+            if family.cardinalities:
+                block_loops.cell_statistics(block.codes, family.offsets, labels, weights, cells)
+        stats[:, : family.dense_size] = dense
+        return stats
+
+    def evaluate(self, weights: np.ndarray) -> Evaluation:
+        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
+        from peerbayes.model.kernels import block_loops
+
+        family, size = self.family, block_rows(self.family.dense_size)
+        logits_of = fast_logits(family, weights, size)
+        residual = np.zeros((self.classes, family.dense_size))
+        cells = np.zeros((sum(family.cardinalities), self.classes))
+        product = np.empty_like(residual)
+        best = np.empty(size, dtype=np.int64)
+        soft = wrong = 0.0
+        for block, labels, row_weights in self.blocks(size, fast=True):
+            features, logits = logits_of(block)
+            block_errors = block_loops.residuals(logits, best[: labels.size], labels, row_weights)
+            soft, wrong = soft + block_errors[0], wrong + block_errors[1]
+            residual += np.dot(logits, features.T, out=product)
+            if family.cardinalities:
+                block_loops.scatter_cells(block.codes, family.offsets, logits, cells)
+        mass = self.mass
+        return Evaluation(np.concatenate([residual, cells.T], axis=1), soft / mass, wrong / mass)
+
+
+Data = Held | Plain | Streamed
+
+
+# --- labelled rows, some of which have missing values or no label
+
+
+@dataclass(frozen=True, eq=False)
+class IncompleteData:
+    """Rows, some of which have missing values or no label. W is an argument of every computation."""
+
+    family: Family
+    complete_data: Data | None
+    """Labelled rows without missing values."""
+    incomplete: Completion
+    labels: np.ndarray  # [n, C] one-hot times weight, of the labelled rows with gaps
+    unlabelled: Completion
+    unlabelled_weights: np.ndarray  # [u] of the rows without a label
+    column_sums: np.ndarray  # [C, M] sums of each column by itself, over all labelled rows
+
+    @property
+    def mass(self) -> float:
+        """The total weight of all rows."""
+        return self.labelled_mass + float(self.unlabelled_weights.sum())
+
+    @property
+    def labelled_mass(self) -> float:
+        """The total weight of the labelled rows."""
+        return (0.0 if self.complete_data is None else self.complete_data.mass) + float(self.labels.sum())
+
+    def evaluate(self, weights: np.ndarray) -> Evaluation:
+        """Return R_c = Σ (y_c − p(c | x_obs)) Φ̃_c and the errors of W on the labelled rows."""
+        residual, joint = self.incomplete.residual(weights, self.labels)
+        best = core.one_hot(joint.argmax(axis=1), len(weights))
+        soft, wrong = (float(np.sum(self.labels * (1.0 - credit))) for credit in (core.softmax(joint), best))
+        if self.complete_data is not None:
+            evaluation, mass = self.complete_data.evaluate(weights), self.complete_data.mass
+            residual += evaluation.residual
+            soft, wrong = soft + mass * evaluation.soft_error, wrong + mass * evaluation.error
+        return Evaluation(residual, soft / self.labelled_mass, wrong / self.labelled_mass)
+
+    def expected(self, weights: np.ndarray, complete: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return Σ_n y_n Φ̃ of all rows [C, K], and their log likelihood; `complete`: S of the complete rows."""
+        stats, log_likelihood = self.incomplete.statistics(weights, self.labels)
+        stats, log_likelihood = stats + complete, log_likelihood + float(np.sum(complete * weights))
+        if self.unlabelled_weights.size:
+            joint = self.unlabelled.log_joint(weights)
+            credit = self.unlabelled_weights[:, None] * core.softmax(joint)
+            stats = stats + self.unlabelled.statistics(weights, credit)[0]
+            top = joint.max(axis=1)
+            summed = top + np.log(np.exp(joint - top[:, None]).sum(axis=1))
+            log_likelihood += float(self.unlabelled_weights @ summed)
+        return stats, log_likelihood
+
+    def complete_statistics(self) -> np.ndarray:
+        """Return S of the labelled rows without missing values: [C, K]."""
+        if self.complete_data is None:
+            return np.zeros((self.labels.shape[1], self.family.size))
+        return self.complete_data.statistics()
+
+
+def labelled(
+    family: Family,
+    source: Source,
+    labels: np.ndarray,
+    classes: int,
+    weights: np.ndarray | None = None,
+    *,
+    missing: bool = False,
+) -> Data | IncompleteData:
+    """Return rows with class indices [n], negative without a label, in the form that suits one pass.
+
+    `missing`: whether values may be missing that φ cannot represent.
+    """
+    unlabelled = labels < 0
+    incomplete = np.zeros(labels.shape, dtype=bool)
+    if missing or unlabelled.any():
+        rows = all_rows(source)
+        incomplete = family.incomplete(rows) & ~unlabelled
+    if not (incomplete.any() or unlabelled.any()):
+        if is_large(family, source.rows):
+            return Streamed(family, source, labels, classes, weights)
+        plain = Plain(family, source, labels, classes, weights)
+        return plain.held() if source.rows <= block_rows(family.size) else plain
+
+    def select(selected: np.ndarray) -> Rows:
+        return Rows(rows.values[selected], rows.codes[selected])
+
+    row_weights = np.ones(len(labels)) if weights is None else weights
+    credit = core.one_hot(labels, classes) * row_weights[:, None]
+    full = ~(incomplete | unlabelled)
+    complete_data = None
+    if full.any():
+        subset = Encoded(source.schema, select(full))
+        subset_weights = None if weights is None else weights[full]
+        complete_data = labelled(family, subset, labels[full], classes, subset_weights)
+    names = columns_of(source.schema)
+    return IncompleteData(
+        family,
+        complete_data,  # type: ignore[arg-type]
+        complete(family, select(incomplete), names, np.flatnonzero(incomplete)),
+        credit[incomplete],
+        complete(family, select(unlabelled), names, np.flatnonzero(unlabelled)),
+        row_weights[unlabelled],
+        apart(family, select(~unlabelled), credit[~unlabelled]),
+    )

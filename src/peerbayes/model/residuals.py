@@ -1,0 +1,322 @@
+"""Residuals: what rows would add to statistics. One interface, and the one place that chooses how R is computed.
+
+    R_v(S_v) = (Y_v − P_v)ᵀΦ_v      P_v = softmax(Φ_v θ(S_v)ᵀ)      of every peer v
+
+    held        Φ of the rows in memory: an array, or sparse where most of it is zero; computed anew in every call, for
+                a few peers at a time, where it is too large
+    streamed    blocks of rows by the kernels: Φ of a table is never held, that of a peer stays in cache
+    fused       kernels that hold x and not Φ, for naive Bayes: on the processor, or on a GPU in float32
+    completed   any of these for the complete rows, and R_c = Σ (y_c − p(c | x_obs)) Φ̃_c for those with missing values
+    private     sums of clipped rows with noise: `privacy` brings its own
+
+An estimator has the rows of one table and wants errors too; simulations, shards, real peers and the audit have the rows
+of peers. All call `residual_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, Self, overload
+
+import numpy as np
+from array_api_compat import array_namespace
+from scipy.sparse import csr_array
+
+from peerbayes.data.table import Array
+from peerbayes.model import core
+from peerbayes.model.devices import HERE, Place
+from peerbayes.model.families import Family, NaiveBayes, Rows
+from peerbayes.model.missing import Completion, complete
+from peerbayes.model.passes import Data, Evaluation, IncompleteData, Plain, Streamed
+from peerbayes.model.sources import are_large, is_held
+
+# Multiplications of a run above which a kernel pays for being loaded (and, once on a machine, compiled).
+FUSED_WORK = 1 << 30
+
+# Entries of Φ up to which it is kept in memory: 256 MB of float64. Beyond, blocks of this size are computed in turn.
+FEATURES_HELD = 1 << 25
+
+
+class Residual(Protocol):
+    """R(S): statistics [..., C, K] -> [..., C, K], a new array."""
+
+    def __call__(self, stats: Array, /) -> Array: ...
+
+
+@dataclass(frozen=True, eq=False)
+class TableResidual:
+    """R(S) of the labelled rows of a table, and the errors of the model of S on them."""
+
+    family: Family
+    data: Data | IncompleteData
+
+    def __call__(self, stats: Array) -> Array:
+        return self.evaluate(stats).residual
+
+    def evaluate(self, stats: np.ndarray) -> Evaluation:
+        """Return R(S), and the soft and 0-1 error of θ(S), from one pass: [C, K]."""
+        return self.data.evaluate(self.family.weights(stats))
+
+
+@dataclass(frozen=True, eq=False)
+class PeerRows:
+    """Encoded rows, one peer's after the other's."""
+
+    family: Family
+    rows: Rows  # [m, Dc], [m, Dd]
+    labels: np.ndarray  # [m] class index
+    row_weights: np.ndarray  # [m]
+    sizes: np.ndarray  # [N] rows of each peer
+    classes: int
+    place: Place = HERE
+
+    @property
+    def peer_count(self) -> int:
+        return self.sizes.size
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Start of each peer's rows, and the end of the last one's: [N + 1]."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @property
+    def slices(self) -> list[slice]:
+        """The rows of each peer."""
+        return [slice(begin, end) for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+
+    def select(self, indices: Any) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.rows.values[indices], self.rows.codes[indices])
+
+    @cached_property
+    def one_hot(self) -> np.ndarray:
+        """Y, one-hot labels times the rows' weights: [m, C]."""
+        return core.one_hot(self.labels, self.classes) * self.row_weights[:, None]
+
+    @cached_property
+    def incomplete(self) -> np.ndarray:
+        """Which rows have missing values that φ cannot represent: [m]."""
+        return self.family.incomplete(self.rows)
+
+    @cached_property
+    def complete(self) -> Self:
+        """The complete rows alone."""
+        if not self.incomplete.any():
+            return self
+        full = ~self.incomplete
+        owner = np.repeat(np.arange(self.peer_count), self.sizes)
+        return replace(
+            self, rows=self.select(full), labels=self.labels[full], row_weights=self.row_weights[full],
+            sizes=np.bincount(owner[full], minlength=self.peer_count),
+        )  # fmt: skip
+
+    @cached_property
+    def gaps(self) -> dict[int, tuple[Completion, np.ndarray]]:
+        """The incomplete rows of each peer that has any, and their Y."""
+        completions = {}
+        for peer, local in enumerate(self.slices):
+            rows = local.start + np.flatnonzero(self.incomplete[local])
+            if rows.size:
+                completions[peer] = complete(self.family, self.select(rows), numbers=rows), self.one_hot[rows]
+        return completions
+
+    # --- Φ ---------------------------------------------------------------------------------------------
+
+    @property
+    def peers_at_once(self) -> int:
+        """The number of peers whose Φ is held at a time."""
+        return max(1, FEATURES_HELD // max(1, int(self.sizes.max()) * self.family.size))
+
+    def blocks(self, place: Place = HERE) -> Iterator[tuple[slice, Array, Array]]:
+        """Yield blocks of peers, their Φ [b, n, K] and Y [b, n, C]; a zero row is padding."""
+        for first in range(0, self.peer_count, self.peers_at_once):
+            peers = slice(first, min(first + self.peers_at_once, self.peer_count))
+            local = slice(self.offsets[peers.start], self.offsets[peers.stop])
+            sizes = self.sizes[peers]
+            peer = np.repeat(np.arange(sizes.size), sizes)
+            row_index = np.arange(local.start, local.stop) - self.offsets[first + peer]
+            features = np.zeros((sizes.size, int(sizes.max()), self.family.size))
+            features[peer, row_index] = self.family.features(self.select(local))
+            labels = np.zeros((sizes.size, int(sizes.max()), self.classes))
+            labels[peer, row_index, self.labels[local]] = self.row_weights[local]
+            yield peers, place.put(features), place.put(labels)
+
+    @cached_property
+    def kept_blocks(self) -> list[tuple[slice, Array, Array]]:
+        """All blocks on the device, kept in memory."""
+        return list(self.blocks(self.place))
+
+    @cached_property
+    def diagonal(self) -> csr_array:
+        """Φ of all peers as a sparse matrix, each peer in its own columns: [m, N·K]."""
+        features = self.family.sparse(self.rows)
+        entries = np.diff(features.indptr)
+        first = np.repeat(np.repeat(np.arange(self.peer_count) * self.family.size, self.sizes), entries)
+        shape = (features.shape[0], self.peer_count * self.family.size)
+        return csr_array((features.data, features.indices + first, features.indptr), shape=shape)
+
+    def sparse_sums(self, credit: np.ndarray) -> np.ndarray:
+        """Return CᵀΦ of every peer by one product with the sparse Φ of all: [m, C] -> [N, C, K]."""
+        stacked = self.diagonal.T @ credit
+        return np.swapaxes(stacked.reshape(self.peer_count, self.family.size, self.classes), 1, 2)
+
+
+# --- the choice
+
+
+@overload
+def residual_of(rows: Data | IncompleteData, family: Family, passes: int) -> TableResidual: ...
+@overload
+def residual_of(
+    rows: PeerRows, family: Family, passes: int, steps: int = 1, of_weights: bool = False
+) -> Residual: ...
+def residual_of(
+    rows: PeerRows | Data | IncompleteData,
+    family: Family,
+    passes: int,
+    steps: int = 1,
+    of_weights: bool = False,
+) -> Residual:
+    """Return R of these rows, computed in the way that suits their number, their missing values and their device.
+
+    rows        of one table, or of peers
+    passes      how many times R will be computed: whether a kernel pays
+    steps       local iterations: R is S after them minus S before
+    of_weights  S are natural weights W, and R is taken at them
+    """
+    if not isinstance(rows, PeerRows):
+        return TableResidual(family, _for_passes(rows, passes))
+    if rows.incomplete.any():
+        return repeated(completed(rows, residual_of(rows.complete, family, passes), of_weights), steps)
+    entries = rows.labels.size * family.size
+    large = entries * rows.classes * passes > FUSED_WORK
+    fused_residual = fused(rows) if large and not of_weights else None
+    if fused_residual is not None:
+        return repeated(fused_residual, steps)
+    if rows.place != HERE:
+        implementation = held
+    elif family.wide:
+        implementation = held_sparse
+    else:
+        implementation = streamed if large and entries <= FEATURES_HELD else held
+    return repeated(implementation(rows, of_weights), steps)
+
+
+def _for_passes(data: Data | IncompleteData, passes: int) -> Data | IncompleteData:
+    """Return the rows of a table in the form that suits the number of passes."""
+    if isinstance(data, IncompleteData) and data.complete_data is not None:
+        return replace(data, complete_data=_for_passes(data.complete_data, passes))  # type: ignore[arg-type]
+    if not isinstance(data, Plain):
+        return data
+    if are_large(data.family, data.source.rows, passes):
+        return Streamed(data.family, data.source, data.labels, data.classes, data.weights)
+    return data.held() if is_held(data.family, data.source.rows) else data
+
+
+def repeated(once: Residual, steps: int) -> Residual:
+    """Return the function S -> change of S by `steps` local iterations."""
+
+    def residual(stats: Array) -> Array:
+        moved = stats + once(stats)
+        for _ in range(steps - 1):
+            moved = moved + once(moved)
+        return moved - stats
+
+    return once if steps == 1 else residual
+
+
+# --- the implementations for peers
+
+
+def held(rows: PeerRows, of_weights: bool) -> Residual:
+    """Return R by products with Φ, which is kept if it fits in memory, on any device."""
+    family, keeps = rows.family, rows.peers_at_once >= rows.peer_count
+
+    def residual(stats: Array) -> Array:
+        changes = [
+            core.residual(features, labels, stats[peers] if of_weights else family.weights(stats[peers]))
+            for peers, features, labels in (rows.kept_blocks if keeps else rows.blocks(rows.place))
+        ]
+        return changes[0] if len(changes) == 1 else array_namespace(stats).concat(changes)
+
+    return residual
+
+
+def held_sparse(rows: PeerRows, of_weights: bool) -> Residual:
+    """Return R by two products with one sparse matrix, whose blocks are the peers' Φ."""
+
+    def residual(stats: Array) -> Array:
+        weights = stats if of_weights else rows.family.weights(stats)
+        transposed = np.swapaxes(weights, 1, 2).reshape(-1, rows.classes)  # [N·K, C]
+        posterior = core.softmax(rows.diagonal @ transposed)
+        return rows.sparse_sums(rows.one_hot - rows.row_weights[:, None] * posterior)
+
+    return residual
+
+
+def streamed(rows: PeerRows, of_weights: bool) -> Residual:
+    """Return R, computed peer by peer while its numbers are in cache; a kernel computes the posterior in place."""
+    from peerbayes.model.kernels import block_loops, tan
+
+    family = rows.family
+    theta: Callable[[Array], Array] = tan.weights_of(family) if tan.supports(family) else family.weights
+    features = family.features(rows.rows)
+    labels, row_weights = rows.labels.astype(np.int64), rows.row_weights.astype(np.float64)
+    best = np.empty(int(rows.sizes.max()), dtype=np.int64)
+    blocks = [
+        (features[local], best[: local.stop - local.start], labels[local], row_weights[local])
+        for local in rows.slices
+    ]
+
+    def residual(stats: Array) -> Array:
+        weights = stats if of_weights else theta(stats)
+        change = np.empty(weights.shape)
+        for peer, (peer_features, *targets) in enumerate(blocks):
+            logits = np.dot(weights[peer], peer_features.T)
+            block_loops.residuals(logits, *targets)
+            np.dot(logits, peer_features, out=change[peer])
+        return change
+
+    return residual
+
+
+def fused(rows: PeerRows) -> Residual | None:
+    """Return R by a fused kernel, or None where the family or the device has none."""
+    family, place = rows.family, rows.place
+    if not isinstance(family, NaiveBayes):
+        return None
+    encoded = Rows(rows.rows.values.astype(place.precision, copy=False), rows.rows.codes)
+    arguments = (family, encoded, rows.labels, rows.row_weights, rows.offsets, rows.classes)
+    if place.device is None:
+        from peerbayes.model.kernels import peers
+
+        return peers.FusedPeers(*arguments).residual if peers.supports(family) else None
+    if place.fuses:
+        from peerbayes.model.kernels import peers_gpu
+
+        if peers_gpu.supports(family, rows.classes):
+            return peers_gpu.FusedPeers(*arguments, device=place.device).residual
+    return None
+
+
+def completed(rows: PeerRows, of_complete: Residual, of_weights: bool) -> Residual:
+    """Return R of all rows: that of the complete ones, and Σ (y_c − p(c | x_obs)) Φ̃_c of the others, peer by peer."""
+    if of_weights:
+        raise ValueError(
+            "values are missing, and a strategy that learns weights has no model to complete them"
+        )
+    if rows.place != HERE:
+        raise ValueError(
+            "values are missing, and are completed in NumPy and float64 only; leave out device and dtype, use "
+            "family='naive-bayes', or fill them in first"
+        )
+
+    def residual(stats: Array) -> Array:
+        change, weights = of_complete(stats), rows.family.weights(stats)
+        for peer, (completion, labels) in rows.gaps.items():
+            change[peer] += completion.residual(weights[peer], labels)[0]
+        return change
+
+    return residual
