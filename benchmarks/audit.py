@@ -27,7 +27,7 @@ from peerbayes.audit.membership_inference import auc_bound, membership
 from peerbayes.audit.observation import observe
 from peerbayes.audit.reconstruction import reconstruct
 from peerbayes.experiments.cells import prepared
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model import layout
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.privacy.accounting import Privacy
@@ -44,7 +44,7 @@ def private(
     """A peer's residual with ε = 8 (δ = 1e-5) over so many rounds, as a simulation has it."""
     promise = Privacy(epsilon=8.0, clip=1.0, min_rows=1)
     agreed = scheme(promise, family, classes, len(labels), PEERS, rounds, 0.05)
-    held = Holdings(family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), classes)
+    held = LocalRows(family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), classes)
     return PrivateRows(agreed, held, csr_array((1, 1)), seed)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from peerbayes.estimators.classifiers import TAN, MixedNB
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model.families import BayesNet, Rows
 
 
@@ -78,7 +78,7 @@ def a_round(
         np.stack(codes, axis=1) if codes else np.zeros((count, 0), dtype=np.int64),
     )
     labels = rng.integers(0, classes, count)
-    peers = Holdings(family, table, labels, np.ones(count), np.full(peer_count, rows), classes)
+    peers = LocalRows(family, table, labels, np.ones(count), np.full(peer_count, rows), classes)
     stats = np.tile(family.uniform(classes, rows / 0.05), (peer_count, 1, 1))
     stats = stats + 0.1 * rng.random(stats.shape)
     residual = peers.residual(64)

@@ -106,8 +106,8 @@ def test_poisoners_learn_from_their_loudest_rows_with_reversed_labels(monkeypatc
     from peerbayes.simulation import population
 
     taken = []
-    plain = population.Holdings
-    monkeypatch.setattr(population, "Holdings", lambda *parts: taken.append(plain(*parts)) or taken[-1])
+    plain = population.LocalRows
+    monkeypatch.setattr(population, "LocalRows", lambda *parts: taken.append(plain(*parts)) or taken[-1])
     X, y = load_breast_cancer(return_X_y=True)
     rows = [np.arange(place * 30, place * 30 + 30) for place in range(6)]
     settings = {"partition": rows, "peers": 6, "rounds": 1, "references": False, "evaluate_every": 0}

@@ -10,7 +10,7 @@ import pytest
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.learning import relay
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, difference_ratio, first_residual, spanning_tree
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import CRC, DSGD, ConsensusML, Exact, Local, Tracking
@@ -629,7 +629,7 @@ def chosen_strategy(monkeypatch, **settings):
 def test_auto_relays_up_to_a_ninth_of_the_rounds_or_where_data_differ(monkeypatch):
     """The tree of a complete network is a star: its mean distance is 1.805, a ninth of 16.2 rounds."""
     for ratio, rounds, name in ((1.5, 16, "exact"), (1.5, 17, "relay"), (1.501, 16, "relay")):
-        monkeypatch.setattr(Holdings, "differ", lambda *_, ratio=ratio: ratio)
+        monkeypatch.setattr(LocalRows, "differ", lambda *_, ratio=ratio: ratio)
         strategy = chosen_strategy(monkeypatch, topology="complete", strategy="auto", rounds=rounds)
         assert strategy.name == name, (ratio, rounds)
     for largest, name in ((20, "relay"), (19, "exact")):

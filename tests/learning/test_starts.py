@@ -10,7 +10,7 @@ import pytest
 import peerbayes
 from peerbayes.data.table import Rows
 from peerbayes.learning import starts
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model.calibration import AGREED_STEPS, shared_out, start_statistics
 from peerbayes.model.families import FAMILIES
 
@@ -26,7 +26,7 @@ def held(name, gaps=False):
         values[rng.random(values.shape) < 0.2] = np.nan
     family = FAMILIES[name](continuous=2, cardinalities=(4,))
     labels = rng.integers(0, CLASSES, SIZES.sum())
-    return Holdings(family, Rows(values, codes), labels, np.ones(labels.size), SIZES, CLASSES)
+    return LocalRows(family, Rows(values, codes), labels, np.ones(labels.size), SIZES, CLASSES)
 
 
 def asked(sums):

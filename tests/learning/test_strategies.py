@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peerbayes import network
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import CRC, DSGD, STRATEGIES, Exact, Tracking
 from peerbayes.model import core
 from peerbayes.simulation.rounds import unless_away
@@ -23,7 +23,7 @@ def network_of_peers(family, partition="iid", seed=0):
         codes = np.sort(codes)
     features = family.features(rows)
     labels = core.one_hot(codes, CLASSES)
-    peers = Holdings(family, rows, codes, np.ones(codes.size), np.full(PEERS, ROWS), CLASSES)
+    peers = LocalRows(family, rows, codes, np.ones(codes.size), np.full(PEERS, ROWS), CLASSES)
     return peers, features, labels
 
 

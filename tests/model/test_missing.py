@@ -19,7 +19,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.errors import SchemaError, StructureError
 from peerbayes.estimators.classifiers import KDB, TAN, BayesNetClassifier
 from peerbayes.learning import starts
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.metrics import Sample
 from peerbayes.learning.strategies import CRC, Exact
 from peerbayes.model import core
@@ -235,7 +235,7 @@ def test_peers_take_ten_steps_together_to_a_start():
     family = FAMILIES["qda"]
     rows, labels, _ = holed_rows(family, 5, rows=60)
     labels = np.where(labels < 0, 1, labels)
-    held = Holdings(family, rows, labels, np.ones(60), np.array([60]), CLASSES)
+    held = LocalRows(family, rows, labels, np.ones(60), np.array([60]), CLASSES)
     data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, missing=True)
     completed = starts.summed_by(
         lambda name, values: values, starts.agreement("ml", True, held, 1.0, True, held.statistics)
@@ -275,8 +275,8 @@ def network(family, seed=0):
     if isinstance(family, NaiveBayes) and not family.missing:
         rows = draw_rows(family, rng, PEERS * ROWS)
     ones = np.ones(labels.size)
-    peers = Holdings(family, rows, labels, ones, np.full(PEERS, ROWS), CLASSES)
-    pooled = Holdings(family, rows, labels, ones, np.array([labels.size]), CLASSES)
+    peers = LocalRows(family, rows, labels, ones, np.full(PEERS, ROWS), CLASSES)
+    pooled = LocalRows(family, rows, labels, ones, np.array([labels.size]), CLASSES)
     return peers, pooled
 
 
@@ -312,7 +312,7 @@ def test_all_peers_at_once_equal_peer_by_peer(family, learner):
     for v in range(PEERS):
         mine = slice(v * ROWS, (v + 1) * ROWS)
         rows = Rows(peers.rows.values[mine], peers.rows.codes[mine])
-        one = Holdings(family, rows, peers.labels[mine], np.ones(ROWS), np.array([ROWS]), CLASSES)
+        one = LocalRows(family, rows, peers.labels[mine], np.ones(ROWS), np.array([ROWS]), CLASSES)
         own.append(one.residual(1))
     start = np.tile(family.uniform(CLASSES, ROWS / LR), (PEERS, 1, 1))
     residual = peers.residual(1)
@@ -353,7 +353,7 @@ def test_models_are_judged_on_incomplete_rows(family):
 def test_the_variance_of_first_residuals_is_that_of_complete_rows_where_nothing_is_missing(family):
     rng = np.random.default_rng(0)
     rows, labels = draw_rows(family, rng, PEERS * ROWS), rng.integers(0, CLASSES, PEERS * ROWS)
-    peers = Holdings(family, rows, labels, np.ones(labels.size), np.full(PEERS, ROWS), CLASSES)
+    peers = LocalRows(family, rows, labels, np.ones(labels.size), np.full(PEERS, ROWS), CLASSES)
     start = np.tile(family.uniform(CLASSES, ROWS / LR), (PEERS, 1, 1))
     change, within = peers.first(start)
     again, inside = peers._first_completed(start)

@@ -26,7 +26,7 @@ from sklearn.datasets import load_breast_cancer
 import peerbayes as pb
 from peerbayes.data.schema import Schema
 from peerbayes.errors import AgreementRefused, FalseReport, RefusedMessage, TermsError
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.robust import bounds as member_bounds
 from peerbayes.learning.robust import bounds as moments
 from peerbayes.learning.robust.bounds import (
@@ -250,7 +250,7 @@ def held_rows(rng, family, rows=60, missing=False):
     schema = Schema.infer(X, y)
     parents = {"tan": ((1,), (), (), (2,))}.get(family)
     made = layout.calibrated(family, schema, missing, float(rows), parents)
-    held = Holdings(made, schema.encode(X), schema.encode_labels(y), np.ones(rows), np.array([rows]), 3)
+    held = LocalRows(made, schema.encode(X), schema.encode_labels(y), np.ones(rows), np.array([rows]), 3)
     whole = [not X[schema.columns[j].name].isna().any() for j in schema.discrete]
     ties = ties_of(made, counted_columns(made, whole))
     gapped = bool(held.incomplete.any())

@@ -176,11 +176,11 @@ def test_two_schemas_agree_to_the_last_bit_where_units_are_bought(tmp_path):
 def in_private(agreed, part):
     """A residual of some rows in a ring of five, and its scheme, made without a network."""
     schema = public_schema(agreed)
-    from peerbayes.learning.local_rows import Holdings
+    from peerbayes.learning.local_rows import LocalRows
     from peerbayes.model import layout
 
     family = layout.calibrated("naive-bayes", schema, False, 450.0)
-    held = Holdings(
+    held = LocalRows(
         family, schema.encode(X.iloc[part]), schema.encode_labels(Y[part]), np.ones(len(part)), np.array([len(part)]), 2
     )  # fmt: skip
     whole = np.ones(1, dtype=bool)

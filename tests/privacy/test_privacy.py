@@ -14,7 +14,7 @@ import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.cli.app import app
 from peerbayes.learning.combinations import Combination, refuse
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, spanning_tree
 from peerbayes.learning.strategies import CRC, Exact, Local, Tracking
 from peerbayes.model import core
@@ -167,7 +167,7 @@ def private_rows(peers, rounds, terms, family=FAMILY, network=None, start="unifo
     codes = [rng.integers(size, size=count) for size in family.cardinalities]
     given = Rows(rng.standard_normal((count, family.continuous)), np.stack(codes, 1))
     labels = rng.integers(3, size=count)
-    held = Holdings(family, given, labels, np.ones(count), np.full(peers, rows), 3)
+    held = LocalRows(family, given, labels, np.ones(count), np.full(peers, rows), 3)
     schedule = topologies.schedule(network or "regular-4", peers, np.random.default_rng(0), None)
     scheme = agreed(terms, held, rounds, 0.05, schedule.at(1), start)
     return PrivateRows(scheme, held, schedule.at(1), 0), schedule
@@ -501,7 +501,7 @@ def test_cells_of_columns_that_miss_values_are_not_made_to_add_up():
         codes = np.stack([rng.integers(size, size=300) for size in FAMILY.cardinalities], 1)
         if absent is not None:
             codes[17, absent] = -1
-        held = Holdings(FAMILY, Rows(rng.standard_normal((300, 2)), codes), rng.integers(3, size=300), np.ones(300),
+        held = LocalRows(FAMILY, Rows(rng.standard_normal((300, 2)), codes), rng.integers(3, size=300), np.ones(300),
                         np.full(5, 60), 3)  # fmt: skip
         schedule = topologies.schedule("regular-4", 5, np.random.default_rng(0), None)
         private = agreed(pb.Privacy(), held, 4, 0.05, schedule.at(1), "uniform")

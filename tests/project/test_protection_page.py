@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 
 from peerbayes import network as topologies
 from peerbayes.data.schema import Schema
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, spanning_tree
 from peerbayes.learning.strategies import CRC, Exact, Tracking
 from peerbayes.model import layout
@@ -30,7 +30,7 @@ def network(parts):
     schema = Schema.infer(X, y)
     family = layout.calibrated("naive-bayes", schema, False, float(len(y)))
     sizes = np.array([len(part) for part in parts])
-    held = Holdings(family, schema.encode(X), schema.encode_labels(y), np.ones(len(y)), sizes, 3)
+    held = LocalRows(family, schema.encode(X), schema.encode_labels(y), np.ones(len(y)), sizes, 3)
     start = start_statistics("uniform", family, 3, len(y) / (0.05 * len(parts)))
     return held, np.tile(start, (len(parts), 1, 1))
 

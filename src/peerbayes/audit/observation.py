@@ -17,7 +17,7 @@ from peerbayes.data.declarations import declarations, writable
 from peerbayes.data.infer import KINDS
 from peerbayes.data.schema import Schema
 from peerbayes.learning import planning
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import (
     Declaration,
     LearningSettings,
@@ -149,7 +149,7 @@ class Seen:
 
 def plain_residual(family: Family, rows: Rows, labels: np.ndarray, classes: int) -> Residual:
     """Return the residual of one peer with these rows: [1, C, K] -> [1, C, K]."""
-    holdings = Holdings(family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), classes)
+    holdings = LocalRows(family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), classes)
     return holdings.residual(1)
 
 

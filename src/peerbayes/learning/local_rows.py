@@ -14,7 +14,7 @@ from peerbayes.model.residuals import PeerRows, Residual, residual_of
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings(PeerRows):
+class LocalRows(PeerRows):
     """Encoded rows, one peer's after the other's, of a simulated network or of one real peer."""
 
     def residual(self, rounds: int, steps: int = 1, of_weights: bool = False) -> Residual:

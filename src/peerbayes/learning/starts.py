@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Generator
 
 import numpy as np
 
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model.calibration import AGREED_STEPS, start_statistics
 
 # Yields the name of a sum and the terms of every peer of a driver [N, …], is sent what all peers agreed on as each of
@@ -26,7 +26,7 @@ Sums = Generator[tuple[str, np.ndarray], np.ndarray, np.ndarray]
 def agreement(
     start: str,
     own_start: bool,
-    held: Holdings,
+    held: LocalRows,
     weight: float,
     gapped: bool,
     local: Callable[[], np.ndarray],
@@ -46,7 +46,7 @@ def agreement(
     return stats if own_start else (yield "start", stats)
 
 
-def _completed(held: Holdings) -> Sums:
+def _completed(held: LocalRows) -> Sums:
     """Return every peer's YᵀΦ̃ [N, C, K] under the model that all agreed on; missing values follow it step by step.
 
     First peers agree on what is there of each column alone, then on the completed statistics of all steps but the last.

@@ -8,7 +8,7 @@ import numpy as np
 
 from peerbayes import network as topologies
 from peerbayes.learning import planning, starts
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, start_statistics_of
 from peerbayes.learning.robust.invariants import (
@@ -84,7 +84,7 @@ def _start(
     return np.broadcast_to(starts.summed_by(mean, sums), shape).copy(), sent
 
 
-def _bounds(held: Holdings, reports: Reported) -> StatisticsBounds:
+def _bounds(held: LocalRows, reports: Reported) -> StatisticsBounds:
     """Return the bounds of reported parts of a start, as between real peers."""
     complete = [bool((held.rows.codes[:, k] >= 0).all()) for k in range(held.rows.codes.shape[1])]
     ties = ties_of(held.family, counted_columns(held.family, complete))

@@ -14,7 +14,7 @@ from peerbayes.data.arguments import about
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.learning import exact_sums, planning
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
 from peerbayes.learning.secure_sums import small_groups
 from peerbayes.model import layout
@@ -134,7 +134,7 @@ class Population:
     """[m] the peers' rows in the table, peer by peer."""
     schema: Schema
     """Columns and classes, in the units of the peers' rows."""
-    held: Holdings
+    held: LocalRows
     """The peers' rows, encoded."""
     test_rows: HeldOutRows | None
     network: topologies.Schedule
@@ -202,7 +202,7 @@ class Population:
         rows, labels = _training_rows(
             family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes)
         )
-        local = Holdings(family, rows, labels, weights, sizes, len(agreed.classes), device)
+        local = LocalRows(family, rows, labels, weights, sizes, len(agreed.classes), device)
         hidden = _private_rows(settings, local, lasting)
         return cls(
             assignment.table,
@@ -352,7 +352,7 @@ def _training_rows(
 
 
 def _private_rows(
-    settings: SimulationSettings, local: Holdings, network: topologies.Schedule
+    settings: SimulationSettings, local: LocalRows, network: topologies.Schedule
 ) -> private.PrivateRows | None:
     """Return the residuals with noise, where rows are private."""
     if settings.privacy is None:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.data.table import Array
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model import core
 from peerbayes.model.families import Rows
 from peerbayes.privacy import edge_noise
@@ -29,7 +29,7 @@ NOISE_STREAM, LINK_STREAM, START_STREAM = 21, 22, 23
 
 def agreed(
     terms: Privacy,
-    local_rows: Holdings,
+    local_rows: LocalRows,
     rounds: int,
     lr: float,
     network: csr_array,
@@ -58,7 +58,7 @@ def agreed(
 class PrivateRows:
     """R̃_v(S_v) of all peers, one release per call: [N, C, K] -> [N, C, K]. Once the budget is spent, zeros."""
 
-    def __init__(self, scheme: Scheme, local_rows: Holdings, network: csr_array, seed: int) -> None:
+    def __init__(self, scheme: Scheme, local_rows: LocalRows, network: csr_array, seed: int) -> None:
         self.scheme, self.local_rows, self.network, self.seed = scheme, local_rows, network, seed
         self.calls = 0  # releases so far
         self._steps = [_steps_of(local_rows, rows) for rows in self._slices]
@@ -106,7 +106,7 @@ class PrivateRows:
         return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
-def _steps_of(local_rows: Holdings, block: slice) -> RowSteps:
+def _steps_of(local_rows: LocalRows, block: slice) -> RowSteps:
     """Return the steps q of one peer's rows."""
     rows = Rows(local_rows.rows.values[block], local_rows.rows.codes[block])
     return RowSteps.of(local_rows.family, rows, local_rows.labels[block])

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from peerbayes.data.column import with_units
 from peerbayes.data.schema import Schema
 from peerbayes.errors import FalseReport
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.robust.invariants import UNCLIPPED, bounds_of
 from peerbayes.model.families import Family, Rows
 
@@ -167,7 +167,7 @@ ROUNDING = 1e-9
 CORNERS = 64
 
 
-def start_statistics_of(held: Holdings) -> np.ndarray:
+def start_statistics_of(held: LocalRows) -> np.ndarray:
     """Return every peer's YᵀΦ as it counts for a start, values held within ±START_LIMIT: [N, C, K]."""
     values = np.clip(held.rows.values, -START_LIMIT, START_LIMIT)
     return replace(held, rows=Rows(values, held.rows.codes)).statistics()

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.data.table import Array
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.robust import rules
 from peerbayes.learning.robust.attacks import ATTACK_STREAM, merged, most_frequent, suppressed, swapped, unit
 from peerbayes.learning.robust.invariants import Invariants
@@ -54,7 +54,7 @@ class Optimiser:
     guarded     whether receivers have a guard
     """
 
-    local_rows: Holdings
+    local_rows: LocalRows
     features: np.ndarray
     labels: np.ndarray
     counts: np.ndarray
@@ -66,7 +66,7 @@ class Optimiser:
     @classmethod
     def of(
         cls,
-        local_rows: Holdings,
+        local_rows: LocalRows,
         attackers: np.ndarray,
         invariants: Invariants,
         rule: str,

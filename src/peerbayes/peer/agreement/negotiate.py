@@ -15,7 +15,7 @@ import pandas as pd
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.learning import planning, starts
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
 from peerbayes.learning.robust.invariants import Invariants, counted_columns, ties_of
@@ -117,7 +117,7 @@ class Agreed:
     of_weights: bool
     learner: Learner
     plausible: Invariants
-    held: Holdings
+    held: LocalRows
     """This peer's rows."""
     private: PrivateResidual | None = None
     """What is told of them with noise, where the agreement has an epsilon."""
@@ -162,7 +162,7 @@ async def agree(
         parents = await agreed_structure(terms, roster.members[0].name == name, pairs, total, checks)
     family = layout.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
     refuse_large_statistics(terms, len(schema.classes), family.size)
-    held = Holdings(family, rows, codes, weights, np.array([len(frame)]), len(schema.classes))
+    held = LocalRows(family, rows, codes, weights, np.array([len(frame)]), len(schema.classes))
     most = summary.rows - (summary.peers - 1) * terms.limits.rows
     if reports is not None:
         most = min(most, reports.bounds.rows)
@@ -240,7 +240,7 @@ def _of_start(family: Family, schema: Schema, complete: list[bool], gapped: bool
 
 async def _start(
     terms: Terms,
-    held: Holdings,
+    held: LocalRows,
     plan: Plan,
     gapped: bool,
     total: Total,
@@ -274,7 +274,7 @@ def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
 
 
 async def _difference(
-    held: Holdings, start: np.ndarray, rows: int, reach: float, total: Total, first: First
+    held: LocalRows, start: np.ndarray, rows: int, reach: float, total: Total, first: First
 ) -> float:
     """Return F of `relay.difference_ratio`, from this peer's first residual and its neighbours', summed over all."""
     change, within = held.first(start[None])
@@ -295,7 +295,7 @@ async def _difference(
     return float(sums["apart"]) / max(float(sums["noise"]), float(np.finfo(float).tiny))
 
 
-async def _mean_square(held: Holdings, rows: int, total: Total) -> float:
+async def _mean_square(held: LocalRows, rows: int, total: Total) -> float:
     """Return the mean of ‖φ‖² over the rows of all peers."""
     mine = Fraction(held.mean_square()) * len(held.labels)
     squares = await total(Phase("squares", Sums.named("squares")), Sums(squares=mine))
@@ -307,7 +307,7 @@ def learner_of(
     plan: Plan,
     terms: Terms,
     roster: Roster,
-    held: Holdings,
+    held: LocalRows,
     start: np.ndarray,
     known: Invariants,
     private: PrivateResidual | None = None,

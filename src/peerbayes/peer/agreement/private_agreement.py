@@ -22,7 +22,7 @@ from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import PeerError
 from peerbayes.learning import planning
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import core, layout
 from peerbayes.model.calibration import shared_out, start_statistics
@@ -154,7 +154,7 @@ async def agree_privately(
     classes, sizes = len(schema.classes), np.array([len(frame)])
     refuse_large_statistics(terms, classes, family.size)
     rows_here, codes = schema.encode(frame), schema.encode_labels(labels)
-    holdings = Holdings(family, rows_here, codes, np.ones(len(frame)), sizes, classes)
+    holdings = LocalRows(family, rows_here, codes, np.ones(len(frame)), sizes, classes)
     complete = np.array(
         [not terms.facts[schema.columns[j].name].missing for j in schema.discrete], dtype=bool
     )
@@ -227,7 +227,7 @@ async def _measured(
 
 async def _start(
     terms: Terms,
-    holdings: Holdings,
+    holdings: LocalRows,
     noise_scheme: Scheme,
     mass: float,
     peers: int,

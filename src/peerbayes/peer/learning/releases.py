@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from peerbayes.errors import PeerError
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.privacy.mechanism import squares
 from peerbayes.privacy.noise import Source
@@ -39,7 +39,7 @@ class PrivateResidual:
     """
 
     scheme: Scheme
-    held: Holdings
+    held: LocalRows
     ahead: bool
     shared: Callable[[int], Mapping[str, tuple[Source, int]]] = lambda number: {}
     source: Source = os.urandom

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.learning import planning
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.metrics import Sample
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import layout
@@ -257,7 +257,7 @@ def _local(agreed: Agreed, terms: Terms, rows: Sample) -> tuple[Family, np.ndarr
     """Return the family and S [C, K] of a peer with these rows and no neighbours: same terms, no noise."""
     count, classes = rows.labels.size, len(agreed.schema.classes)
     family = layout.guarded(agreed.layout, float(count), calibrate=True)
-    local_rows = Holdings(family, rows.rows, rows.labels, np.ones(count), np.array([count]), classes)
+    local_rows = LocalRows(family, rows.rows, rows.labels, np.ones(count), np.array([count]), classes)
     own_start = planning.declaration_of(agreed.strategy).own_start
     if terms.start == "uniform" and not own_start:
         weight = planning.start_weight(terms.lr, NetworkFacts(1, count))

@@ -11,7 +11,7 @@ from scipy.sparse import csgraph, csr_array
 
 from peerbayes.data.schema import Schema
 from peerbayes.learning import metrics
-from peerbayes.learning.local_rows import Holdings
+from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import Strategy
 from peerbayes.model.devices import Place
 from peerbayes.model.families import Family, Rows
@@ -146,7 +146,7 @@ class Shard:
         """Set the family and the weight of a row of each peer [n]; return Σ‖φ‖² if `squares`."""
         weights = np.repeat(row_weight, self._plan.sizes)
         sizes = np.array(self._plan.sizes)
-        self._local_rows = Holdings(
+        self._local_rows = LocalRows(
             family, self._rows, self._labels, weights, sizes, len(self._schema.classes), self._device
         )
         return self._local_rows.mean_square() * float(weights.sum()) if squares else 0.0
