@@ -91,7 +91,7 @@ def rounds_at_home() -> dict[str, float]:
     from peerbayes import network as topologies
     from peerbayes.learning.strategies import CRC
     from peerbayes.model.core import one_hot
-    from peerbayes.model.devices import Place
+    from peerbayes.model.devices import Device
     from peerbayes.model.families import NaiveBayes, Rows
     from peerbayes.model.kernels.peers import FusedPeers
     from peerbayes.simulation.rounds import Broadcast, Faults
@@ -106,7 +106,7 @@ def rounds_at_home() -> dict[str, float]:
     start = family.uniform(CLASSES, 1000.0)
     stats = start + 0.1 * start.max() * rng.normal(size=(PEERS, *start.shape))
     tree = topologies.adjacency("tree", PEERS, rng)
-    ours = Broadcast(CRC(), topologies.Static(tree), fused.residual, Faults(0.0, 0), Place())
+    ours = Broadcast(CRC(), topologies.Static(tree), fused.residual, Faults(0.0, 0), Device())
 
     mixing = topologies.neighbour_mean(tree)
     features = family.features(rows).reshape(PEERS, ROWS, -1)

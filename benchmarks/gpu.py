@@ -19,7 +19,7 @@ import torch
 from peerbayes import network as topologies
 from peerbayes.learning.strategies import CRC, Exact
 from peerbayes.model import core
-from peerbayes.model.devices import Place
+from peerbayes.model.devices import Device
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.model.kernels.peers_gpu import FusedPeers
 from peerbayes.simulation.rounds import Broadcast, Faults
@@ -78,7 +78,7 @@ def small() -> None:
     network = topologies.schedule("tree", peer_count, np.random.default_rng(0))
     start = np.tile(FAMILY.uniform(CLASSES, ROWS / 0.05), (peer_count, 1, 1))
     for strategy in (CRC(), Exact(rounds=20)):
-        here, there = Place(), Place("cuda", "float32")
+        here, there = Device(), Device("cuda", "float32")
         plain = Broadcast(
             strategy,
             network,
@@ -98,7 +98,7 @@ def small() -> None:
 def large(peer_count: int) -> None:
     peers = peers_on_gpu(peer_count)
     network = topologies.schedule("tree", peer_count, np.random.default_rng(0))
-    place = Place("cuda", "float32")
+    device = Device("cuda", "float32")
     start = torch.as_tensor(FAMILY.uniform(CLASSES, ROWS / 0.05), dtype=torch.float32, device="cuda")
     start = start.repeat(peer_count, 1, 1)
     start *= 1 + 0.05 * torch.randn_like(start)
@@ -106,7 +106,7 @@ def large(peer_count: int) -> None:
     print(f"{peer_count:,} peers: S is {size / 1e9:.2f} GB, x {peers.rows.values.nbytes / 1e9:.2f} GB")
     times = {"R alone, fused": milliseconds(lambda: peers.residual(start))}
     flat, weights = start.reshape(peer_count, -1), topologies.neighbour_mean(network.at(1))
-    placed = place.put_matrix(weights)
+    placed = device.put_matrix(weights)
     times["mixing alone, fused"] = milliseconds(lambda: placed @ flat)
     sparse = torch.sparse_csr_tensor(
         torch.as_tensor(weights.indptr), torch.as_tensor(weights.indices), torch.as_tensor(weights.data).float(),
@@ -117,7 +117,7 @@ def large(peer_count: int) -> None:
     copy = milliseconds(lambda: copied.copy_(start))
     bandwidth = 2 * size / copy * 1e3
     for strategy in (CRC(), Exact()):
-        driver = Broadcast(strategy, network, peers.residual, Faults(0, 0), place)
+        driver = Broadcast(strategy, network, peers.residual, Faults(0, 0), device)
         held = [driver.begin(start)]
 
         def round_of(driver: Broadcast = driver, held: list = held) -> None:

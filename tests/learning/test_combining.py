@@ -17,7 +17,7 @@ from peerbayes.learning.robust.attacks import KINDS
 from peerbayes.learning.robust.invariants import REASONS, Invariants, invariants_of
 from peerbayes.learning.strategies import Exact
 from peerbayes.model import layout
-from peerbayes.model.devices import HERE
+from peerbayes.model.devices import NUMPY
 from peerbayes.simulation.rounds import Defence
 
 CANCER = load_breast_cancer(return_X_y=True)
@@ -522,7 +522,7 @@ def test_a_defence_does_what_each_peer_would_do(rule, guarded, kind, rng):
             dense, dict(zip(pairs, came, strict=True)),
             {pair: said[index] for pair, index in zip(pairs, places, strict=True)}, messages, round_index,
         )  # fmt: skip
-        mixed, state = defence.mixed(state, schedule, mixing, came, messages, round_index, HERE)
+        mixed, state = defence.mixed(state, schedule, mixing, came, messages, round_index, NUMPY)
         np.testing.assert_allclose(mixed, expected, rtol=1e-9, atol=1e-9)
     assert state.state == "state"
     assert dict(zip(REASONS, state.rejected, strict=True)) == {name: watch.rejected[name] for name in REASONS}

@@ -14,7 +14,7 @@ from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, difference_ratio, first_residual, spanning_tree
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import CRC, DSGD, ConsensusML, Exact, Local, Tracking
-from peerbayes.model.devices import HERE
+from peerbayes.model.devices import NUMPY
 from peerbayes.network import mixing as gossip
 from peerbayes.simulation import drivers
 from peerbayes.simulation.rounds import Broadcast, Faults, Late, OverTree
@@ -198,7 +198,7 @@ def both_networks(name, circumstances, residuals, starts):
         lambda round_number: naive.in_order(naive.MIXING[mixing](circumstances.links(round_number))),
         circumstances.fates,
     )
-    driver = Broadcast(strategy, circumstances.schedule(), at_once(residuals), faults, HERE)
+    driver = Broadcast(strategy, circumstances.schedule(), at_once(residuals), faults, NUMPY)
     state = driver.begin(starts)
     if isinstance(strategy, DSGD):  # begins with weights of zero, whatever the start is
         np.testing.assert_array_equal(driver.read(state), np.zeros_like(starts))
@@ -276,7 +276,7 @@ def test_peers_that_sum_securely_hear_all_of_their_neighbours_or_nobody(name, do
     faults = Scripted(0.05, 0.05, lambda _: naive.in_order(weights), fates)
     static = topologies.Static(matrix)
     driver = Broadcast(
-        strategy, topologies.Churn(static, down, seed=5) if down else static, at_once(residuals), faults, HERE,
+        strategy, topologies.Churn(static, down, seed=5) if down else static, at_once(residuals), faults, NUMPY,
         SecureSums(static.matrix, mixing, conserved=False),
     )  # fmt: skip
     state = driver.begin(starts)

@@ -8,7 +8,7 @@ import peerbayes as pb
 from peerbayes.data.table import Table
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model import core, passes, residuals, sources
-from peerbayes.model.devices import HERE
+from peerbayes.model.devices import NUMPY
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian
 from peerbayes.model.residuals import PeerRows, TableResidual, residual_of
 
@@ -115,7 +115,7 @@ def test_simulated_and_real_peers_take_the_chosen_one(monkeypatch):
     calls = []
     monkeypatch.setattr("peerbayes.learning.local_rows.residual_of", lambda *given: calls.append(given[1:]))
     peers = rows_of_peers(QDA)
-    rows = LocalRows(QDA, peers.rows, peers.labels, peers.row_weights, SIZES, CLASSES, HERE)
+    rows = LocalRows(QDA, peers.rows, peers.labels, peers.row_weights, SIZES, CLASSES, NUMPY)
     rows.residual(9, 2, True)
     assert calls == [(QDA, 9, 2, True)]
 

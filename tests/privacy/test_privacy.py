@@ -18,7 +18,7 @@ from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, spanning_tree
 from peerbayes.learning.strategies import CRC, Exact, Local, Tracking
 from peerbayes.model import core
-from peerbayes.model.devices import HERE
+from peerbayes.model.devices import NUMPY
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.privacy import accounting
 from peerbayes.simulation import private
@@ -193,7 +193,7 @@ def test_invariants_hold_over_a_thousand_rounds(strategy, edge_noise):
     if strategy == "relay":
         driver = OverTree(Relay(spanning_tree(schedule.at(1)), rounds), residual, Faults(0.0, 0))
     else:
-        driver = Broadcast(known[strategy], schedule, residual, Faults(0.0, 0), HERE)
+        driver = Broadcast(known[strategy], schedule, residual, Faults(0.0, 0), NUMPY)
     state, worst = driver.begin(start), 0.0
     for turn in range(1, rounds + 1):
         state, _ = driver.advance(state, turn)

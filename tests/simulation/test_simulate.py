@@ -9,7 +9,7 @@ from peerbayes import network as topologies
 from peerbayes.learning import metrics
 from peerbayes.learning.strategies import STRATEGIES, ConsensusML, Exact
 from peerbayes.model import residuals
-from peerbayes.model.devices import HERE
+from peerbayes.model.devices import NUMPY
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.simulation.result import COLUMNS
 from peerbayes.simulation.rounds import Broadcast, Faults, Late
@@ -373,7 +373,7 @@ def test_a_link_that_lags_brings_the_message_of_the_round_before():
     links = topologies.adjacency("ring", 5, np.random.default_rng(0))
     message, before = np.random.default_rng(1).normal(size=(2, 5, 2, 3))
     network, faults = topologies.Static(links), Faults(0.2, seed=3, late=0.4)
-    driver = Broadcast(ConsensusML(), network, lambda stats: stats * 0, faults, HERE)
+    driver = Broadcast(ConsensusML(), network, lambda stats: stats * 0, faults, NUMPY)
     after, _ = driver.advance(Late(message, before), 2)
     weights = topologies.metropolis(links)
     in_time, late = faults.of_entries(2, weights)

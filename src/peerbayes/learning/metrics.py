@@ -13,7 +13,7 @@ from array_api_compat import array_namespace
 
 from peerbayes.data.table import Array
 from peerbayes.model import core
-from peerbayes.model.devices import HERE, Place, fetch
+from peerbayes.model.devices import NUMPY, Device, fetch
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.missing import Completion, complete
 
@@ -78,7 +78,7 @@ class Sample:
     family: Family
     rows: Rows  # [m, Dc], [m, Dd]
     labels: np.ndarray  # [m] class index
-    place: Place = HERE
+    device: Device = NUMPY
 
     def errors(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the 0-1 error and, if `soft`, the soft error of each model: W [N, C, K] -> two [N]."""
@@ -86,7 +86,7 @@ class Sample:
         wrong, soft_loss = np.zeros(models), np.zeros(models)
         if self._incomplete is not None:
             return self._errors_with_missing(weights, soft)
-        if self.place.device is None and not self._wide and models * classes * self.labels.size > LARGE:
+        if self.device.name is None and not self._wide and models * classes * self.labels.size > LARGE:
             self._by_kernel(np.ascontiguousarray(weights), soft, wrong, soft_loss)
         else:
             self._by_array(weights, soft, wrong, soft_loss)
@@ -127,7 +127,7 @@ class Sample:
         complete_rows, incomplete_rows = (
             Rows(self.rows.values[mask], self.rows.codes[mask]) for mask in (~incomplete, incomplete)
         )
-        full = Sample(self.family, complete_rows, self.labels[~incomplete], self.place)
+        full = Sample(self.family, complete_rows, self.labels[~incomplete], self.device)
         return full, incomplete, complete(self.family, incomplete_rows, numbers=np.flatnonzero(incomplete))
 
     def _errors_with_missing(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +161,7 @@ class Sample:
         models, classes, size = weights.shape
         for begin, features in self._blocks(max(1, LOGITS_HELD // classes)):
             labels = self.labels[begin : begin + features.shape[0]]
-            one_hot = self.place.put(core.one_hot(labels, classes))[:, None, :]  # [b, 1, C]
+            one_hot = self.device.put(core.one_hot(labels, classes))[:, None, :]  # [b, 1, C]
             batch = max(1, LOGITS_HELD // (labels.size * classes))
             for first in range(0, models, batch):
                 block = slice(first, min(first + batch, models))
@@ -175,7 +175,7 @@ class Sample:
     @property
     def _wide(self) -> bool:
         """Whether Φ is sparse."""
-        return self.family.wide and self.place == HERE
+        return self.family.wide and self.device == NUMPY
 
     def _blocks(self, size: int) -> Iterator[tuple[int, Any]]:
         """Yield blocks of Φ with `size` rows each, and the index of their first row."""
@@ -185,13 +185,13 @@ class Sample:
                 yield begin, self._features[block]
             else:
                 rows = Rows(self.rows.values[block], self.rows.codes[block])
-                yield begin, self.place.put(self.family.features(rows))
+                yield begin, self.device.put(self.family.features(rows))
 
     @cached_property
     def _features(self) -> Any:
         """Φ [m, K]: an array on the device or, where it is mostly zeros, a sparse matrix."""
         return (
-            self.family.sparse(self.rows) if self._wide else self.place.put(self.family.features(self.rows))
+            self.family.sparse(self.rows) if self._wide else self.device.put(self.family.features(self.rows))
         )
 
 
@@ -211,13 +211,13 @@ def drawn(rows: int, most: int | None, peers: int, seed: int) -> np.ndarray:
 
 
 def sample(
-    family: Family, rows: Rows, labels: np.ndarray, place: Place, most: int | None, peers: int, seed: int
+    family: Family, rows: Rows, labels: np.ndarray, device: Device, most: int | None, peers: int, seed: int
 ) -> Sample:
     """Return the sample that every peer is evaluated on: see `drawn`."""
     chosen = drawn(labels.size, most, peers, seed)
     if chosen.size < labels.size:
         rows, labels = Rows(rows.values[chosen], rows.codes[chosen]), labels[chosen]
-    return Sample(family, rows, labels, place)
+    return Sample(family, rows, labels, device)
 
 
 def judged(

@@ -35,7 +35,7 @@ from scipy.sparse import csgraph, csr_array
 from peerbayes.data.table import Array
 from peerbayes.learning.strategies import Declaration, Exact, LearningSettings, NetworkFacts, Residual
 from peerbayes.model import core
-from peerbayes.model.devices import HERE, Place
+from peerbayes.model.devices import NUMPY, Device
 
 # How fast r̄ follows, how the guard's average of ‖R̂‖ forgets, when it acts (beside the lowest and the highest so far),
 # and how far κ goes.
@@ -134,7 +134,7 @@ class Relay:
 
     tree: Tree
     rounds: int = 64
-    place: Place = HERE
+    device: Device = NUMPY
 
     @classmethod
     def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay:
@@ -145,9 +145,9 @@ class Relay:
             )
         return cls(facts.tree(), settings.rounds)
 
-    def on(self, place: Place) -> Relay:
+    def on(self, device: Device) -> Relay:
         """Return the strategy with its arrays on a device."""
-        return replace(self, place=place)
+        return replace(self, device=device)
 
     def seen_from(self, peer: int) -> tuple[Relay, np.ndarray]:
         """Return one peer's view of the strategy, and the peer's neighbours on the tree: see `Tree.seen_from`."""
@@ -167,7 +167,7 @@ class Relay:
         return RelayState(
             start=start,
             accumulated=xp.zeros_like(start),
-            inbox=self.place.put(np.zeros((links, *start.shape[1:]))),
+            inbox=self.device.put(np.zeros((links, *start.shape[1:]))),
             total=xp.zeros_like(start),
             lasting=xp.zeros_like(start),
             recent=(xp.zeros_like(start),) * depth,
@@ -175,7 +175,7 @@ class Relay:
             motion=peers,
             lowest=peers + np.inf,
             highest=peers,
-            rounds_done=self.place.put(np.zeros(())),
+            rounds_done=self.device.put(np.zeros(())),
         )
 
     def adapt(self, state: RelayState, residual: Residual) -> RelayState:
@@ -229,7 +229,7 @@ class Relay:
         """Return P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago): [N, C, K]; blocks of peers stay in cache."""
         xp, beyond = array_namespace(recent[0]), self._beyond[:, :, None, None]
         nodes, classes, size = recent[0].shape
-        batch = max(1, IN_CACHE // (classes * size)) if self.place.device is None else nodes
+        batch = max(1, IN_CACHE // (classes * size)) if self.device.name is None else nodes
         blocks = []
         for first in range(0, nodes, batch):
             block = slice(first, first + batch)
@@ -251,11 +251,11 @@ class Relay:
         indicator = csr_array(
             (np.ones(links.size), (self.tree.receiver, links)), shape=(len(self.tree.beyond), links.size)
         )
-        return self.place.put_matrix(indicator)
+        return self.device.put_matrix(indicator)
 
     @cached_property
     def _beyond(self) -> Array:
-        return self.place.put(self.tree.beyond)
+        return self.device.put(self.tree.beyond)
 
 
 class Auto:

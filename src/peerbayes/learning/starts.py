@@ -41,7 +41,7 @@ def agreement(
     """
     if start == "uniform" and not own_start:
         uniform = start_statistics("uniform", held.family, held.classes, weight)
-        return uniform.astype(held.place.precision)[None]
+        return uniform.astype(held.device.precision)[None]
     stats = (yield from _completed(held)) if gapped else local()
     return stats if own_start else (yield "start", stats)
 

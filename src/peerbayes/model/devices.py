@@ -35,63 +35,63 @@ PRECISIONS = ("float64", "float32")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A device and a precision: `device` None is NumPy, otherwise PyTorch's name ("cpu", "cuda", "cuda:1")."""
+class Device:
+    """A device and a precision: `name` None is NumPy, otherwise PyTorch's name ("cpu", "cuda", "cuda:1")."""
 
-    device: str | None = None
+    name: str | None = None
     precision: str = "float64"
 
     def __post_init__(self) -> None:
         one_of("dtype", self.precision, PRECISIONS)
-        if self.device is None:
+        if self.name is None:
             return
-        if not isinstance(self.device, str):
+        if not isinstance(self.name, str):
             raise refusal(
-                "device", self.device, "PyTorch's name of a device, such as 'cuda', or None for NumPy"
+                "device", self.name, "PyTorch's name of a device, such as 'cuda', or None for NumPy"
             )
         try:
             import torch
         except ImportError as error:
             raise ValueError(
-                f"device is {shown(self.device)}, and PyTorch is not installed; expected None for NumPy, or "
+                f"device is {shown(self.name)}, and PyTorch is not installed; expected None for NumPy, or "
                 "pip install 'peerbayes[torch]'"
             ) from error
         try:  # a round trip: some devices store shapes but no numbers
-            torch.zeros(1, device=self.device).cpu()
+            torch.zeros(1, device=self.name).cpu()
         except (RuntimeError, AssertionError) as error:
             why = str(error).partition("\n")[0][:200]
             raise ValueError(
-                f"device is {shown(self.device)}, which PyTorch cannot use on this machine: {why}; expected one that "
+                f"device is {shown(self.name)}, which PyTorch cannot use on this machine: {why}; expected one that "
                 "it can, or None for NumPy"
             ) from error
 
     @property
     def fuses(self) -> bool:
         """Whether the fused GPU kernels can run: CUDA, float32, and Triton, which comes with PyTorch."""
-        on_gpu = self.device is not None and self.device.startswith("cuda")
+        on_gpu = self.name is not None and self.name.startswith("cuda")
         return on_gpu and self.precision == "float32" and find_spec("triton") is not None
 
     def put(self, array: np.ndarray) -> Array:
         """Return the array on this device, in this precision."""
-        if self.device is None:
+        if self.name is None:
             return np.asarray(array, dtype=self.precision)
         import torch
 
-        return torch.as_tensor(array, dtype=getattr(torch, self.precision), device=self.device)
+        return torch.as_tensor(array, dtype=getattr(torch, self.precision), device=self.name)
 
     def put_matrix(self, matrix: csr_array) -> Any:
         """Return the sparse matrix on this device; `@` multiplies it with arrays on the device."""
-        if self.device is None:
+        if self.name is None:
             return matrix.astype(self.precision)
         if self.fuses:
             from peerbayes.model.kernels.peers_gpu import Mixing
 
-            return Mixing.of(matrix, self.device)
+            return Mixing.of(matrix, self.name)
         import torch
 
         # Compressed rows are still beta in PyTorch and say so; coordinates are not.
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-        indices = torch.as_tensor(np.stack([rows, matrix.indices]), dtype=torch.int64, device=self.device)
+        indices = torch.as_tensor(np.stack([rows, matrix.indices]), dtype=torch.int64, device=self.name)
         with warnings.catch_warnings():  # some releases warn that nothing is checked even when checks are on
             warnings.simplefilter("ignore", UserWarning)
             return torch.sparse_coo_tensor(
@@ -99,7 +99,7 @@ class Place:
             )
 
 
-HERE = Place()
+NUMPY = Device()
 
 
 def fetch(array: Array) -> np.ndarray:

@@ -26,7 +26,7 @@ from scipy.sparse import csr_array
 
 from peerbayes.data.table import Array
 from peerbayes.model import core
-from peerbayes.model.devices import HERE, Place
+from peerbayes.model.devices import NUMPY, Device
 from peerbayes.model.families import Family, NaiveBayes, Rows
 from peerbayes.model.missing import Completion, complete
 from peerbayes.model.passes import Data, Evaluation, IncompleteData, Plain, Streamed
@@ -70,7 +70,7 @@ class PeerRows:
     row_weights: np.ndarray  # [m]
     sizes: np.ndarray  # [N] rows of each peer
     classes: int
-    place: Place = HERE
+    device: Device = NUMPY
 
     @property
     def peer_count(self) -> int:
@@ -129,7 +129,7 @@ class PeerRows:
         """The number of peers whose Φ is held at a time."""
         return max(1, FEATURES_HELD // max(1, int(self.sizes.max()) * self.family.size))
 
-    def blocks(self, place: Place = HERE) -> Iterator[tuple[slice, Array, Array]]:
+    def blocks(self, device: Device = NUMPY) -> Iterator[tuple[slice, Array, Array]]:
         """Yield blocks of peers, their Φ [b, n, K] and Y [b, n, C]; a zero row is padding."""
         for first in range(0, self.peer_count, self.peers_at_once):
             peers = slice(first, min(first + self.peers_at_once, self.peer_count))
@@ -141,12 +141,12 @@ class PeerRows:
             features[peer, row_index] = self.family.features(self.select(local))
             labels = np.zeros((sizes.size, int(sizes.max()), self.classes))
             labels[peer, row_index, self.labels[local]] = self.row_weights[local]
-            yield peers, place.put(features), place.put(labels)
+            yield peers, device.put(features), device.put(labels)
 
     @cached_property
     def kept_blocks(self) -> list[tuple[slice, Array, Array]]:
         """All blocks on the device, kept in memory."""
-        return list(self.blocks(self.place))
+        return list(self.blocks(self.device))
 
     @cached_property
     def diagonal(self) -> csr_array:
@@ -195,7 +195,7 @@ def residual_of(
     fused_residual = fused(rows) if large and not of_weights else None
     if fused_residual is not None:
         return repeated(fused_residual, steps)
-    if rows.place != HERE:
+    if rows.device != NUMPY:
         implementation = held
     elif family.wide:
         implementation = held_sparse
@@ -237,7 +237,7 @@ def held(rows: PeerRows, of_weights: bool) -> Residual:
     def residual(stats: Array) -> Array:
         changes = [
             core.residual(features, labels, stats[peers] if of_weights else family.weights(stats[peers]))
-            for peers, features, labels in (rows.kept_blocks if keeps else rows.blocks(rows.place))
+            for peers, features, labels in (rows.kept_blocks if keeps else rows.blocks(rows.device))
         ]
         return changes[0] if len(changes) == 1 else array_namespace(stats).concat(changes)
 
@@ -284,20 +284,20 @@ def streamed(rows: PeerRows, of_weights: bool) -> Residual:
 
 def fused(rows: PeerRows) -> Residual | None:
     """Return R by a fused kernel, or None where the family or the device has none."""
-    family, place = rows.family, rows.place
+    family, device = rows.family, rows.device
     if not isinstance(family, NaiveBayes):
         return None
-    encoded = Rows(rows.rows.values.astype(place.precision, copy=False), rows.rows.codes)
+    encoded = Rows(rows.rows.values.astype(device.precision, copy=False), rows.rows.codes)
     arguments = (family, encoded, rows.labels, rows.row_weights, rows.offsets, rows.classes)
-    if place.device is None:
+    if device.name is None:
         from peerbayes.model.kernels import peers
 
         return peers.FusedPeers(*arguments).residual if peers.supports(family) else None
-    if place.fuses:
+    if device.fuses:
         from peerbayes.model.kernels import peers_gpu
 
         if peers_gpu.supports(family, rows.classes):
-            return peers_gpu.FusedPeers(*arguments, device=place.device).residual
+            return peers_gpu.FusedPeers(*arguments, device=device.name).residual
     return None
 
 
@@ -307,7 +307,7 @@ def completed(rows: PeerRows, of_complete: Residual, of_weights: bool) -> Residu
         raise ValueError(
             "values are missing, and a strategy that learns weights has no model to complete them"
         )
-    if rows.place != HERE:
+    if rows.device != NUMPY:
         raise ValueError(
             "values are missing, and are completed in NumPy and float64 only; leave out device and dtype, use "
             "family='naive-bayes', or fill them in first"

@@ -116,7 +116,7 @@ def local_driver(settings: SimulationSettings, peers: Population) -> Broadcast:
         planning.ALONE, settings.rounds, settings.lr, settings.local_steps, settings.start
     )
     strategy = planning.plan(alone, NetworkFacts(local.peer_count, peers.reported_rows)).strategy
-    return Broadcast(strategy, peers.network, residual, faults, local.place)
+    return Broadcast(strategy, peers.network, residual, faults, local.device)
 
 
 def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) -> Plan:
@@ -156,8 +156,8 @@ def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -
         )
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
-        return OverTree(strategy.on(local.place), residual, faults, network)
-    return Broadcast(strategy, network, residual, faults, local.place)
+        return OverTree(strategy.on(local.device), residual, faults, network)
+    return Broadcast(strategy, network, residual, faults, local.device)
 
 
 def _with_secure_sums(plan: Plan, driver: Driver, peers: Population) -> Broadcast:
@@ -201,7 +201,7 @@ def _invariants(plan: Plan, peers: Population, start: np.ndarray) -> Invariants:
         scheme = peers.hidden.scheme
         largest_degree = int(np.diff(peers.network.at(1).indptr).max(initial=0))
         noise = plan.noise(lambda boost: scheme.spread(largest_degree, boost))
-    rounding = ROUNDING if local.place.precision == "float64" else ROUNDING_SINGLE
+    rounding = ROUNDING if local.device.precision == "float64" else ROUNDING_SINGLE
     return plan.invariants(
         local.family, start[0].astype(np.float64), complete, bool(local.incomplete.any()), peers.schema.limit, rounding,
         noise,

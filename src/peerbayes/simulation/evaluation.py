@@ -43,7 +43,7 @@ class Evaluation:
 
         def sample(rows: Rows, labels: np.ndarray, limit: int | None) -> metrics.Sample:
             return metrics.sample(
-                peers.family, rows, labels, peers.held.place, limit, peers.peer_count, settings.seed
+                peers.family, rows, labels, peers.held.device, limit, peers.peer_count, settings.seed
             )
 
         rows, from_honest = peers.held.rows, peers.from_honest
@@ -99,7 +99,7 @@ def local_errors(
 def _local_stats(settings: SimulationSettings, peers: Population) -> Array:
     """Return every peer's statistics after all rounds of "local": [N, C, K]."""
     driver = drivers.local_driver(settings, peers)
-    state = driver.begin(peers.held.place.put(drivers.start_alone(settings, peers)))
+    state = driver.begin(peers.held.device.put(drivers.start_alone(settings, peers)))
     for round_index in range(1, settings.rounds + 1):
         state, _ = driver.advance(state, round_index)
     return driver.read(state)

@@ -154,7 +154,7 @@ class Population:
         cls, settings: SimulationSettings, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
     ) -> Population:
         """Return the peers of these settings, with the rows X and labels y divided among them."""
-        device, peers, seed = settings.place, settings.peers, settings.seed
+        device, peers, seed = settings.array_device, settings.peers, settings.seed
         table = table_of(X)
         enough(peers, table.rows)  # before the network is drawn
         network = draw_network(settings.topology, peers, seed, settings.change_every)

@@ -21,7 +21,7 @@ from peerbayes.learning.robust.optimised import Optimiser
 from peerbayes.learning.robust.rules import combined
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import Residual, Strategy
-from peerbayes.model.devices import Place, fetch
+from peerbayes.model.devices import Device, fetch
 from peerbayes.network import LossTrace, Schedule, without_absences
 from peerbayes.network.links import only, row_sums, rows_of
 
@@ -77,7 +77,7 @@ class Defence:
         arrived: np.ndarray,
         message: Array,
         round_index: int,
-        device: Place,
+        device: Device,
     ) -> tuple[Array, Watched]:
         """Return each peer's mix of the messages it accepts [N, C, K], and the state with strikes and rejections.
 
@@ -249,7 +249,7 @@ class Broadcast:
     network: topologies.Schedule
     residual: Residual
     faults: Faults
-    place: Place
+    device: Device
     secure: SecureSums | None = None
     """Messages are summed in fixed point, all of a receiver's or none of them."""
     defence: Defence | None = None
@@ -291,7 +291,7 @@ class Broadcast:
         weights = self._weights(links)
         arrived = self.faults.of_entries(round_index, weights)[0]
         mixed, after = defence.mixed(
-            watched, self.network, weights, arrived, message, round_index, self.place
+            watched, self.network, weights, arrived, message, round_index, self.device
         )
         state, sent = self._learned(watched.state, links, message, mixed)
         return after._replace(state=state), sent
@@ -301,31 +301,31 @@ class Broadcast:
         after = self.strategy.step(state, mixed, self.residual)
         degrees = np.diff(links.indptr)
         if isinstance(self.network, topologies.Churn):
-            after = unless_away(state, after, self.place.put(degrees) > 0)
+            after = unless_away(state, after, self.device.put(degrees) > 0)
         return after, degrees * float(message[0, ...].nbytes)
 
     def _weights(self, links: csr_array) -> csr_array:
         """Return the mixing weights: [N, N]."""
         if self._mixing.get("links") is not links:
             weights = mixing_weights(self.strategy, links)
-            self._mixing.update(links=links, weights=weights, placed=self.place.put_matrix(weights))
+            self._mixing.update(links=links, weights=weights, placed=self.device.put_matrix(weights))
         return self._mixing["weights"]
 
     def _mixed(self, links: csr_array, round_index: int, message: Array, previous: Array | None) -> Array:
         """Return Σ_u a_vu message_u over the messages that arrived: [N, …]."""
         if self.secure is not None:
             delivered = self.faults.of_entries(round_index, self.secure.weights)[0]
-            return self.place.put(self.secure.mixed(links, delivered, fetch(message)))
+            return self.device.put(self.secure.mixed(links, delivered, fetch(message)))
         weights, flat = self._weights(links), message.reshape(len(message), -1)
         if not self.faults.occur:
             return (self._mixing["placed"] @ flat).reshape(message.shape)
         in_time, late = self.faults.of_entries(round_index, weights)
         if previous is None or round_index == 1:
-            mixed = self.place.put_matrix(topologies.lose(weights, in_time)) @ flat
+            mixed = self.device.put_matrix(topologies.lose(weights, in_time)) @ flat
             return mixed.reshape(message.shape)
         fresh, stale = topologies.delay(weights, in_time, late)
-        mixed = self.place.put_matrix(fresh) @ flat
-        mixed += self.place.put_matrix(stale) @ previous.reshape(flat.shape)
+        mixed = self.device.put_matrix(fresh) @ flat
+        mixed += self.device.put_matrix(stale) @ previous.reshape(flat.shape)
         return mixed.reshape(message.shape)
 
     def read(self, state: Any) -> Array:
@@ -362,7 +362,7 @@ class OverTree:
         after = self.strategy.hear(adapted, inbox)
         if not present.all():  # the inbox is by link, and the number of rounds the same for all
             before, learned = (values._replace(inbox=(), rounds_done=()) for values in (state, after))
-            merged = unless_away(before, learned, self.strategy.place.put(present) > 0)
+            merged = unless_away(before, learned, self.strategy.device.put(present) > 0)
             after = merged._replace(inbox=inbox, rounds_done=after.rounds_done)
         messages = np.bincount(tree.sender[sent], minlength=tree.nodes)
         return after, messages * float(state.accumulated[0, ...].nbytes)

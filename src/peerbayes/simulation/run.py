@@ -46,7 +46,11 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         saved = _checkpoint(settings.checkpoint, configuration, population, evaluation)
     clock = Clock()
     loop = Loop(
-        driver, evaluation, clock, driver.begin(settings.place.put(begin)), population.sent + start_bytes
+        driver,
+        evaluation,
+        clock,
+        driver.begin(settings.array_device.put(begin)),
+        population.sent + start_bytes,
     )
     del begin  # statistics take most of a large network's memory
     if saved is not None:

@@ -36,7 +36,7 @@ from peerbayes.learning import shared_settings as shared
 from peerbayes.learning.combinations import Combination
 from peerbayes.learning.robust.attacks import Attack
 from peerbayes.learning.strategies import MIXINGS, Declaration, Strategy
-from peerbayes.model.devices import PRECISIONS, Place
+from peerbayes.model.devices import PRECISIONS, Device
 from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation import partitions
@@ -335,7 +335,7 @@ class SimulationArguments(CommonArguments, total=False):
         None, Kind(_live, LIVE, optional=True),
         "a folder that rounds are written to as the simulation runs: `peerbayes watch` shows them")]
     device: Annotated[str | None, Setting(
-        None, Kind(lambda _, value: Place(value).device, "the name of a device", (str,), optional=True),
+        None, Kind(lambda _, value: Device(value).name, "the name of a device", (str,), optional=True),
         'PyTorch\'s name of a device ("cuda"); None: NumPy')]
 
 
@@ -407,9 +407,9 @@ class SimulationSettings(SimpleNamespace):
         return configuration
 
     @cached_property
-    def place(self) -> Place:
+    def array_device(self) -> Device:
         """Device and precision of arrays."""
-        return Place(self.device, self.dtype)
+        return Device(self.device, self.dtype)
 
     @property
     def checks_messages(self) -> bool:

@@ -27,7 +27,7 @@ from peerbayes.learning.combinations import Combination
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts, Strategy
 from peerbayes.model import layout as layouts
 from peerbayes.model.calibration import start_statistics
-from peerbayes.model.devices import Place
+from peerbayes.model.devices import Device
 from peerbayes.model.families import FAMILIES, Family, Rows
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
@@ -166,7 +166,7 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
     )  # fmt: skip
     configuration = {name: as_json(getattr(values, name)) for name in writable(ShardedArguments)}
     configuration["strategy"] = planning.name_of(strategy)
-    device = Place(None, values.dtype)
+    device = Device(None, values.dtype)
     learning = settings.plan(NetworkFacts(peers, float(sizes.sum())))
     mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
     driver = _Driver(settings, plans(mixing, shard_peers, sizes), links, device)
@@ -256,7 +256,7 @@ class _Driver:
     settings: _Settings
     plans: list[Plan]
     links: csr_array
-    device: Place
+    device: Device
 
     def run(
         self,

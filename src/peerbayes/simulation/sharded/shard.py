@@ -13,7 +13,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.learning import metrics
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import Strategy
-from peerbayes.model.devices import Place
+from peerbayes.model.devices import Device
 from peerbayes.model.families import Family, Rows
 from peerbayes.network.links import only
 from peerbayes.network.links import rows_of as row_of
@@ -117,7 +117,7 @@ RowsOf = Callable[[np.ndarray], tuple[Any, Any]]
 class Shard:
     """The peers of one plan: their rows, their state, and one round at a time."""
 
-    def __init__(self, plan: Plan, schema: Schema, device: Place) -> None:
+    def __init__(self, plan: Plan, schema: Schema, device: Device) -> None:
         self._plan, self._schema, self._device = plan, schema, device
 
     def load(self, source: RowsOf | tuple[Any, Any]) -> bool:
