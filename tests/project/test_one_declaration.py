@@ -39,7 +39,7 @@ EDITS = {
     },
     "agreement": {
         "peer/agreement/terms.py": (
-            "    clip: float | None = CLIP.field()\n",
+            "    clip: float | None = shared.CLIP.field()\n",
             f'    patience: int = Setting(3, whole_number(1, 9), "{HELP}").field(**ADDED)\n',
         ),
         "cli/network.py": (

@@ -91,11 +91,6 @@ def _real(value: Any) -> float:
         return math.inf
 
 
-def share(name: str, value: Any, expected: str = "a probability from 0 to below 1") -> float:
-    """Return a number from 0 to below 1."""
-    return number(name, value, expected, least=0.0, below=1.0)
-
-
 def flag(name: str, value: Any) -> bool:
     """Return True or False; 1 and 0 are accepted."""
     if isinstance(value, bool | np.bool_):
@@ -105,7 +100,7 @@ def flag(name: str, value: Any) -> bool:
             return bool(plain)
     except TypeError:
         pass
-    raise refusal(name, value, "True or False")
+    raise refusal(name, value, "true or false")
 
 
 def one_of(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.data.datasets import load
+from peerbayes.data.declarations import declarations
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ConfigurationError
 from peerbayes.model.families import BayesNet, Family
@@ -243,28 +244,20 @@ def _structure(layout: Family) -> dict[str, Any]:
 
 def _run(cell: Cell) -> dict[str, Any]:
     from peerbayes.simulation.run import simulate
+    from peerbayes.simulation.settings import SimulationArguments
 
     data = prepared(cell.dataset)
     train, test = data.split(cell.rows, cell.seed)
+    settings: Any = {
+        name: value for name, value in vars(cell).items() if name in declarations(SimulationArguments)
+    }
     run = simulate(
         *train,
+        **settings,
         schema=data.schema,
-        family=cell.family,
-        peers=cell.peers,
-        rows_per_peer=cell.rows_per_peer,
-        topology=cell.topology,
-        partition=cell.partition,
-        change_every=cell.change_every,
-        strategy=cell.strategy,
-        start=cell.start,
-        rounds=cell.rounds,
-        lr=cell.lr,
-        local_steps=cell.local_steps,
         test=test,
-        seed=cell.seed,
         evaluate_every=1 if cell.trajectory else 0,
         evaluate_rows=(1 if cell.trajectory else TRAINING_JUDGED, ALL),
-        dtype=cell.dtype,
         references=False,
     )
     summary = run.summary()

@@ -40,31 +40,17 @@ from peerbayes.simulation.settings import SimulationArguments
 class Data(TypedDict, total=False):
     """The entries of [data]."""
 
-    name: Annotated[
-        str,
-        Setting(
-            "digits", text_value("the name of a dataset"), "a dataset, as `peerbayes datasets list` names it"
-        ),
-    ]
-    file: Annotated[
-        str,
-        Setting(
-            None,
-            text_value("the path of a file, or a database's URL"),
-            "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead",
-        ),
-    ]
-    query: Annotated[
-        str, Setting(None, text_value("a SQL query"), "the SQL that gives the rows, where `file` is a URL")
-    ]
-    label: Annotated[
-        str,
-        Setting(
-            None,
-            text_value("the name of a column"),
-            "the column of the file to predict; the last one by default",
-        ),
-    ]
+    # fmt: off
+    name: Annotated[str, Setting(
+        "digits", text_value("the name of a dataset"), "a dataset, as `peerbayes datasets list` names it")]
+    file: Annotated[str, Setting(
+        None, text_value("the path of a file, or a database's URL"),
+        "a .csv or .parquet file of your own, or a database's SQLAlchemy URL, instead")]
+    query: Annotated[str, Setting(
+        None, text_value("a SQL query"), "the SQL that gives the rows, where `file` is a URL")]
+    label: Annotated[str, Setting(
+        None, text_value("the name of a column"), "the column of the file to predict; the last one by default")]
+    # fmt: on
 
 
 SETTINGS = writable(SimulationArguments)

@@ -180,30 +180,21 @@ def _progress(name: str, value: Any) -> Any:
     return value
 
 
-def _checkpoint(name: str, value: Any) -> Path | None:
-    if value is None:
-        return None
-    file = path(name, value, CHECKPOINT)
-    try:
-        fits = not file.is_dir() and file.parent.is_dir()
-    except OSError:  # a name that is too long
-        fits = False
-    if not fits:
-        raise refusal(name, str(file), CHECKPOINT)
-    return file
+def _path(expected: str, fits: Callable[[Path], bool]) -> Kind:
+    """Return the kind of paths that fit, or None."""
 
+    def check(name: str, value: Any) -> Path | None:
+        if value is None:
+            return None
+        location = path(name, value, expected)
+        try:
+            if fits(location):
+                return location
+        except OSError:  # a name that is too long
+            pass
+        raise refusal(name, str(location), expected)
 
-def _live(name: str, value: Any) -> Path | None:
-    if value is None:
-        return None
-    folder = path(name, value, LIVE)
-    try:
-        fits = next(above.is_dir() for above in (folder, *folder.parents) if above.exists())
-    except OSError:
-        fits = False
-    if not fits:
-        raise refusal(name, str(folder), LIVE)
-    return folder
+    return Kind(check, expected, optional=True)
 
 
 def _privacy(terms: dict[str, Any]) -> Privacy:
@@ -227,8 +218,13 @@ def _message_loss(name: str, value: Any) -> Any:
 
 TEST = "rows and their labels, (X, y), or None"
 PROGRESS = "a function of the rounds done and the rounds in all"
-CHECKPOINT = "the path of a file, in a folder that exists"
-LIVE = "the path of a folder, which is made where it is missing"
+CHECKPOINT = _path(
+    "the path of a file, in a folder that exists", lambda file: not file.is_dir() and file.parent.is_dir()
+)
+LIVE = _path(
+    "the path of a folder, which is made where it is missing",
+    lambda folder: next(above.is_dir() for above in (folder, *folder.parents) if above.exists()),
+)
 PRIVACY = "a peerbayes.Privacy, for instance Privacy(epsilon=4.0), in a file { epsilon = 4.0 }, or None"
 
 EVALUATE_EVERY = Setting(1, whole_number(0), "rounds between evaluations; 0 evaluates at the end only")
@@ -329,10 +325,10 @@ class SimulationArguments(CommonArguments, total=False):
         True, replace(true_or_false(), types=()),
         'whether RC and ML on the pooled rows, and peers on their own (strategy "local"), are computed too')]
     checkpoint: Annotated[str | Path | None, Setting(
-        None, Kind(_checkpoint, CHECKPOINT, optional=True),
+        None, CHECKPOINT,
         "a file to resume from after a crash: on the same machine the same call ends with the same bits")]
     live: Annotated[str | Path | None, Setting(
-        None, Kind(_live, LIVE, optional=True),
+        None, LIVE,
         "a folder that rounds are written to as the simulation runs: `peerbayes watch` shows them")]
     device: Annotated[str | None, Setting(
         None, Kind(lambda _, value: Device(value).name, "the name of a device", (str,), optional=True),

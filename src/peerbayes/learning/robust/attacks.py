@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes.data.arguments import number, one_of, refusal, share
+from peerbayes.data.arguments import number, one_of, refusal
 from peerbayes.learning.robust.invariants import Invariants
 from peerbayes.network.links import only, row_sums, rows_of
 
@@ -94,7 +94,8 @@ class Attack:
 
     def __post_init__(self) -> None:
         one_of("the attack", self.kind, tuple(KINDS))
-        fraction = share("the attack's fraction", self.fraction, "a share of the peers, from 0 to below 1")
+        expected = "a share of the peers, from 0 to below 1"
+        fraction = number("the attack's fraction", self.fraction, expected, least=0.0, below=1.0)
         object.__setattr__(self, "fraction", fraction)
         if self.report is not None:
             one_of("the attack's report", self.report, REPORTS)

@@ -32,18 +32,9 @@ from peerbayes.data.files import key, line, string, table, text_of
 from peerbayes.data.registry import Registry, package_name
 from peerbayes.errors import TermsError
 from peerbayes.learning import combinations, planning
+from peerbayes.learning import shared_settings as shared
 from peerbayes.learning.combinations import Combination
 from peerbayes.learning.robust.rules import RULES
-from peerbayes.learning.shared_settings import (
-    CLIP,
-    FAMILY,
-    LOCAL_STEPS,
-    LR,
-    ROUNDS,
-    SECURE_SUM,
-    START,
-    STRATEGY,
-)
 from peerbayes.model.families import FAMILIES
 from peerbayes.peer.agreement.column_facts import Facts, canonical, categories_in
 from peerbayes.privacy.accounting import Privacy as Promise
@@ -117,7 +108,7 @@ class Privacy:
     """How a peer's messages are protected from its neighbours."""
 
     # fmt: off
-    secure_sum: bool = SECURE_SUM.field()
+    secure_sum: bool = shared.SECURE_SUM.field()
     epsilon: float | None = replace(
         PROMISE["epsilon"], default=None, kind=optional(PROMISE["epsilon"].kind, "for no noise"),
         help=f"{PROMISE['epsilon'].help}. None: no noise", details="It needs facts of all features, and the classes",
@@ -200,13 +191,13 @@ class Terms:
         (), Kind(_classes, "a list of all values of the label", (list,)),
         "all values of the label, in order; privacy.epsilon needs them, otherwise the peers determine them",
         option="", example=None).field(**ADDED)
-    family: str = FAMILY.field()
-    strategy: str = STRATEGY.field()
-    start: str = START.field()
-    rounds: int = ROUNDS.field()
-    lr: float = LR.field()
-    local_steps: int = LOCAL_STEPS.field()
-    clip: float | None = CLIP.field()
+    family: str = shared.FAMILY.field()
+    strategy: str = shared.STRATEGY.field()
+    start: str = shared.START.field()
+    rounds: int = shared.ROUNDS.field()
+    lr: float = shared.LR.field()
+    local_steps: int = shared.LOCAL_STEPS.field()
+    clip: float | None = shared.CLIP.field()
     limits: Limits = field(default_factory=Limits)
     """Timeouts, and limits on what a peer accepts from others, as a section [limits]."""
     privacy: Privacy = field(default_factory=Privacy, metadata=ADDED)
