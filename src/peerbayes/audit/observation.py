@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -223,10 +224,7 @@ def _observed(
     if not 0 <= peer < peers:
         raise ValueError(f"peer is {peer}; expected 0 to {peers - 1}")
     # Drawn as `simulate` draws them, and then passed to it, so that it cannot draw others.
-    assignment = Assignment.of(
-        X, y, complete["schema"], complete["kinds"], complete["clip"], complete["partition"], peers,
-        complete["rows_per_peer"], seed,
-    )  # fmt: skip
+    assignment = Assignment.of(X, y, SimpleNamespace(**complete))
     links = population.draw_network(complete["topology"], peers, seed).at(1)
     around = links.indices[links.indptr[peer] : links.indptr[peer + 1]]
     observer = int(around[0]) if neighbour is None and around.size else -1 if neighbour is None else neighbour

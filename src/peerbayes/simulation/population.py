@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,28 +56,22 @@ class Assignment:
     """The rows of each peer."""
 
     @classmethod
-    def of(
-        cls,
-        X: Any,
-        y: Any,
-        schema: Schema | None,
-        kinds: Any,
-        clip: float | None,
-        partition: Any,
-        peers: int,
-        rows_per_peer: Any,
-        seed: int,
-    ) -> Assignment:
-        """Return the assignment; the arguments are those of `simulate`."""
+    def of(cls, X: Any, y: Any, settings: SimpleNamespace) -> Assignment:
+        """Return the assignment of rows X with labels y by the settings of a simulation."""
         table = table_of(X)
-        classes, codes = classes_of(y, schema, table.rows)
-        table_schema = replace(schema_of(table, schema, kinds, clip), classes=classes)
-        rng = np.random.default_rng([seed, ROWS_STREAM])
+        classes, codes = classes_of(y, settings.schema, table.rows)
+        schema = replace(schema_of(table, settings.schema, settings.kinds, settings.clip), classes=classes)
+        rng = np.random.default_rng([settings.seed, ROWS_STREAM])
         with about("partition", "the partition", "peers", "rows_per_peer", "X"):
             rows_of_peers = partition_rows(
-                partition, codes, lambda: ordering(table_schema, table), peers, rows_per_peer, rng
+                settings.partition,
+                codes,
+                lambda: ordering(schema, table),
+                settings.peers,
+                settings.rows_per_peer,
+                rng,
             )
-        return cls(table, table_schema, codes, rows_of_peers)
+        return cls(table, schema, codes, rows_of_peers)
 
     @cached_property
     def row_indices(self) -> np.ndarray:
@@ -150,11 +145,10 @@ class Population:
     """The peers' reports before the first round, where they may be false or are bounded."""
 
     @classmethod
-    def of(
-        cls, settings: SimulationSettings, X: Any, y: Any, schema: Schema | None, test: tuple[Any, Any] | None
-    ) -> Population:
+    def of(cls, settings: SimulationSettings, X: Any, y: Any) -> Population:
         """Return the peers of these settings, with the rows X and labels y divided among them."""
         device, peers, seed = settings.array_device, settings.peers, settings.seed
+        schema, test = settings.schema, settings.test
         table = table_of(X)
         enough(peers, table.rows)  # before the network is drawn
         network = draw_network(settings.topology, peers, seed, settings.change_every)
@@ -163,17 +157,7 @@ class Population:
             changing=not lasting.static,
             few_neighbours=_few_neighbours(lasting.at(1)) if settings.secure_sum and lasting.static else None,
         )
-        assignment = Assignment.of(
-            table,
-            y,
-            schema,
-            settings.kinds,
-            settings.clip,
-            settings.partition,
-            peers,
-            settings.rows_per_peer,
-            seed,
-        )
+        assignment = Assignment.of(table, y, settings)
         links = topologies.pairs(network.at(settings.rounds))
         if settings.peers_down:
             network = with_absences(network, settings.peers_down, seed)

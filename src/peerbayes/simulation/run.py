@@ -34,7 +34,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     y               its labels [n]
     """
     settings, provenance = SimulationSettings(arguments), result.made()
-    population = Population.of(settings, X, y, settings.schema, settings.test)
+    population = Population.of(settings, X, y)
     if population.test_rows is None:
         warn_untested()
     begin, start_bytes = drivers.agreed_start(settings, population)

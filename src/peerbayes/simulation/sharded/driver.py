@@ -40,7 +40,6 @@ from peerbayes.simulation.result import history_of, record
 from peerbayes.simulation.settings import (
     EVALUATE_EVERY,
     CommonArguments,
-    Progress,
     as_json,
     both,
     check_sizes,
@@ -130,54 +129,46 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
             f"{', '.join(others)}: not for shards, which run without faults, secure sums, privacy, defences and "
             "devices; use simulate"
         )
-    values = SimpleNamespace(**checked(ShardedArguments, arguments))
-    peers, rows_per_peer, partition, seed = values.peers, values.rows_per_peer, values.partition, values.seed
-    strategy, schema, rows_of, shards = values.strategy, values.schema, values.rows_of, values.shards
+    settings = SimpleNamespace(**checked(ShardedArguments, arguments))
+    peers, strategy, schema, rows_of = settings.peers, settings.strategy, settings.schema, settings.rows_of
     _refuse(rows_of, schema, X, y)
-    combination = Combination(strategy=strategy, family=values.family, start=values.start, sharded=True)
+    combination = Combination(strategy=strategy, family=settings.family, start=settings.start, sharded=True)
     combinations.refuse(combination)
     if rows_of is None:
-        check_sizes(rows_per_peer, peers, partition)
+        check_sizes(settings.rows_per_peer, peers, settings.partition)
         X = table_of(X)
         enough(peers, X.rows)  # before links between so many are drawn
-    network = population.draw_network(values.topology, peers, seed)
+    network = population.draw_network(settings.topology, peers, settings.seed)
     combinations.refuse(replace(combination, changing=not network.static))
     links = network.at(1)
-    shard_peers = (
-        _checked(shards, peers) if not isinstance(shards, int | np.integer) else cut(links, int(shards))
-    )
+    shards = settings.shards
+    shard_peers = cut(links, int(shards)) if isinstance(shards, int | np.integer) else _checked(shards, peers)
     if rows_of is not None:
         assert schema is not None
-        agreed, sizes, test_data = schema, _sizes(rows_per_peer, peers), values.test
+        agreed, sizes, test_data = schema, _sizes(settings.rows_per_peer, peers), settings.test
         sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
-        assignment = Assignment.of(
-            X, y, schema, values.kinds, values.clip, partition, peers, rows_per_peer, seed
-        )
+        assignment = Assignment.of(X, y, settings)
         with about("X" if schema is None else "X and schema"):
             agreed, sizes = assignment.schema.measured_on(assignment.rows()), assignment.sizes
-        test_data = values.test if values.test is not None else assignment.rest()
+        test_data = settings.test if settings.test is not None else assignment.rest()
         sources = _pieces(assignment, shard_peers)
         if test_data is None:
             warn_untested()
-    settings = _Settings(
-        values.family, agreed, sizes, strategy, values.rounds, values.lr, values.local_steps, values.objective,
-        peers, seed, both(values.evaluate_rows), combination,
-    )  # fmt: skip
-    configuration = {name: as_json(getattr(values, name)) for name in writable(ShardedArguments)}
+    configuration = {name: as_json(getattr(settings, name)) for name in writable(ShardedArguments)}
     configuration["strategy"] = planning.name_of(strategy)
-    device = Device(None, values.dtype)
-    learning = settings.plan(NetworkFacts(peers, float(sizes.sum())))
+    device = Device(None, settings.dtype)
+    settings.schema, settings.sizes = agreed, sizes
+    learning = _plan(settings, NetworkFacts(peers, float(sizes.sum())))
     mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
-    driver = _Driver(settings, plans(mixing, shard_peers, sizes), links, device)
-    outputs = values.evaluate_every, values.stats_of, values.progress
-    if values.engine == "local":
-        figures = driver.run(InProcess(), sources, test_data, *outputs)
+    driver = _Driver(settings, combination, plans(mixing, shard_peers, sizes), links, device)
+    if settings.engine == "local":
+        figures = driver.run(InProcess(), sources, test_data)
     else:
-        with cluster(len(shard_peers), values.address) as ray:
+        with cluster(len(shard_peers), settings.address) as ray:
             actors = RayActors(ray)
             try:
-                figures = driver.run(actors, sources, test_data, *outputs)
+                figures = driver.run(actors, sources, test_data)
             finally:
                 actors.stop()
     return ShardedRun(
@@ -224,49 +215,24 @@ def _sizes(rows_per_peer: Any, peer_count: int) -> np.ndarray:
     return sizes_asked(rows_per_peer, peer_count).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """The settings of a run."""
-
-    family: str
-    schema: Schema
-    sizes: np.ndarray
-    strategy: str | Strategy
-    rounds: int
-    lr: float
-    steps: int
-    objective: str
-    peers: int
-    seed: int
-    evaluated_rows: tuple[int | None, int | None]
-    """Rows of training and of test that peers are evaluated on."""
-
-    combination: Combination
-    """What they are to the rules of combinations."""
-
-    def plan(self, facts: NetworkFacts) -> planning.Plan:
-        """Return the plan of a run with these facts."""
-        return planning.plan(LearningSettings(self.strategy, self.rounds, self.lr, self.steps), facts)
+def _plan(settings: SimpleNamespace, facts: NetworkFacts) -> planning.Plan:
+    """Return the plan of a run with these facts."""
+    learning = LearningSettings(settings.strategy, settings.rounds, settings.lr, settings.local_steps)
+    return planning.plan(learning, facts)
 
 
 @dataclass(frozen=True)
 class _Driver:
     """Runs shards through their rounds, on any engine."""
 
-    settings: _Settings
+    settings: SimpleNamespace
+    """Of `simulate_shards`, with the schema that all agree on, and [N] the rows of each peer as `sizes`."""
+    combination: Combination
     plans: list[Plan]
     links: csr_array
     device: Device
 
-    def run(
-        self,
-        engine: Engine,
-        sources: Iterator[Any],
-        test_data: Any,
-        evaluate_every: int,
-        stats_of: Any,
-        progress: Progress | None,
-    ) -> dict[str, Any]:
+    def run(self, engine: Engine, sources: Iterator[Any], test_data: Any) -> dict[str, Any]:
         settings, clock = self.settings, Clock()
         loading = []
         for number, (plan, source) in enumerate(zip(self.plans, sources, strict=True)):
@@ -280,7 +246,12 @@ class _Driver:
         tested = None
         if encoded_test is not None:
             sample = metrics.sample(
-                family, *encoded_test, self.device, settings.evaluated_rows[1], settings.peers, settings.seed
+                family,
+                *encoded_test,
+                self.device,
+                both(settings.evaluate_rows)[1],
+                settings.peers,
+                settings.seed,
             )
             tested = sample.rows, sample.labels
         self._everywhere(engine, "set_evaluation_rows", self._training(engine), tested)
@@ -289,7 +260,7 @@ class _Driver:
         work = [-(-settings.rounds * rows // int(plan.sizes.sum())) for plan in self.plans]
         out = [
             engine.call_many(
-                number, "begin", 1 + len(plan.sends), strategy, start, work[number], settings.steps
+                number, "begin", 1 + len(plan.sends), strategy, start, work[number], settings.local_steps
             )
             for number, plan in enumerate(self.plans)
         ]
@@ -301,12 +272,13 @@ class _Driver:
             out = self._round(engine, out)
             engine.get([sent[0] for sent in out])
             clock.add("rounds")
-            if round_index == settings.rounds or (evaluate_every and round_index % evaluate_every == 0):
+            every = settings.evaluate_every
+            if round_index == settings.rounds or (every and round_index % every == 0):
                 records.append(self._record(engine, round_index, round_index * per_round))
                 clock.add("evaluation")
-            if progress is not None:
-                progress(round_index, settings.rounds)
-        peers, stats = self._requested_stats(engine, stats_of)
+            if settings.progress is not None:
+                settings.progress(round_index, settings.rounds)
+        peers, stats = self._requested_stats(engine)
         layout = FAMILIES[settings.family](**{**family.layout(), "cardinalities": family.cardinalities})
         halo = bytes_each * sum(sent_peers.size for plan in self.plans for sent_peers in plan.sends.values())
         return {
@@ -332,12 +304,12 @@ class _Driver:
         """Return the family, the strategy and S⁰ that all peers begin with (None: their own statistics)."""
         settings = self.settings
         completed = missing and not FAMILIES[settings.family].marks_missing
-        combinations.refuse(replace(settings.combination, completed=completed))
+        combinations.refuse(replace(self.combination, completed=completed))
         rows = float(settings.sizes.sum())
         family = layouts.calibrated(settings.family, settings.schema, missing, rows)
         row_weight = row_weights(settings.objective, settings.sizes)
         facts = NetworkFacts(settings.peers, rows, weight=float((row_weight * settings.sizes).sum()))
-        learning = settings.plan(facts)
+        learning = _plan(settings, facts)
         measured = "mean_square" in learning.missing
         squares = engine.get(
             [
@@ -346,7 +318,7 @@ class _Driver:
             ]
         )
         if measured:
-            learning = settings.plan(replace(facts, mean_square=sum(squares) / facts.row_weight))
+            learning = _plan(settings, replace(facts, mean_square=sum(squares) / facts.row_weight))
         if learning.declaration.own_start:
             return family, learning.strategy, None
         start = start_statistics("uniform", family, len(settings.schema.classes), learning.start_weight)
@@ -356,7 +328,7 @@ class _Driver:
         """Return the training rows that every peer is evaluated on: those that `simulate` draws."""
         settings = self.settings
         total = int(settings.sizes.sum())
-        drawn_rows = metrics.drawn(total, settings.evaluated_rows[0], settings.peers, settings.seed)
+        drawn_rows = metrics.drawn(total, both(settings.evaluate_rows)[0], settings.peers, settings.seed)
         offsets = np.concatenate([[0], np.cumsum(settings.sizes)])
         peer = np.searchsorted(offsets, drawn_rows, side="right") - 1
         owner, position = positions([plan.peers for plan in self.plans])
@@ -382,9 +354,9 @@ class _Driver:
             figures[:, plan.peers] = shard_figures
         return record(round_index, figures, sent)
 
-    def _requested_stats(self, engine: Engine, stats_of: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _requested_stats(self, engine: Engine) -> tuple[np.ndarray, np.ndarray]:
         """Return the requested peers and their statistics."""
-        peer_count = self.settings.peers
+        peer_count, stats_of = self.settings.peers, self.settings.stats_of
         peers = (
             np.arange(peer_count)
             if isinstance(stats_of, str) and stats_of == "all"
