@@ -18,7 +18,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar, get_type_hints
 
 from peerbayes.data import arguments
@@ -244,48 +244,60 @@ def in_file(words: str) -> str:
     return re.sub(r"\bNone\b", "false", words)
 
 
-def read_section(
-    content: Any, text_of_file: str, where: str, name: str, error: type[PeerbayesError]
-) -> dict[str, Any]:
-    """Return the content of a section, which must be a table."""
-    if not isinstance(content, dict):
-        at = f"{where}{line(text_of_file, name)}"
-        raise error(f"{at}: {name} is {shown(content)}; expected a section [{name}]")
-    return content
+@dataclass(frozen=True)
+class SettingsFile:
+    """A TOML file of settings; errors name it, and the line of an entry.
 
-
-def read_settings(
-    settings: Mapping[str, Setting],
-    content: Mapping[str, Any],
-    text_of_file: str,
-    where: str,
-    noun: str,
-    *section: str,
-    error: type[PeerbayesError] = ConfigurationError,
-    named: bool = False,
-    further: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Return the values of settings in a table of a file; errors begin with the line of the entry.
-
-    settings      those that the table may have
-    content       the table
-    text_of_file  the file, for line numbers
-    where         the file's name
-    noun          what an entry is, in errors
-    section       the name of the table; none: the top of the file
-    named         whether errors put the section before the name of a setting
-    further       names of entries that are read by the caller
+    text   its content
+    where  its name
+    error  the kind of errors
     """
-    values = {}
-    for name, value in content.items():
-        at = f"{where}{line(text_of_file, *section, name)}: "
-        if name in settings:
-            full_name = ".".join((*section, name)) if named else name
-            values[name] = read_value(settings[name], full_name, value, at, error)
-        elif name not in further:
-            names = ", ".join((*settings, *further))
-            raise error(f"{at}{shown(name)} is {noun}; expected one of {names}")
-    return values
+
+    text: str
+    where: str
+    error: type[PeerbayesError] = ConfigurationError
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The table of the whole file."""
+        return table(self.text, self.where, self.error)
+
+    def at(self, *path: str) -> str:
+        """Return the file and the line of an entry, as an error begins."""
+        return f"{self.where}{line(self.text, *path)}: "
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Return the table of a section; an empty one where it is left out."""
+        content = self.content.get(name, {})
+        if not isinstance(content, dict):
+            raise self.error(f"{self.at(name)}{name} is {shown(content)}; expected a section [{name}]")
+        return content
+
+    def settings(
+        self,
+        settings: Mapping[str, Setting],
+        noun: str,
+        section: str = "",
+        prefix: str = "",
+        further: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """Return the values of settings in a section, or at the top of the file.
+
+        noun     what an entry is, in errors
+        prefix   what errors put before the name of a setting
+        further  names of entries that are read by the caller
+        """
+        path = (section,) if section else ()
+        values = {}
+        for name, value in (self.section(section) if section else self.content).items():
+            if name in settings:
+                values[name] = read_value(
+                    settings[name], prefix + name, value, self.at(*path, name), self.error
+                )
+            elif name not in further:
+                names = ", ".join((*settings, *further))
+                raise self.error(f"{self.at(*path, name)}{shown(name)} is {noun}; expected one of {names}")
+        return values
 
 
 def read_value(

@@ -24,9 +24,8 @@ from peerbayes.data.datasets import UnknownDataset, load
 from peerbayes.data.datasets.entries import find
 from peerbayes.data.declarations import (
     Setting,
+    SettingsFile,
     declarations,
-    read_section,
-    read_settings,
     read_value,
     text_value,
     value_of,
@@ -72,29 +71,23 @@ class Configuration:
 
 def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     """Read a TOML file and apply `key=value` changes to its simulation."""
-    file_text, where = files.text_of(path), str(path)
-    content = files.table(file_text, where)
-    if not content:
+    file = SettingsFile(files.text_of(path), str(path))
+    if not file.content:
         raise ConfigurationError(f"{path} is empty; expected a section [data] or [simulation]")
-    sections = ("data", "simulation")
-    read_settings({}, content, file_text, where, "not a section", further=sections)
-    data, settings = (
-        read_section(content.get(name, {}), file_text, where, name, ConfigurationError) for name in sections
-    )
-    data = read_settings(declarations(Data), data, file_text, where, "not an entry of [data]", "data")
+    file.settings({}, "not a section", further=("data", "simulation"))
+    data = file.settings(declarations(Data), "not an entry of [data]", "data")
     if "name" in data:
         try:
             find(data["name"])
         except UnknownDataset as error:
-            raise ConfigurationError(f"{path}{files.line(file_text, 'data', 'name')}: {error}") from error
-    for name, value in settings.items():
+            raise ConfigurationError(f"{file.at('data', 'name')}{error}") from error
+    for name, value in file.section("simulation").items():
         if NEW_NAMES.get(name) in SETTINGS:
-            at = f"{path}{files.line(file_text, 'simulation', name)}"
-            raise ConfigurationError(f"{at}: {advice(name, f'{NEW_NAMES[name]} = {shown(value)}')}")
-    settings = read_settings(SETTINGS, settings, file_text, where, "not a setting", "simulation")
-    return Configuration(
-        data or {"name": declarations(Data)["name"].default}, settings | parse_changes(changes)
-    )
+            renamed = advice(name, f"{NEW_NAMES[name]} = {shown(value)}")
+            raise ConfigurationError(f"{file.at('simulation', name)}{renamed}")
+    settings = file.settings(SETTINGS, "not a setting", "simulation")
+    data = data or {"name": declarations(Data)["name"].default}
+    return Configuration(data, settings | parse_changes(changes))
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:

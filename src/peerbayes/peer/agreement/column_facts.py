@@ -6,12 +6,12 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from peerbayes.data.column import Scalar, scalars
-from peerbayes.data.files import string
+from peerbayes.data.declarations import toml
 from peerbayes.errors import SchemaError, TermsError
 
 # --- documents that peers exchange and keep: JSON in one form only, and files that only their owner can read
@@ -105,16 +105,8 @@ class Facts:
 
     def written(self) -> list[tuple[str, str]]:
         """Return the (name, value) pairs of a TOML table, without the kind."""
-        pairs = [
-            (name, repr(value)) for name, value in (("mean", self.mean), ("sd", self.sd)) if value is not None
-        ]
-        if self.range is not None:
-            pairs.append(("range", f"[{self.range[0]!r}, {self.range[1]!r}]"))
-        if self.categories:
-            pairs.append(("categories", listed(self.categories)))
-        if self.missing:
-            pairs.append(("missing", "true"))
-        return pairs
+        entries = ((entry.name, getattr(self, entry.name), entry.default) for entry in fields(self))
+        return [(name, toml(value)) for name, value, default in entries if value != default]
 
 
 def categories_in(values: Any, where: str) -> tuple[Scalar, ...]:
@@ -126,15 +118,6 @@ def categories_in(values: Any, where: str) -> tuple[Scalar, ...]:
     if len({isinstance(value, str) for value in categories}) > 1:
         raise TermsError(f"{where} mixes text and numbers: {list(categories)!r:.80}; expected one of them")
     return categories
-
-
-def listed(values: tuple[Scalar, ...]) -> str:
-    """Return values as a TOML array."""
-    texts = (
-        string(v) if isinstance(v, str) else str(v).lower() if isinstance(v, bool) else repr(v)
-        for v in values
-    )
-    return f"[{', '.join(texts)}]"
 
 
 def _number(value: Any) -> bool:

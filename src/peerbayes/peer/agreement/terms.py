@@ -15,20 +15,19 @@ from peerbayes.data.declarations import (
     NEEDED,
     Kind,
     Setting,
+    SettingsFile,
     check_fields,
     choice,
     declarations,
     in_file,
     optional,
-    read_section,
-    read_settings,
     real_number,
     text_value,
     toml_lines,
     true_or_false,
     whole_number,
 )
-from peerbayes.data.files import key, line, string, table, text_of
+from peerbayes.data.files import key, line, string, text_of
 from peerbayes.data.registry import Registry, package_name
 from peerbayes.errors import TermsError
 from peerbayes.learning import combinations, planning
@@ -297,30 +296,24 @@ class Terms:
     @classmethod
     def parse(cls, text: str, where: str) -> Terms:
         """Parse the terms in a TOML text, which errors call `where`."""
-        content = table(text, where, TermsError)
+        file = SettingsFile(text, where, TermsError)
+        columns = file.section("features")
         sections = {
-            name: read_section(content.pop(name, {}), text, where, name, TermsError)
-            for name in ("features", *SECTIONS)
+            name: file.settings(declarations(kind), f"no entry of [{name}]", name, f"{name}.")
+            for name, kind in SECTIONS.items()
         }
-        settings = _settings(content.get("packages", ()))
-        values = read_settings(
-            settings, content, text, where, "no setting of an agreement", error=TermsError, further=sections
-        )
-        for section, kind in SECTIONS.items():
-            sections[section] = read_settings(
-                declarations(kind), sections[section], text, where, f"no entry of [{section}]", section,
-                error=TermsError, named=True,
-            )  # fmt: skip
+        settings = _settings(file.content.get("packages", ()))
+        values = file.settings(settings, "no setting of an agreement", further=("features", *SECTIONS))
         for name, setting in settings.items():
             if setting.default is NEEDED and name not in values:
                 raise TermsError(f'{where}: {name} is missing; expected a line {name} = "..."')
         features, facts = {}, {}
-        for name, declared in sections["features"].items():
+        for name, declared in columns.items():
             kind, column_facts = declared, {}
             if isinstance(declared, dict):
                 kind = declared.get("kind", "auto")
                 column_facts = {key: value for key, value in declared.items() if key != "kind"}
-            prefix = f"{where}{line(text, 'features', name)}: "
+            prefix = file.at("features", name)
             _refuse_feature(name, kind, values["label"], prefix)
             if column_facts:
                 facts[name] = Facts.of(kind, column_facts, f"{prefix}feature {name!r:.80}")

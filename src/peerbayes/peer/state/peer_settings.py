@@ -12,18 +12,17 @@ from peerbayes.data.declarations import (
     NEEDED,
     Kind,
     Setting,
+    SettingsFile,
     check_fields,
     declarations,
     optional,
-    read_section,
-    read_settings,
     real_number,
     text_value,
     toml,
     toml_lines,
     true_or_false,
 )
-from peerbayes.data.files import table, text_of
+from peerbayes.data.files import text_of
 from peerbayes.errors import ConfigurationError, TermsError
 from peerbayes.learning.robust.rules import RULES
 from peerbayes.learning.shared_settings import SECURE_SUM
@@ -154,14 +153,10 @@ class Settings:
     @classmethod
     def read(cls, path: Path) -> Settings:
         """Read the settings in a file; a data path relative to the file's folder becomes absolute."""
-        text, where = text_of(path), str(path)
-        content = table(text, where)
-        values = read_settings(declarations(cls), content, text, where, "no setting", further=("require",))
+        file = SettingsFile(text_of(path), str(path))
+        values = file.settings(declarations(cls), "no setting", further=("require",))
         demands = {name: demand.setting for name, demand in DEMANDS.items()}
-        required = read_section(content.get("require", {}), text, where, "require", ConfigurationError)
-        required = read_settings(
-            demands, required, text, where, "no entry of [require]", "require", named=True
-        )
+        required = file.settings(demands, "no entry of [require]", "require", "require.")
         for name in ("name", "address", "data"):
             if name not in values:
                 raise ConfigurationError(f'{path}: {name} is missing; expected a line {name} = "..."')
