@@ -114,6 +114,14 @@ def test_what_goes_with_noise(change, fits):
     assert (not sentences(replace(NOISY, **change))) == fits
 
 
+def test_what_goes_with_secure_sums():
+    """Missing values, too, where no sum along a tree completes them before the first round."""
+    for strategy in planning.names(lambda declaration: declaration.summed and not declaration.own_start):
+        if not planning.of_weights(strategy):
+            assert not sentences(replace(PLAIN, strategy=strategy, secure_sum=True, completed=True))
+    assert not sentences(replace(PLAIN, strategy="consensus-ml", secure_sum=True, completed=False))
+
+
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [

@@ -64,11 +64,6 @@ class Combination:
     completed: bool | None = None
 
     @property
-    def private(self) -> bool:
-        """Whether there is noise for differential privacy."""
-        return self.epsilon is not None
-
-    @property
     def name(self) -> str:
         """The name of the strategy."""
         return planning.name_of(self.strategy)
@@ -79,31 +74,21 @@ class Combination:
         return planning.declaration_of(self.strategy) if self._kind is not None else NOT_LOADED
 
     @property
-    def of_weights(self) -> bool:
-        """Whether the strategy learns weights, and so no generative model."""
-        return planning.of_weights(self.strategy)
-
-    @property
     def unprotected(self) -> str:
         """What the strategy sends that noise on residuals does not protect, and what to do; empty: nothing."""
         reasons = {
             "it begins with each peer's own sums of rows": self.declaration.own_start,
             "it is set up by a measurement of the rows": hasattr(self._kind, "missing"),
-            "it learns weights from rows": self.of_weights,
+            "it learns weights from rows": planning.of_weights(self.strategy),
         }
         advice = "use a strategy of statistics that knows rows by their residuals alone"
         undeclared = (f"{reason}; {advice}" for reason, applies in reasons.items() if applies)
         return self.declaration.exposes or next(undeclared, "")
 
     @property
-    def learns_structure(self) -> bool:
-        """Whether the structure of the family is learned from the rows."""
-        return self.family in STRUCTURES
-
-    @property
     def marks_missing(self) -> bool:
         """Whether the family represents missing values by themselves, so that none has to be completed."""
-        kind = BayesNet if self.learns_structure else FAMILIES.present(self.family)
+        kind = BayesNet if self.family in STRUCTURES else FAMILIES.present(self.family)
         return kind is None or kind.marks_missing
 
     @property
@@ -158,154 +143,95 @@ def _families(fits: Callable[[Any], bool]) -> str:
 
 RULES = (
     # --- secure sums: nobody sees a single message
-    Rule(
-        lambda run: run.secure_sum and not run.declaration.summed,
-        "secure_sum with strategy {run.name!r}, which needs single messages; expected {summed}",
-    ),
-    Rule(
-        lambda run: run.secure_sum and run.robust,
-        "secure_sum with robust {run.robust!r}: masked messages cannot be judged; expected one of the two",
-    ),
-    Rule(
-        lambda run: run.secure_sum and run.attack,
-        "secure_sum with an attack, which forges single messages, and sums hide them; expected one of the two",
-    ),
-    Rule(
-        lambda run: run.secure_sum and run.start != "uniform",
-        "secure_sum with start {run.start!r}, which is agreed on by sums along a tree that tell a leaf's statistics "
-        "to its neighbour; expected start 'uniform'",
-    ),
-    Rule(
-        lambda run: run.secure_sum and run.learns_structure,
-        "secure_sum with family {run.family!r}, whose structure is agreed on by sums along a tree that tell a leaf's "
-        "statistics to its neighbour; expected {families}",
-    ),
+    Rule(lambda run: run.secure_sum and not run.declaration.summed,
+         "secure_sum with strategy {run.name!r}, which needs single messages; expected {summed}"),
+    Rule(lambda run: run.secure_sum and run.robust,
+         "secure_sum with robust {run.robust!r}: masked messages cannot be judged; expected one of the two"),
+    Rule(lambda run: run.secure_sum and run.attack,
+         "secure_sum with an attack, which forges single messages, and sums hide them; expected one of the two"),
+    Rule(lambda run: run.secure_sum and run.start != "uniform",
+         "secure_sum with start {run.start!r}, which is agreed on by sums along a tree that tell a leaf's statistics "
+         "to its neighbour; expected start 'uniform'"),
+    Rule(lambda run: run.secure_sum and run.family in STRUCTURES,
+         "secure_sum with family {run.family!r}, whose structure is agreed on by sums along a tree that tell a leaf's "
+         "statistics to its neighbour; expected {families}"),
     # --- differential privacy: nothing of the rows leaves a peer but residuals with noise
-    Rule(
-        lambda run: run.private and run.unprotected,
-        "epsilon {run.epsilon:g} with strategy {run.name!r}, which sends what noise cannot protect: {run.unprotected}",
-    ),
-    Rule(
-        lambda run: run.private and run.learns_structure,
-        "epsilon {run.epsilon:g} with family {run.family!r}, whose structure is learned from pairs of columns, which "
-        "nothing protects; expected {families}",
-    ),
-    Rule(
-        lambda run: run.private and not run.learns_structure and run.family not in FAMILIES.built_in,
-        "epsilon {run.epsilon:g} with family {run.family!r}, which is not built in: nobody has checked that a row "
-        "changes no other row's part; expected {families}",
-    ),
-    Rule(
-        lambda run: run.private and run.local_steps > 1,
-        "epsilon {run.epsilon:g} with local_steps {run.local_steps}, each of which would be a release of its own; "
-        "expected 1",
-    ),
-    Rule(
-        lambda run: run.private and run.objective == "peers",
-        "epsilon {run.epsilon:g} with objective 'peers', which weighs a row by how many its peer has, so that one row "
-        "changes the weights of all others; expected 'rows'",
-    ),
-    Rule(
-        lambda run: run.private and (run.device is not None or run.dtype != "float64"),
-        "epsilon {run.epsilon:g} with device {run.device!r} and dtype {run.dtype!r}; expected NumPy and float64, which "
-        "exact sums need: leave out both",
-    ),
-    Rule(
-        lambda run: run.private and run.robust == "guard",
-        "epsilon {run.epsilon:g} with robust 'guard': whom a peer cuts off tells of its rows, and nothing accounts for "
-        "it; expected robust 'clip'",
-    ),
-    Rule(
-        lambda run: run.private and run.robust and run.all_bought,
-        "epsilon {run.epsilon:g} with robust {run.robust!r}, where {run.all_bought[0][0]} is bought: one liar can move "
-        "a sum of releases as far as it likes, and their noise leaves nothing to check it by; expected "
-        "{run.all_bought[0][1]}",
-    ),
-    Rule(
-        lambda run: run.private and run.report is not None,
-        "epsilon {run.epsilon:g} with an attack whose report is {run.report!r}; private peers report only noisy "
-        "values: leave the report out",
-    ),
-    Rule(
-        lambda run: run.edge_noise and run.robust,
-        "edge_noise {run.edge_noise:g} with robust {run.robust!r}: it cancels in sums, and clipped messages do not add "
-        "up; expected edge_noise 0, or no robust",
-    ),
+    Rule(lambda run: run.epsilon and run.unprotected,
+         "epsilon {run.epsilon:g} with strategy {run.name!r}, which sends what noise cannot protect: "
+         "{run.unprotected}"),
+    Rule(lambda run: run.epsilon and run.family in STRUCTURES,
+         "epsilon {run.epsilon:g} with family {run.family!r}, whose structure is learned from pairs of columns, which "
+         "nothing protects; expected {families}"),
+    Rule(lambda run: run.epsilon and run.family not in STRUCTURES and run.family not in FAMILIES.built_in,
+         "epsilon {run.epsilon:g} with family {run.family!r}, which is not built in: nobody has checked that a row "
+         "changes no other row's part; expected {families}"),
+    Rule(lambda run: run.epsilon and run.local_steps > 1,
+         "epsilon {run.epsilon:g} with local_steps {run.local_steps}, each of which would be a release of its own; "
+         "expected 1"),
+    Rule(lambda run: run.epsilon and run.objective == "peers",
+         "epsilon {run.epsilon:g} with objective 'peers', which weighs a row by how many its peer has, so that one "
+         "row changes the weights of all others; expected 'rows'"),
+    Rule(lambda run: run.epsilon and (run.device is not None or run.dtype != "float64"),
+         "epsilon {run.epsilon:g} with device {run.device!r} and dtype {run.dtype!r}; expected NumPy and float64, "
+         "which exact sums need: leave out both"),
+    Rule(lambda run: run.epsilon and run.robust == "guard",
+         "epsilon {run.epsilon:g} with robust 'guard': whom a peer cuts off tells of its rows, and nothing accounts "
+         "for it; expected robust 'clip'"),
+    Rule(lambda run: run.epsilon and run.robust and run.all_bought,
+         "epsilon {run.epsilon:g} with robust {run.robust!r}, where {run.all_bought[0][0]} is bought: one liar can "
+         "move a sum of releases as far as it likes, and their noise leaves nothing to check it by; expected "
+         "{run.all_bought[0][1]}"),
+    Rule(lambda run: run.epsilon and run.report is not None,
+         "epsilon {run.epsilon:g} with an attack whose report is {run.report!r}; private peers report only noisy "
+         "values: leave the report out"),
+    Rule(lambda run: run.edge_noise and run.robust,
+         "edge_noise {run.edge_noise:g} with robust {run.robust!r}: it cancels in sums, and clipped messages do not "
+         "add up; expected edge_noise 0, or no robust"),
     # --- messages that may be false
-    Rule(
-        lambda run: run.robust and not run.declaration.judged,
-        "robust {run.robust!r} with strategy {run.name!r}, whose messages cannot be judged singly; expected {judged}, "
-        "whose messages are a peer's own statistics",
-    ),
-    Rule(
-        lambda run: run.attack and not run.declaration.judged,
-        "attack with strategy {run.name!r}, whose messages cannot be judged singly; expected {judged}, whose messages "
-        "are a peer's own statistics",
-    ),
+    Rule(lambda run: run.robust and not run.declaration.judged,
+         "robust {run.robust!r} with strategy {run.name!r}, whose messages cannot be judged singly; expected "
+         "{judged}, whose messages are a peer's own statistics"),
+    Rule(lambda run: run.attack and not run.declaration.judged,
+         "attack with strategy {run.name!r}, whose messages cannot be judged singly; expected {judged}, whose "
+         "messages are a peer's own statistics"),
     # --- shards: they add up messages, and agree on nothing but the schema
-    Rule(
-        lambda run: run.sharded and not run.declaration.summed,
-        "shards with strategy {run.name!r}, which needs single messages; expected {summed}, or `simulate`",
-    ),
-    Rule(
-        lambda run: run.sharded and run.learns_structure,
-        "shards with family {run.family!r}, whose structure peers learn first; expected {families}, or `simulate`",
-    ),
-    Rule(
-        lambda run: run.sharded and run.start != "uniform",
-        "shards with start {run.start!r}, which peers agree on first; expected start 'uniform', or `simulate`",
-    ),
+    Rule(lambda run: run.sharded and not run.declaration.summed,
+         "shards with strategy {run.name!r}, which needs single messages; expected {summed}, or `simulate`"),
+    Rule(lambda run: run.sharded and run.family in STRUCTURES,
+         "shards with family {run.family!r}, whose structure peers learn first; expected {families}, or `simulate`"),
+    Rule(lambda run: run.sharded and run.start != "uniform",
+         "shards with start {run.start!r}, which peers agree on first; expected start 'uniform', or `simulate`"),
     # --- facts about the network
-    Rule(
-        lambda run: run.secure_sum and run.changing,
-        "secure_sum with a network that changes, and with it the groups whose messages are summed; expected a fixed "
-        "network",
-    ),
-    Rule(
-        lambda run: run.secure_sum and run.few_neighbours,
-        "secure_sum with a network in which {run.few_neighbours}; secure sums need {group} or more at every peer, "
-        "since single messages can be inferred from a sum of fewer: add links, or leave out secure_sum",
-    ),
-    Rule(
-        lambda run: run.edge_noise and run.changing,
-        "edge_noise {run.edge_noise:g} with a network that changes: it cancels between neighbours that stay so; "
-        "expected edge_noise 0, or a fixed network",
-    ),
-    Rule(
-        lambda run: run.robust == "guard" and run.changing,
-        "robust 'guard' with a network that changes: it counts strikes on links; expected robust 'clip', or a fixed "
-        "network",
-    ),
-    Rule(
-        lambda run: run.declaration.over_tree and run.changing,
-        "strategy {run.name!r} with a network that changes, so that no spanning tree stays; expected a fixed network, "
-        "or {without_tree}",
-    ),
-    Rule(
-        lambda run: run.sharded and run.changing,
-        "shards with a network that changes; expected a fixed network, or `simulate`",
-    ),
+    Rule(lambda run: run.secure_sum and run.changing,
+         "secure_sum with a network that changes, and with it the groups whose messages are summed; expected a fixed "
+         "network"),
+    Rule(lambda run: run.secure_sum and run.few_neighbours,
+         "secure_sum with a network in which {run.few_neighbours}; secure sums need {group} or more at every peer, "
+         "since single messages can be inferred from a sum of fewer: add links, or leave out secure_sum"),
+    Rule(lambda run: run.edge_noise and run.changing,
+         "edge_noise {run.edge_noise:g} with a network that changes: it cancels between neighbours that stay so; "
+         "expected edge_noise 0, or a fixed network"),
+    Rule(lambda run: run.robust == "guard" and run.changing,
+         "robust 'guard' with a network that changes: it counts strikes on links; expected robust 'clip', or a fixed "
+         "network"),
+    Rule(lambda run: run.declaration.over_tree and run.changing,
+         "strategy {run.name!r} with a network that changes, so that no spanning tree stays; expected a fixed "
+         "network, or {without_tree}"),
+    Rule(lambda run: run.sharded and run.changing,
+         "shards with a network that changes; expected a fixed network, or `simulate`"),
     # --- facts about the rows
-    Rule(
-        lambda run: run.secure_sum and run.declaration.own_start and run.completed,
-        "secure_sum with strategy {run.name!r} and missing values, which {run.family} completes by sums along a tree "
-        "that tell a leaf's statistics to its neighbour; expected {complete}",
-    ),
-    Rule(
-        lambda run: run.private and run.gaps and not run.marks_missing,
-        "epsilon {run.epsilon:g} with missing values of {gaps}, which {run.family} completes by everybody's model, so "
-        "that one row's part in a release has no bound; expected {complete}",
-    ),
-    Rule(
-        lambda run: run.of_weights and run.completed,
-        "strategy {run.name!r} with missing values, which {run.family} completes by a model; {run.name} learns no "
-        "generative model: expected another strategy, {complete}",
-    ),
-    Rule(
-        lambda run: run.sharded and run.completed,
-        "shards with missing values, which {run.family} completes; expected {complete}, or `simulate`",
-    ),
-)
+    Rule(lambda run: run.secure_sum and run.declaration.own_start and run.completed,
+         "secure_sum with strategy {run.name!r} and missing values, which {run.family} completes by sums along a tree "
+         "that tell a leaf's statistics to its neighbour; expected {complete}"),
+    Rule(lambda run: run.epsilon and run.gaps and not run.marks_missing,
+         "epsilon {run.epsilon:g} with missing values of {gaps}, which {run.family} completes by everybody's model, "
+         "so that one row's part in a release has no bound; expected {complete}"),
+    Rule(lambda run: planning.of_weights(run.strategy) and run.completed,
+         "strategy {run.name!r} with missing values, which {run.family} completes by a model; {run.name} learns no "
+         "generative model: expected another strategy, {complete}"),
+    Rule(lambda run: run.sharded and run.completed,
+         "shards with missing values, which {run.family} completes; expected {complete}, or `simulate`"),
+)  # fmt: skip
 """Every combination that is refused; the first that is broken is what a user reads.
 
 What settings say comes before facts: drivers learn facts at different times, and still give the same answer.

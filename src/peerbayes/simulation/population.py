@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
@@ -153,10 +152,10 @@ class Population:
         enough(peers, table.rows)  # before the network is drawn
         network = draw_network(settings.topology, peers, seed, settings.change_every)
         lasting = topologies.without_absences(network)
-        settings.refuse(
-            changing=not lasting.static,
-            few_neighbours=_few_neighbours(lasting.at(1)) if settings.secure_sum and lasting.static else None,
-        )
+        settings.refuse(changing=not lasting.static)
+        if settings.secure_sum:
+            groups = enumerate(np.split(lasting.at(1).indices, lasting.at(1).indptr[1:-1]))
+            settings.refuse(few_neighbours=small_groups({f"peer {peer}": group for peer, group in groups}))
         assignment = Assignment.of(table, y, settings)
         links = topologies.pairs(network.at(settings.rounds))
         if settings.peers_down:
@@ -280,16 +279,6 @@ def _family(
         parents = learned(pairs)
     total = float((sizes if reports is None else reports.rows).sum())
     return layout.calibrated(name, schema, missing, total, parents), sent
-
-
-def _few_neighbours(links: csr_array) -> str:
-    """Return who has too few neighbours for secure sums, as a clause: see `small_groups`."""
-    return small_groups(
-        {
-            f"peer {peer}": list(others)
-            for peer, others in enumerate(np.split(links.indices, links.indptr[1:-1]))
-        }
-    )
 
 
 def _gaps(schema: Schema, rows: Rows) -> tuple[str, ...]:
