@@ -113,9 +113,12 @@ def test_every_key_of_a_peer_and_of_an_agreement_is_drawn():
         ({"strategy": "dsgd"}, "strategy 'dsgd'"),
         ({"strategy": "auto"}, "strategy 'auto'"),
         ({"family": "tan"}, "family 'tan'"),
-        ({"robust": Robust("clip", True)}, "robust.guard"),
+        ({"robust": Robust("clip", True)}, "robust 'guard'"),
         ({"classes": (1, 2**53 + 1)}, "up to 2\\^53"),
-        ({"facts": {"age": Facts(mean=0.0, sd=1.0, missing=True)}, "family": "lda"}, "may be missing"),
+        (
+            {"facts": {"age": Facts(mean=0.0, sd=1.0, missing=True)}, "family": "lda"},
+            "missing values of 'age'",
+        ),
     ],
 )
 def test_what_is_not_drawn_is_refused(more, said):

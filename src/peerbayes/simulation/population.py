@@ -155,7 +155,8 @@ class Population:
         settings.refuse(changing=not lasting.static)
         if settings.secure_sum:
             groups = enumerate(np.split(lasting.at(1).indices, lasting.at(1).indptr[1:-1]))
-            settings.refuse(few_neighbours=small_groups({f"peer {peer}": group for peer, group in groups}))
+            small = small_groups({f"peer {peer}": group.tolist() for peer, group in groups})
+            settings.refuse(few_neighbours=small)
         assignment = Assignment.of(table, y, settings)
         links = topologies.pairs(network.at(settings.rounds))
         if settings.peers_down:
