@@ -9,7 +9,7 @@ import pytest
 
 import peerbayes
 from peerbayes.data.table import Rows
-from peerbayes.learning import starts
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model.calibration import AGREED_STEPS, shared_out, start_statistics
 from peerbayes.model.families import FAMILIES
@@ -37,7 +37,7 @@ def asked(sums):
         names.append(name)
         return np.broadcast_to(values.mean(axis=0), values.shape)
 
-    return starts.summed_by(mean, sums), names
+    return planning.summed_start(mean, sums), names
 
 
 @pytest.mark.parametrize("family", ["naive-bayes", "qda", "lda"])
@@ -45,13 +45,13 @@ def test_a_start_follows_from_the_sums_over_all_rows(family):
     rows, weight = held(family), 40.0 / (0.05 * 3)
     pooled = rows.statistics().sum(axis=0)
     for start in ("uniform", "marginal", "ml"):
-        stats, names = asked(starts.agreement(start, False, rows, weight, False, rows.statistics))
+        stats, names = asked(planning.start_sums(start, False, rows, weight, False, rows.statistics))
         assert names == ([] if start == "uniform" else ["start"])
         if start != "uniform":
             stats = shared_out(start, stats, CLASSES, 0.05)
         expected = start_statistics(start, rows.family, CLASSES, weight, pooled)
         np.testing.assert_allclose(np.broadcast_to(stats[0], expected.shape), expected, rtol=1e-12)
-        stats, names = asked(starts.agreement(start, True, rows, weight, False, rows.statistics))
+        stats, names = asked(planning.start_sums(start, True, rows, weight, False, rows.statistics))
         np.testing.assert_array_equal(stats, rows.statistics())  # each peer has its own
         assert names == []
 
@@ -59,11 +59,11 @@ def test_a_start_follows_from_the_sums_over_all_rows(family):
 def test_rows_with_gaps_are_completed_step_by_step():
     rows = held("qda", gaps=True)
     steps = ["alone", *(f"step {step}" for step in range(1, AGREED_STEPS))]
-    _, names = asked(starts.agreement("uniform", False, rows, 1.0, True, rows.statistics))
+    _, names = asked(planning.start_sums("uniform", False, rows, 1.0, True, rows.statistics))
     assert names == []
-    stats, names = asked(starts.agreement("ml", True, rows, 1.0, True, rows.statistics))
+    stats, names = asked(planning.start_sums("ml", True, rows, 1.0, True, rows.statistics))
     assert names == steps and stats.shape == (3, CLASSES, rows.family.size)
-    means, names = asked(starts.agreement("ml", False, rows, 1.0, True, rows.statistics))
+    means, names = asked(planning.start_sums("ml", False, rows, 1.0, True, rows.statistics))
     assert names == [*steps, "start"]
     np.testing.assert_array_equal(means[0], stats.mean(axis=0))
 
@@ -75,9 +75,9 @@ def test_a_peer_that_waits_for_others_gets_the_same():
         await asyncio.sleep(0)
         return values
 
-    agreement = [starts.agreement("ml", False, rows, 1.0, True, rows.statistics) for _ in range(2)]
-    awaited = asyncio.run(starts.awaited_from(total, agreement[0]))
-    np.testing.assert_array_equal(awaited, starts.summed_by(lambda name, values: values, agreement[1]))
+    agreement = [planning.start_sums("ml", False, rows, 1.0, True, rows.statistics) for _ in range(2)]
+    awaited = asyncio.run(planning.awaited_start(total, agreement[0]))
+    np.testing.assert_array_equal(awaited, planning.summed_start(lambda name, values: values, agreement[1]))
 
 
 def test_only_one_place_knows_what_a_start_is():

@@ -18,7 +18,7 @@ from peerbayes import network as topologies
 from peerbayes.data.schema import Schema
 from peerbayes.errors import SchemaError, StructureError
 from peerbayes.estimators.classifiers import KDB, TAN, BayesNetClassifier
-from peerbayes.learning import starts
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.metrics import Sample
 from peerbayes.learning.strategies import CRC, Exact
@@ -237,8 +237,8 @@ def test_peers_take_ten_steps_together_to_a_start():
     labels = np.where(labels < 0, 1, labels)
     held = LocalRows(family, rows, labels, np.ones(60), np.array([60]), CLASSES)
     data = labelled(family, Encoded(schema_of(family), rows), labels, CLASSES, missing=True)
-    completed = starts.summed_by(
-        lambda name, values: values, starts.agreement("ml", True, held, 1.0, True, held.statistics)
+    completed = planning.summed_start(
+        lambda name, values: values, planning.start_sums("ml", True, held, 1.0, True, held.statistics)
     )
     np.testing.assert_allclose(
         completed[0], maximise(family, data, 0.0, 10, -np.inf).stats, rtol=1e-7, atol=1e-7

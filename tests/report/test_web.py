@@ -32,9 +32,8 @@ from peerbayes.report.dashboard.access import Access, Address, names_loopback
 from peerbayes.report.dashboard.feed import Feed, Folder, Viewer
 from peerbayes.report.dashboard.launch import launch
 from peerbayes.report.dashboard.web_server import application
-from peerbayes.simulation.live import Following, LiveFile
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
-from peerbayes.simulation.view import Structure, sampled
+from peerbayes.simulation.view import Following, LiveFile, Structure, sampled
 
 TOKEN = "a-token-of-the-tests-0123456789"
 
@@ -359,7 +358,7 @@ def test_figures_grow_by_what_is_new_only(simulated, tmp_path):
 @pytest.mark.parametrize("peers", [1, 7, 33])
 def test_many_rounds_hold_fewer_peers_whether_read_at_once_or_one_by_one(tmp_path, monkeypatch, peers):
     monkeypatch.setattr(
-        "peerbayes.simulation.live.sampled", lambda peers, rounds, held=40: sampled(peers, rounds, held)
+        "peerbayes.simulation.view.sampled", lambda peers, rounds, held=40: sampled(peers, rounds, held)
     )
     made, following = Simulated(tmp_path, peers=peers), Following(tmp_path)
     for _ in range(ROUNDS):

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from peerbayes.simulation.live import LiveFile
 from peerbayes.simulation.result import COLUMNS
+from peerbayes.simulation.view import LiveFile
 from shared.commands import HANG
 
 PEERS, ROUNDS = 4, 50

@@ -13,9 +13,22 @@ from sklearn.datasets import load_wine
 
 import peerbayes as pb
 from peerbayes.learning.metrics import Outcome
-from peerbayes.simulation.live import PAUSE, WRITTEN, Following, LiveFile, NothingToWatch
 from peerbayes.simulation.result import COLUMNS, LIVE_FILE
-from peerbayes.simulation.view import CURVES, LEVELS, Structure, View, median_peer, sampled, spread, titles
+from peerbayes.simulation.view import (
+    CURVES,
+    LEVELS,
+    PAUSE,
+    WRITTEN,
+    Following,
+    LiveFile,
+    NothingToWatch,
+    Structure,
+    View,
+    median_peer,
+    sampled,
+    spread,
+    titles,
+)
 
 SETTINGS = {"peers": 6, "rows_per_peer": 15, "rounds": 12, "partition": "drift-y"}
 

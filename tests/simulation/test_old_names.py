@@ -12,10 +12,10 @@ import peerbayes as pb
 from peerbayes.data import files
 from peerbayes.experiments.cells import Cell
 from peerbayes.learning.state import Checkpoint
-from peerbayes.simulation.live import Following
 from peerbayes.simulation.partitions import partition
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
 from peerbayes.simulation.sharded.driver import simulate_shards
+from peerbayes.simulation.view import Following
 
 BEFORE = (
     Path(__file__).parent / "run_of_nodes.bin"

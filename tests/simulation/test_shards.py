@@ -13,8 +13,7 @@ from peerbayes import network
 from peerbayes.learning.strategies import CRC, STRATEGIES
 from peerbayes.simulation.result import COLUMNS
 from peerbayes.simulation.sharded import ShardLost, simulate_shards
-from peerbayes.simulation.sharded.shard import crossing, cut, plans
-from peerbayes.simulation.sharded.workers import cluster
+from peerbayes.simulation.sharded.workers import cluster, crossing, cut, plans
 
 X, Y = load_wine(return_X_y=True)
 X = X[:, :5]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from peerbayes import network as topologies
-from peerbayes.learning import planning, starts
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, start_statistics_of
@@ -79,9 +79,9 @@ def _start(
         return agree(network, values.reshape(held.peer_count, -1), rounds).reshape(values.shape)
 
     gapped = bool(held.incomplete.any())
-    sums = starts.agreement(settings.start, own_start, held, weight, gapped, local)
+    sums = planning.start_sums(settings.start, own_start, held, weight, gapped, local)
     shape = (held.peer_count, held.classes, held.family.size)
-    return np.broadcast_to(starts.summed_by(mean, sums), shape).copy(), sent
+    return np.broadcast_to(planning.summed_start(mean, sums), shape).copy(), sent
 
 
 def _bounds(held: LocalRows, reports: Reported) -> StatisticsBounds:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerError, RefusedMessage
-from peerbayes.learning import planning, starts
+from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
@@ -259,8 +259,8 @@ async def _start(
 
     local = held.statistics if checks is None else partial(start_statistics_of, held)
     own_start = plan.declaration.own_start
-    sums = starts.agreement(terms.start, own_start, held, plan.start_weight, gapped, local)
-    stats = await starts.awaited_from(summed, sums)
+    sums = planning.start_sums(terms.start, own_start, held, plan.start_weight, gapped, local)
+    stats = await planning.awaited_start(summed, sums)
     return np.ascontiguousarray(np.broadcast_to(stats[0], (held.classes, held.family.size)))
 
 

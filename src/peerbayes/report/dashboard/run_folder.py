@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from peerbayes.simulation.live import Following
-from peerbayes.simulation.view import View
+from peerbayes.simulation.view import Following, View
 
 Kind = Literal["run", "peer", "nothing"]
 

@@ -32,11 +32,11 @@ from peerbayes.model.families import FAMILIES, Family, Rows
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
 from peerbayes.simulation.inputs import encoded_labelled, plain, row_weights, rows_at, table_of, warn_untested
-from peerbayes.simulation.loop import Clock
 from peerbayes.simulation.old_names import refuse_old, refuse_old_names
 from peerbayes.simulation.partitions import enough, sizes_asked
 from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.result import history_of, record
+from peerbayes.simulation.run import Clock
 from peerbayes.simulation.settings import (
     EVALUATE_EVERY,
     CommonArguments,
@@ -44,8 +44,18 @@ from peerbayes.simulation.settings import (
     both,
     check_sizes,
 )
-from peerbayes.simulation.sharded.shard import Plan, RowsOf, crossing, cut, plans, positions
-from peerbayes.simulation.sharded.workers import Engine, InProcess, RayActors, cluster
+from peerbayes.simulation.sharded.workers import (
+    Engine,
+    InProcess,
+    Plan,
+    RayActors,
+    RowsOf,
+    cluster,
+    crossing,
+    cut,
+    plans,
+    positions,
+)
 
 
 # fmt: off
