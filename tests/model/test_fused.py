@@ -9,8 +9,8 @@ from numba import njit
 from peerbayes.model import core
 from peerbayes.model.families import NaiveBayes, Rows, SharedGaussian
 from peerbayes.model.kernels import peers as fused
-from peerbayes.model.kernels.block_loops import exponential
-from peerbayes.model.kernels.peers import FusedPeers, logarithm, supports
+from peerbayes.model.kernels.block_loops import exponential, logarithm
+from peerbayes.model.kernels.peers import FusedPeers, supports
 
 FLOORS = {"variance_floor": 0.05, "count_floor": 1e-4}
 TOLERANCE = {np.float64: 1e-9, np.float32: 1e-3}
@@ -31,6 +31,22 @@ SIZES = {
     "even": [50] * 4,
     "one peer": [37],
 }
+
+
+@pytest.fixture(params=["vectors", "plain"], autouse=True)
+def kernel(request, monkeypatch):
+    """Run every test with the hand-made vector instructions, and with their plain twin."""
+    if request.param == "plain":
+        monkeypatch.setenv("PEERBAYES_PLAIN", "1")
+    else:
+        monkeypatch.delenv("PEERBAYES_PLAIN", raising=False)
+    return request.param
+
+
+def test_the_environment_variable_chooses_the_kernel(kernel):
+    chosen = fused.residual_kernel()
+    assert (chosen is fused.plain_residuals) == (kernel == "plain")
+    assert chosen.py_func.__module__.endswith("peers" if kernel == "plain" else "simd")
 
 
 def draw(family, sizes, classes, rng, kind=np.float64):
@@ -267,6 +283,7 @@ def test_only_naive_bayes_itself_is_supported():
 def test_what_does_not_fit_is_refused(change, message):
     peers = draw(FAMILIES["mixed"], [50, 20], 3, np.random.default_rng(11))
     values, codes = (array.copy() for array in peers.rows)
+    change = dict(change)
     values[0, 0] = change.pop("values", values[0, 0])
     codes[0, 1] = change.pop("codes", codes[0, 1])
     parts = {"labels": peers.labels, "row_weights": peers.row_weights, "offsets": peers.offsets, **change}

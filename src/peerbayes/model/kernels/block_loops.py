@@ -1,4 +1,4 @@
-"""Fused loops for large tables, compiled by numba on first use and cached. `passes` is their only caller.
+"""Loops over rows, classes and cells for large tables and many peers, compiled by numba on first use and cached.
 
 Each works on a block of rows that stays in the processor's cache. Blocks of features and of logits lie
 transposed, [K, b] and [C, b], so that every inner loop runs over rows and fills the vector units, and so
@@ -147,32 +147,30 @@ def cell_statistics(codes, offsets, labels, weights, stats):
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def add_cells(codes, offsets, weights, logits):
-    """Add the discrete columns' log p(x_j | c) to the logits: weights [cells, C], logits [C, b]."""
-    classes = logits.shape[0]
-    total = np.empty(classes)
+    """Add the discrete columns' log p(x_j | c) to the logits: weights [cells, C or more], logits [C, b]."""
+    total = np.empty_like(weights[0])
     for i in range(codes.shape[0]):
         total[:] = 0.0
         for j in range(codes.shape[1]):
             if codes[i, j] >= 0:
                 row = weights[offsets[j] + codes[i, j]]
-                for c in range(classes):
+                for c in range(total.size):
                     total[c] += row[c]
-        for c in range(classes):
+        for c in range(logits.shape[0]):
             logits[c, i] += total[c]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def scatter_cells(codes, offsets, residuals, stats):
-    """Add the discrete columns' part of R: residuals [C, b], stats [cells, C]."""
-    classes = residuals.shape[0]
-    row = np.empty(classes)
+    """Add the discrete columns' part of R: residuals [C, b], stats [cells, C or more]."""
+    row = np.zeros_like(stats[0])
     for i in range(codes.shape[0]):
-        for c in range(classes):
+        for c in range(residuals.shape[0]):
             row[c] = residuals[c, i]
         for j in range(codes.shape[1]):
             if codes[i, j] >= 0:
                 cell = stats[offsets[j] + codes[i, j]]
-                for c in range(classes):
+                for c in range(row.size):
                     cell[c] += row[c]
 
 
@@ -307,3 +305,80 @@ def judge(logits, labels, soft, wrong, lost):
             highest(of_model, top, best)
         for i in range(rows):
             wrong[v] += 1.0 if best[i] != labels[i] else 0.0
+
+
+# --- θ of one peer's class counts and discrete columns: see `peers`
+
+
+@njit(inline="always", error_model="numpy")
+def logarithm(x):
+    """Return log(x) of a normal x > 0 to the last bit or two: x = 2^k·m, log m = 2 artanh((m − 1)/(m + 1))."""
+    bits = np.float64(x).view(np.int64)
+    k = (bits - 0x3FE6A09E667F3BCD) >> 52  # m lies between √½ and √2
+    m = np.int64(bits - (k << 52)).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    p = 2.0 / 21.0
+    p = p * z + 2.0 / 19.0
+    p = p * z + 2.0 / 17.0
+    p = p * z + 2.0 / 15.0
+    p = p * z + 2.0 / 13.0
+    p = p * z + 2.0 / 11.0
+    p = p * z + 2.0 / 9.0
+    p = p * z + 2.0 / 7.0
+    p = p * z + 2.0 / 5.0
+    p = p * z + 2.0 / 3.0
+    p = p * z + 2.0
+    return k * 6.93147180369123816490e-01 + (p * s + k * 1.90821492927058770002e-10)
+
+
+@njit(cache=True, nogil=True)
+def largest(stats):
+    """Return max|S|, or NaN where an entry is infinite or NaN: only these times 0 are not 0."""
+    peak, trouble = stats.dtype.type(0.0), stats.dtype.type(0.0)
+    for x in stats.reshape(-1):
+        trouble += x * stats.dtype.type(0.0)
+        peak = max(peak, abs(x))
+    return peak + trouble
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def class_counts(stats, scale, floor_share, tiny, bias, inverse, lacking):
+    """Write log p(c) of the guarded class counts to `bias`, their inverses, and what they lack; return the floor."""
+    classes, zero = stats.shape[0], stats.dtype.type(0.0)
+    sum_of_all, guarded_sum = zero, zero
+    for c in range(classes):
+        bias[c] = stats[c, 0] * scale
+        sum_of_all += max(bias[c], zero)
+    floor = max(sum_of_all * floor_share, tiny)
+    for c in range(classes):
+        lacking[c] = max(floor - max(bias[c], zero), zero)
+        bias[c] = max(bias[c], floor)
+        guarded_sum += bias[c]
+    for c in range(classes):
+        inverse[c] = stats.dtype.type(1.0) / bias[c]
+        bias[c] = logarithm(bias[c] / guarded_sum)
+    return floor
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def cell_logs(stats, first, starts, scale, floor, tiny, logs, sums):
+    """Write log p(x_j = k | c) to `logs` [cells, padded C]."""
+    real = stats.dtype.type
+    classes, width = stats.shape[0], sums.size
+    for j in range(starts.size - 1):
+        least = max(floor / real(starts[j + 1] - starts[j]), tiny)
+        sums[:] = real(0.0)
+        for k in range(starts[j], starts[j + 1]):
+            row = logs[k]
+            row[classes:] = real(1.0)
+            for c in range(classes):
+                row[c] = max(stats[c, first + k] * scale, least)
+            for c in range(width):
+                sums[c] += row[c]
+        for c in range(width):
+            sums[c] = real(1.0) / sums[c]
+        for k in range(starts[j], starts[j + 1]):
+            row = logs[k]
+            for c in range(width):
+                row[c] = logarithm(row[c] * sums[c])

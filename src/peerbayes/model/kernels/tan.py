@@ -17,7 +17,7 @@ from numba import njit
 from peerbayes.model.families import BayesNet, Family
 from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY
 from peerbayes.model.families.regressions import SLOPE_LIMIT
-from peerbayes.model.kernels.peers import largest, logarithm
+from peerbayes.model.kernels.block_loops import largest, logarithm
 
 
 @njit(inline="always")
@@ -40,17 +40,6 @@ def class_counts(count, share, shrinkage, rows, lacking, link_share, bias):
     for c in range(count.size):
         link_share[c] = rows[c] / (rows[c] + shrinkage * mass)
         bias[c] = logarithm(rows[c] / mass)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def normalised(stats, by, unit, moments):
-    """Write S / by, transposed: [C, K] -> [K, C]; `unit` [C, K] is scratch."""
-    flat, quotients = stats.reshape(-1), unit.reshape(-1)
-    for i in range(flat.size):
-        quotients[i] = flat[i] / by
-    for c in range(unit.shape[0]):
-        for k in range(unit.shape[1]):
-            moments[k, c] = unit[c, k]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
