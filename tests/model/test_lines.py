@@ -11,7 +11,7 @@ from peerbayes.model.families import BayesNet, Rows
 from peerbayes.model.families.base import MEAN_LIMIT
 from peerbayes.model.families.bayes_net import CORRELATION, _natural, _upper
 from peerbayes.model.families.regressions import SLOPE_LIMIT
-from peerbayes.model.kernels import tan
+from peerbayes.model.kernels import peers as kernels
 
 PEERS, CLASSES, COLUMNS = 2, 3, 6
 
@@ -74,8 +74,8 @@ def test_lines_are_what_matrices_say(seed, shrinkage, noise):
     family = family_of(seed, shrinkage)
     stats = ordinary(family, seed, noise)
     agree(family.weights(stats), family, stats)
-    assert tan.supports(family)
-    agree(tan.weights_of(family)(stats), family, stats)
+    assert kernels.has_lines_only(family)
+    agree(kernels.line_weights(family)(stats), family, stats)
 
 
 @given(seed=seeds, shrinkage=shrinkages, data=st.data())
@@ -84,7 +84,7 @@ def test_for_any_real_statistics(seed, shrinkage, data):
     finite = st.floats(allow_nan=False, allow_infinity=False)
     stats = data.draw(arrays(np.float64, (PEERS, CLASSES, family.size), elements=finite))
     agree(family.weights(stats), family, stats)
-    agree(tan.weights_of(family)(stats), family, stats)
+    agree(kernels.line_weights(family)(stats), family, stats)
 
 
 @given(seed=seeds, shrinkage=shrinkages, noise=st.sampled_from([0.0, 1.0, 30.0]))
@@ -93,7 +93,7 @@ def test_lines_beside_regressions_of_other_shapes_and_tables(seed, shrinkage, no
     family = family_of(seed, shrinkage, cardinalities=(2, 3), parents=parents)
     stats = ordinary(family, seed, noise)
     agree(family.weights(stats), family, stats)
-    assert not tan.supports(family)
+    assert not kernels.has_lines_only(family)
 
 
 def chain(shrinkage):
@@ -152,7 +152,7 @@ def test_each_guard_acts_alike(guard, shrinkage):
     stats = pushed(family, guard)
     assert held_by(guard, family, stats)
     agree(family.weights(stats), family, stats)
-    agree(tan.weights_of(family)(stats), family, stats)
+    agree(kernels.line_weights(family)(stats), family, stats)
 
 
 @pytest.mark.parametrize("what", [np.nan, np.inf])
@@ -161,7 +161,7 @@ def test_a_peer_without_finite_statistics_spoils_no_other(what):
     stats = ordinary(family, 2)
     expected = family.weights(stats)
     stats[1, 0, 3] = what
-    weights = tan.weights_of(family)(stats)
+    weights = kernels.line_weights(family)(stats)
     assert np.isnan(weights[1]).all()
     np.testing.assert_allclose(weights[0], expected[0], rtol=1e-12)
 
@@ -171,10 +171,12 @@ def test_families_without_a_kernel_of_their_own():
         pass
 
     lines = {"continuous": 3, "parents": ((), (0,), (1,))}
-    assert tan.supports(BayesNet(**lines))
-    assert not tan.supports(Other(**lines))
-    assert not tan.supports(BayesNet(continuous=3, parents=((), (0,), (0, 1))))
-    assert not tan.supports(BayesNet(**lines | {"cardinalities": (2,), "parents": ((), (0,), (1,), ())}))
+    assert kernels.has_lines_only(BayesNet(**lines))
+    assert not kernels.has_lines_only(Other(**lines))
+    assert not kernels.has_lines_only(BayesNet(continuous=3, parents=((), (0,), (0, 1))))
+    assert not kernels.has_lines_only(
+        BayesNet(**lines | {"cardinalities": (2,), "parents": ((), (0,), (1,), ())})
+    )
 
 
 @given(seed=seeds)
@@ -196,6 +198,6 @@ def test_slopes_end_at_a_hundred_thousand():
     stats = np.zeros((1, 2, 6))  # 1 | x₀ x₁ | x₀² x₁² | x₀x₁
     stats[0, 0] = 1.0, 0.0, 0.0, 1e-9, 1e9, 0.9
     stats[0, 1] = 1.0, 0.0, 0.0, 1e-3, 1.0, 0.01
-    for weights in (family.weights(stats), tan.weights_of(family)(stats)):
+    for weights in (family.weights(stats), kernels.line_weights(family)(stats)):
         np.testing.assert_allclose(weights[0, :, 5] / (-2 * weights[0, :, 4]), [1e5, 10.0], rtol=1e-9)
     np.testing.assert_allclose(family.conditionals(stats)[1].slopes[0, :, 0, 0], [1e5, 10.0], rtol=1e-9)

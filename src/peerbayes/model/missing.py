@@ -350,14 +350,13 @@ class Trees(_Gaps):
     def _add(
         self, weights: np.ndarray, credit: np.ndarray | None, logs: np.ndarray, stats: np.ndarray | None
     ) -> None:
-        from peerbayes.model.kernels.missing_trees import along_trees
+        from peerbayes.model.kernels.missing_loops import along_trees
 
         tables = np.exp(np.where(self._cells, weights, -np.inf))
         at, most = self.feature_index, int(self.feature_index.cardinalities.max(initial=1))
-        along_trees(
-            weights, tables, *self._filled, self.missing, *self._shape, at.single, at.pair, at.block_of,
-            at.cardinalities, most, credit is not None, *_loop_arguments(credit, weights, logs, stats),
-        )  # fmt: skip
+        tree = (*self._shape, at.single, at.pair, at.block_of, at.cardinalities)
+        arguments = credit is not None, *_loop_arguments(credit, logs, stats)
+        along_trees(weights, tables, *self._filled, self.missing, *tree, most, *arguments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,7 +370,7 @@ class Enumeration(_Gaps):
     @cached_property
     def _components(self) -> tuple[np.ndarray, int]:
         """The component of each missing column, as its first column [n, D]; and the most configurations of any."""
-        from peerbayes.model.kernels.missing_enumeration import components
+        from peerbayes.model.kernels.missing_loops import components
 
         component = np.empty(self.missing.shape, dtype=np.int64)
         components(self.missing, self.feature_index.members, component)
@@ -406,18 +405,16 @@ class Enumeration(_Gaps):
     def _add(
         self, weights: np.ndarray, credit: np.ndarray | None, logs: np.ndarray, stats: np.ndarray | None
     ) -> None:
-        from peerbayes.model.kernels.missing_enumeration import enumerated
+        from peerbayes.model.kernels.missing_loops import enumerated
 
-        component, most = self._components
         at = self.feature_index
-        enumerated(
-            weights, *self._filled, component, at.single, at.pair, at.blocks, at.linear, at.choosing, at.cardinalities,
-            most, credit is not None, *_loop_arguments(credit, weights, logs, stats),
-        )  # fmt: skip
+        index = at.single, at.pair, at.blocks, at.linear, at.choosing, at.cardinalities
+        arguments = credit is not None, *_loop_arguments(credit, logs, stats)
+        enumerated(weights, *self._filled, self._components[0], *index, self._components[1], *arguments)
 
 
 def _loop_arguments(
-    credit: np.ndarray | None, weights: np.ndarray, logs: np.ndarray, stats: np.ndarray | None
+    credit: np.ndarray | None, logs: np.ndarray, stats: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return credit, logs and stats as arrays for a compiled loop, which takes no None."""
     if credit is None or stats is None:

@@ -15,7 +15,7 @@ of peers. All call `residual_of`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, Self, overload
@@ -258,10 +258,10 @@ def held_sparse(rows: PeerRows, of_weights: bool) -> Residual:
 
 def streamed(rows: PeerRows, of_weights: bool) -> Residual:
     """Return R, computed peer by peer while its numbers are in cache; a kernel computes the posterior in place."""
-    from peerbayes.model.kernels import block_loops, tan
+    from peerbayes.model.kernels import block_loops, peers
 
     family = rows.family
-    theta: Callable[[Array], Array] = tan.weights_of(family) if tan.supports(family) else family.weights
+    theta = peers.line_weights(family) if peers.has_lines_only(family) else family.weights
     features = family.features(rows.rows)
     labels, row_weights = rows.labels.astype(np.int64), rows.row_weights.astype(np.float64)
     best = np.empty(int(rows.sizes.max()), dtype=np.int64)
