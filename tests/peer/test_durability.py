@@ -27,7 +27,7 @@ from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.state import audit_log, disk
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.folder import Home
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.peer.status import status
 from peerbayes.privacy.accounting import mu_of
 
@@ -131,12 +131,14 @@ def test_what_is_committed_is_on_disk_whatever_happens(store):
 
 def test_a_round_that_fails_leaves_nothing_and_can_be_stored_again(store):
     """What was written of it is gone, and the store knows that: the arrays are written again."""
-    store.add_round(0, (ONES,), {"b": ONES}, (), ())
+    store.add_round(RoundRecord(0, (ONES,), {"b": ONES}, (), ()))
     late, message = 2 * ONES, 3 * ONES
     with pytest.raises(sqlite3.IntegrityError):
-        store.add_round(0, (late,), {"b": message}, (), (), release=Release("round 1", 0.5, late))
+        store.add_round(
+            RoundRecord(0, (late,), {"b": message}, (), (), release=Release("round 1", 0.5, late))
+        )
     assert store.last()[0] == 0 and store.releases() == [] and store.message(1, "b")[0] == ONES.tobytes()
-    store.add_round(1, (late,), {"b": message}, (), ())
+    store.add_round(RoundRecord(1, (late,), {"b": message}, (), ()))
     turn, [state] = store.last()
     assert turn == 1 and np.array_equal(state, late) and store.message(2, "b")[0] == message.tobytes()
 
@@ -163,10 +165,10 @@ def test_a_state_is_set_aside_with_all_that_its_log_holds(tmp_path):
     """Somebody reads it, so that the log is not brought into the file when it is closed."""
     home = Home(tmp_path)
     with contextlib.closing(Store(home.state_path)) as store:
-        store.add_round(0, (ONES,), {}, (), ())
+        store.add_round(RoundRecord(0, (ONES,), {}, (), ()))
         with contextlib.closing(Store(home.state_path, readonly=True)) as reader:
             reader.history()
-            store.add_round(1, (ONES,), {}, (), ())
+            store.add_round(RoundRecord(1, (ONES,), {}, (), ()))
             store.close()
             moved = service.set_aside(home)
     assert not home.state_path.exists()
@@ -256,7 +258,7 @@ def test_who_reads_a_state_cannot_write_it(store):
     with contextlib.closing(Store(store.path, readonly=True)) as reader:
         for write in (
             lambda: reader.keep("run", "another"),
-            lambda: reader.add_round(0, (ONES,), {}, (), ()),
+            lambda: reader.add_round(RoundRecord(0, (ONES,), {}, (), ())),
             lambda: reader.bought("units", 0.5, lambda: np.zeros(2, dtype=np.int64)),
         ):
             with pytest.raises(sqlite3.OperationalError, match="readonly"):
@@ -277,7 +279,7 @@ def test_runs_that_were_left_keep_a_peer_from_running_and_a_check_says_so(tmp_pa
     home = loopback(tmp_path, PRIVATE).homes["peer-1"]
     with contextlib.closing(Store(home.folder / "state.left-1.sqlite")) as store:
         cost = mu_of(4.0, 1e-5) ** 2 / 2
-        store.add_round(1, (ONES,), {}, (), (), release=Release("round 1", cost, ONES))
+        store.add_round(RoundRecord(1, (ONES,), {}, (), (), release=Release("round 1", cost, ONES)))
     outcome = {found.what: found.outcome for found in checks(home)}
     assert outcome["data"] == "ok"
     with home.settings_path.open("a") as file:
@@ -320,12 +322,12 @@ def test_whoever_reads_while_a_peer_goes_on_gets_one_round_whole(tmp_path, monke
         contextlib.closing(Store(tmp_path / "state.sqlite")) as peer,
         contextlib.closing(Store(tmp_path / "state.sqlite", readonly=True)) as reader,
     ):
-        peer.add_round(0, (ONES,), {}, (), ())
+        peer.add_round(RoundRecord(0, (ONES,), {}, (), ()))
         read = reader._body
 
         def meanwhile(digest):
             for turn in range(1, 4):
-                peer.add_round(turn, ((turn + 1) * ONES,), {}, (), ())
+                peer.add_round(RoundRecord(turn, ((turn + 1) * ONES,), {}, (), ()))
             monkeypatch.undo()
             return read(digest)
 

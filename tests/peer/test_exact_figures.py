@@ -17,7 +17,7 @@ from peerbayes.peer.inspection import NO_NOISE, may_leave_home
 from peerbayes.peer.loopback import Loopback, free_ports
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.state.peer_settings import Settings
-from peerbayes.peer.state.store import FIGURES, Store
+from peerbayes.peer.state.store import FIGURES, RoundRecord, Store
 from peerbayes.peer.status import Journal
 from peerbayes.report.style import packed
 from shared.commands import peerbayes
@@ -44,8 +44,8 @@ def home_of(folder, terms, show=False):
     network = Loopback.create(folder, Terms("net", "y", rounds=9, **terms), [ROWS] * 2, [(0, 1)])
     home = network.homes["peer-1"]
     with contextlib.closing(Store(home.state_path)) as store:
-        store.add_round(0, (np.zeros((2, 2)),), {}, (), ())
-        store.add_round(1, (np.ones((2, 2)),), {}, ("peer-2",), (), EXACT)
+        store.add_round(RoundRecord(0, (np.zeros((2, 2)),), {}, (), ()))
+        store.add_round(RoundRecord(1, (np.ones((2, 2)),), {}, ("peer-2",), (), EXACT))
         store.keep("verdict", json.dumps(VERDICT))
     if show:
         home.settings_path.write_text(home.settings_path.read_text() + "show_exact_figures = true\n")

@@ -20,7 +20,7 @@ from peerbayes.peer.learning.held_out import ModelFile, error_text, held_out
 from peerbayes.peer.service import set_aside
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.peer_settings import Settings
-from peerbayes.peer.state.store import FIGURES, Store
+from peerbayes.peer.state.store import FIGURES, RoundRecord, Store
 from shared.peers_in_memory import DENSE, peers_of, shared_out
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -112,7 +112,7 @@ def test_rows_with_missing_values_are_judged_where_there_is_a_place_for_them(fam
 def test_a_state_of_an_earlier_version_can_be_read(tmp_path):
     path = tmp_path / "state.sqlite"
     with contextlib.closing(Store(path)) as store:
-        store.add_round(1, (np.zeros(2),), {}, ["b"], [], {"train_error": 0.25})
+        store.add_round(RoundRecord(1, (np.zeros(2),), {}, ["b"], [], {"train_error": 0.25}))
         assert store.history()[0]["train_error"] == 0.25 and store.history()[0]["test_error"] is None
     with contextlib.closing(sqlite3.connect(path)) as before:
         before.execute("DROP TABLE judged")
@@ -120,7 +120,7 @@ def test_a_state_of_an_earlier_version_can_be_read(tmp_path):
     with contextlib.closing(Store(path, readonly=True)) as store:
         assert [store.history()[0][name] for name in FIGURES] == [None] * 4
     with contextlib.closing(Store(path)) as store:
-        store.add_round(2, (np.zeros(2),), {}, ["b"], [], {"train_error": 0.5})
+        store.add_round(RoundRecord(2, (np.zeros(2),), {}, ["b"], [], {"train_error": 0.5}))
         assert [entry["train_error"] for entry in store.history()] == [None, 0.5]
 
 
@@ -161,12 +161,12 @@ def test_words_for_people():
 def test_a_state_that_is_set_aside_is_whole_whoever_reads_it(tmp_path):
     home = Home(tmp_path)
     with contextlib.closing(Store(home.state_path)) as store:
-        store.add_round(1, (np.zeros(2),), {}, ["b"], [])
+        store.add_round(RoundRecord(1, (np.zeros(2),), {}, ["b"], []))
     reader = sqlite3.connect(home.state_path)
     with contextlib.closing(reader):
         reader.execute("SELECT turn FROM rounds").fetchall()  # connected, but not in the middle of reading
         with contextlib.closing(Store(home.state_path)) as store:
-            store.add_round(2, (np.ones(2),), {}, ["b"], [])
+            store.add_round(RoundRecord(2, (np.ones(2),), {}, ["b"], []))
             store.flush()
         moved = set_aside(home)
     assert moved is not None and not home.state_path.exists()

@@ -55,7 +55,7 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.protocol.wire import packed
 from peerbayes.peer.state.audit_log import entries
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.store import RoundRecord, Store
 from shared.own_strategy import Momentum
 from shared.peers_in_memory import DENSE, SOON, ended, peers_of, refused_everywhere, shared_out
 
@@ -531,10 +531,10 @@ def test_a_round_is_masked_for_one_group_only(tmp_path):
     """The store takes one message for a round and a receiver, and one group."""
     with contextlib.closing(Store(tmp_path / "state.sqlite")) as store:
         words = np.arange(4, dtype=np.uint64) + np.uint64(2**63 + 1)
-        store.add_round(0, (), {"v": words}, (), (), None, {"v": "a" * 64})
+        store.add_round(RoundRecord(0, (), {"v": words}, (), (), None, {"v": "a" * 64}))
         assert store.message(1, "v")[0] == words.tobytes() and store.group(1, "v") == "a" * 64
         with pytest.raises(Exception, match="UNIQUE"):
-            store.add_round(0, (), {"v": words + np.uint64(1)}, (), (), None, {"v": "b" * 64})
+            store.add_round(RoundRecord(0, (), {"v": words + np.uint64(1)}, (), (), None, {"v": "b" * 64}))
         assert store.message(1, "v")[0] == words.tobytes() and store.group(1, "v") == "a" * 64
         made = store.secret("private mask key", new_key)
         assert store.secret("private mask key", new_key) == made

@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 pytest.importorskip("grpc")
 from peerbayes.errors import NeedsPerson
 from peerbayes.peer.state import migrations
-from peerbayes.peer.state.store import NoState, PeerState, Store
+from peerbayes.peer.state.store import NoState, PeerState, RoundRecord, Store
 from shared.commands import peerbayes
 from shared.real_calls import LINE, made_network
 
@@ -141,7 +141,7 @@ def test_a_state_opens_after_a_migration_with_all_that_it_holds(path, one_more):
     with contextlib.closing(Store(path)) as store:
         assert complete(store)
         assert store._db.execute("SELECT key FROM extra").fetchall() == [("round 1",)]
-        store.add_round(2, (ARRAY,), {"b": ARRAY}, ["b"], [])
+        store.add_round(RoundRecord(2, (ARRAY,), {"b": ARRAY}, ["b"], []))
     assert version(path) == 2
     with contextlib.closing(Store(path)) as store:  # and again, without another step
         assert store.round() == 2
@@ -156,7 +156,7 @@ def test_a_state_of_version_1_opens_after_a_migration(tmp_path, monkeypatch):
     path = tmp_path / "state.sqlite"
     with contextlib.closing(Store(path)) as store:
         store.keep("fact", "value")
-        store.add_round(0, (ARRAY,), {"b": ARRAY}, ["b"], [])
+        store.add_round(RoundRecord(0, (ARRAY,), {"b": ARRAY}, ["b"], []))
     monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, extend_the_ledger))
     with contextlib.closing(Store(path)) as store:
         assert store.value("fact") == "value" and store.round() == 0

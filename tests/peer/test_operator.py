@@ -33,7 +33,7 @@ from peerbayes.peer.service import person_needed
 from peerbayes.peer.state import disk as room
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room, is_full, lock, phase
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.peer.status import LINES, status, warnings_of
 from shared.commands import HANG, peerbayes
 from shared.peers_in_memory import Peers, peers_of, shared_out
@@ -68,10 +68,12 @@ def full_database(path):
 def test_a_full_disk_is_known_from_other_errors(tmp_path):
     with contextlib.closing(full_database(tmp_path / "state.sqlite")) as store:
         with pytest.raises(sqlite3.OperationalError, match="full") as full:
-            store.add_round(0, (np.ones((50, 50)),), {}, (), ())
+            store.add_round(RoundRecord(0, (np.ones((50, 50)),), {}, (), ()))
         assert is_full(full.value) and store.last() is None and not store._db.in_transaction
         store._db.execute("PRAGMA max_page_count = 1000000")
-        store.add_round(0, (np.ones((50, 50)),), {}, (), ())  # nothing is left of the first attempt
+        store.add_round(
+            RoundRecord(0, (np.ones((50, 50)),), {}, (), ())
+        )  # nothing is left of the first attempt
         assert store.last()[0] == 0
     assert is_full(NO_SPACE) and is_full(OSError(errno.EDQUOT, "quota"))
     assert not is_full(PermissionError(errno.EACCES, "no")) and not is_full(

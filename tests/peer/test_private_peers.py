@@ -38,7 +38,7 @@ from peerbayes.peer.state.audit_log import Tail, entries
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.ledger import epsilon_of, refuse_overspent, spent
 from peerbayes.peer.state.peer_settings import Settings
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.privacy import units as units_module
 from peerbayes.privacy.accounting import mu_of
 from peerbayes.privacy.mechanism import Mechanism
@@ -431,10 +431,10 @@ def test_noise_that_was_drawn_and_not_stored_was_not_sent(strategy, tmp_path, mo
     """The disk fails after noise is drawn: nothing is sent, nothing is spent, and the next start draws anew."""
     peers, kept = peers_of(tmp_path, terms(strategy=strategy)), Store.add_round
 
-    def fails(self, turn, *rest, **named):
-        if turn == 3 and self.path.parent.name == "p1":
+    def fails(self, record):
+        if record.round_index == 3 and self.path.parent.name == "p1":
             raise sqlite3.OperationalError("disk full")
-        return kept(self, turn, *rest, **named)
+        return kept(self, record)
 
     async def main():
         monkeypatch.setattr(Store, "add_round", fails)
@@ -457,9 +457,13 @@ def test_a_release_is_in_the_ledger_once_or_its_round_is_not_stored(tmp_path):
     from peerbayes.peer.learning.releases import Release
 
     store, values = Store(tmp_path / "state.sqlite"), np.ones((2, 3))
-    store.add_round(0, (values,), {"b": values}, (), (), release=Release("round 1", 0.01, values))
+    store.add_round(
+        RoundRecord(0, (values,), {"b": values}, (), (), release=Release("round 1", 0.01, values))
+    )
     with pytest.raises(sqlite3.IntegrityError):
-        store.add_round(1, (values,), {"b": 2 * values}, (), (), release=Release("round 1", 0.01, 2 * values))
+        store.add_round(
+            RoundRecord(1, (values,), {"b": 2 * values}, (), (), release=Release("round 1", 0.01, 2 * values))
+        )
     assert store.last()[0] == 0 and store.message(2, "b") is None
     assert [entry["name"] for entry in store.releases()] == ["round 1"]
     store.close()
@@ -912,7 +916,9 @@ def test_runs_that_were_left_count_against_what_an_owner_allows(loopback):
     with contextlib.closing(Store(home.folder / "state.left-1.sqlite")) as store:
         for number in range(1, 7):  # half of a run
             values = np.full((2, 2), float(number))
-            store.add_round(number, (values,), {}, (), (), release=Release(f"round {number}", each, values))
+            store.add_round(
+                RoundRecord(number, (values,), {}, (), (), release=Release(f"round {number}", each, values))
+            )
     peer = home.load()
     told = spent(home, peer)
     assert told["spent"] == 0.0 and told["with_earlier_runs"] == pytest.approx(2.694456, abs=1e-5)

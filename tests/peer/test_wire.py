@@ -35,7 +35,7 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state import audit_log, store
 from peerbayes.peer.state.audit_log import AuditLog
-from peerbayes.peer.state.store import Store
+from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.peer.status import LINES_AT_ONCE, Journal
 
 names = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=64)
@@ -458,9 +458,9 @@ def test_a_store_keeps_the_last_state_and_the_messages_of_late_rounds(tmp_path_f
             shared = rng.normal(size=(2, 3)).round(rng.integers(0, 2))  # some are equal
             told[turn + 1] = {"b": shared, "c": rng.choice([shared, -shared])}
             states.append(state_of(rng) if turn % 3 else (shared, (shared,)))
-            opened.add_round(turn, states[-1], told[turn + 1], ("b",), ("c",))
+            opened.add_round(RoundRecord(turn, states[-1], told[turn + 1], ("b",), ("c",)))
             with pytest.raises(sqlite3.IntegrityError):
-                opened.add_round(turn, states[-1], {}, (), ())  # a round is stored once
+                opened.add_round(RoundRecord(turn, states[-1], {}, (), ()))  # a round is stored once
         opened.close()
     opened = Store(path, readonly=True)
     turn, state = opened.last()
@@ -497,7 +497,7 @@ def test_a_store_keeps_the_last_state_and_the_messages_of_late_rounds(tmp_path_f
 )
 def test_a_damaged_store_says_so(tmp_path, damage):
     opened = Store(tmp_path / "state.sqlite")
-    opened.add_round(0, (np.ones((2, 3)),), {"b": np.ones((2, 3))}, (), ())
+    opened.add_round(RoundRecord(0, (np.ones((2, 3)),), {"b": np.ones((2, 3))}, (), ()))
     opened._db.execute(damage)
     opened.close()
     with pytest.raises(PeerError):

@@ -708,17 +708,19 @@ class Peer:
     """What a peer writes, without one."""
 
     def __init__(self, home):
-        from peerbayes.peer.state.store import Store
+        from peerbayes.peer.state.store import RoundRecord, Store
 
         self.store, self.log, self.done = Store(home.state_path), AuditLog(home.audit_path), 0
         self.log.add("peer-2", "sum columns", 50, b"d")
-        self.store.add_round(0, (np.zeros((2, 2)),), {}, (), ())
+        self.store.add_round(RoundRecord(0, (np.zeros((2, 2)),), {}, (), ()))
 
     def round(self, missing=()):
+        from peerbayes.peer.state.store import RoundRecord
+
         self.done += 1
         told = {"train_error": 1 / self.done, "soft_error": 0.5, "test_error": None, "disagreement": 0.1}
         heard = {"peer-2", "peer-3"} - set(missing)
-        self.store.add_round(self.done, (np.full((2, 2), self.done),), {}, heard, missing, told)
+        self.store.add_round(RoundRecord(self.done, (np.full((2, 2), self.done),), {}, heard, missing, told))
         for name in sorted(heard):
             self.log.add(name, f"round {self.done}", 100, b"d")
         self.store.note({}, {"peer-2": (time.time(), self.done, "gone" if "peer-2" in missing else "")})

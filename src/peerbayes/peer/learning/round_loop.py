@@ -18,9 +18,9 @@ from peerbayes.peer.learning.masks import Summed
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.learning.verdict import last_rounds
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
-from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox, Prepared
+from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.state.store import PeerState
+from peerbayes.peer.state.store import PeerState, RoundRecord
 
 QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
 
@@ -113,7 +113,7 @@ class Rounds:
         state: Any,
         heard: dict[str, Any],
         missing: tuple[str, ...],
-    ) -> Prepared:
+    ) -> RoundRecord:
         """Compute one round, not stored yet; in a thread if it is slow, so that neighbours are answered meanwhile."""
         before, state = state, agreed.learner.step(state, self._gathered(state, heard))
         round_index, figures = self._session.round_index + 1, {}
@@ -141,7 +141,7 @@ class Rounds:
             session.emit("skipped", round=session.round_index + 1, why=group_sum.why)
         return group_sum
 
-    def _close(self, agreed: Agreed, ready: Prepared, messages: Messages) -> None:
+    def _close(self, agreed: Agreed, ready: RoundRecord, messages: Messages) -> None:
         """Advance to the next round: what was stored may now be requested."""
         session = self._session
         session.round_index += 1

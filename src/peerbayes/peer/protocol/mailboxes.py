@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from peerbayes.peer.agreement.negotiate import Agreed
-from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.state.ledger import Ledger
+from peerbayes.peer.state.store import RoundRecord
 
 # --- the inbox of the coming round: neighbours' messages, and when there are enough of them
 
@@ -92,21 +92,6 @@ class Ready(NamedTuple):
     """The digest of the group that a masked message was made for."""
 
 
-class Prepared(NamedTuple):
-    """A round and its results, in the order of `PeerState.add_round`."""
-
-    round_index: int
-    state: Any
-    outgoing: dict[str, np.ndarray]
-    heard: tuple[str, ...]
-    missing: tuple[str, ...]
-    figures: dict[str, float | None] | None
-    groups: dict[str, str]
-    release: Release | None
-    left_out: tuple[str, ...]
-    reference: np.ndarray | None
-
-
 Messages = dict[tuple[int, str], Ready]  # by round and receiver
 Found = Ready | Literal["gone"] | None  # None: not yet
 
@@ -118,7 +103,7 @@ class Outbox:
     session: Session
     ledger: Ledger
     _ready: Messages = field(default_factory=dict)
-    _last: tuple[Prepared, dict[str, bytes]] | None = None
+    _last: tuple[RoundRecord, dict[str, bytes]] | None = None
     """The round that was stored last, and its digests."""
 
     def prepared(
@@ -131,22 +116,22 @@ class Outbox:
         figures: dict[str, float | None] | None = None,
         left_out: tuple[str, ...] = (),
         reference: np.ndarray | None = None,
-    ) -> Prepared:
+    ) -> RoundRecord:
         """Return a round ready to be stored, with the messages of the next; computed once, even if storing fails."""
         last = round_index >= self.session.terms.rounds
         outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, round_index + 1)
         release = None if agreed.private is None else agreed.private.taken()
-        return Prepared(
+        return RoundRecord(
             round_index, state, outgoing, heard, missing, figures, groups, release, left_out, reference
         )
 
-    def stored(self, agreed: Agreed, ready: Prepared) -> Messages:
+    def stored(self, agreed: Agreed, ready: RoundRecord) -> Messages:
         """Store a round, and return the messages of the next as bytes: only now may neighbours have them.
 
         If that fails, it can be tried again: what is already stored is not stored twice.
         """
         if self._last is None or self._last[0] is not ready:
-            self._last = ready, self.session.store.add_round(*ready)
+            self._last = ready, self.session.store.add_round(ready)
         digests = self._last[1]
         if agreed.private is not None and ready.release is not None:
             self.ledger.enter(ready.release.name)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,6 +36,24 @@ FIGURES = ("train_error", "soft_error", "test_error", "disagreement")
 
 class NoState(PeerError):
     """Raised for a peer that has not run yet."""
+
+
+class RoundRecord(NamedTuple):
+    """A round as it is stored: the state after it, and the messages of the next by receiver."""
+
+    round_index: int
+    state: Any
+    outgoing: Mapping[str, np.ndarray] = {}
+    heard: Iterable[str] = ()
+    missing: Iterable[str] = ()
+    figures: Mapping[str, float | None] | None = None
+    groups: Mapping[str, str] = {}
+    """The group that each masked message was made for, by receiver."""
+    release: Release | None = None
+    left_out: Iterable[str] = ()
+    """Neighbours that closed this round without this peer."""
+    reference: np.ndarray | None = None
+    """S of a model that a later one is compared with."""
 
 
 class PeerState(Protocol):
@@ -73,19 +91,7 @@ class PeerState(Protocol):
     def release(self, name: str) -> tuple[float, bytes]: ...
 
     # Rounds and their messages.
-    def add_round(
-        self,
-        round_index: int,
-        state: Any,
-        outgoing: Mapping[str, np.ndarray],
-        heard: Iterable[str],
-        missing: Iterable[str],
-        figures: Mapping[str, float | None] | None = None,
-        groups: Mapping[str, str] | None = None,
-        release: Release | None = None,
-        left_out: Iterable[str] = (),
-        reference: np.ndarray | None = None,
-    ) -> dict[str, bytes]: ...
+    def add_round(self, record: RoundRecord) -> dict[str, bytes]: ...
     def last(self) -> tuple[int, Any] | None: ...
     def message(self, round_index: int, receiver: str) -> tuple[bytes, bytes] | None: ...
     def group(self, round_index: int, receiver: str) -> str: ...
@@ -278,48 +284,38 @@ class Store:
 
     # --- rounds ----------------------------------------------------------------------------------------
 
-    def add_round(
-        self,
-        round_index: int,
-        state: Any,
-        outgoing: Mapping[str, np.ndarray],
-        heard: Iterable[str],
-        missing: Iterable[str],
-        figures: Mapping[str, float | None] | None = None,
-        groups: Mapping[str, str] | None = None,
-        release: Release | None = None,
-        left_out: Iterable[str] = (),
-        reference: np.ndarray | None = None,
-    ) -> dict[str, bytes]:
+    def add_round(self, record: RoundRecord) -> dict[str, bytes]:
         """Store the state after a round, its figures and the next messages, all or nothing; return their digests.
 
-        A round is stored once, with the group that each masked message was made for, by receiver, and with its cost: a
-        message made of a release is never stored without its entry in the ledger. `left_out` are neighbours that closed
-        this round without this peer, `reference` is S of a model that a later one is compared with.
+        A round is stored once, and with its cost: a message made of a release is never stored without its entry in the
+        ledger.
         """
+        round_index, release, reference = record.round_index, record.release, record.reference
         with self._transaction():
             if release is not None:
                 released = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
                 self._add_release(release.name, release.cost, released, None)
             stored_arrays: StoredArrays = {}
-            described = json.dumps(self._described(state, stored_arrays))
+            described = json.dumps(self._described(record.state, stored_arrays))
             digest = hashlib.sha256(described.encode()).digest()
-            names = json.dumps(sorted(heard)), json.dumps(sorted(missing))
+            names = json.dumps(sorted(record.heard)), json.dumps(sorted(record.missing))
             row = (round_index, time.time(), described, digest, *names)
             self._all("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?)", *row)
-            if figures:
-                values = (figures.get(name) for name in FIGURES)
+            if record.figures:
+                values = (record.figures.get(name) for name in FIGURES)
                 self._all("INSERT INTO judged VALUES (?, ?, ?, ?, ?)", round_index, *values)
-            for name in left_out:
+            for name in record.left_out:
                 self._all("INSERT INTO left_out VALUES (?, ?)", round_index, name)
             if reference is not None:
                 body = np.ascontiguousarray(reference, dtype="<f8").tobytes()
                 shape = json.dumps(reference.shape)
                 self._all("INSERT INTO reference VALUES (?, ?, ?)", round_index, shape, body)
-            digests = {receiver: self._put(message, stored_arrays) for receiver, message in outgoing.items()}
+            digests = {
+                receiver: self._put(message, stored_arrays) for receiver, message in record.outgoing.items()
+            }
             for receiver, message_digest in digests.items():
                 self._all("INSERT INTO outbox VALUES (?, ?, ?)", round_index + 1, receiver, message_digest)
-            for receiver, group in (groups or {}).items():
+            for receiver, group in record.groups.items():
                 self._all("INSERT INTO groups VALUES (?, ?, ?)", round_index + 1, receiver, group)
             self._forget(round_index)
             self._write_mark()
