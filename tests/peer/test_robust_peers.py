@@ -177,6 +177,18 @@ class Flipper(Forger):
         return np.ascontiguousarray(numbers[::-1])
 
 
+@pytest.mark.parametrize("strategy", ["crc", "exact"])
+def test_a_peer_without_neighbours_needs_no_guard_and_may_have_one(strategy, tmp_path, rng):
+    X, y, parts = shared_out(rng, missing=False)
+    reached = []
+    for guard in (False, True):
+        terms = Terms("test", "label", strategy=strategy, rounds=3, robust=Robust("clip", guard))
+        (folder := tmp_path / str(guard)).mkdir()
+        peers = peers_of(folder, terms, nx.empty_graph(1), (X, y, [np.concatenate(parts)]))
+        reached += asyncio.run(peers.all())
+    assert (reached[0] == reached[1]).all()
+
+
 def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
     terms = Terms("test", "label", rounds=10, robust=GUARD, limits=Limits(deadline=1.0))
     X, y, _ = shared_out(rng, missing=False)

@@ -108,8 +108,6 @@ class Broadcaster:
 
     def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any:
         message = self._message(state)
-        if not self.neighbours:
-            return self.strategy.step(state, message, self.residual)
         if self.soft is None:
             return self.strategy.step(state, self._mixed(message, heard), self.residual)
         round_index = state.round_index + 1
@@ -125,6 +123,8 @@ class Broadcaster:
 
     def _mixed(self, message: np.ndarray, heard: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return Σ_u a_vu φ_u of the messages heard, by the rule; the remaining weight goes to itself: [1, …]."""
+        if not self.neighbours:
+            return message
         names = [name for name in self.weights if name in heard]
         messages = np.concatenate([message, *(heard[name][None] for name in names)])
         shares = np.array([self.weights[name] for name in names])
