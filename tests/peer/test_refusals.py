@@ -32,11 +32,11 @@ from peerbayes.peer.identity.founder import Founder
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.calls import Unreachable
-from peerbayes.peer.protocol.server import Rate
 from peerbayes.peer.protocol.transport import METHOD, REQUEST_TIMEOUT, UNREAD, Grpc
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.status import status
+from peerbayes.peer.tasks import Rate
 from shared.commands import HANG, peerbayes
 from shared.hostile_neighbours import (
     HONEST,

@@ -21,12 +21,13 @@ from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist
 from peerbayes.peer.protocol.mailboxes import Inbox
-from peerbayes.peer.protocol.server import AT_ONCE, ROSTERS, Rate
+from peerbayes.peer.protocol.server import AT_ONCE, ROSTERS
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.service import announce_leave
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import KEPT, Store
+from peerbayes.peer.tasks import Rate
 from shared.commands import peerbayes
 from shared.real_calls import LINE, ask, channel_of, made_network, node_of, request, serving, within
 

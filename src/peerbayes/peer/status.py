@@ -22,6 +22,7 @@ from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import spent
 from peerbayes.peer.state.store import FIGURES, NoState, PeerState, Store
+from peerbayes.peer.tasks import Rate
 
 # --- warnings to an operator before something becomes a problem; shown by `check`, `status` and the log of a run
 
@@ -171,7 +172,7 @@ class Journal:
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}
         self._ever: Counter[tuple[str, str]] = Counter()
         self._began = time.monotonic()
-        self._spoken: dict[str, float] = {}
+        self._spoken = Rate(LINES_AT_ONCE, QUIET)
 
     def __call__(self, event: str, facts: dict[str, Any]) -> None:
         if event == "refused":
@@ -191,10 +192,7 @@ class Journal:
 
     def _neighbour(self, name: str, note: str, level: int) -> None:
         """Log a neighbour's state, unless there were many lines about it just now."""
-        now = time.monotonic()
-        due = max(now, self._spoken.get(name, now))
-        if due - now < LINES_AT_ONCE * QUIET:
-            self._spoken[name] = due + QUIET
+        if self._spoken.allows(name):
             log.log(level, f"{name}: {printable(note) or 'in touch'}")
 
     def refused(self, who: str, reason: str, detail: str) -> None:

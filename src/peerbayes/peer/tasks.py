@@ -1,4 +1,4 @@
-"""Tasks of a peer: their timeouts, what wakes them, and what starts them again."""
+"""Tasks of a peer: their timeouts and rates, what wakes them, and what starts them again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from peerbayes.errors import PeerbayesError, PeerError
@@ -46,6 +47,28 @@ class Changes:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for could lose a cancellation before Python 3.12
                 await (since or self._event).wait()
+
+
+# --- rate limits, for what costs more to serve than to ask for
+
+
+@dataclass
+class Rate:
+    """A rate limit: a burst per caller, and then one request every so many seconds."""
+
+    at_once: int
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _due: dict[str, float] = field(default_factory=dict)
+
+    def allows(self, caller: str) -> bool:
+        """Return whether this caller may make a request now, and count it if so. Callers are members: there are few."""
+        now = self.clock()
+        due = max(now, self._due.get(caller, now))
+        if due - now > (self.at_once - 1) * self.seconds:
+            return False
+        self._due[caller] = due + self.seconds
+        return True
 
 
 # --- background tasks of a peer, which must not end unnoticed: restart them, or end the work with the reason

@@ -23,28 +23,6 @@ from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
 
-# --- rate limits per caller, for requests that cost more to serve than to send
-
-
-@dataclass
-class Rate:
-    """A rate limit: a burst per caller, and then one request every so many seconds."""
-
-    at_once: int
-    seconds: float
-    clock: Callable[[], float] = time.monotonic
-    _due: dict[str, float] = field(default_factory=dict)
-
-    def allows(self, caller: str) -> bool:
-        """Return whether this caller may make a request now, and count it if so. Callers are members: there are few."""
-        now = self.clock()
-        due = max(now, self._due.get(caller, now))
-        if due - now > (self.at_once - 1) * self.seconds:
-            return False
-        self._due[caller] = due + self.seconds
-        return True
-
-
 # --- calls back to a neighbour that wants to know whether it can be reached, only at its address in the roster
 
 EVERY = 5.0  # seconds between two calls that one neighbour may have: nobody scans a network through this peer
@@ -108,7 +86,7 @@ class Server:
     def __post_init__(self) -> None:
         self._callbacks = Callbacks(self.session)
         self._busy: Counter[str] = Counter()
-        self._rosters = Rate(ROSTERS, ROSTER_EVERY)
+        self._rosters = tasks.Rate(ROSTERS, ROSTER_EVERY)
         self._signature = b"", b""  # the last message that was signed, and its signature
 
     async def answer(self, caller: str, content: bytes) -> bytes:

@@ -121,7 +121,11 @@ class Grpc:
         self._certificates = {member.name: member.certificate for member in roster.members}
 
     def vouch(self, content: bytes) -> bytes:
-        return self._identity[1] + b"\0" + self._sign(SAID + content)
+        return self._proof(SAID + content)
+
+    def _proof(self, content: bytes) -> bytes:
+        """Return this peer's certificate, and its signature of content."""
+        return self._identity[1] + b"\0" + self._sign(content)
 
     def vouched(self, name: str, content: bytes, proof: bytes) -> None:
         self._signed(name, SAID + content, proof)
@@ -321,9 +325,7 @@ class Grpc:
         """Return a proof that this peer holds its key, for this caller; a revoked one gets none."""
         if caller.name in self._revoked:
             raise RefusedMessage("revoked", f"{caller.name} is no longer a member")
-        return (
-            self._identity[1] + b"\0" + self._sign(self._answered(caller).proof(*proofs.proof_asked(content)))
-        )
+        return self._proof(self._answered(caller).proof(*proofs.proof_asked(content)))
 
     async def sign_reply(self, caller: Caller, nonce: bytes, request: bytes, reply: bytes) -> bytes:
         """Return this peer's signature of a reply, good for the one request that it answers."""
