@@ -5,6 +5,8 @@ The example is installed by pip; packages that are broken or clash with it are w
 
 import asyncio
 import importlib
+import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -25,11 +27,14 @@ from peerbayes.estimators.classifiers import ESTIMATOR_OF
 from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.model.families import FAMILIES
 from peerbayes.network.topologies import TOPOLOGIES
-from peerbayes.peer.agreement.terms import Privacy, Terms, packages_of
+from peerbayes.peer.agreement.column_facts import Facts
+from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms, packages_of
 from peerbayes.peer.loopback import Loopback
 from peerbayes.report.page import REPORT_SECTIONS
+from shared import private_agreements
 from shared.commands import HANG, peerbayes
-from shared.peers_in_memory import Peers, refused_everywhere
+from shared.peers_in_memory import DENSE, Peers, peers_of, refused_everywhere, simulated
+from shared.scripted_loss import LosingPeers
 
 PROJECT = Path(__file__).parents[2] / "examples" / "outside_package"
 REGISTRIES = (FAMILIES, STRATEGIES, TOPOLOGIES, sources.SOURCES, REPORT_SECTIONS)
@@ -499,10 +504,13 @@ def test_an_agreement_names_the_packages_that_it_needs(installed):
 
 
 def test_nobody_promises_epsilon_for_a_family_of_a_package(installed, wine):
-    with pytest.raises(ValueError, match=r"epsilon 4 with family 'centroid', which is not built in"):
-        pb.simulate(*wine, family="centroid", peers=6, rows_per_peer=20, privacy=pb.Privacy(min_rows=1))
-    with pytest.raises(TermsError, match=r"epsilon 4 with family 'centroid', which is not built in"):
+    with pytest.raises(
+        TermsError, match=r"epsilon 4 with family 'centroid', which is not built in"
+    ) as agreed:
         Terms("net", "y", family="centroid", packages=(NAME,), privacy=Privacy(epsilon=4.0))
+    with pytest.raises(ValueError, match="nobody has checked") as simulated:
+        pb.simulate(*wine, family="centroid", peers=6, rows_per_peer=20, privacy=pb.Privacy(min_rows=1))
+    assert str(agreed.value) == str(simulated.value)
     assert "peerbayes_centroid" not in sys.modules
 
 
@@ -554,7 +562,137 @@ def test_a_broken_package_stops_a_peer_before_it_begins(installed, tmp_path):
     assert not home.state_path.exists()
 
 
+LOUD = """
+from peerbayes_centroid.strategy import Momentum
+from peerbayes.learning.strategies import Declaration
+class Loud(Momentum):
+    name = "loud"
+    declaration = Declaration(summed=False, exposes="loud tells; use another")
+class Heavy(Momentum):
+    name = "heavy"
+    of_weights = True
+"""
+
+
+@pytest.fixture
+def loud(installed):
+    """A package whose strategies can be used with little."""
+    (installed / "broken.py").write_text(LOUD)
+    entries = {"loud": "broken:Loud", "heavy": "broken:Heavy"}
+    written(installed, "loud", {"peerbayes.strategies": entries})
+
+
+REFUSED = {
+    "robust": ("loud", {"robust": Robust("clip")}, {"robust": "clip"}, "robust 'clip' with strategy 'loud'"),
+    "secure sums": (
+        "loud",
+        {"privacy": Privacy(secure_sum=True)},
+        {"secure_sum": True},
+        "secure_sum with strategy 'loud', which needs single messages",
+    ),
+    "epsilon": (
+        "loud",
+        {"privacy": Privacy(epsilon=4.0)},
+        {"privacy": pb.Privacy(epsilon=4.0, min_rows=1)},
+        "epsilon 4 with strategy 'loud', which sends what noise cannot protect: loud tells; use another",
+    ),
+    "weights": (
+        "heavy",
+        {"privacy": Privacy(epsilon=4.0)},
+        {"privacy": pb.Privacy(epsilon=4.0, min_rows=1)},
+        "epsilon 4 with strategy 'heavy', which sends what noise cannot protect: it learns weights",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_strategy_of_a_package_does_not_allow_is_refused_by_every_member(loud, wine, case, tmp_path):
+    """When its package is loaded, in the simulator's words, before a peer has as much as a state."""
+    strategy, settings, simulated, says = REFUSED[case]
+    with pytest.raises(ValueError, match=re.escape(says)) as said:
+        pb.simulate(*wine, strategy=strategy, peers=4, rows_per_peer=20, topology="complete", **simulated)
+    table = pd.DataFrame({"x": [0.0, 1.0, 3.0, 2.0], "y": list("abab")})
+    if settings.get("privacy", Privacy()).epsilon is not None:
+        settings = settings | {
+            "features": {"x": "continuous"}, "facts": {"x": Facts(1.5, 1.0)}, "classes": ("a", "b"),
+        }  # fmt: skip
+    STRATEGIES._loaded.clear()
+    terms = Terms("net", "y", strategy=strategy, packages=("loud",), **settings)
+    (tmp_path / "agreement.toml").write_text(terms.to_toml())
+    everybody = list(itertools.combinations(range(4), 2))
+    peers = Loopback.create(tmp_path / "net", terms, [table] * 4, everybody)
+    for home in list(peers.homes.values())[:2]:
+        STRATEGIES._loaded.clear()  # a process of its own
+        refused = peerbayes("peer", "run", home.folder, code=2).stderr
+        assert f"{home.agreement_path}: {said.value}" in " ".join(refused.split())
+        assert not home.state_path.exists()
+    STRATEGIES._loaded.clear()
+    founded = peerbayes(
+        "network", "new", tmp_path / "new", "--terms", tmp_path / "agreement.toml", code=2
+    )  # the founder is told before anybody is invited
+    assert str(said.value) in " ".join(founded.stderr.split()) and not (tmp_path / "new").exists()
+
+
 # --- real peers
+
+
+def dealt(wine, count):
+    """Rows, labels and the rows of each peer."""
+    X, y = wine
+    rows = np.random.default_rng(0).permutation(len(y))
+    return (
+        pd.DataFrame(X).add_prefix("column"),
+        np.array([f"g{label}" for label in y]),
+        np.array_split(rows, count),
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "simulation", "near"),
+    [
+        ({}, {}, 1e-9),
+        ({"privacy": Privacy(secure_sum=True)}, {"secure_sum": True}, 1e-6),
+        ({"robust": Robust("clip")}, {"robust": "clip"}, None),
+        ({"robust": Robust("clip", guard=True)}, {"robust": "guard"}, None),
+    ],
+    ids=["plain", "secure sums", "clip", "guard"],
+)
+def test_real_peers_run_a_family_and_a_strategy_of_a_package(
+    installed, wine, tmp_path, settings, simulation, near
+):
+    terms = Terms(
+        "test", "label", family="centroid", strategy="momentum", packages=(NAME,), rounds=8, **settings
+    )
+    shared, graph = dealt(wine, 4), nx.complete_graph(4)
+    reached = np.stack(asyncio.run(peers_of(tmp_path, terms, graph, shared).all()))
+    run = simulated(shared, graph, terms, **simulation)
+    if near is not None:  # where members may lie, units are agreed on by vote
+        assert np.abs(reached - run.stats).max() <= near
+    for name in ("p0", "p3"):
+        assert pb.load(tmp_path / name / "model.peerbayes").score(*shared[:2]) > 0.9
+
+
+def test_real_peers_run_a_strategy_of_a_package_under_loss(installed, wine, tmp_path, monkeypatch):
+    monkeypatch.setattr("peerbayes.peer.tasks.WAIT", 0.2)  # a lost reply is asked for again soon
+    patient = Limits(deadline=3600.0, quorum=0.01)
+    terms = Terms("test", "label", strategy="momentum", packages=(NAME,), rounds=8, limits=patient)
+    X, y, parts = shared = dealt(wine, 5)
+    links = network.adjacency(DENSE, 5, np.random.default_rng(0))
+    trace = network.LossTrace.drawn(links, 8, 0.2, np.random.default_rng(7), False, patient.quorum)
+    assert len(trace) >= 2
+    peers = LosingPeers(tmp_path, terms, DENSE, [(X.iloc[part], y[part]) for part in parts], trace)
+    reached = np.stack(asyncio.run(peers.all()))
+    assert np.abs(reached - simulated(shared, DENSE, terms, message_loss=trace).stats).max() <= 1e-8
+
+
+def test_private_peers_run_a_strategy_of_a_package(installed, tmp_path):
+    """It sees the rows through noise alone; families are not taken, because nobody has checked them."""
+    terms = private_agreements.terms(strategy="momentum", packages=(NAME,))
+    X, y = private_agreements.X, private_agreements.Y
+    parts = np.array_split(np.random.default_rng(0).permutation(450), 5)
+    peers = peers_of(tmp_path, terms, nx.cycle_graph(5), (X, y, parts))
+    assert all(isinstance(stats, np.ndarray) for stats in asyncio.run(peers.all()))
+    assert peers.nodes["p0"].agreed.private.spent == pytest.approx(4.0, rel=1e-3)
 
 
 def as_arff(table, path):

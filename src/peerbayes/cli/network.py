@@ -135,12 +135,14 @@ def new(
         if value is not None:
             chosen[section][name] = value
     if terms is None:
-        agreement = _terms(chosen.pop(""), chosen).to_toml()
+        agreed = _terms(chosen.pop(""), chosen)
+        agreement = agreed.to_toml()
     elif not any(chosen.values()):
-        Terms.read(terms)  # errors then name the founder's file, not the copy
+        agreed = Terms.read(terms)  # errors then name the founder's file, not the copy
         agreement = text_of(terms)
     else:
         raise ValueError("both --terms and options of the agreement were given; expected only one of them")
+    agreed.load_packages()  # what they do not allow is refused here, and not first by those who are invited
     founder = Founder.create(folder, agreement, peers)
     network, authority = founder.terms().network, fingerprint(founder.authority())
     print(

@@ -176,7 +176,10 @@ class Home(NetworkFolder):
                 f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
                 "a newer one was issued: join with the latest invitation"
             )
-        terms.load_packages()  # last: only what is verified, and the owner joined, may say which code is imported
+        try:  # last: only what is verified, and the owner joined, may say which code is imported
+            terms.load_packages()
+        except TermsError as error:
+            raise TermsError(f"{self.agreement_path}: {error}") from error
         return Peer(settings.name, key, certificate, authority, terms, roster, settings, self.folder)
 
     def _newer(self, roster: Roster) -> Roster | None:
