@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from peerbayes.learning.robust.attacks import Attack
     from peerbayes.model.statistics import Statistics, prior_knowledge
     from peerbayes.privacy.accounting import Privacy
-    from peerbayes.privacy.plan import plan
+    from peerbayes.privacy.scheme import plan
     from peerbayes.simulation.result import Run
     from peerbayes.simulation.run import simulate
 
@@ -42,7 +42,7 @@ _HOMES = {
         "TopologyError",
     ),
     "estimators.classifiers": ("KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
-        "privacy.plan": ("plan",),
+        "privacy.scheme": ("plan",),
     "privacy.accounting": ("Privacy",),
     "simulation.result": ("Run",),
     "data.schema": ("Schema",),

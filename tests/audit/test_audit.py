@@ -21,8 +21,7 @@ import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.audit import folders
 from peerbayes.audit.active import Direction, random_direction
-from peerbayes.audit.passive import Equations, levenberg_marquardt
-from peerbayes.audit.reconstruction import matched
+from peerbayes.audit.reconstruction import Equations, levenberg_marquardt, matched
 from peerbayes.data.schema import Schema
 from peerbayes.learning.robust.invariants import invariants_of
 from peerbayes.model import layout

@@ -30,8 +30,8 @@ from peerbayes.peer.state.ledger import epsilon_of
 from peerbayes.peer.state.peer_settings import Settings
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy import accounting
-from peerbayes.privacy.edge_noise import exposure
 from peerbayes.privacy.mechanism import Mechanism
+from peerbayes.privacy.noise import exposure
 from shared.commands import SOAK, peerbayes
 from shared.neighbouring_tables import (
     DRAWN,

@@ -18,7 +18,7 @@ from peerbayes import network as topologies
 from peerbayes.model import core
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 from peerbayes.privacy import accounting
-from peerbayes.privacy import edge_noise as edges
+from peerbayes.privacy import noise as edges
 from peerbayes.privacy import noise as sampling
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.mechanism import AT_ONCE, MARGIN, Coordinates, Mechanism, projection, summed

@@ -35,7 +35,7 @@ MODULES = (
     "learning.strategies", "learning.relay", "learning.planning", "learning.metrics", "network.topologies",
     "network.schedules",
     "network.mixing", "simulation.partitions", "privacy.accounting", "privacy.mechanism", "privacy.noise",
-    "privacy.edge_noise", "privacy.scheme", "privacy.plan", "privacy.exposure", "simulation.sharded.driver",
+    "privacy.scheme", "privacy.exposure", "simulation.sharded.driver",
     "data.datasets", "data.sources", "data.sources.values", "errors", "report",
     "audit.observation", "audit.reconstruction", "audit.membership_inference",
 )  # fmt: skip

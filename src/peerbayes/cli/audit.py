@@ -14,8 +14,8 @@ from peerbayes.cli import Format, argument, console, option, print_table, print_
 from peerbayes.errors import parts_needed
 from peerbayes.learning.shared_settings import FAMILY, LR, ROUNDS
 from peerbayes.privacy.accounting import Privacy
-from peerbayes.privacy.plan import Plan
-from peerbayes.privacy.plan import plan as planned
+from peerbayes.privacy.scheme import Plan
+from peerbayes.privacy.scheme import plan as planned
 
 # --- `peerbayes privacy`
 

@@ -16,7 +16,7 @@ from peerbayes.data.table import Array
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model import core
 from peerbayes.model.families import Rows
-from peerbayes.privacy import edge_noise
+from peerbayes.privacy import noise
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.mechanism import squares, summed
 from peerbayes.privacy.noise import LARGEST as WIDEST
@@ -78,7 +78,7 @@ class PrivateRows:
         if self.scheme.edge_sigma:
             links = (self.network.nnz // 2, *sums.shape[1:])
             drawn = mechanism.noise(links, self._source(LINK_STREAM, round_index), self.scheme.edge_sigma)
-            sums += edge_noise.shared(drawn, self.network)
+            sums += noise.shared(drawn, self.network)
         return mechanism.opened(sums)
 
     def start(self, marginal: bool = False) -> np.ndarray:

@@ -22,7 +22,7 @@ from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.learner import Broadcaster
 from peerbayes.peer.protocol.wire import SignedEntries, Vouch, Vouched, packed
-from peerbayes.privacy import edge_noise
+from peerbayes.privacy import noise
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.noise import Source
 
@@ -226,11 +226,11 @@ def refuse_thin(roster: Roster, promise: Privacy) -> None:
     if not promise.edge_noise:
         return
     try:
-        edge_noise.refuse_network(roster.adjacency(), lambda index: roster.members[index].name)
+        noise.refuse_network(roster.adjacency(), lambda index: roster.members[index].name)
     except ValueError as error:
         raise TermsError(f"{error}. {ADD_LINKS}") from error
     try:
-        edge_noise.exposure(roster.adjacency(), promise.edge_noise, promise.colluders)
+        noise.exposure(roster.adjacency(), promise.edge_noise, promise.colluders)
     except ValueError as error:
         raise TermsError(f"privacy.{error}") from error
 
@@ -247,7 +247,7 @@ def shared_sources(
         for name, sign in signs.items():
             pair = sorted((masker.name.encode(), name.encode()))
             label = packed((roster.network.encode(), roster.run.encode(), number.to_bytes(8, "big"), *pair))
-            sources_by_name[name] = edge_noise.keyed(masker.secret(name, keys[name]), label), sign
+            sources_by_name[name] = noise.keyed(masker.secret(name, keys[name]), label), sign
         return sources_by_name
 
     return sources
