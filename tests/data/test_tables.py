@@ -179,6 +179,13 @@ def test_a_missing_category_of_pyarrow_is_missing():
     assert table.column(0).tolist() == ["b", "a", None]
 
 
+def test_a_missing_label_of_pyarrow_is_refused():
+    table = pa.table({"x": [1.0, 2.0, 3.0], "y": pa.array(["b", "a", None]).dictionary_encode()})
+    for learn in (pb.Schema.infer, pb.MixedNB().fit):
+        with pytest.raises(ValueError, match="missing labels"):
+            learn(table.select(["x"]), table["y"])
+
+
 @pytest.mark.parametrize("numbers", [[Decimal("1.25"), None, Decimal("3")], [2**100, None, 3]])
 def test_numbers_that_numpy_has_no_type_for_are_floats(numbers):
     expected = [float("nan") if value is None else float(value) for value in numbers]

@@ -218,16 +218,11 @@ def read(family: NaiveBayes, features: np.ndarray) -> Rows:
     return Rows(values, codes)
 
 
-def _variances(family: NaiveBayes, total: np.ndarray) -> np.ndarray:
-    """Return the variance of each continuous column over the rows of a cell: [K] -> [Dc]."""
-    count, first, second = (block[0] for block in family._split(total[None]))
-    rows = np.maximum(count, 1e-12)
-    return np.maximum(second / rows - (first / rows) ** 2, 0.0)
-
-
 def _alike(family: NaiveBayes, cell: Cell) -> bool:
     """Return whether all rows of a cell are the same, as far as sums show."""
-    _, _, second = (block[0] for block in family._split(cell.total[None]))
-    same = _variances(family, cell.total) <= SAME * (1.0 + second / max(1, cell.count))
+    count, first, second = (block[0] for block in family._split(cell.total[None]))
+    rows = np.maximum(count, 1e-12)
+    variances = np.maximum(second / rows - (first / rows) ** 2, 0.0)
+    same = variances <= SAME * (1.0 + second / max(1, cell.count))
     shares = cell.total[family.dense_size :] / max(1, cell.count)
     return bool(same.all() and (np.minimum(np.abs(shares), np.abs(1.0 - shares)) < WHOLE).all())

@@ -71,29 +71,27 @@ class Population:
         return cls(mean, (1.0 - SHARED) * covariance + SHARED * within, shares)
 
     def scores(
-        self, message: np.ndarray, counts: np.ndarray, features: np.ndarray, labels: np.ndarray
+        self,
+        message: np.ndarray,
+        counts: np.ndarray,
+        features: np.ndarray,
+        labels: np.ndarray,
+        noise: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return log p(M | row is in it) − log p(M | it is not): M [C, K], n [C], Φ [g, K], classes [g] -> [g].
 
-        −∞ where the peer has no row of that class.
+        −∞ where the peer has no row of that class. `noise`: the covariance [K, K] of the noise in each class, with
+        which counts are not known: only their sum counts.
         """
-        scores = np.full(len(labels), -np.inf)
-        base = self._sums(counts).log_density(message[None])[0]
+        scores, rows = np.full(len(labels), -np.inf), counts.sum()
+        known = counts if noise is None else rows * self.shares
+        base = self._sums(known, noise).log_density(message[None])[0]
+        without_row = None if noise is None else self._sums((rows - 1) * self.shares, noise)
         for c in np.unique(labels):
-            if counts[c] >= 1:
-                without_row = self._sums(counts - (np.arange(len(counts)) == c))
-                scores[labels == c] = without_row.log_density(_less(message, features[labels == c], c)) - base
-        return scores
-
-    def noisy_scores(
-        self, message: np.ndarray, row_count: int, features: np.ndarray, labels: np.ndarray, noise: np.ndarray
-    ) -> np.ndarray:
-        """Return the scores for a message of `row_count` rows with noise of covariance `noise` [K, K] in each class."""
-        scores = np.empty(len(labels))
-        base = self._sums(row_count * self.shares, noise).log_density(message[None])[0]
-        without_row = self._sums((row_count - 1) * self.shares, noise)
-        for c in np.unique(labels):
-            scores[labels == c] = without_row.log_density(_less(message, features[labels == c], c)) - base
+            if noise is None and counts[c] < 1:
+                continue
+            sums = without_row or self._sums(counts - (np.arange(len(counts)) == c))
+            scores[labels == c] = sums.log_density(_less(message, features[labels == c], c)) - base
         return scores
 
     def _sums(self, counts: np.ndarray, noise: np.ndarray | None = None) -> _Sums:
@@ -187,11 +185,8 @@ def membership(
             residual_for(Rows(rows.values[members], rows.codes[members]), labels[members])(start.copy())
         )[0]
         tested = np.concatenate([members[:strangers], outsiders])
-        if noise is None:
-            counts = np.bincount(labels[members], minlength=classes)
-            scores = population.scores(message, counts, features[tested], labels[tested])
-        else:
-            scores = population.noisy_scores(message, held, features[tested], labels[tested], noise)
+        counts = np.bincount(labels[members], minlength=classes)
+        scores = population.scores(message, counts, features[tested], labels[tested], noise)
         inside.append(scores[: min(held, strangers)])
         outside.append(scores[min(held, strangers) :])
     return Membership(*_separation(np.concatenate(inside), np.concatenate(outside)), trials)

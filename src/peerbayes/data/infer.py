@@ -209,10 +209,15 @@ def _with_moments(
 # --- labels ------------------------------------------------------------------------------------------------
 
 
+def plain_labels(y: Any) -> Any:
+    """Return the labels y, those of pyarrow as a list: its own array repeats a category where a label is missing."""
+    return y.to_pylist() if hasattr(y, "to_pylist") else y
+
+
 def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
     """Return the distinct labels in order, and each row's index among them: [n] -> classes, [n]."""
     try:
-        labels = np.asarray(y)
+        labels = np.asarray(plain_labels(y))
     except (TypeError, ValueError) as error:  # lists of different lengths
         raise refusal("y", y, "one label per row") from error
     if labels.ndim == 0:

@@ -182,7 +182,9 @@ class Schema:
             if codes is None:  # label-encoded text: the nearest category
                 nearest = np.clip(np.rint(values[:, positions[j]]), 0, len(column.categories) - 1)
                 codes = np.where(np.isnan(nearest), -1, nearest).astype(int)
-            decoded[column.name] = pd.Series(_pick(column.categories, codes))
+            decoded[column.name] = pd.Series(
+                [column.categories[code] if 0 <= code < len(column.categories) else None for code in codes]
+            )
         return pd.DataFrame(decoded)
 
     def encode_labels(self, y: Any) -> np.ndarray:
@@ -280,7 +282,7 @@ class Schema:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 of everything that decides how a row is encoded, as 64 hexadecimal digits."""
-        described = self._described()
+        described = asdict(self)
         for column in described["columns"]:
             del column["count"], column["constant"]
             column["categories"] = _without_booleans(column["categories"])
@@ -296,7 +298,7 @@ class Schema:
 
     @cached_property
     def _text(self) -> str:
-        return _canonical({"format": FORMAT, **self._described()})
+        return _canonical({"format": FORMAT, **asdict(self)})
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
@@ -321,14 +323,6 @@ class Schema:
         """Read a schema from the file `path`."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
 
-    def _described(self) -> dict[str, Any]:
-        return {
-            "columns": [asdict(column) for column in self.columns],
-            "classes": list(self.classes),
-            "clip": self.clip,
-            "label": self.label,
-        }
-
 
 def infinity_in(column: str, row: int) -> SchemaError:
     """Return the error for an infinite value, which no family can take."""
@@ -341,11 +335,6 @@ def infinity_in(column: str, row: int) -> SchemaError:
 def _without_booleans(values: Sequence[Scalar]) -> list[Scalar]:
     """Return the values with booleans as integers: True and 1 are the same category."""
     return [int(value) if isinstance(value, bool) else value for value in values]
-
-
-def _pick(categories: tuple[Scalar, ...], codes: np.ndarray) -> list[Scalar | None]:
-    """Return the categories of codes, None for codes outside them."""
-    return [categories[code] if 0 <= code < len(categories) else None for code in codes]
 
 
 def _canonical(described: Any) -> str:

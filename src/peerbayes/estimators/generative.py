@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 )
 
 from peerbayes.data.arguments import number, refusal, whole
-from peerbayes.data.infer import infer_classes
+from peerbayes.data.infer import infer_classes, plain_labels
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table, frame_of, missing_of
 from peerbayes.errors import SchemaError, SchemaMismatch, StatisticsMismatch
@@ -211,7 +211,7 @@ def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any) -> 
 
 def _labels_of(table: Table, y: Any, unlabelled: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
     """Return class indices [n], −1 where there is no label, and the classes that occur."""
-    labels = column_or_1d(y, warn=True)
+    labels = column_or_1d(plain_labels(y), warn=True)
     check_consistent_length(range(table.rows), labels)
     unlabelled_rows = _is_unlabelled(labels, unlabelled)
     if unlabelled_rows.all():

@@ -90,8 +90,6 @@ def _result(ray: Any, reference: Any, specification: dict[str, Any]) -> dict[str
 # the same on all of them: a cell is a function of its specification alone.
 
 ENGINES = ("local", "ray")
-CELLS_AHEAD = 2  # cells queued for each worker
-MOST_DEATHS = 3  # of workers with the same cells in flight, before the sweep is aborted
 
 
 class Engine(Protocol):
@@ -119,14 +117,14 @@ class LocalEngine:
             try:
                 with _pool(workers) as pool:
                     for index, result in _computed(
-                        pool, CELLS_AHEAD * workers, compute, specifications, waiting, in_flight
+                        pool, AHEAD * workers, compute, specifications, waiting, in_flight
                     ):
                         yield index, result
                         deaths = 0
             except BrokenProcessPool as error:
                 deaths += 1
                 lost = sorted(in_flight.values())
-                if deaths >= MOST_DEATHS:
+                if deaths >= DEATHS:
                     raise ConfigurationError(
                         f"a worker died {deaths} times while computing one of {[specifications[i] for i in lost]}; "
                         "is there enough memory? Try fewer workers"

@@ -99,10 +99,8 @@ def where(entry: Entry, folders: Places) -> Where:
     """Return where `load` would take a dataset from; "import": nowhere until a file is imported."""
     if not entry.file:
         return "scikit-learn"
-    if folders.file_in_folder(entry.file) is not None:
-        return "folder"
-    if folders.file_in_cache(entry.file) is not None:
-        return "cache"
+    if (path := folders.held(entry.file)) is not None:
+        return "folder" if path.parent == folders.folder else "cache"
     return "import" if entry.origin is None else "download"
 
 
@@ -112,9 +110,10 @@ def table(
     """Return the features and, last, the labels of a dataset, from the first source that has it."""
     if not entry.file:
         return _checked(_bundled(entry), entry, f"scikit-learn's {entry.name}")
-    if (path := folders.file_in_folder(entry.file)) is not None:
+    path = folders.held(entry.file)
+    if path is not None and path.parent == folders.folder:
         return _checked(_decoded(path.read_bytes(), entry, path), entry, path)
-    if (path := folders.file_in_cache(entry.file)) is not None:
+    if path is not None:
         try:
             return _checked(_decoded(verified(path), entry, path), entry, path)
         except (DatasetDamaged, DatasetMismatch) as error:

@@ -42,13 +42,10 @@ class Places:
     folder: Path | None
     cache: Path
 
-    def file_in_folder(self, name: str) -> Path | None:
-        """Return the file in the user's folder, if it exists."""
-        return self.folder / name if self.folder is not None and (self.folder / name).is_file() else None
-
-    def file_in_cache(self, name: str) -> Path | None:
-        """Return the file in the cache, if it exists."""
-        return self.cache / name if (self.cache / name).is_file() else None
+    def held(self, name: str) -> Path | None:
+        """Return the path of a file in the first of the folders that has it; None: neither does."""
+        paths = (folder / name for folder in (self.folder, self.cache) if folder is not None)
+        return next((path for path in paths if path.is_file()), None)
 
 
 def places() -> Places:
