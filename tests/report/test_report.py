@@ -424,6 +424,9 @@ def test_a_network_in_pieces_is_drawn_side_by_side():
     links = np.array([[0, 1], [1, 2], [4, 5]])
     at = positions(7, links)
     assert len(np.unique(at.round(6), axis=0)) == 7 and np.isfinite(at).all()
+    apart = np.hypot(*(at[:, None] - at[None]).transpose(2, 0, 1))
+    pieces = np.array([0, 0, 0, 1, 2, 2, 3])
+    assert apart[pieces[:, None] != pieces].min() > max(apart[0, 1], apart[1, 2], apart[4, 5])
     assert np.isfinite(positions(5, np.zeros((0, 2), dtype=int))).all()
 
 

@@ -219,7 +219,13 @@ def test_addresses_are_read_and_refused():
     assert Address.parse("80") == Address("127.0.0.1", 80)
     assert Address.parse("[::1]:80") == Address("::1", 80) and Address.parse("[::1]:80").loopback
     assert Address.parse("localhost:0").loopback and not Address.parse("my-host:1").loopback
-    assert not Address.parse("0.0.0.0:1").loopback and Address.parse("0.0.0.0:1").everywhere
+    assert not Address.parse("0.0.0.0:1").loopback
+    for text, host in (
+        ("0.0.0.0:1", socket.gethostname()),
+        ("[::]:1", socket.gethostname()),
+        ("[::1]:1", "[::1]"),
+    ):
+        assert Access(Address.parse(text)).url(1) == f"http://{host}:1/"
     for text in ("", "x", "host:", "host:x", "::1:80", "1.2.3.4:65536", "[::1]", "-1", "٣"):
         with pytest.raises(AddressError, match="expected PORT or HOST:PORT"):
             Address.parse(text)

@@ -113,8 +113,9 @@ def learned(classifier: GenerativeClassifier, top: int) -> dict[str, Any]:
     features = []
     for name, bits in mutual_information(described).head(top).itertuples(index=False):
         rows = described[described["feature"] == name].drop(columns="feature").to_dict("records")
-        cells = [{key: plain(value) for key, value in row.items()} for row in rows]
-        present = [{key: value for key, value in cell.items() if value is not None} for cell in cells]
+        present = [
+            {key: plain(value) for key, value in row.items() if plain(value) is not None} for row in rows
+        ]
         features.append({"feature": name, "bits": float(bits), "classes": present})
     prior = described[described["feature"] == PRIOR]
     return {

@@ -196,7 +196,10 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
         print_text(f"  {sentence}")
     console.print(f"sent {sent['messages']:,} messages, {sent['bytes']:,} bytes; model: {peer['model']}")
     if private:
-        console.print(_privacy_text(private))
+        before = private["with_earlier_runs"]
+        earlier = "" if before is None else f"; {before:.4g} with other runs on these rows"
+        spent = f"{private['spent']:.4g} of {private['epsilon']:g} spent (delta {private['delta']:g})"
+        console.print(f"private: epsilon {spent}, {private['rounds']} rounds released{earlier}")
     if evaluated:
         console.print(f"after round {evaluated['round']}: {describe(evaluated, private is not None)}")
     for warning in peer["warnings"]:
@@ -224,16 +227,6 @@ def _state_text(peer_status: dict[str, Any]) -> str:
     if peer_status["verdict"] is None:
         return "all rounds done, not evaluated yet"
     return "done" if peer_status["verdict"]["good"] else "finished with problems"
-
-
-def _privacy_text(privacy: dict[str, Any]) -> str:
-    """Return the privacy budget spent, as a line of text."""
-    before = privacy["with_earlier_runs"]
-    return (
-        f"private: epsilon {privacy['spent']:.4g} of {privacy['epsilon']:g} spent (delta {privacy['delta']:g}), "
-        f"{privacy['rounds']} rounds released"
-        + (f"; {before:.4g} with other runs on these rows" if before is not None else "")
-    )
 
 
 @app.command()

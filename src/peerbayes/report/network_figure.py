@@ -43,6 +43,7 @@ MOST_SPREADING = 0.75
 SEPARATION_STEPS, LEAST_DISTANCE = 12, 0.35  # steps that separate peers closer than this, in links
 ASPECT = 0.72  # least height relative to the width
 MOST_STRETCH = 1.7  # for it, a drawing is stretched by this factor at most
+APART = 2.0  # links between components, in addition to the longest distance in them
 GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
 
 
@@ -57,38 +58,30 @@ def _cached_positions(nodes: int, content: bytes) -> np.ndarray:
     pairs = np.frombuffer(content, dtype=np.int64).reshape(-1, 2)
     ones = np.ones(len(pairs))
     graph = sparse.csr_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(nodes, nodes))
-    graph = (graph + graph.T).tocsr()
-    count, components = csgraph.connected_components(graph, directed=False)
-    if count == 1:
-        return _fitted(_connected(graph))
-    order = np.argsort(components, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(components, minlength=count))[:-1])
-    pieces = [(component, _connected(graph[component][:, component])) for component in members]
-    return _fitted(_packed(nodes, pieces))
-
-
-def _connected(graph: sparse.csr_array) -> np.ndarray:
-    """Return the coordinates of a connected network, in units of one link."""
-    nodes = graph.shape[0]
     if nodes == 1:
         return np.zeros((1, 2))
+    graph = (graph + graph.T).tocsr()
     distances = _distances(graph, min(nodes, max(FEWEST_PIVOTS, TERMS // nodes)))
-    points = _start(distances)
-    return _separated(_spread_out(_upright(_settled(points, graph, distances))))
+    return _fitted(_separated(_spread_out(_upright(_settled(_start(distances), graph, distances)))))
 
 
 def _distances(graph: sparse.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pivots far from each other, and the distances in links from them to all peers: [k], [k, N]."""
+    """Return pivots far from each other, and the distances in links from them to all peers: [k], [k, N].
+
+    Peers that no path connects are farther from each other than any others.
+    """
     nodes = graph.shape[0]
     if count == nodes:
-        return np.arange(nodes), csgraph.shortest_path(graph, unweighted=True, directed=False)
-    pivots, rows = [0], []
-    nearest = np.full(nodes, np.inf)
-    for _ in range(count):
-        rows.append(csgraph.dijkstra(graph, indices=pivots[-1:], unweighted=True, directed=False)[0])
-        nearest = np.minimum(nearest, rows[-1])
-        pivots.append(int(nearest.argmax()))
-    return np.array(pivots[:-1]), np.stack(rows)
+        pivots, distances = np.arange(nodes), csgraph.shortest_path(graph, unweighted=True, directed=False)
+    else:
+        chosen, rows, nearest = [0], [], np.full(nodes, np.inf)
+        for _ in range(count):
+            rows.append(csgraph.dijkstra(graph, indices=chosen[-1:], unweighted=True, directed=False)[0])
+            nearest = np.minimum(nearest, rows[-1])
+            chosen.append(int(nearest.argmax()))
+        pivots, distances = np.array(chosen[:-1]), np.stack(rows)
+    apart = np.isinf(distances)
+    return pivots, np.where(apart, distances[~apart].max() + APART, distances)
 
 
 def _start(distances: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
@@ -167,21 +160,6 @@ def _upright(points: np.ndarray) -> np.ndarray:
     _, vectors = np.linalg.eigh(points.T @ points)
     turned = points @ vectors[:, ::-1]
     return turned * np.where(turned[np.abs(turned).argmax(axis=0), [0, 1]] < 0, -1.0, 1.0)
-
-
-def _packed(nodes: int, pieces: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Place the components of a network side by side, in rows, the largest first."""
-    points = np.zeros((nodes, 2))
-    pieces = sorted(pieces, key=lambda piece: -len(piece[0]))
-    sizes = [np.ptp(piece_points, axis=0) + 2.0 for _, piece_points in pieces]
-    width = max(1.5 * math.sqrt(sum(float(size.prod()) for size in sizes)), float(sizes[0][0]))
-    across = down = row = 0.0
-    for (members, piece_points), size in zip(pieces, sizes, strict=True):
-        if across and across + size[0] > width:
-            across, down, row = 0.0, down - row, 0.0
-        points[members] = piece_points - piece_points.min(axis=0) + [across + 1.0, down - size[1] + 1.0]
-        across, row = across + float(size[0]), max(row, float(size[1]))
-    return points
 
 
 def _fitted(points: np.ndarray) -> np.ndarray:

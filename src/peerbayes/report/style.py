@@ -99,14 +99,11 @@ STATIC = Path(__file__).parent / "static"
 # Colours by role, on light paper; `figures.js` replaces them with those of a dark page.
 LIGHT = dict(re.findall(r"--light-([\w-]+): (#\w+);", (STATIC / "page.css").read_text(encoding="utf-8")))
 
+colour = LIGHT.__getitem__  # the colour of a role
 CLASSES = ("peers", *(f"class-{number}" for number in range(1, 10)))
 
 TRANSPARENT = "rgba(0,0,0,0)"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-
-def colour(role: str) -> str:
-    return LIGHT[role]
 
 
 def class_colour(index: int) -> str:

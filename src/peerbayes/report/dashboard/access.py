@@ -40,11 +40,6 @@ class Address:
         """Whether only this machine can reach it; any name but localhost may belong to another machine."""
         return is_loopback(self.host)
 
-    @property
-    def everywhere(self) -> bool:
-        """Whether it is the wildcard address: all interfaces of this machine."""
-        return self.host in ("0.0.0.0", "::")
-
     def bind(self) -> socket.socket:
         """Return a socket that listens on this address."""
         ports = range(USUAL_PORT, USUAL_PORT + TRIED) if self.port is None else (self.port,)
@@ -141,7 +136,8 @@ class Access:
 
     def url(self, port: int) -> str:
         """Return the URL to open in a browser."""
-        host = socket.gethostname() if self.address.everywhere else self.address.host
+        host = self.address.host
+        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # these are all interfaces
         shown = f"[{host}]" if ":" in host else host
         query = "" if self.token is None else f"?token={self.token}"
         return f"{'https' if self.secure else 'http'}://{shown}:{port}/{query}"

@@ -10,14 +10,12 @@ from typing import Any, Literal
 
 from peerbayes.simulation.view import Following, View
 
-Kind = Literal["run", "peer", "nothing"]
-
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The state of a folder at one moment. Snapshots of the same run have the same key."""
 
-    kind: Kind
+    kind: Literal["run", "peer", "nothing"]
     key: tuple[object, ...]
     facts: dict[str, Any]
     """Plain values: names, rounds, neighbours."""

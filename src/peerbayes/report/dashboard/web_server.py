@@ -166,9 +166,8 @@ def page(template: str, files: Mapping[str, File], sheets: Sequence[str] = ()) -
     """Return the page with its files named by digest, so that they can be cached, and with empty style sheets."""
     for name, file in files.items():
         template = template.replace(f'"static/{name}"', f'"static/{name}?v={file.digest}"')
-    return template.replace(
-        "</head>", "".join(f'<style id="{name}"></style>\n' for name in sheets) + "</head>"
-    )
+    styles = "".join(f'<style id="{name}"></style>\n' for name in sheets)
+    return template.replace("</head>", f"{styles}</head>")
 
 
 # --- the routes of the dashboard: its page, static files, figures, one peer's curve, and the stream of updates
