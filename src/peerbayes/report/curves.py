@@ -115,8 +115,8 @@ def compared(views: Sequence[View]) -> Spec:
             {**curve, "legendgroup": str(index), "showlegend": curve is mean} for curve in (low, high, mean)
         ]
     for reference, value in _shared_references(views).items():
-        line = _reference_line(reference, value, longest, colour("muted"), DASHES[reference])
-        data.append({**line, "name": f"{line['name']} {decimal(value)}", "showlegend": True})
+        curve = _reference_line(reference, value, longest, colour("muted"), DASHES[reference])
+        data.append({**curve, "name": f"{curve['name']} {decimal(value)}", "showlegend": True})
     error_names = " or ".join(sorted({ERROR_NAMES[view.error] for view in views}))
     final_errors = "; ".join(
         f"{shown(view.title)}: {decimal(float(level(view, view.error, 'mean')[-1]))}"

@@ -80,8 +80,8 @@ def _distances(graph: sparse.csr_array, count: int) -> tuple[np.ndarray, np.ndar
             nearest = np.minimum(nearest, rows[-1])
             chosen.append(int(nearest.argmax()))
         pivots, distances = np.array(chosen[:-1]), np.stack(rows)
-    apart = np.isinf(distances)
-    return pivots, np.where(apart, distances[~apart].max() + APART, distances)
+    unreachable = np.isinf(distances)
+    return pivots, np.where(unreachable, distances[~unreachable].max() + APART, distances)
 
 
 def _start(distances: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

@@ -126,11 +126,11 @@ def _arrows(network: Structure, at: np.ndarray) -> list[Spec]:
     ends = [j for j, parents in enumerate(network.parents) if parents]
     small = _mark_scale(network)
     silent: Spec = {"hoverinfo": "skip", "showlegend": False}
-    line = {"color": colour("muted"), "width": 1.1 if small == 1.0 else 0.6, "simplify": False}
+    stroke = {"color": colour("muted"), "width": 1.1 if small == 1.0 else 0.6, "simplify": False}
     head = {"symbol": "arrow", "angle": 90, "size": HEAD * small, "standoff": COLUMN * small / 2.0}
     head["color"] = colour("muted")
     return [
-        trace("links", gapped(x), gapped(y), mode="lines", line=line, **silent),
+        trace("links", gapped(x), gapped(y), mode="lines", line=stroke, **silent),
         trace("heads", *at[:, ends], mode="markers", marker=head, cliponaxis=False, **silent),
     ]
 

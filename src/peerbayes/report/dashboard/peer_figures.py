@@ -75,8 +75,8 @@ def error(view: View) -> Spec:
     """Return the figure of the error by round, on held-out and on training rows."""
     data, errors = [], []
     for metric, name, role, dash in ERRORS:
-        line = {"color": colour(role), "width": 2.5, "dash": dash}
-        data.append(_curve(view, metric, ".4f") | {"name": name, "line": line})
+        stroke = {"color": colour(role), "width": 2.5, "dash": dash}
+        data.append(_curve(view, metric, ".4f") | {"name": name, "line": stroke})
         if len(view.rounds) and np.isfinite(view.curves[metric][-1, 0]):
             errors.append(f"{name} {decimal(float(view.curves[metric][-1, 0]))}")
     summary = f"Error after round {_last(view)}: {', '.join(errors)}."
@@ -87,8 +87,8 @@ def error(view: View) -> Spec:
 def disagreement(view: View) -> Spec:
     """Return the figure of the disagreement with the neighbours by round."""
     values = view.curves["disagreement"][:, 0]
-    known = len(values) and np.isfinite(values[-1])
-    value = f"{values[-1]:.2g} after round {_last(view)}" if known else "not known yet"
+    is_finite = len(values) and np.isfinite(values[-1])
+    value = f"{values[-1]:.2g} after round {_last(view)}" if is_finite else "not known yet"
     summary = f"Disagreement with the neighbours: {value}."
     y_axis = axis("disagreement", type="log", exponentformat="power")
     return figure([_curve(view, "disagreement", ".3g")], summary, 300, xaxis=_rounds(), yaxis=y_axis)
@@ -132,7 +132,7 @@ def network(view: View, facts: dict[str, Any]) -> Spec:
 
 def _members(state: str, at: np.ndarray, names: list[str], peer_count: int) -> Spec:
     title, role, symbol, marker_size = MARKS[state]
-    line = {"width": 2, "color": colour(role)}
+    outline = {"width": 2, "color": colour(role)}
     return trace(
         state,
         *at.T,
@@ -142,7 +142,7 @@ def _members(state: str, at: np.ndarray, names: list[str], peer_count: int) -> S
         textposition="bottom center",
         textfont={"color": colour("ink")},
         cliponaxis=False,
-        marker={"color": colour(role), "symbol": symbol, "size": marker_size, "line": line},
+        marker={"color": colour(role), "symbol": symbol, "size": marker_size, "line": outline},
         hovertemplate=f"%{{text}}<br>{title}<extra></extra>",
     )
 
