@@ -316,7 +316,7 @@ class SimulationArguments(CommonArguments, total=False):
         "For the strategies exact and crc. Units then come from votes, and no peer counts for more than four times the "
         "median of rows. See `combining`, `guard`, `moments` and `member_bounds`")]
     attack: Annotated[Any, Setting(
-        None, Kind(lambda _, value: Attack.of(value), "its kind, or a table of its fields", (str, dict), optional=True),
+        None, Kind(lambda _, value: value if value is None else Attack.of(value), "its kind, or a table of its fields", (str, dict), optional=True),
         'peers that lie: an `Attack`, its kind ("flip"), or a table of its fields',
         "Errors, references and the history are then those of the honest peers and their rows. Before the first round "
         "attackers are honest, unless the attack has a `report`; robust peers refuse impossible ones with a "

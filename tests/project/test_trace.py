@@ -1,0 +1,28 @@
+"""How many files of the package one has to read to follow a fit or a simulation."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import trace_files
+
+from peerbayes.model.core import statistics
+
+# The most files that a call passes through: fewer is better, more needs a reason.
+MOST = {"fit": 12, "simulation": 39}
+
+
+@pytest.mark.parametrize("name", trace_files.calls())
+def test_a_call_passes_through_few_files(name):
+    files = trace_files.files_of(trace_files.calls()[name])
+    assert len(files) <= MOST[name], files
+
+
+def test_files_are_those_whose_functions_are_called():
+    assert trace_files.files_of(lambda: statistics(np.ones((4, 2)), np.ones((4, 3)))) == ["model/core.py"]
+    assert trace_files.files_of(lambda: None) == []
