@@ -171,3 +171,11 @@ def test_a_trace_of_another_network_is_refused(strategy):
         pb.simulate(*WINE, **QUICK, strategy=strategy, message_loss=LossTrace([(1, 2, 6)]))
     with pytest.raises(ValueError, match=r"message_loss is 1.5; expected a probability .* or a LossTrace"):
         pb.simulate(*WINE, **QUICK, message_loss=1.5)
+
+
+def test_lost_messages_spend_no_more_privacy():
+    """Edge noise that does not cancel stays as noise: it hides as much as it did."""
+    settings = QUICK | {"topology": "complete", "privacy": pb.Privacy(edge_noise=3.0, min_rows=2)}
+    reliable = pb.simulate(*WINE, **settings)
+    lossy = pb.simulate(*WINE, **settings, message_loss=LossTrace([(1, 0, 1), (3, 4, 2)]))
+    assert lossy.privacy.equals(reliable.privacy) and not np.array_equal(lossy.stats, reliable.stats)

@@ -419,11 +419,6 @@ class SimulationSettings(SimpleNamespace):
         return self.privacy is None and (self.robust is not None or false)
 
     @property
-    def lossy(self) -> bool:
-        """Whether messages or peers may be missing."""
-        return bool(self.message_loss or self.message_delay or self.peers_down)
-
-    @property
     def judged_rows(self) -> tuple[int | None, int | None]:
         """The number of training rows and test rows that peers are evaluated on; None: see `metrics.drawn`."""
         return both(self.evaluate_rows)

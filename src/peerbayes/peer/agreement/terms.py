@@ -259,14 +259,9 @@ class Terms:
     def combination(self) -> Combination:
         """The settings that rules relate to each other; with an epsilon also what is bought or may be missing."""
         private, described = self.privacy.epsilon is not None, self.facts.items()
-        rows, ranges = self.privacy.rows, [name for name, facts in described if facts.bought]
-        bought = (
-            (("the number of rows", "rows in [privacy]"), rows is None),
-            (
-                (f"the unit of {', '.join(map(repr, ranges[:3]))}", "mean and sd instead of range"),
-                bool(ranges),
-            ),
-        )
+        bought = [("the number of rows", "rows in [privacy]")] if self.privacy.rows is None else []
+        if ranges := [repr(name) for name, facts in described if facts.bought]:
+            bought.append((f"the unit of {', '.join(ranges[:3])}", "mean and sd instead of range"))
         return Combination(
             strategy=self.strategy,
             family=self.family,
@@ -276,7 +271,7 @@ class Terms:
             secure_sum=self.privacy.secure_sum,
             epsilon=self.privacy.epsilon,
             edge_noise=self.privacy.edge_noise,
-            bought=tuple(words for words, applies in bought if applies) if private else (),
+            bought=tuple(bought) if private else (),
             gaps=tuple(name for name, facts in described if facts.missing) if private else None,
         )
 
