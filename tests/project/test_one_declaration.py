@@ -43,8 +43,8 @@ EDITS = {
             f'    patience: int = Setting(3, whole_number(1, 9), "{HELP}").field(**ADDED)\n',
         ),
         "cli/network.py": (
-            '        f"  predict    {terms.label}",\n',
-            '        f"  patience   {terms.patience}",\n',
+            '    yield f"  predict    {terms.label}"\n',
+            '    yield f"  patience   {terms.patience}"\n',
         ),
     },
     "peer": {
