@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.masks import groups, refuse_thin
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.server import Server
-from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.protocol.transport import Barred, Grpc, Unreachable, listening_problem
+from peerbayes.peer.protocol.session import Session, idle_session
+from peerbayes.peer.protocol.transport import Barred, Unreachable, listening_problem
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home, Peer
@@ -161,19 +162,14 @@ CALL_BACK_TIMEOUT = 12.0  # seconds for a neighbour to call back
 
 async def _neighbours(peer: Peer, runs: bool) -> list[Check]:
     """Return the checks of each neighbour; `runs`: a process of this peer is already serving."""
-    transport = Grpc(peer, lambda caller, reason, detail: None)
-    session, serves = Session.idle(peer, transport), runs
-    try:
+    async with idle_session(peer) as session:
+        serves = runs
         if not runs:
-            try:
-                await transport.serve(Greeter(session).answer)
+            with contextlib.suppress(PeerError):  # the port is in use: that is a finding of its own
+                await session.transport.serve(Greeter(session).answer)
                 serves = True
-            except PeerError:  # the port is in use: that is a finding of its own
-                pass
         names = peer.roster.present(peer.name)
         findings = await asyncio.gather(*(_both_ways(session, name, serves) for name in names))
-    finally:
-        await transport.close()
     return [check for checks in findings for check in checks]
 
 
@@ -196,15 +192,12 @@ class Greeter(Server):
 
     async def answer(self, caller: str, content: bytes) -> bytes:
         """Return the reply to a neighbour's request; a roster and a leave must be sent again, to a peer that runs."""
-        try:
+        with contextlib.suppress(RefusedMessage):  # the answer says why
             request = wire.request_in(content, self.session.versions)
-        except RefusedMessage:
-            return await super().answer(caller, content)
-        if request.kind not in ("leave", "roster"):
-            return await super().answer(caller, content)
-        return wire.encode(
-            self.reply(request, "not yet", reason="only a check runs here now; say it again later")
-        )
+            if request.kind in ("leave", "roster"):
+                reason = "only a check runs here now; say it again later"
+                return wire.encode(self.reply(request, "not yet", reason=reason))
+        return await super().answer(caller, content)
 
 
 async def _both_ways(session: Session, name: str, listening: bool) -> list[Check]:

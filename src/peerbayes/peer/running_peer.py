@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass
@@ -102,7 +101,8 @@ class RunningPeer:
         finally:
             await self._client.stop()
             await self.transport.close()
-            self._last_words()
+            with self.session.room.noting("audit"):  # a full disk is no reason to hide why the peer stops
+                self.remember()
 
     async def _work(self) -> np.ndarray:
         await self._until_closed()
@@ -209,13 +209,6 @@ class RunningPeer:
         )
         await session.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
-
-    def _last_words(self) -> None:
-        try:
-            self.remember()
-        except (OSError, sqlite3.Error) as error:  # a full disk is no reason to hide why the peer stops
-            if not self.session.room.note("audit", error):
-                raise
 
     async def _finish(self, verdict: Verdict) -> None:
         """Stay until the neighbours are done too: they may still need this peer's messages."""

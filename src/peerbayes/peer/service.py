@@ -24,7 +24,7 @@ from peerbayes.peer.learning.held_out import Table, held_out, split_key
 from peerbayes.peer.learning.verdict import Verdict
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
-from peerbayes.peer.protocol.session import Membership, Session
+from peerbayes.peer.protocol.session import Membership, idle_session
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
@@ -173,7 +173,7 @@ async def _flush(home: Home, journal: Journal, running_peer: RunningPeer, proces
         await asyncio.sleep(FLUSH)
         if process_lock is not None:
             process_lock.tell(running_peer.session.phase)
-        try:
+        with room.noting("journal"):
             await asyncio.to_thread(running_peer.remember)
             await asyncio.to_thread(journal.flush, dict(running_peer.session.neighbour_states))
             unreached = running_peer.unreached() if time.monotonic() - began > ALONE else ""
@@ -182,11 +182,6 @@ async def _flush(home: Home, journal: Journal, running_peer: RunningPeer, proces
                 last_warning = unreached
                 if unreached:
                     journal("warning", {"warning": unreached})
-        except (OSError, sqlite3.Error) as error:
-            if not room.note("journal", error):
-                raise
-        else:
-            room.clear("journal")
         if room.full and not is_scarce(home.folder):  # failed replies are retried when others ask again
             room.clear("request", "audit")
 
@@ -211,8 +206,6 @@ def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
 
 async def announce_leave(peer: Peer) -> dict[str, str]:
     """Tell every neighbour that this peer leaves, so that they do not wait; return the outcome of each, by name."""
-    transport = Grpc(peer, lambda who, reason, detail: None)
-    session = Session.idle(peer, transport)
 
     async def announce(name: str) -> str:
         try:
@@ -221,11 +214,9 @@ async def announce_leave(peer: Peer) -> dict[str, str]:
             return f"not told: {error}; it waits for its deadline each round"
         return "told" if reply.status == "ok" else f"refused: {reply.reason}"
 
-    try:
+    async with idle_session(peer) as session:
         names = peer.roster.present(peer.name)
         return dict(zip(names, await asyncio.gather(*map(announce, names)), strict=True))
-    finally:
-        await transport.close()
 
 
 def set_aside(home: Home) -> Path | None:

@@ -74,16 +74,11 @@ class Rounds:
 
     async def _write_model(self, agreed: Agreed, stats: np.ndarray, in_thread: bool) -> None:
         """Write the current model. While the disk is full, the previous file stays."""
-        try:
+        with self._session.room.noting("model"):
             if in_thread:
                 await asyncio.to_thread(self._model.write, agreed, stats)
             else:
                 self._model.write(agreed, stats)
-        except OSError as error:
-            if not self._session.room.note("model", error):
-                raise
-        else:
-            self._session.room.clear("model")
 
     async def _begun(self, agreed: Agreed) -> Any:
         """Return the state before the next round: the initial one, or the last one stored."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.peer.agreement.negotiate import Agreed
@@ -13,7 +14,7 @@ from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masks import Masked
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.transport import Transport
+from peerbayes.peer.protocol.transport import Grpc, Transport
 from peerbayes.peer.protocol.wire import Process, Reply, Request, Versions
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room
@@ -92,12 +93,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.room = Room(self.emit)
-
-    @classmethod
-    def idle(cls, peer: Peer, transport: Transport) -> Session:
-        """Return the session of a peer that does not run: it asks and answers, and stores nothing."""
-        nothing: Any = None
-        return cls(peer.name, peer.terms, peer.roster, b"", nothing, transport, nothing)
 
     @property
     def phase(self) -> str:
@@ -180,3 +175,13 @@ class Session:
         if neighbour_state.note != note:
             neighbour_state.note = note
             self.emit("lost" if lost else "neighbour", neighbour=neighbour, note=note)
+
+
+@contextlib.asynccontextmanager
+async def idle_session(peer: Peer) -> AsyncIterator[Session]:
+    """Yield the session of a peer that does not run: it asks and answers, and stores nothing."""
+    transport, nothing = Grpc(peer, lambda who, reason, detail: None), cast(Any, None)
+    try:
+        yield Session(peer.name, peer.terms, peer.roster, b"", nothing, transport, nothing)
+    finally:
+        await transport.close()

@@ -81,6 +81,17 @@ class Room:
         """Note that a last write succeeded, so that the disk has room whatever failed before."""
         self.clear(*tuple(self._failing))
 
+    @contextlib.contextmanager
+    def noting(self, write: str) -> Iterator[None]:
+        """Note whether a write inside failed on a full disk; it is left out then, and other errors stand."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            if not self.note(write, error):
+                raise
+        else:
+            self.clear(write)
+
     async def until(self, name: str, write: Callable[[], T], in_thread: bool = True) -> T:
         """Return the result of a write, retried until there is room for it. A failed attempt must leave no trace."""
         while True:
