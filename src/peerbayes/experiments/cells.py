@@ -247,12 +247,13 @@ def _run(cell: Cell) -> dict[str, Any]:
     from peerbayes.simulation.settings import SimulationArguments
 
     data = prepared(cell.dataset)
-    train, test = data.split(cell.rows, cell.seed)
+    (X, y), test = data.split(cell.rows, cell.seed)
     settings: Any = {
         name: value for name, value in vars(cell).items() if name in declarations(SimulationArguments)
     }
     run = simulate(
-        *train,
+        X,
+        y,
         **settings,
         schema=data.schema,
         test=test,
