@@ -216,6 +216,10 @@ def _message_loss(name: str, value: Any) -> Any:
     )
 
 
+def _attack(_: str, value: Any) -> Attack | None:
+    return None if value is None else Attack.of(value)
+
+
 TEST = "rows and their labels, (X, y), or None"
 PROGRESS = "a function of the rounds done and the rounds in all"
 CHECKPOINT = _path(
@@ -314,9 +318,9 @@ class SimulationArguments(CommonArguments, total=False):
         'the defence against false messages: None, "clip" (a neighbour moves a peer by at most a typical distance) or '
         '"guard" (clip, and links to neighbours whose models fail on a peer\'s own rows are cut)',
         "For the strategies exact and crc. Units then come from votes, and no peer counts for more than four times the "
-        "median of rows. See `combining`, `guard`, `moments` and `member_bounds`")]
+        "median of rows. See `peerbayes.learning.robust`")]
     attack: Annotated[Any, Setting(
-        None, Kind(lambda _, value: value if value is None else Attack.of(value), "its kind, or a table of its fields", (str, dict), optional=True),
+        None, Kind(_attack, "its kind, or a table of its fields", (str, dict), optional=True),
         'peers that lie: an `Attack`, its kind ("flip"), or a table of its fields',
         "Errors, references and the history are then those of the honest peers and their rows. Before the first round "
         "attackers are honest, unless the attack has a `report`; robust peers refuse impossible ones with a "
