@@ -1,14 +1,7 @@
 """How many files of the package one has to read to follow a fit or a simulation."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
 import trace_files
 
 from peerbayes.model.core import statistics
