@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -151,7 +150,7 @@ def _declarations(cls: type) -> dict[str, Setting]:
     fields = getattr(cls, "__dataclass_fields__", {})
     return {
         name: entry
-        for name, hint in get_type_hints(cls, vars(sys.modules[cls.__module__]), include_extras=True).items()
+        for name, hint in get_type_hints(cls, include_extras=True).items()
         for entry in (
             fields[name].metadata.get("setting") if name in fields else None,
             *getattr(hint, "__metadata__", ()),

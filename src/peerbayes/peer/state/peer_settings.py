@@ -103,6 +103,9 @@ def refuse_weaker(terms: Terms, demands: Mapping[str, Any], where: str) -> None:
 
 # --- a peer's settings, which its owner alone decides: `peer.toml`
 
+NAME = Kind(lambda _, value: valid_name(value), "lower-case letters, digits and '-'", (str,))
+ADDRESS = Kind(lambda _, value: valid_address(value), "host:port", (str,))
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -110,13 +113,13 @@ class Settings:
 
     # fmt: off
     name: Annotated[str, Setting(
-        NEEDED, Kind(lambda _, value: valid_name(value), "lower-case letters, digits and '-'", (str,)),
+        NEEDED, NAME,
         "its name, as in its certificate: lower-case letters, digits and '-'")]
     address: Annotated[str, Setting(
-        NEEDED, Kind(lambda _, value: valid_address(value), "host:port", (str,)),
+        NEEDED, ADDRESS,
         "the address, host:port, where neighbours reach it")]
     listen: Annotated[str, Setting(
-        NEEDED, Kind(lambda _, value: valid_address(value), "host:port", (str,)),
+        NEEDED, ADDRESS,
         "the address where it listens, on this machine; left out: the port of its address, everywhere")]
     data: Annotated[str, Setting(
         NEEDED, text_value("a file, or a database's URL", lambda _: True),
