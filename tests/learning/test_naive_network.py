@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 import peerbayes as pb
 from peerbayes import network as topologies
@@ -15,7 +16,7 @@ from peerbayes.learning.relay import Relay, difference_ratio, first_residual, sp
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import CRC, DSGD, ConsensusML, Exact, Local, Tracking
 from peerbayes.model.devices import NUMPY
-from peerbayes.network import mixing as gossip
+from peerbayes.network import schedules as gossip
 from peerbayes.simulation import drivers
 from peerbayes.simulation.rounds import Broadcast, Faults, Late, OverTree
 from shared import naive_network as naive
@@ -306,8 +307,8 @@ def test_mixing_weights_follow_from_degrees(rule):
         nx.path_graph(6), nx.star_graph(7), nx.complete_graph(5), nx.complete_bipartite_graph(3, 5),
         nx.grid_2d_graph(3, 4), nx.gnp_random_graph(12, 0.2, seed=2), nx.empty_graph(3), nx.hypercube_graph(3),
     )  # fmt: skip
-    for matrix in [*map(nx.to_scipy_sparse_array, graphs), *map(topologies.links.csr_array, PIECES)]:
-        weights = getattr(topologies, rule)(topologies.links.csr_array(matrix, dtype=float)).toarray()
+    for matrix in [*map(nx.to_scipy_sparse_array, graphs), *map(csr_array, PIECES)]:
+        weights = getattr(topologies, rule)(csr_array(matrix, dtype=float)).toarray()
         expected = np.zeros(weights.shape)
         for peer, row in enumerate(naive.MIXING[rule](naive.links_of(matrix))):
             expected[peer, list(row)] = list(row.values())
@@ -352,9 +353,7 @@ TREES = {
 
 def relay_networks(graph, rounds, residuals, starts, loss=0.0, late=0.0):
     """The package's driver with its state, the naive network, and the fates of a round."""
-    matrix = topologies.links.csr_array(
-        nx.to_scipy_sparse_array(graph, nodelist=range(len(graph))), dtype=float
-    )
+    matrix = csr_array(nx.to_scipy_sparse_array(graph, nodelist=range(len(graph))), dtype=float)
     network = naive.RelayNetwork(starts, residuals, naive.links_of(matrix), rounds)
 
     def fates(round_number):
@@ -515,7 +514,7 @@ def test_a_peer_that_relays_by_itself_does_what_it_does_among_all():
     peers, rounds = len(matrix), 10
     residuals, starts = smooth_residuals(peers), different_starts(peers)
     network = naive.RelayNetwork(starts, residuals, naive.links_of(matrix), rounds)
-    tree = spanning_tree(topologies.links.csr_array(matrix))
+    tree = spanning_tree(csr_array(matrix))
     views = [tree.seen_from(peer) for peer in range(peers)]
     learners = [Relay(view, rounds) for view, _ in views]
     states = [learner.begin(start[None]) for learner, start in zip(learners, starts, strict=True)]
@@ -562,7 +561,7 @@ def test_the_tree_is_the_breadth_first_one_of_peer_zero():
 
 def test_a_network_whose_distances_do_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(relay, "LARGEST_NETWORK", 7)
-    assert spanning_tree(topologies.links.csr_array(HALVES)).nodes == 7
+    assert spanning_tree(csr_array(HALVES)).nodes == 7
     with pytest.raises(ValueError, match="takes at most 7 of them; the network has 8"):
         spanning_tree(topologies.adjacency("chain", 8, np.random.default_rng(0)))
 
@@ -602,9 +601,7 @@ def test_differences_between_neighbours_are_held_against_those_within():
     rng = np.random.default_rng(7)
     change, within = rng.normal(size=(7, CLASSES, FEATURES)), rng.uniform(1, 2, 7)
     expected = naive.difference_ratio(change, within, naive.links_of(HALVES))
-    assert difference_ratio(change, within, topologies.links.csr_array(HALVES)) == pytest.approx(
-        expected, rel=1e-13
-    )
+    assert difference_ratio(change, within, csr_array(HALVES)) == pytest.approx(expected, rel=1e-13)
 
 
 def chosen_strategy(monkeypatch, **settings):

@@ -8,7 +8,7 @@ import peerbayes as pb
 from peerbayes.errors import ConfigurationError, TopologyError
 from peerbayes.learning.strategies import Exact
 from peerbayes.network import LossTrace, adjacency
-from peerbayes.network.links import rows_of
+from peerbayes.network.mixing import rows_of
 from peerbayes.simulation.rounds import Faults
 
 LINKS = adjacency("regular-4", 30, np.random.default_rng(0))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peerbayes import network as topologies
-from peerbayes.network.mixing import agree
+from peerbayes.network.schedules import agree
 
 NETWORKS = {
     "tree": 50, "chain": 50, "ring": 50, "star": 50, "grid": 49, "torus": 64, "hypercube": 32, "bipartite": 50,

@@ -784,10 +784,10 @@ def test_a_simulated_receiver_mixes_all_or_nothing(faults):
     kept = rng.random(secure.weights.nnz) >= 0.2
     away = 3
     here = np.arange(12) != away
-    present = topologies.links.only(links, here[topologies.links.rows_of(links)] & here[links.indices])
+    present = topologies.mixing.only(links, here[topologies.mixing.rows_of(links)] & here[links.indices])
     found = secure.mixed(present, kept, message)
     weights, heard = secure.weights.toarray(), np.zeros((12, 12), dtype=bool)
-    heard[topologies.links.rows_of(secure.weights), secure.weights.indices] = kept
+    heard[topologies.mixing.rows_of(secure.weights), secure.weights.indices] = kept
     mixes = 0
     for v in range(12):
         others = np.flatnonzero(links.toarray()[v])

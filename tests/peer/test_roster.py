@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peerbayes.errors import IdentityError, TermsError, TwoRosters
-from peerbayes.network.links import checked
+from peerbayes.network.mixing import checked
 from peerbayes.peer.agreement.column_facts import canonical
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys

@@ -7,7 +7,6 @@
 Every matrix is a SciPy CSR array with sorted indices; entry [v,u] is the message from u to v. Nodes count from 0.
 """
 
-from peerbayes.network.links import pairs
 from peerbayes.network.mixing import (
     closed_mean,
     delay,
@@ -15,6 +14,7 @@ from peerbayes.network.mixing import (
     lose,
     metropolis,
     neighbour_mean,
+    pairs,
     smallest_eigenvalue,
     spectral_gap,
     stable,

@@ -1,4 +1,4 @@
-"""Schedules: networks that change from round to round; and traces of messages that were lost on their links."""
+"""Schedules: networks that change from round to round; averages by gossip over them; traces of lost messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from scipy.sparse import csr_array
 
 from peerbayes.data.arguments import LARGEST, LARGEST_SEED, about, number, shown
 from peerbayes.errors import TopologyError
-from peerbayes.network.links import check_connected, checked, only, pairs, rows_of, whole_number
+from peerbayes.network.mixing import (
+    check_connected,
+    checked,
+    metropolis,
+    only,
+    pairs,
+    rows_of,
+    spectral_gap,
+    whole_number,
+)
 from peerbayes.network.topologies import MOST_NODES, TOPOLOGIES, adjacency, random_network
 
 CHURN_STREAM = 1  # separates Churn's random numbers from those of a Changing with the same seed
@@ -173,6 +182,32 @@ def schedule(
             f"the schedule has {shown(topology.nodes)} nodes; expected {nodes}: change one of the two"
         )
     return topology
+
+
+# --- agreeing on a mean without a server: accelerated gossip over a network
+
+
+def agree(network: Schedule, values: np.ndarray, rounds: int) -> np.ndarray:
+    """Return every peer's estimate of the mean over peers after so many rounds: [N, M] -> [N, M].
+
+    On a fixed network by Chebyshev's recursion, which needs the square root of the rounds of plain averaging:
+
+        x_{k+1} = ω_{k+1} (W x_k − x_{k−1}) + x_{k−1},   ω_1 = 1, ω_2 = 1/(1 − λ²/2), ω_{k+1} = 1/(1 − λ² ω_k/4)
+
+    λ is the second largest modulus of an eigenvalue of the Metropolis weights W. On a changing network, whose modes
+    change too, by plain averaging.
+    """
+    if not network.static:
+        for round_index in range(1, rounds + 1):
+            values = metropolis(network.at(round_index)) @ values
+        return values
+    weights = metropolis(network.at(1))
+    bound = 1.0 - spectral_gap(weights) if len(values) > 1 else 0.0
+    before, now, omega = values, weights @ values, 1.0
+    for round_index in range(2, rounds + 1):
+        omega = 1.0 / (1.0 - bound**2 * (0.5 if round_index == 2 else omega / 4.0))
+        before, now = now, omega * (weights @ now - before) + before
+    return now if rounds else values
 
 
 # --- messages that were lost: recorded in a run, or drawn, and replayed one by one

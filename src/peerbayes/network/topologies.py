@@ -15,7 +15,7 @@ from scipy.sparse import csgraph, csr_array
 from peerbayes.data.arguments import refusal, shown
 from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.errors import TopologyError
-from peerbayes.network.links import checked, linked, whole_number
+from peerbayes.network.mixing import checked, linked, whole_number
 
 # A random network that is not connected is drawn again at most this many times before giving up.
 TRIES = 100

@@ -22,7 +22,7 @@ from peerbayes.learning.robust.optimised import Optimiser
 from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model.calibration import shared_out
-from peerbayes.network.mixing import agree
+from peerbayes.network.schedules import agree
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.reports import Reported

@@ -23,7 +23,7 @@ from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import Residual, Strategy
 from peerbayes.model.devices import Device, fetch
 from peerbayes.network import LossTrace, Schedule, without_absences
-from peerbayes.network.links import only, row_sums, rows_of
+from peerbayes.network.mixing import only, row_sums, rows_of
 
 # --- possibly false messages between simulated peers: sent by attackers; checked, screened and clipped by the others
 

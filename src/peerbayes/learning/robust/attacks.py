@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from peerbayes.data.arguments import number, one_of, refusal
 from peerbayes.learning.robust.invariants import Invariants
-from peerbayes.network.links import only, row_sums, rows_of
+from peerbayes.network.mixing import only, row_sums, rows_of
 
 # --- members that lie before the first round, while rows, units and the start are agreed on
 #     rows     10¹² rows

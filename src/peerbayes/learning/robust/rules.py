@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from peerbayes.data.table import Array
 from peerbayes.model.devices import fetch
-from peerbayes.network.links import only, row_sums, rows_of, with_data
+from peerbayes.network.mixing import only, row_sums, rows_of, with_data
 
 # --- rules for combining received messages: by the mixing weights as they are, or with each neighbour's pull clipped
 #     mean   S_v = Σ_u a_vu φ_u

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.sparse import csgraph, csr_array
 
 from peerbayes.errors import IdentityError
-from peerbayes.network.links import linked
+from peerbayes.network.mixing import linked
 from peerbayes.peer.agreement.column_facts import canonical
 from peerbayes.peer.agreement.terms import NETWORK
 from peerbayes.peer.identity import keys

@@ -24,8 +24,8 @@ from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import Strategy
 from peerbayes.model.devices import ONE_THREAD, Device
 from peerbayes.model.families import Family, Rows
-from peerbayes.network.links import only
-from peerbayes.network.links import rows_of as row_of
+from peerbayes.network.mixing import only
+from peerbayes.network.mixing import rows_of as row_of
 from peerbayes.simulation.inputs import encoded_labelled
 
 # --- a network cut into shards: the peers of each, and its part of the network
