@@ -110,11 +110,6 @@ class Calibrated:
         return pd.DataFrame({"iteration": iterations, "soft_error": self.soft_error, "error": self.error})
 
 
-def maximum_likelihood(data: Data) -> np.ndarray:
-    """Return S = YᵀΦ [C, K]: θ(S) are the maximum-likelihood weights, θ(S + prior) the MAP ones."""
-    return data.statistics()
-
-
 def start_statistics(
     start: str | np.ndarray, family: Family, classes: int, mass: float, ml: np.ndarray | None = None
 ) -> np.ndarray:

@@ -20,32 +20,9 @@ from peerbayes.data.infer import LONG_BLOCK_ROWS
 from peerbayes.data.table import Rows
 from peerbayes.model import core
 from peerbayes.model.families.base import Family
-from peerbayes.model.families.gaussian import Gaussian
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.missing import Completion, apart, complete
 from peerbayes.model.sources import Block, Encoded, Source, all_rows, block_rows, columns_of, is_large
-
-# --- families with kernels of their own; any other uses its own φ
-
-
-class Shortcut(NamedTuple):
-    """The names of a family's kernels, which are loaded only when needed."""
-
-    expand: str
-    statistics: str
-
-
-SHORTCUTS: dict[type[Family], Shortcut] = {
-    NaiveBayes: Shortcut("expand_diagonal", "diagonal_statistics"),
-    Gaussian: Shortcut("expand_quadratic", "quadratic_statistics"),
-}
-
-
-def shortcut(family: Family) -> Shortcut | None:
-    """Return the kernels of a family, or None."""
-    return next(
-        (kernels for family_type, kernels in SHORTCUTS.items() if isinstance(family, family_type)), None
-    )
 
 
 def holds_missing(family: Family) -> bool:
@@ -59,7 +36,7 @@ def holds_missing(family: Family) -> bool:
 def dense_features(family: Family, block: Block) -> np.ndarray:
     """Return the dense features of a block: [dense, b]."""
     values, d = block.standard(), family.continuous
-    if shortcut(family) is None:
+    if family.kernels is None:
         return np.ascontiguousarray(np.asarray(family.dense(values.T)).T)
     features = np.empty((family.dense_size, values.shape[1]))
     features[0] = 1.0
@@ -99,10 +76,9 @@ def expander(family: Family, size: int) -> Callable[[Block], np.ndarray]:
     """Return a function for `dense_features` of blocks of at most `size` rows by the kernels, in reused memory."""
     from peerbayes.model.kernels import block_loops
 
-    fast = shortcut(family)
-    if fast is None:
+    if family.kernels is None:
         return lambda block: np.ascontiguousarray(np.asarray(family.dense(block.rows().values)).T)
-    kernel, missing = getattr(block_loops, fast.expand), holds_missing(family)
+    kernel, missing = getattr(block_loops, family.kernels[0]), holds_missing(family)
     buffer = np.empty(family.dense_size * size)
 
     def expand(block: Block) -> np.ndarray:
@@ -358,10 +334,10 @@ class Streamed(Passing):
         """Return S = YᵀΦ: [C, K]."""
         from peerbayes.model.kernels import block_loops
 
-        family, fast = self.family, shortcut(self.family)
-        add: Any = None if fast is None else getattr(block_loops, fast.statistics)
-        size = block_rows(family.dense_size) if fast is None else LONG_BLOCK_ROWS
-        expand = expander(family, size) if fast is None else None
+        family = self.family
+        add: Any = None if family.kernels is None else getattr(block_loops, family.kernels[1])
+        size = block_rows(family.dense_size) if add is None else LONG_BLOCK_ROWS
+        expand = expander(family, size) if add is None else None
         stats = np.zeros((self.classes, family.size))
         dense, cells = np.zeros((self.classes, family.dense_size)), stats[:, family.dense_size :]
         for block, labels, weights in self.blocks(size, fast=True):

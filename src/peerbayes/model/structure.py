@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
 
 from peerbayes.data.table import Rows
 from peerbayes.errors import StructureError
@@ -303,20 +305,13 @@ def tan(pairs: Pairs) -> Parents:
     chosen = _spanning(pairs.information, range(d, columns), [])
     chosen += _spanning(pairs.information, range(columns), chosen)
     root = d if columns > d else 0
-    neighbours: dict[int, list[int]] = {index: [] for index in range(columns)}
-    for i, j in chosen:
-        neighbours[i].append(j)
-        neighbours[j].append(i)
-    parents: list[tuple[int, ...]] = [() for _ in range(columns)]
-    visited, stack = {root}, [root] if columns else []
-    while stack:
-        column = stack.pop()
-        for other in neighbours[column]:
-            if other not in visited:
-                visited.add(other)
-                parents[other] = (column,)
-                stack.append(other)
-    return checked(parents, d, columns)
+    if not columns:
+        return ()
+    tree = csr_array(
+        (np.ones(len(chosen)), tuple(zip(*chosen, strict=True)) or ((), ())), shape=(columns, columns)
+    )
+    parent = breadth_first_order(tree, root, directed=False)[1]  # negative where there is none
+    return checked([(p,) if p >= 0 else () for p in parent.tolist()], d, columns)
 
 
 def _spanning(

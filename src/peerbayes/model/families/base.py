@@ -74,6 +74,8 @@ class Family(ABC):
     plain_cells: ClassVar[bool] = True
     """Whether the dense features are followed by the one-hots of the discrete columns and nothing else: only then can
     `passes` use the kernels."""
+    kernels: ClassVar[tuple[str, str] | None] = None
+    """The functions of `kernels.block_loops` that expand dense features and add up their statistics; None: `dense`."""
     calibrated_floor: ClassVar[float] = 0.05
     """The default variance floor of calibration."""
     calibrated_shrinkage: ClassVar[float] = 0.0

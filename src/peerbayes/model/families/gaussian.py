@@ -46,6 +46,7 @@ class Gaussian(Family):
     """log p(x, c) = log p(c) + log N(x; μ_c, Σ_c) + Σ_j log p(x_j | c) over the discrete columns present."""
 
     calibrated_floor: ClassVar[float] = 0.01
+    kernels = ("expand_quadratic", "quadratic_statistics")
 
     shrinkage: float = 0.0
     """Rows of an identity covariance added to each class, as a share of all rows N."""

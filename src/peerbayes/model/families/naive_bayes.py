@@ -34,6 +34,7 @@ class NaiveBayes(Family):
 
     name: ClassVar[str] = "naive-bayes"
     marks_missing: ClassVar[bool] = True
+    kernels = ("expand_diagonal", "diagonal_statistics")
 
     missing: bool = False
     """Whether the layout has o_j, so that continuous values may be missing."""

@@ -7,6 +7,7 @@ discrete parents only: a continuous value can be Gaussian given a category, but 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from peerbayes.errors import StructureError
@@ -14,8 +15,10 @@ from peerbayes.errors import StructureError
 Parents = tuple[tuple[int, ...], ...]
 
 
-def checked(parents: Sequence[Sequence[int]], continuous: int, columns: int) -> Parents:
-    """Return the parents of every column, sorted; StructureError if they are not a valid structure."""
+def checked(
+    parents: Sequence[Sequence[int]], continuous: int, columns: int, names: Sequence[str] | None = None
+) -> Parents:
+    """Return the parents of every column, sorted; StructureError if they are not a valid structure: see `order`."""
     if len(parents) != columns:
         raise StructureError(f"parents of {len(parents)} columns; expected those of {columns}")
     sorted_parents = tuple(
@@ -32,52 +35,27 @@ def checked(parents: Sequence[Sequence[int]], continuous: int, columns: int) -> 
                     f"column {column} is discrete and has the continuous parent {parent}; a discrete column takes "
                     "discrete parents only: reverse the link, or make the parent discrete"
                 )
-    order(sorted_parents)
+    order(sorted_parents, names)
     return sorted_parents
 
 
-def order(parents: Parents) -> list[int]:
-    """Return the columns in topological order, parents first; StructureError if there is a cycle."""
-    pending = {column: set(column_parents) for column, column_parents in enumerate(parents)}
+def order(parents: Parents, names: Sequence[str] | None = None) -> list[int]:
+    """Return the columns in topological order, parents first; StructureError if there is a cycle.
+
+    `names` are those of the columns, for the error; None: their numbers.
+    """
+    sorter = TopologicalSorter(dict(enumerate(parents)))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        links = " → ".join(str(column) if names is None else names[column] for column in error.args[1][::-1])
+        raise StructureError(f"the parents form a cycle: {links}; expected none") from None
     ordered: list[int] = []
-    while pending:
-        free = sorted(column for column, column_parents in pending.items() if not column_parents)
-        if not free:
-            raise StructureError(f"the parents form a cycle: {cycle(parents)}; expected none")
+    while sorter.is_active():
+        free = sorted(sorter.get_ready())
         ordered += free
-        for column in free:
-            del pending[column]
-        for column_parents in pending.values():
-            column_parents.difference_update(free)
+        sorter.done(*free)
     return ordered
-
-
-def cycle(parents: Sequence[Sequence[int]]) -> str:
-    """Return one cycle, for an error message: "2 → 0 → 2"."""
-    for start in range(len(parents)):
-        path, column = [start], start
-        while True:
-            candidates = [parent for parent in parents[column] if _reaches(parents, parent, start)]
-            if not candidates:
-                break
-            column = candidates[0]
-            path.append(column)
-            if column == start:
-                return " → ".join(map(str, path))
-    return "?"
-
-
-def _reaches(parents: Sequence[Sequence[int]], source: int, target: int) -> bool:
-    """Whether following parents from `source` leads to `target`."""
-    visited, stack = set(), [source]
-    while stack:
-        column = stack.pop()
-        if column == target:
-            return True
-        if column not in visited:
-            visited.add(column)
-            stack += parents[column]
-    return False
 
 
 def named(given: Any, names: Sequence[str], continuous: Sequence[str]) -> Parents:
@@ -105,9 +83,4 @@ def named(given: Any, names: Sequence[str], continuous: Sequence[str]) -> Parent
                     "parents only: reverse the link, or make the parent discrete with kinds="
                 )
         parents[index_of[str(name)]] = [index_of[str(column)] for column in column_parents]
-    try:
-        return checked(parents, len(continuous), len(names))
-    except StructureError:
-        numbers = cycle(parents)
-        shown = " → ".join(names[int(index)] for index in numbers.split(" → ")) if "→" in numbers else ""
-        raise StructureError(f"the parents form a cycle: {shown}; expected none") from None
+    return checked(parents, len(continuous), len(names), names)

@@ -190,24 +190,19 @@ def spread(typingctx, array, at):
     return lanes(array, types.intp), emit
 
 
-@intrinsic
-def higher(typingctx, a, b):
-    """Return the higher of each two entries."""
+def _chosen(relation):
+    """Return an intrinsic that takes of each two entries the one that stands in a relation to the other."""
 
-    def emit(context, builder, sig, args):
-        return builder.select(builder.fcmp_ordered(">", *args), *args)
+    def over(typingctx, a, b):
+        def emit(context, builder, sig, args):
+            return builder.select(builder.fcmp_ordered(relation, *args), *args)
 
-    return a(a, a), emit
+        return a(a, a), emit
+
+    return intrinsic(over)
 
 
-@intrinsic
-def lower(typingctx, a, b):
-    """Return the lower of each two entries."""
-
-    def emit(context, builder, sig, args):
-        return builder.select(builder.fcmp_ordered("<", *args), *args)
-
-    return a(a, a), emit
+higher, lower = _chosen(">"), _chosen("<")
 
 
 @intrinsic
@@ -262,37 +257,27 @@ product = _halved(lambda builder, a, b: builder.fmul(a, b))
 highest = _halved(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
 
 
-def _split(builder, x, kind):
-    """Return k and m of x = 2^k·m, for positive normal x, with m between √½ and √2, as vectors of x's type."""
-    digits, least = (52, 0x3FE6A09E667F3BCD) if kind.kind.bitwidth == 64 else (23, 0x3F3504F3)
-    integers = ir.VectorType(ir.IntType(kind.kind.bitwidth), kind.count)
-    bits = builder.bitcast(x, integers)
-    k = builder.ashr(
-        builder.sub(bits, ir.Constant(integers, [least] * kind.count)),
-        ir.Constant(integers, [digits] * kind.count),
-    )
-    mantissa = builder.sub(bits, builder.shl(k, ir.Constant(integers, [digits] * kind.count)))
-    return builder.sitofp(k, x.type), builder.bitcast(mantissa, x.type)
+def _split(index):
+    """Return an intrinsic for k (index 0) or m (index 1) of x = 2^k·m, for positive normal x; m from √½ to √2."""
+
+    def over(typingctx, x):
+        digits, least = (52, 0x3FE6A09E667F3BCD) if x.kind.bitwidth == 64 else (23, 0x3F3504F3)
+        integers = ir.VectorType(ir.IntType(x.kind.bitwidth), x.count)
+        shift, least = (ir.Constant(integers, [number] * x.count) for number in (digits, least))
+
+        def emit(context, builder, sig, args):
+            bits, kind = builder.bitcast(args[0], integers), args[0].type
+            k = builder.ashr(builder.sub(bits, least), shift)
+            if index == 0:
+                return builder.sitofp(k, kind)
+            return builder.bitcast(builder.sub(bits, builder.shl(k, shift)), kind)
+
+        return x(x), emit
+
+    return intrinsic(over)
 
 
-@intrinsic
-def exponent(typingctx, x):
-    """Return k of x = 2^k·m, for positive normal x, with m between √½ and √2."""
-
-    def emit(context, builder, sig, args):
-        return _split(builder, args[0], x)[0]
-
-    return x(x), emit
-
-
-@intrinsic
-def fraction(typingctx, x):
-    """Return m of x = 2^k·m, for positive normal x, with m between √½ and √2."""
-
-    def emit(context, builder, sig, args):
-        return _split(builder, args[0], x)[1]
-
-    return x(x), emit
+exponent, fraction = _split(0), _split(1)
 
 
 @intrinsic
