@@ -17,7 +17,7 @@ from sklearn.datasets import load_iris
 import peerbayes as pb
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback, free_ports
-from peerbayes.peer.prometheus import expose
+from peerbayes.peer.status import expose_metrics
 from shared.commands import HANG, peerbayes
 
 IRIS = load_iris(as_frame=True).frame.sample(frac=1.0, random_state=0)
@@ -105,8 +105,8 @@ def test_metrics_are_for_this_machine_unless_a_host_is_named(network, monkeypatc
     )
     here, everywhere = free_ports(2)
     try:
-        expose(str(here), network.homes["peer-1"])
-        expose(f"0.0.0.0:{everywhere}", network.homes["peer-1"])
+        expose_metrics(str(here), network.homes["peer-1"])
+        expose_metrics(f"0.0.0.0:{everywhere}", network.homes["peer-1"])
         for host, port in (("127.0.0.1", here), ("127.0.0.1", everywhere), ("127.0.0.2", everywhere)):
             with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
                 assert answer.status == 200
@@ -119,7 +119,7 @@ def test_metrics_are_for_this_machine_unless_a_host_is_named(network, monkeypatc
             thread.join()
     for address in ("", "x", "0", "65536", "127.0.0.1:x"):
         with pytest.raises(ValueError, match="expected PORT or HOST:PORT"):
-            expose(address, network.homes["peer-1"])
+            expose_metrics(address, network.homes["peer-1"])
 
 
 def test_check_says_what_is_wrong_and_what_to_do(network):

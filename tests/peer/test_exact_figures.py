@@ -93,11 +93,11 @@ def test_a_figure_is_noticed_as_a_value_and_not_as_digits_of_a_time():
 @CASES
 def test_metrics_have_them_only_where_they_may_leave(terms, show, leave, tmp_path):
     pytest.importorskip("prometheus_client")
-    from peerbayes.peer import prometheus
+    from peerbayes.peer.status import expose_metrics
 
     home = home_of(tmp_path, terms, show)
     (port,) = free_ports(1)
-    prometheus.expose(str(port), home)
+    expose_metrics(str(port), home)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         told = answer.read().decode()
     assert "peerbayes_round{" in told and ("peerbayes_epsilon_spent" in told) == bool(terms)

@@ -26,7 +26,6 @@ from peerbayes.peer import service
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.loopback import free_ports
-from peerbayes.peer.prometheus import metrics_of
 from peerbayes.peer.protocol import connections, wire
 from peerbayes.peer.protocol.calls import explained
 from peerbayes.peer.service import person_needed
@@ -34,7 +33,7 @@ from peerbayes.peer.state import disk as room
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room, is_full, lock, phase
 from peerbayes.peer.state.store import RoundRecord, Store
-from peerbayes.peer.status import LINES, status, warnings_of
+from peerbayes.peer.status import LINES, metrics_of, status, warnings_of
 from shared.commands import HANG, peerbayes
 from shared.peers_in_memory import Peers, peers_of, shared_out
 from shared.real_calls import LINE, made_network, node_of, within

@@ -140,9 +140,9 @@ def run(
     os.umask(0o077)  # state, audit log and model are readable by their owner only
     with person_needed(folder), contextlib.ExitStack() as resources:
         if metrics is not None:
-            from peerbayes.peer import prometheus
+            from peerbayes.peer.status import expose_metrics, write_metrics
 
-            resources.callback(prometheus.write, home)  # after the lock is released: the final values remain
+            resources.callback(write_metrics, home)  # after the lock is released: the final values remain
         lock = resources.enter_context(service.lock(home))
         if dashboard or dashboard_address is not None:
             from peerbayes.report.dashboard.launch import launch
@@ -158,7 +158,7 @@ def run(
 
         connections.watch(refused)
         if metrics is not None:
-            prometheus.expose(metrics, home)
+            expose_metrics(metrics, home)
         ended = asyncio.run(service.serve(home, linger, journals, lock))
     if not ended.done:
         logging.getLogger("peerbayes.peer").warning(
