@@ -579,7 +579,7 @@ def test_nobody_is_called_back_twice_at_once_or_without_a_link(tmp_path, monkeyp
     async def run():
         with node_of(network.homes["peer-1"]) as (asked, told):
             for caller in ("peer-2", "peer-2", "peer-3"):
-                request = wire.Request(wire.VERSION, asked.roster.run, caller, "call back")
+                request = wire.Request(wire.VERSION, asked.session.roster.run, caller, "call back")
                 await asked.answer(caller, wire.encode(request))
             return [(facts["who"], facts["reason"]) for what, facts in told if what == "refused"]
 

@@ -692,7 +692,7 @@ def test_private_peers_run_a_strategy_of_a_package(installed, tmp_path):
     parts = np.array_split(np.random.default_rng(0).permutation(450), 5)
     peers = peers_of(tmp_path, terms, nx.cycle_graph(5), (X, y, parts))
     assert all(isinstance(stats, np.ndarray) for stats in asyncio.run(peers.all()))
-    assert peers.nodes["p0"].agreed.private.spent == pytest.approx(4.0, rel=1e-3)
+    assert peers.nodes["p0"].session.agreed.private.spent == pytest.approx(4.0, rel=1e-3)
 
 
 def as_arff(table, path):
