@@ -101,7 +101,9 @@ class Facts:
             return cls(range=(float(ends[0]), float(ends[1])), missing=missing)
         if (mean is None) != (sd is None) or (sd is not None and not sd > 0):
             raise TermsError(f"{where}: mean is {mean!r} and sd {sd!r}; expected both, and sd above 0")
-        return cls(missing=missing) if mean is None else cls(float(mean), float(sd), missing=missing)
+        if mean is None or sd is None:
+            return cls(missing=missing)
+        return cls(float(mean), float(sd), missing=missing)
 
     def written(self) -> list[tuple[str, str]]:
         """Return the (name, value) pairs of a TOML table, without the kind."""

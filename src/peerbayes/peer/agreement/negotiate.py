@@ -117,18 +117,18 @@ class Agreed:
     of_weights: bool
     learner: Learner
     plausible: Invariants
-    held: LocalRows
+    local_rows: LocalRows
     """This peer's rows."""
     private: PrivateResidual | None = None
     """What is told of them with noise, where the agreement has an epsilon."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
-        """The model of S [C, K], as statistics of all peers' rows."""
+        """Return the model of S [C, K], as statistics of all peers' rows."""
         return Statistics.of_model(stats, self.schema, self.layout, float(self.rows))
 
 
 def data_digest(frame: pd.DataFrame, labels: np.ndarray) -> str:
-    """What a peer's rows are: a run goes on only with the same."""
+    """Return a digest of a peer's rows: a run goes on only with the same."""
     digest = hashlib.sha256(repr([str(name) for name in frame.columns]).encode())
     for part in (frame, pd.Series(labels)):
         digest.update(pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes())
@@ -145,12 +145,12 @@ async def agree(
     first: First,
     voter: Voter,
 ) -> Agreed:
-    """Everything that the rounds need, from this peer's rows and everybody's sums."""
+    """Return everything that the rounds need, from this peer's rows and everybody's sums."""
     terms.load_packages()
-    own, reports = OwnTable.of(frame, labels, terms), None
+    table, reports = OwnTable.of(frame, labels, terms), None
     if terms.robust.acts:
-        reports = Reports(await agreed_bounds(own.rows, own.values, voter, total))
-    schema, summary = await agreed_units(name, own, terms, reports, total)
+        reports = Reports(await agreed_bounds(table.rows, table.values, voter, total))
+    schema, summary = await agreed_units(name, table, terms, reports, total)
     rows, codes, weights = schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame))
     if reports is not None:
         weights *= reports.bounds.weight(len(frame))
@@ -162,7 +162,7 @@ async def agree(
         parents = await agreed_structure(terms, roster.members[0].name == name, pairs, total, checks)
     family = layout.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
     refuse_large_statistics(terms, len(schema.classes), family.size)
-    held = LocalRows(family, rows, codes, weights, np.array([len(frame)]), len(schema.classes))
+    local_rows = LocalRows(family, rows, codes, weights, np.array([len(frame)]), len(schema.classes))
     most = summary.rows - (summary.peers - 1) * terms.limits.rows
     if reports is not None:
         most = min(most, reports.bounds.rows)
@@ -176,35 +176,35 @@ async def agree(
     terms.refuse(PeerError, completed=gapped)
     complete = [summary.complete(schema.columns[j].name) for j in schema.discrete]
     checks = None if reports is None else reports.pooled(_of_start(family, schema, complete, gapped))
-    start = await _start(terms, held, plan, gapped, total, checks)
+    start = await _start(terms, local_rows, plan, gapped, total, checks)
     if "difference" in plan.missing:
-        difference = await _difference(held, start, summary.rows, schema.limit**2, total, first)
+        difference = await _difference(local_rows, start, summary.rows, schema.limit**2, total, first)
         plan = planning.plan(settings, replace(facts, difference=difference))
     if "mean_square" in plan.missing:
-        mean_square = await _mean_square(held, summary.rows, total)
+        mean_square = await _mean_square(local_rows, summary.rows, total)
         plan = planning.plan(settings, replace(facts, mean_square=mean_square))
     plausible = plan.invariants(family, start, complete, gapped, schema.limit)
     if reports is not None:
         await total(Phase("consent", Sums.named(), check=reports.consent), Sums())
-    learner = learner_of(name, plan, terms, roster, held, start, plausible)
+    learner = learner_of(name, plan, terms, roster, local_rows, start, plausible)
     return Agreed(
         schema, family, layout.without_guards(family), summary.peers, summary.rows, plan.strategy.name,
-        plan.strategy.of_weights, learner, plausible, held,
+        plan.strategy.of_weights, learner, plausible, local_rows,
     )  # fmt: skip
 
 
 async def agreed_units(
-    name: str, own: OwnTable, terms: Terms, reports: Reports | None, total: Total
+    name: str, table: OwnTable, terms: Terms, reports: Reports | None, total: Total
 ) -> tuple[Schema, Summary]:
-    """Everybody's schema, with location and scale, and the summary that it is made of."""
+    """Return everybody's schema, with location and scale, and the summary that it is made of."""
     if reports is not None:
         columns = Phase("columns", Summary.parse, lambda part: part.peers, reports.check)
-        summary = await total(columns, own.summary(name, reports.bounds))
+        summary = await total(columns, table.summary(name, reports.bounds))
         return reports.bounds.measured(summary.schema(terms.label, terms.clip)), summary
-    summary = await total(Phase("columns", Summary.parse, lambda part: part.peers), own.summary(name))
+    summary = await total(Phase("columns", Summary.parse, lambda part: part.peers), table.summary(name))
     schema = summary.schema(terms.label, terms.clip)
     names = [schema.columns[j].name for j in schema.continuous]
-    squares = await total(Phase("spread", Sums.named(*names)), own.squares(schema))
+    squares = await total(Phase("spread", Sums.named(*names)), table.squares(schema))
     return with_scales(schema, squares), summary
 
 
@@ -232,7 +232,7 @@ def refuse_large(terms: Terms, subject: str, entries: int) -> None:
 
 
 def _of_start(family: Family, schema: Schema, complete: list[bool], gapped: bool) -> StatisticsBounds:
-    """What a start's parts are held to."""
+    """Return what partial sums of a start are checked against."""
     ties = ties_of(family, counted_columns(family, complete))
     limit = schema.limit if gapped else min(schema.limit, START_LIMIT)
     return StatisticsBounds(limit, gapped, family=family, ties=ties)
@@ -240,7 +240,7 @@ def _of_start(family: Family, schema: Schema, complete: list[bool], gapped: bool
 
 async def _start(
     terms: Terms,
-    held: LocalRows,
+    local_rows: LocalRows,
     plan: Plan,
     gapped: bool,
     total: Total,
@@ -255,17 +255,17 @@ async def _start(
         sums = (await pooled(name, local[0], total, bounds))[None]
         if name != "start":
             return sums
-        return shared_out(terms.start, sums, held.classes) / (terms.lr * plan.facts.peers)
+        return shared_out(terms.start, sums, local_rows.classes) / (terms.lr * plan.facts.peers)
 
-    local = held.statistics if checks is None else partial(start_statistics_of, held)
+    local = local_rows.statistics if checks is None else partial(start_statistics_of, local_rows)
     own_start = plan.declaration.own_start
-    sums = planning.start_sums(terms.start, own_start, held, plan.start_weight, gapped, local)
+    sums = planning.start_sums(terms.start, own_start, local_rows, plan.start_weight, gapped, local)
     stats = await planning.awaited_start(summed, sums)
-    return np.ascontiguousarray(np.broadcast_to(stats[0], (held.classes, held.family.size)))
+    return np.ascontiguousarray(np.broadcast_to(stats[0], (local_rows.classes, local_rows.family.size)))
 
 
 def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
-    """Whether anybody has a row that φ alone cannot take."""
+    """Return whether anybody has a row that φ alone cannot take."""
     if family.marks_missing:
         return False
     linked = getattr(family, "linked", np.zeros(0, dtype=bool))[family.continuous :]
@@ -274,30 +274,28 @@ def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
 
 
 async def _difference(
-    held: LocalRows, start: np.ndarray, rows: int, reach: float, total: Total, first: First
+    local_rows: LocalRows, start: np.ndarray, rows: int, reach: float, total: Total, first: First
 ) -> float:
     """Return F of `relay.difference_ratio`, from this peer's first residual and its neighbours', summed over all."""
-    change, within = held.first(start[None])
-    own = np.concatenate([change[0].ravel(), within])
+    change, within = local_rows.first(start[None])
+    numbers = np.concatenate([change[0].ravel(), within])
     # No peer has more than all rows, and no row has more than this.
     most = rows * max(1.0, reach)
 
-    def check(numbers: np.ndarray) -> None:
-        if (np.abs(numbers[:-1]) > most).any() or not 0 <= numbers[-1] <= most**2:
-            raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(numbers).max():.3g}")
+    def check(received: np.ndarray) -> None:
+        if (np.abs(received[:-1]) > most).any() or not 0 <= received[-1] <= most**2:
+            raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(received).max():.3g}")
 
-    told = await first(own, check)
-    apart = sum(float(((own[:-1] - other[:-1]) ** 2).sum()) for other in told.values())
-    noise = sum(float(own[-1] + other[-1]) for other in told.values())
-    sums = await total(
-        Phase("differ", Sums.named("apart", "noise")), Sums(apart=Fraction(apart), noise=Fraction(noise))
-    )
+    others = list((await first(numbers, check)).values())
+    distance = Fraction(sum(float(((numbers[:-1] - other[:-1]) ** 2).sum()) for other in others))
+    noise = Fraction(sum(float(numbers[-1] + other[-1]) for other in others))
+    sums = await total(Phase("differ", Sums.named("apart", "noise")), Sums(apart=distance, noise=noise))
     return float(sums["apart"]) / max(float(sums["noise"]), float(np.finfo(float).tiny))
 
 
-async def _mean_square(held: LocalRows, rows: int, total: Total) -> float:
+async def _mean_square(local_rows: LocalRows, rows: int, total: Total) -> float:
     """Return the mean of ‖φ‖² over the rows of all peers."""
-    mine = Fraction(held.mean_square()) * len(held.labels)
+    mine = Fraction(local_rows.mean_square()) * len(local_rows.labels)
     squares = await total(Phase("squares", Sums.named("squares")), Sums(squares=mine))
     return float(squares["squares"] / rows)
 
@@ -307,14 +305,14 @@ def learner_of(
     plan: Plan,
     terms: Terms,
     roster: Roster,
-    held: LocalRows,
+    local_rows: LocalRows,
     start: np.ndarray,
     known: Invariants,
     private: PrivateResidual | None = None,
 ) -> Learner:
     """Return this peer's side of the plan, with R of its rows or, where it is private, R̃."""
     strategy, index = plan.strategy, roster.place(name)
-    residual = private or held.residual(terms.rounds, terms.local_steps, strategy.of_weights)
+    residual = private or local_rows.residual(terms.rounds, terms.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         relay, neighbours = strategy.seen_from(index)
         return Relayer(relay, tuple(roster.members[place].name for place in neighbours), start, residual)
@@ -324,8 +322,10 @@ def learner_of(
         weights = {other: float(row[roster.place(other)]) for other in roster.neighbours(name)}
 
     def soft(messages: np.ndarray) -> np.ndarray:
-        every = np.arange(len(messages))
-        return held.soft_errors(np.asarray(held.family.weights(messages)), np.zeros_like(every), every)
+        indices = np.arange(len(messages))
+        return local_rows.soft_errors(
+            np.asarray(local_rows.family.weights(messages)), np.zeros_like(indices), indices
+        )
 
     return Broadcaster(
         strategy, weights, start, residual, known, terms.robust.combine, soft if terms.robust.guard else None

@@ -89,33 +89,34 @@ class Summary:
         )
 
     def conflicts(self) -> list[str]:
-        """Why these tables cannot be one, a line each."""
-        lines = []
+        """Return why these tables cannot be one, a sentence each."""
+        conflicts = []
         for name, column in sorted(self.columns.items()):
             kinds = {kind: peers for kind, peers in column.kinds.items() if kind != "empty"}
             if column.holders < self.peers:
-                told = ", ".join(_first(*column.kinds.values()))
-                lines.append(
-                    f"column {name!r} is at {column.holders} of {self.peers} peers (at {told}, for one)"
+                holders = ", ".join(_first(*column.kinds.values()))
+                conflicts.append(
+                    f"column {name!r} is at {column.holders} of {self.peers} peers (at {holders}, for one)"
                 )
             elif len(kinds) > 1:
-                told = ", ".join(f"{_READABLE[kind]} at {', '.join(kinds[kind])}" for kind in sorted(kinds))
-                lines.append(f"column {name!r} is {told}")
+                by_kind = (f"{_READABLE[kind]} at {', '.join(kinds[kind])}" for kind in sorted(kinds))
+                conflicts.append(f"column {name!r} is {', '.join(by_kind)}")
         if len({tag == "t" for tag, _ in self.classes}) > 1:
-            lines.append(
+            conflicts.append(
                 f"the label is text at some peers and a number at others: {list(_plain(self.classes))}"
             )
         if len(self.classes) < 2:
-            lines.append(
+            conflicts.append(
                 f"the label has {len(self.classes)} class at all peers together; expected two or more"
             )
-        return lines
+        return conflicts
 
     def schema(self, label: str, clip: float | None) -> Schema:
-        """Columns, categories, classes and locations; scales are still to be agreed on."""
+        """Return columns, categories, classes and locations; scales are still to be agreed on."""
         if conflicts := self.conflicts():
             raise SchemaMismatch(
-                "the peers' tables do not fit together:\n" + "\n".join(f"  {line}" for line in conflicts)
+                "the peers' tables do not fit together:\n"
+                + "\n".join(f"  {conflict}" for conflict in conflicts)
             )
         columns = []
         for name in self.order:
@@ -130,7 +131,7 @@ class Summary:
 
     @property
     def missing(self) -> bool:
-        """Whether a continuous value is missing anywhere."""
+        """Return whether a continuous value is missing anywhere."""
         return any(column.count < self.rows for column in self.columns.values() if not _discrete(column))
 
     def complete(self, name: str) -> bool:
@@ -190,8 +191,8 @@ class Sums(dict[str, Fraction]):
         """Sums from outside."""
         _check_size(content)
         try:
-            told = msgspec.msgpack.decode(content, type=dict[str, str])
-            sums = cls({name: unpacked(value) for name, value in told.items()})
+            numbers = msgspec.msgpack.decode(content, type=dict[str, str])
+            sums = cls({name: unpacked(value) for name, value in numbers.items()})
         except (msgspec.DecodeError, ValueError) as error:
             raise RefusedMessage("unreadable", f"not sums: {error}") from error
         if not all(0 <= value <= FARTHEST for value in sums.values()):
@@ -258,13 +259,13 @@ class OwnTable:
         for j in schema.continuous:
             name = schema.columns[j].name
             present = self.values.get(name, np.zeros(0))  # a column that is empty here has no kind
-            apart = present - schema.columns[j].location
-            sums[name] = Fraction(math.fsum(apart * apart))
+            centred = present - schema.columns[j].location
+            sums[name] = Fraction(math.fsum(centred * centred))
         return sums
 
 
 def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:
-    """The schema with scales from Σ(x − location)²."""
+    """Return the schema with scales from Σ(x − location)²."""
     columns = []
     for column in schema.columns:
         if column.kind == "continuous" and column.count:
@@ -280,12 +281,12 @@ def _check_size(content: bytes) -> None:
 
 
 def packed(value: Fraction) -> str:
-    """A sum of float64 as text: its denominator is a power of two."""
+    """Return a sum of float64 as text: its denominator is a power of two."""
     return f"{value.numerator:x}/{value.denominator.bit_length() - 1}"
 
 
 def unpacked(text: str) -> Fraction:
-    """A number that `packed` packed; its digits are few, and so is the work."""
+    """Return the number that `packed` packed; its digits are few, and so is the work."""
     top, _, bits = text.partition("/")
     if len(top) > 600 or not 0 <= int(bits) <= 1200:
         raise ValueError(f"the number {text:.20}… is too long")

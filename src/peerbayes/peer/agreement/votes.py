@@ -137,14 +137,16 @@ async def agreed_bounds(
     rows: int, values: Mapping[str, np.ndarray], voter: Voter, total: Total
 ) -> MemberBounds:
     """Return what members may report, from this one's rows and its present values of continuous columns [n]."""
-    there = {name: present for name, present in values.items() if present.size and name != ROWS}
-    means = {name: key_of(mean_of(present)) for name, present in there.items()}
+    columns = {name: present for name, present in values.items() if present.size and name != ROWS}
+    means = {name: key_of(mean_of(present)) for name, present in columns.items()}
     middles = await _medians("middle", {ROWS: key_of(float(rows)), **means}, voter, total)
     of_rows = middles.pop(ROWS, float(rows))
-    apart = {name: deviation_of(present, middles[name]) for name, present in there.items() if name in middles}
-    keys = {name: key_of(deviation) for name, deviation in apart.items() if deviation > 0.0}
+    deviations_here = {
+        name: deviation_of(present, middles[name]) for name, present in columns.items() if name in middles
+    }
+    keys = {name: key_of(deviation) for name, deviation in deviations_here.items() if deviation > 0.0}
     deviations = await _medians("deviation", keys, voter, total)
-    units = await _units(there, middles, deviations, voter, total)
+    units = await _units(columns, middles, deviations, voter, total)
     return MemberBounds.of(of_rows, *units)
 
 
@@ -158,15 +160,17 @@ async def _units(
     """Return the location of each column, and the scale of those that vary, from everybody's reports."""
     limit = limit_of(len(voter.roster.members))
     varying = {
-        name: apart for name, apart in deviations.items() if 0.0 < apart < math.inf and name in middles
+        name: deviation
+        for name, deviation in deviations.items()
+        if 0.0 < deviation < math.inf and name in middles
     }
-    own = {
+    digits = {
         name: report_of(values[name], middles[name], deviation, limit)
         for name, deviation in varying.items()
         if name in values
     }
     current = Pass(voter, "moments", members_behind(voter.name, voter.roster))
-    reports = (await _collected(current, own, total)).counted()
+    reports = (await _collected(current, digits, total)).counted()
     units = {
         name: units_of(reports[name], middles[name], deviation, limit)
         for name, deviation in varying.items()
@@ -189,13 +193,13 @@ async def _medians(what: str, keys: Mapping[str, int], voter: Voter, total: Tota
     ballots, last = dict[str, Digits](), None
     for step in range(1, DIGITS + 1):
         current = Pass(voter, f"{what} {step}", behind, ballots, last)
-        own = {
+        digits = {
             name: digit
             for name, key in keys.items()
             if (step == 1 or name in searches)
             and (digit := searches.get(name, Search()).vote(key)) is not None
         }
-        union = await _collected(current, own, total)
+        union = await _collected(current, digits, total)
         counts = union.counted()
         ballots = {member: union.votes(member) for member in union.by_member}
         names = counts if step == 1 else searches

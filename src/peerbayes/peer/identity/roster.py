@@ -156,7 +156,7 @@ class Roster:
         _, labels = csgraph.connected_components(self.adjacency()[indices][:, indices], directed=False)
         components: dict[int, list[str]] = {}
         for index, label in zip(indices, labels, strict=True):
-            components.setdefault(label, []).append(self._names[index])
+            components.setdefault(int(label), []).append(self._names[index])
         return [tuple(names) for names in components.values()]
 
     def with_member(self, member: Member, linked_to: Iterable[str]) -> Roster:

@@ -187,7 +187,7 @@ class Evaluator:
     @classmethod
     def of(cls, agreed: Agreed, away: Table | None) -> Evaluator:
         """Return the evaluation of a peer with these held-out rows."""
-        training = Sample(agreed.family, agreed.held.rows, agreed.held.labels)
+        training = Sample(agreed.family, agreed.local_rows.rows, agreed.local_rows.labels)
         held_out, unknown = None, 0
         if away is not None:
             distinct, codes = infer_classes(away[1])
