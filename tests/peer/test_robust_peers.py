@@ -61,7 +61,7 @@ def test_robust_terms_are_agreed_on():
         ('[robust]\ncombine = "median"', "expected one of mean, clip"),
         ("[robust]\nguard = 1", "expected true or false"),
         ("[robust]\nguard = true", "needs combine"),
-        ('strategy = "relay"\n[robust]\ncombine = "clip"', "expected the strategy crc or exact"),
+        ('strategy = "relay"\n[robust]\ncombine = "clip"', "expected one of crc, exact"),
         ("[robust]\nclip = true", "is no entry of \\[robust\\]"),
         ("robust = 3", "expected a section"),
     ],
