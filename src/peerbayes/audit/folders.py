@@ -71,19 +71,16 @@ def beside_a_mirror(schema: Schema, X: Any, y: Any, rounds: int, lr: float = LR.
 
 
 def _attacked(name: str, observation: Observation, rounds: int, seconds: float) -> dict[str, Any]:
-    results: dict[str, Any] = {"peer": name, "rows": len(observation.labels), "rounds": rounds}
-    family = observation.family
-    complete = (
-        isinstance(family, NaiveBayes)
-        and not family.missing
-        and (np.asarray(observation.rows.codes) >= 0).all()
-    )
-    results["listening"] = (
-        reconstruct(observation, seconds=seconds).recovered if complete and observation.leaf else None
-    )
-    attackable = isinstance(family, NaiveBayes) and bool(family.continuous)
-    results["lying"] = reconstruct(observation, active=True, rounds=rounds).recovered if attackable else None
-    return results
+    """Return the shares of rows that both attacks recover; None where an attack does not support the rows."""
+    family, listening, lying = observation.family, None, None
+    if isinstance(family, NaiveBayes):
+        if observation.leaf and not family.missing and (np.asarray(observation.rows.codes) >= 0).all():
+            listening = reconstruct(observation, seconds=seconds).recovered
+        if family.continuous:
+            lying = reconstruct(observation, active=True, rounds=rounds).recovered
+    return {
+        "peer": name, "rows": len(observation.labels), "rounds": rounds, "listening": listening, "lying": lying,
+    }  # fmt: skip
 
 
 # --- audit a folder: a saved run, a peer's home or a founder's network

@@ -62,8 +62,7 @@ def marked(table: Table, column: str, value: float | None) -> str:
 
 def as_markdown(table: Table, records: Iterable[Record], strategies: Sequence[str]) -> str:
     header, rows = grid(table, records, strategies)
-    text_lines = [f"### Table {table.number.lstrip('0')}. {table.title}", "", *pipes(header, rows), ""]
-    return "\n".join(text_lines)
+    return "\n".join([f"### Table {table.number.lstrip('0')}. {table.title}", "", *pipes(header, rows), ""])
 
 
 def as_latex(table: Table, records: Iterable[Record], strategies: Sequence[str]) -> str:

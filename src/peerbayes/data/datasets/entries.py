@@ -6,13 +6,13 @@ import difflib
 import hashlib
 import io
 import re
-import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from peerbayes.data import files as toml
 from peerbayes.errors import DatasetDamaged, DatasetMismatch, UnknownDataset
 
 if TYPE_CHECKING:
@@ -293,7 +293,8 @@ class Entry:
 
 def _catalogue() -> dict[str, Entry]:
     """Return all entries by name, in the order of the paper's table; the others come last."""
-    content = tomllib.loads((files("peerbayes.data.datasets") / "catalogue.toml").read_text(encoding="utf-8"))
+    name = "catalogue.toml"
+    content = toml.table((files("peerbayes.data.datasets") / name).read_text(encoding="utf-8"), name)
     templates, datasets = content["template"], content["dataset"]
     return {
         name: _entry(name, {**templates.get(datasets[name].get("template"), {}), **datasets[name]})

@@ -213,10 +213,14 @@ def need_parquet() -> None:
 
 def decode(content: bytes, suffix: str, label: str, where: object) -> pd.DataFrame:
     """Return the table of a file, by its suffix; the arrays X and y of an .npz become f0, f1, … and the label."""
+    import pandas as pd
+
     if suffix == ".parquet":
         need_parquet()
     try:
-        return {".parquet": _parquet, ".npz": _arrays, ".csv": _csv}[suffix](content, label)
+        if suffix == ".parquet":
+            return pd.read_parquet(io.BytesIO(content))
+        return _arrays(content, label) if suffix == ".npz" else _csv(content)
     except Exception as error:  # untrusted bytes: pandas, pyarrow and zipfile fail in many ways
         raise DatasetDamaged(f"{where} cannot be read as {suffix}: {error}") from error
 
@@ -232,13 +236,7 @@ def encode(frame: pd.DataFrame, suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-def _parquet(content: bytes, label: str) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.read_parquet(io.BytesIO(content))
-
-
-def _csv(content: bytes, label: str) -> pd.DataFrame:
+def _csv(content: bytes) -> pd.DataFrame:
     import pandas as pd
 
     first = content.partition(b"\n")[0]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# --- cSV files: UTF-8, a header, and commas, semicolons or tabs, whichever the header has most of
+# --- CSV files: UTF-8, a header, and commas, semicolons or tabs, whichever the header has most of
 # Read as written: text like "NA" is a value. Only in a column of numbers does it mark a missing value.
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
