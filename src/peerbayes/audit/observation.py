@@ -30,7 +30,6 @@ from peerbayes.learning.strategies import (
 from peerbayes.model import layout
 from peerbayes.model.families import Family, Rows
 from peerbayes.simulation import population
-from peerbayes.simulation.inputs import rows_at
 from peerbayes.simulation.old_names import refuse_old_names
 from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.result import Run
@@ -249,7 +248,7 @@ def _observed(
     return Observation(
         peer, observer, around.size == 1, recorder.strategy, mixing_weights,
         guarded, recorder.start, messages[:, 0], messages[:, 1],
-        run.schema.encode(rows_at(assignment.table, peer_rows)), assignment.codes[peer_rows], run.schema,
+        run.schema.encode(assignment.table.take(peer_rows)), assignment.codes[peer_rows], run.schema,
     ), run  # fmt: skip
 
 

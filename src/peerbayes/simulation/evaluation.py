@@ -18,7 +18,6 @@ from peerbayes.model import layout
 from peerbayes.model.calibration import AGREED_STEPS
 from peerbayes.model.families import BayesNet, Family, Rows
 from peerbayes.simulation import drivers
-from peerbayes.simulation.inputs import plain, rows_at
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.result import Run, record
 from peerbayes.simulation.settings import SimulationSettings
@@ -137,7 +136,7 @@ class Pooled:
         self, start: str, lr: float, rounds: int
     ) -> tuple[dict[str, float], dict[str, metrics.Outcome]]:
         """Return the errors of RC (the last iterate, as many iterations as rounds) and ML, and their outcomes."""
-        X, labels = plain(rows_at(self.table, self.rows)), np.asarray(self.y)[self.rows]
+        X, labels = self.table.take(self.rows).native, np.asarray(self.y)[self.rows]
         errors, outcomes = {}, {}
         for name, model in self._models(start, lr, rounds).items():
             with warnings.catch_warnings():

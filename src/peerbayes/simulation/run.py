@@ -19,9 +19,8 @@ from peerbayes.model.devices import fetch
 from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
 from peerbayes.simulation.evaluation import Evaluation
-from peerbayes.simulation.inputs import warn_untested
 from peerbayes.simulation.old_names import to_stored
-from peerbayes.simulation.population import Population
+from peerbayes.simulation.population import Population, warn_untested
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched

@@ -31,10 +31,9 @@ from peerbayes.model.devices import Device
 from peerbayes.model.families import FAMILIES, Family, Rows
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
-from peerbayes.simulation.inputs import encoded_labelled, plain, row_weights, rows_at, table_of, warn_untested
 from peerbayes.simulation.old_names import refuse_old, refuse_old_names
 from peerbayes.simulation.partitions import enough, sizes_asked
-from peerbayes.simulation.population import Assignment
+from peerbayes.simulation.population import Assignment, encoded_labelled, row_weights, table_of, warn_untested
 from peerbayes.simulation.result import history_of, record
 from peerbayes.simulation.run import Clock
 from peerbayes.simulation.settings import (
@@ -196,7 +195,7 @@ def _pieces(assignment: Assignment, shard_peers: Sequence[np.ndarray]) -> Iterat
     labels = np.array(assignment.schema.classes)[assignment.codes]
     for peers in shard_peers:
         rows = np.concatenate([assignment.parts[peer] for peer in peers])
-        yield plain(rows_at(assignment.table, rows)), labels[rows]
+        yield assignment.table.take(rows).native, labels[rows]
 
 
 def _refuse(rows_of: Any, schema: Any, X: Any, y: Any) -> None:

@@ -26,7 +26,7 @@ from peerbayes.model.devices import ONE_THREAD, Device
 from peerbayes.model.families import Family, Rows
 from peerbayes.network.mixing import only
 from peerbayes.network.mixing import rows_of as row_of
-from peerbayes.simulation.inputs import encoded_labelled
+from peerbayes.simulation.population import encoded_labelled
 
 # --- a network cut into shards: the peers of each, and its part of the network
 
