@@ -260,7 +260,6 @@ def _run(cell: Cell) -> dict[str, Any]:
         evaluate_every=1 if cell.trajectory else 0,
         evaluate_rows=(1 if cell.trajectory else TRAINING_JUDGED, ALL),
         references=False,
-        **{name: value for name, value in vars(cell).items() if name not in ("dataset", "trajectory")},
     )
     summary = run.summary()
     keys = ("train_error", "train_std", "test_error", "test_std", "disagreement", "bytes_per_peer", "floored")
