@@ -63,33 +63,11 @@ class Model(NamedTuple):
         """S + prior: [C, K]."""
         return self.counted + self.prior
 
-    def floored(self) -> int:
-        """Return how many parameters are at a guard's limit."""
-        return int(self.family.floored(self.stats))
-
     def reading(self, table: Table) -> tuple[Self, Source]:
         """Return the model in the layout that the table's missing values need, and the table as a source of rows."""
         source = source_of(self.schema, table, again=False)
         missing = check_rows(source, table, training=False)
         return (self._with_missing() if missing else self), source
-
-    def log_joint(self, source: Source) -> np.ndarray:
-        """Return log p(z, c), in standardised units: [n, C]."""
-        return reading.log_joint(self.family, self.weights, source)
-
-    def log_density(self, source: Source) -> np.ndarray:
-        """Return log p(x, c), in the units of the table: [n, C]."""
-        return self.log_joint(source) - reading.log_units(self.family, source)
-
-    def posterior(self, source: Source) -> np.ndarray:
-        """Return p(c | x): [n, C]."""
-        return reading.posterior(self.family, self.weights, source)
-
-    def log_posterior(self, source: Source) -> np.ndarray:
-        """Return log p(c | x): [n, C]."""
-        joint = self.log_joint(source)
-        joint -= joint.max(axis=1, keepdims=True)
-        return joint - np.log(np.exp(joint).sum(axis=1, keepdims=True))
 
     def _with_missing(self) -> Self:
         """Return the same model in the layout for missing values; only naive Bayes has one, others complete them."""
@@ -191,25 +169,25 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     def predict_joint_log_proba(self, X: Any) -> np.ndarray:
         """Return log p(x, c) of the rows X, in the units of the table: [n, C]."""
-        model, source = self._reading(X)
-        return model.log_density(source)
+        family, weights, source = self._reading(X)
+        return reading.log_joint(family, weights, source) - reading.log_units(family, source)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return p(c | x) of the rows X: [n, C]."""
-        model, source = self._reading(X)
-        return model.posterior(source)
+        return reading.posterior(*self._reading(X))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log p(c | x) of the rows X: [n, C]."""
-        model, source = self._reading(X)
-        return model.log_posterior(source)
+        joint = reading.log_joint(*self._reading(X))
+        joint -= joint.max(axis=1, keepdims=True)
+        return joint - np.log(np.exp(joint).sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
         if self.costs is not None:
             return self.decide(X, self.costs)
-        model, source = self._reading(X)
-        return self.classes_[model.log_joint(source).argmax(axis=1)]
+        joint = reading.log_joint(*self._reading(X))
+        return self.classes_[joint.argmax(axis=1)]
 
     def decide(self, X: Any, costs: Any) -> np.ndarray:
         """Return the class of least expected cost for each row of X: [n].
@@ -262,7 +240,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def floored_(self) -> int:
         """The number of parameters of the model that are at a guard's limit."""
         check_is_fitted(self)
-        return self._model.floored()
+        return int(self.family_.floored(self._model.stats))
 
     # --- files -----------------------------------------------------------------------------------------
 
@@ -286,10 +264,11 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def _model(self) -> Model:
         return Model(self.schema_, self.family_, self.statistics_.values, self.prior_, self._weights)
 
-    def _reading(self, X: Any) -> tuple[Model, Source]:
-        """Return the model in the layout that X needs, and X as a source of rows."""
+    def _reading(self, X: Any) -> tuple[Family, np.ndarray, Source]:
+        """Return the family and W in the layout that X needs, and X as a source of rows."""
         check_is_fitted(self)
-        return self._model.reading(self._table(X, reset=False))
+        model, source = self._model.reading(self._table(X, reset=False))
+        return model.family, model.weights, source
 
     @abstractmethod
     def _table(self, X: Any, reset: bool) -> Table:

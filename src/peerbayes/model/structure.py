@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
 from peerbayes.data.table import Rows
@@ -307,10 +306,9 @@ def tan(pairs: Pairs) -> Parents:
     root = d if columns > d else 0
     if not columns:
         return ()
-    tree = csr_array(
-        (np.ones(len(chosen)), tuple(zip(*chosen, strict=True)) or ((), ())), shape=(columns, columns)
-    )
-    parent = breadth_first_order(tree, root, directed=False)[1]  # negative where there is none
+    links = np.zeros((columns, columns))
+    links[tuple(np.array(chosen, dtype=np.int64).reshape(-1, 2).T)] = 1.0
+    parent = breadth_first_order(links, root, directed=False)[1]  # negative where there is none
     return checked([(p,) if p >= 0 else () for p in parent.tolist()], d, columns)
 
 
