@@ -22,7 +22,9 @@ def more_rows(own: Summary) -> Summary:
 
 def far_away(own: Summary) -> Summary:
     columns = {
-        name: replace(column, total=column.total + 2**60) if "continuous" in column.kinds else column
+        name: msgspec.structs.replace(column, total=column.total + 2**60)
+        if "continuous" in column.kinds
+        else column
         for name, column in own.columns.items()
     }
     return replace(own, columns=columns)
