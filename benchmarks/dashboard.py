@@ -24,7 +24,7 @@ import measuring
 from sklearn.datasets import load_digits
 
 import peerbayes as pb
-from peerbayes.report.dashboard.launch import launch
+from peerbayes.report.dashboard.access import launch
 
 VIEWERS, LIMIT = 20, 1.05
 FEWEST = 9.0  # updates a second, of ten: a look every tenth of a second drifts a little

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_wine
 
 import peerbayes as pb
-from peerbayes.learning import exact_sums
+from peerbayes.learning import integer_sums
 from peerbayes.model.families import NaiveBayes
 
 ESTIMATORS = [pb.MixedNB, pb.QDA, pb.LDA]
@@ -250,13 +250,13 @@ def test_a_prior_may_know_more_categories_than_the_rows():
 def test_sums_on_a_grid_do_not_depend_on_the_order(numbers, random):
     """And are off by half a step of the grid for each number at most; a grid as fine as 62 bits allow."""
     bound = sum(map(abs, numbers)) or 1.0
-    power = exact_sums.exponent(bound)
+    power = integer_sums.exponent(bound)
     assert 2.0**61 <= math.ldexp(bound * (1 + 1e-9), power) < 2.0**62
     turned = numbers.copy()
     random.shuffle(turned)
-    one, other = (exact_sums.on_grid(np.array(each), power).sum() for each in (numbers, turned))
+    one, other = (integer_sums.on_grid(np.array(each), power).sum() for each in (numbers, turned))
     assert one == other and one.dtype == np.int64
-    total = exact_sums.off_grid(np.array([one]), power)[0]
+    total = integer_sums.off_grid(np.array([one]), power)[0]
     exact = sum(map(Fraction, numbers))
     assert (
         abs(Fraction(total) - exact)
@@ -268,12 +268,12 @@ def test_sums_on_a_grid_do_not_depend_on_the_order(numbers, random):
 def test_the_largest_sum_of_a_grid_leaves_a_bit_to_spare(power):
     """Also where the bound is a power of two, which rounding may have made a little larger."""
     bound = 2.0**power
-    assert abs(int(exact_sums.on_grid(np.array([-bound]), exact_sums.exponent(bound))[0])) < 2**62
+    assert abs(int(integer_sums.on_grid(np.array([-bound]), integer_sums.exponent(bound))[0])) < 2**62
 
 
 def test_numbers_go_to_the_nearest_of_a_grid():
-    np.testing.assert_array_equal(exact_sums.on_grid(np.array([0.6, -0.6, 0.4, 1.5]) / 4, 2), [1, -1, 0, 2])
-    np.testing.assert_array_equal(exact_sums.off_grid(np.array([3, -5]), 2), [0.75, -1.25])
+    np.testing.assert_array_equal(integer_sums.on_grid(np.array([0.6, -0.6, 0.4, 1.5]) / 4, 2), [1, -1, 0, 2])
+    np.testing.assert_array_equal(integer_sums.off_grid(np.array([3, -5]), 2), [0.75, -1.25])
 
 
 def test_a_model_as_statistics_stands_for_the_rows_it_was_made_from():

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage, TermsError
-from peerbayes.learning.secure_sums import (
+from peerbayes.learning.integer_sums import (
     LARGEST,
     SecureSums,
     fixed,

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peerbayes.errors import PeerError, RefusedMessage, SchemaMismatch
-from peerbayes.learning.exact_sums import BITS
+from peerbayes.learning.integer_sums import SUM_BITS
 from peerbayes.peer.agreement.summary import (
     LARGEST,
     ColumnSummary,
@@ -415,7 +415,7 @@ def test_parts_of_a_pooled_sum_have_its_shape_and_no_more_than_all_can_have():
     np.testing.assert_allclose(asyncio.run(pooled("start", numbers, total)), numbers, rtol=1e-15)
     parse, own = phases["start"]
     assert (parse(own.pack()).values == own.values).all()
-    most = np.full((1, 3), (1 << BITS) - 1)
+    most = np.full((1, 3), (1 << SUM_BITS) - 1)
     assert (parse(most.tobytes()).values == most).all()
     for content, reason in (
         (own.pack() + bytes(8), "wrong shape"),

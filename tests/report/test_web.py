@@ -28,9 +28,8 @@ from peerbayes.errors import AddressError, PeerError, WebError
 from peerbayes.peer.state.audit_log import AuditLog, Tail
 from peerbayes.report.dashboard import feed as feed_module
 from peerbayes.report.dashboard import feed as messages
-from peerbayes.report.dashboard.access import Access, Address, names_loopback
+from peerbayes.report.dashboard.access import Access, Address, launch, names_loopback
 from peerbayes.report.dashboard.feed import Feed, Folder, Viewer
-from peerbayes.report.dashboard.launch import launch
 from peerbayes.report.dashboard.web_server import application
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
 from peerbayes.simulation.view import Following, LiveFile, Structure, sampled
@@ -610,7 +609,7 @@ def test_a_simulation_killed_on_the_way_can_still_be_seen_and_another_takes_its_
 
 def test_a_dashboard_dies_with_whoever_started_it(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from peerbayes.report.dashboard.launch import launch; "
+        "import sys, time; from pathlib import Path; from peerbayes.report.dashboard.access import launch; "
         "made = (launching := launch(Path(sys.argv[1]), '0')).__enter__(); "
         "print(made.url, made.process.pid, flush=True); time.sleep(600)"
     )

@@ -145,7 +145,7 @@ def run(
             resources.callback(write_metrics, home)  # after the lock is released: the final values remain
         lock = resources.enter_context(service.lock(home))
         if dashboard or dashboard_address is not None:
-            from peerbayes.report.dashboard.launch import launch
+            from peerbayes.report.dashboard.access import launch
 
             home.load()  # errors of the folder come first
             launched = resources.enter_context(launch(folder, dashboard_address))

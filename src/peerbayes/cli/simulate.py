@@ -74,7 +74,7 @@ def simulate(
 @contextlib.contextmanager
 def dashboard_of(out: Path | None, name: str, address: str | None) -> Iterator[Path]:
     """Open a dashboard of the run's folder, or of a temporary one, and yield the folder."""
-    from peerbayes.report.dashboard.launch import launch
+    from peerbayes.report.dashboard.access import launch
 
     with contextlib.ExitStack() as resources:
         folder = out or Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="peerbayes-"))) / name

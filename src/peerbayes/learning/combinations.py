@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from peerbayes.learning import planning
-from peerbayes.learning.secure_sums import MIN_GROUP
+from peerbayes.learning.integer_sums import MIN_GROUP
 from peerbayes.learning.strategies import Declaration
 from peerbayes.model.families import FAMILIES, BayesNet
 from peerbayes.model.layout import STRUCTURES

@@ -13,8 +13,8 @@ import numpy as np
 
 from peerbayes.errors import ConfigurationError, TermsError
 from peerbayes.learning import planning
+from peerbayes.learning.integer_sums import MIN_GROUP
 from peerbayes.learning.relay import spanning_tree
-from peerbayes.learning.secure_sums import MIN_GROUP
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.founder import Founder, Invitation, is_invitation, is_roster

@@ -8,6 +8,7 @@ import numpy as np
 
 from peerbayes import network as topologies
 from peerbayes.learning import planning
+from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, start_statistics_of
@@ -19,7 +20,6 @@ from peerbayes.learning.robust.invariants import (
     ties_of,
 )
 from peerbayes.learning.robust.optimised import Optimiser
-from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model.calibration import shared_out
 from peerbayes.network.schedules import agree

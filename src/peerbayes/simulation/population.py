@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csgraph, csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
@@ -16,12 +18,13 @@ from peerbayes.data.infer import infer_classes
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import SchemaError
-from peerbayes.learning import exact_sums, planning
+from peerbayes.learning import integer_sums, planning
+from peerbayes.learning.integer_sums import small_groups
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
-from peerbayes.learning.secure_sums import small_groups
 from peerbayes.model import core, layout
 from peerbayes.model.families import Family, Rows
+from peerbayes.model.structure import Pairs
 from peerbayes.simulation import private
 from peerbayes.simulation.partitions import enough
 from peerbayes.simulation.partitions import partition as partition_rows
@@ -268,7 +271,7 @@ def _family(
     parents, sent = None, np.zeros(sizes.size)
     if learned := layout.STRUCTURES.get(name):
         weights = None if reports is None else reports.weights
-        pairs, sent = exact_sums.pooled(rows, labels, sizes, schema, network.at(1), weights)
+        pairs, sent = pooled_pairs(rows, labels, sizes, schema, network.at(1), weights)
         parents = learned(pairs)
     total = float((sizes if reports is None else reports.rows).sum())
     return layout.calibrated(name, schema, missing, total, parents), sent
@@ -416,3 +419,43 @@ def ordering(schema: Schema, table: Table) -> np.ndarray:
     values = np.nan_to_num(rows.values)
     cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities)]
     return np.concatenate([values, *cells], axis=1)
+
+
+# --- statistics of pairs of simulated peers: sums over a spanning tree, bit for bit those of real peers
+
+
+def pooled_pairs(
+    rows: Rows,
+    labels: np.ndarray,
+    sizes: np.ndarray,
+    schema: Schema,
+    links: csr_array,
+    weights: np.ndarray | None = None,
+) -> tuple[Pairs, np.ndarray]:
+    """Return the statistics of pairs of all peers, and the bytes that each peer sends for them [N].
+
+    Each peer sends every neighbour on the tree the sum of its side, once. `weights` [N] is the weight of each peer's
+    rows; None: 1.
+    """
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    slices = [slice(begin, end) for begin, end in itertools.pairwise(ends.tolist())]
+    classes = len(schema.classes)
+
+    def pairs_of_peer(peer_rows: slice) -> Pairs:
+        encoded = Rows(rows.values[peer_rows], rows.codes[peer_rows])
+        return Pairs.of(encoded, labels[peer_rows], classes, schema.cardinalities, weights_of(peer_rows))
+
+    def weights_of(peer_rows: slice) -> np.ndarray | None:
+        weight = 1.0 if weights is None else weights[slices.index(peer_rows)]
+        return None if weight == 1.0 else np.full(peer_rows.stop - peer_rows.start, weight)
+
+    # Each peer's pairs are computed twice: those of all peers together may not fit in memory.
+    bound = sum(float(np.abs(pairs_of_peer(peer_rows).vector).max()) for peer_rows in slices)
+    power = integer_sums.exponent(bound)
+    first = pairs_of_peer(slices[0])
+    total = integer_sums.on_grid(first.vector, power)
+    for peer_rows in slices[1:]:
+        total += integer_sums.on_grid(pairs_of_peer(peer_rows).vector, power)
+    branches = csgraph.breadth_first_tree(links, 0, directed=False).tocoo()
+    degrees = np.bincount(np.concatenate([branches.row, branches.col]), minlength=len(sizes))
+    return first.from_vector(integer_sums.off_grid(total, power)), degrees * 8.0 * total.size

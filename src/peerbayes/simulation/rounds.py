@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.table import Array
+from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.planning import mixing_weights, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
@@ -19,7 +20,6 @@ from peerbayes.learning.robust.attacks import HONEST_CODE, Attack
 from peerbayes.learning.robust.invariants import REASONS, Invariants
 from peerbayes.learning.robust.optimised import Optimiser
 from peerbayes.learning.robust.rules import combined
-from peerbayes.learning.secure_sums import SecureSums
 from peerbayes.learning.strategies import Residual, Strategy
 from peerbayes.model.devices import Device, fetch
 from peerbayes.network import LossTrace, Schedule, without_absences

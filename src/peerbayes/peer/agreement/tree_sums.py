@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from peerbayes.errors import AgreementRefused, FalseReport, NeedsPerson, RefusedMessage
-from peerbayes.learning import exact_sums
+from peerbayes.learning import integer_sums
 from peerbayes.learning.relay import spanning_tree
 from peerbayes.learning.robust.bounds import MemberBounds, SumBounds
 from peerbayes.peer.agreement.summary import Summary, Sums
@@ -144,16 +144,16 @@ async def pooled(
     bound_name = "bound" if name == "start" else f"bound of {name}"
     sized = Phase(bound_name, Sums.named("most"), check=None if checks is None else checks.size)
     bound = await total(sized, largest)
-    power = exact_sums.exponent(float(bound["most"]) or 1.0)
+    power = integer_sums.exponent(float(bound["most"]) or 1.0)
 
     def check(neighbour: str, received: Integers, members: int) -> None:
         assert checks is not None
-        checks.numbers(neighbour, exact_sums.off_grid(received.values, power), members)
+        checks.numbers(neighbour, integer_sums.off_grid(received.values, power), members)
 
-    parse = integers_in(local.shape, (1 << exact_sums.BITS) - 1)
+    parse = integers_in(local.shape, (1 << integer_sums.SUM_BITS) - 1)
     phase = Phase(name, parse, check=None if checks is None else check)
-    summed = await total(phase, Integers(exact_sums.on_grid(local, power)))
-    return exact_sums.off_grid(summed.values, power)
+    summed = await total(phase, Integers(integer_sums.on_grid(local, power)))
+    return integer_sums.off_grid(summed.values, power)
 
 
 # --- the roster's spanning tree from one member's view: the members behind each of its links

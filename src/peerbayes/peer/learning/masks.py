@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage, TermsError
+from peerbayes.learning.integer_sums import MIN_GROUP, fixed, projected, rounding, small_groups, unfixed
 from peerbayes.learning.planning import mixing_weights
-from peerbayes.learning.secure_sums import MIN_GROUP, fixed, projected, rounding, small_groups, unfixed
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.learner import Broadcaster

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.errors import PeerError, RefusedMessage
-from peerbayes.learning.secure_sums import MIN_GROUP
+from peerbayes.learning.integer_sums import MIN_GROUP
 from peerbayes.learning.state import restored
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile

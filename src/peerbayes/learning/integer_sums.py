@@ -1,13 +1,8 @@
-"""Sums of messages in fixed point, as secure sums need them, for real peers and the simulator alike.
-
-    fix(x) = round(2³² x)  as int64          Σ_u fix(a_vu φ_u) / 2³²  is  Σ_u a_vu φ_u  to |A|·2⁻³³ an entry
-
-Integers modulo 2⁶⁴ can be masked perfectly, floats cannot; `peers.masks` masks them, this module does the arithmetic. A
-receiver needs every message of its group A: if one is missing, it keeps its own.
-"""
+"""Sums of integers, for real peers and the simulator alike: exact in any order, and in fixed point for secure sums."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +12,34 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes import network
+
+# --- sums that have the same bits in any order: numbers on a common grid, added up as integers
+# Peers that add numbers along a tree each add in a different order; rounding would give each a different sum, and
+# fingerprints and structures derived from it could not be compared.
+
+SUM_BITS = 62  # of a sum: one for the sign, one to spare
+
+
+def exponent(bound: float) -> int:
+    """Return e of the grid 2⁻ᵉ on which numbers whose sum is at most `bound` in size stay below 2⁶²."""
+    return SUM_BITS - math.frexp(bound * (1 + 1e-9))[1]
+
+
+def on_grid(values: np.ndarray, power: int) -> np.ndarray:
+    """Return numbers as integers on the grid 2^−power."""
+    return np.rint(np.ldexp(values, power)).astype(np.int64)
+
+
+def off_grid(integers: np.ndarray, power: int) -> np.ndarray:
+    """Return integers of a grid as numbers."""
+    return np.ldexp(integers.astype(np.float64), -power)
+
+
+# --- sums of messages in fixed point, as secure sums need them
+#     fix(x) = round(2³² x)  as int64          Σ_u fix(a_vu φ_u) / 2³²  is  Σ_u a_vu φ_u  to |A|·2⁻³³ an entry
+#
+# Integers modulo 2⁶⁴ can be masked perfectly, floats cannot; `peer.learning.masks` masks them, this module does the
+# arithmetic. A receiver needs every message of its group A: if one is missing, it keeps its own.
 
 BITS = 32  # behind the point
 LARGEST = (
