@@ -7,6 +7,7 @@ discrete parents only: a continuous value can be Gaussian given a category, but 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -44,18 +45,23 @@ def order(parents: Parents, names: Sequence[str] | None = None) -> list[int]:
 
     `names` are those of the columns, for the error; None: their numbers.
     """
-    sorter = TopologicalSorter(dict(enumerate(parents)))
     try:
-        sorter.prepare()
+        return list(_order(parents))
     except CycleError as error:
         links = " → ".join(str(column) if names is None else names[column] for column in error.args[1][::-1])
         raise StructureError(f"the parents form a cycle: {links}; expected none") from None
+
+
+@lru_cache(maxsize=256)  # a family is made several times with the same structure
+def _order(parents: Parents) -> tuple[int, ...]:
+    sorter = TopologicalSorter(dict(enumerate(parents)))
+    sorter.prepare()
     ordered: list[int] = []
     while sorter.is_active():
         free = sorted(sorter.get_ready())
         ordered += free
         sorter.done(*free)
-    return ordered
+    return tuple(ordered)
 
 
 def named(given: Any, names: Sequence[str], continuous: Sequence[str]) -> Parents:
