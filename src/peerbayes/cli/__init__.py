@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from rich.console import Console
@@ -17,9 +17,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from peerbayes.data.declarations import Setting, in_file, value_of
 from peerbayes.data.files import lines, printable
 from peerbayes.errors import ExtensionError, NeedsPerson, PeerbayesError
+
+if TYPE_CHECKING:
+    from peerbayes.data.declarations import Setting
 
 
 class Terminal(Console):
@@ -122,6 +124,7 @@ def with_options(
 
     An option that is left out is None, but those `needed` must be given.
     """
+    from peerbayes.data.declarations import in_file, value_of
 
     def decorate(command: Command) -> Command:
         hints = get_type_hints(command, include_extras=True)

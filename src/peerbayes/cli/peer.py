@@ -15,27 +15,40 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from peerbayes.cli import Format, argument, console, option, print_table, print_text, with_options
-from peerbayes.data.declarations import declarations
 from peerbayes.data.files import printable
 from peerbayes.errors import parts_needed
-from peerbayes.peer.learning.verdict import ENDED_BADLY
-from peerbayes.peer.state.peer_settings import Settings
 
 # Exit codes: 0 success, 1 failure, 2 a person is needed, 3 the run finished with problems, 130 interrupted.
 
-app = typer.Typer(help="Set up, check and run one peer.", no_args_is_help=True, add_completion=False)
+
+class PeerCommands(TyperGroup):
+    """The commands of a peer. `request` has an option for each setting, whose declarations take a second to import."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return ["request", *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name != "request":
+            return super().get_command(ctx, cmd_name)
+        with parts_needed():
+            from peerbayes.data.declarations import declarations
+            from peerbayes.peer.state.peer_settings import Settings
+        settings = {name: setting for name, setting in declarations(Settings).items() if setting.option != ""}
+        group = typer.Typer(add_completion=False)
+        group.command()(with_options(settings, needed=("name", "address", "data"))(parts_needed()(request)))
+        return typer.main.get_command(group)
+
+
+app = typer.Typer(
+    cls=PeerCommands, help="Set up, check and run one peer.", no_args_is_help=True, add_completion=False
+)
 
 Folder = Annotated[Path, argument("The peer's folder.")]
 
 
-OPTIONS = {name: setting for name, setting in declarations(Settings).items() if setting.option != ""}
-
-
-@app.command()
-@parts_needed()
-@with_options(OPTIONS, needed=("name", "address", "data"))
 def request(
     folder: Annotated[Path, argument("The peer's folder to create; its key never leaves it.")],
     **options: Any,
@@ -166,6 +179,8 @@ def run(
         )
         sys.exit(130 if ended.by == signal.SIGINT else 0)
     if ended.verdict is not None and not ended.verdict.good:
+        from peerbayes.peer.learning.verdict import ENDED_BADLY
+
         sys.exit(ENDED_BADLY)  # the log says why
 
 
