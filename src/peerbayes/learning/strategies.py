@@ -62,6 +62,9 @@ class Declaration:
     """What would leave a peer that noise cannot protect, and what to use instead; empty: nothing."""
     over_tree: bool = False
     """Whether each neighbour on a spanning tree of a fixed network gets its own sum over the peers behind it."""
+    by_link: bool = False
+    """Whether it adds up what messages differ by, so that losses on one side are repaired link by link: see
+    `corrections`. Its `step` then takes the share of each peer's weight whose links are up."""
     own_start: bool = False
     """Whether each peer begins with its own YᵀΦ instead of a common start."""
     uses_lr: bool = True
@@ -96,6 +99,8 @@ class LearningSettings:
     private: bool = False
     """Whether residuals carry noise."""
     expects_loss: bool = False
+    repairs_links: bool = False
+    """Whether peers repair losses link by link: they see single messages of a fixed network, and none may be false."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +302,7 @@ class Exact:
     mixing: ClassVar[str] = "stable"
     of_weights: ClassVar[bool] = False
     takes_old: ClassVar[bool] = False
-    declaration: ClassVar[Declaration] = Declaration(conserves=True, judged=True)
+    declaration: ClassVar[Declaration] = Declaration(conserves=True, judged=True, by_link=True)
 
     rounds: int = 64
     memory: float = 1.0
@@ -309,7 +314,8 @@ class Exact:
     @classmethod
     def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Exact:
         """Return the strategy for a network: ρ by what its messages suffer, a long read-out where there is noise."""
-        memory = ROBUST_MEMORY if settings.robust else LOSSY_MEMORY if settings.expects_loss else 1.0
+        forgets = settings.expects_loss and not settings.repairs_links
+        memory = ROBUST_MEMORY if settings.robust else LOSSY_MEMORY if forgets else 1.0
         averaged = int(settings.rounds * NOISY_WINDOW) if settings.private else None
         return cls(settings.rounds, memory, averaged)
 
@@ -335,10 +341,22 @@ class Exact:
     def message(self, state: ExactState) -> Array:
         return state.sent
 
-    def step(self, state: ExactState, mixed: Array, residual: Residual) -> ExactState:
+    def step(
+        self, state: ExactState, mixed: Array, residual: Residual, share: Array | None = None
+    ) -> ExactState:
+        """Return the state after a round.
+
+        share  [...] the share of each peer's weight whose links are up: φ = S + σ(b·R + D), D = S − ψ of the last
+               round, so that a peer that hears little does not push the others. None: all are up, σ = 1
+        """
         xp = array_namespace(mixed)
         adapted = _added(residual(mixed), mixed, self.boost)
-        sent = _added(mixed - state.adapted, adapted, self.memory)
+        correction = mixed - state.adapted
+        if share is None:
+            sent = _added(correction, adapted, self.memory)
+        else:
+            sent = mixed + share[..., None, None] * (adapted - mixed + self.memory * correction)
+            adapted = sent - correction
         recent = (mixed, *state.recent[: self.window - 1])
         heard = xp.clip(state.heard + 1.0, None, float(self.window))
         return ExactState(adapted, sent, recent, heard)

@@ -126,7 +126,7 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
     learning = LearningSettings(
         settings.strategy, settings.rounds, settings.lr, settings.local_steps, settings.start,
         settings.robust is not None, settings.privacy is not None,
-        _faults(settings).expected or isinstance(network, topologies.Churn),
+        _faults(settings).expected or isinstance(network, topologies.Churn), _repairs(settings, peers),
     )  # fmt: skip
     lasting = topologies.without_absences(network)
     facts = NetworkFacts(
@@ -139,6 +139,11 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
     if "mean_square" in plan.missing:
         facts = replace(facts, weight=float(local.row_weights.sum()), mean_square=local.mean_square())
     return planning.plan(learning, facts) if plan.missing else plan
+
+
+def _repairs(settings: SimulationSettings, peers: Population) -> bool:
+    """Return whether lost messages can be repaired link by link."""
+    return peers.network.static and not settings.secure_sum and not settings.checks_messages
 
 
 def _faults(settings: SimulationSettings) -> Faults:
@@ -157,7 +162,8 @@ def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         return OverTree(strategy.on(local.device), residual, faults, network)
-    return Broadcast(strategy, network, residual, faults, local.device)
+    repairs = plan.declaration.by_link and faults.occur and plan.settings.repairs_links
+    return Broadcast(strategy, network, residual, faults, local.device, repairs=repairs)
 
 
 def _with_secure_sums(plan: Plan, driver: Driver, peers: Population) -> Broadcast:

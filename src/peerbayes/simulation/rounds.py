@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.table import Array
+from peerbayes.learning.corrections import Corrections, Received, after_round
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.planning import mixing_weights, silent
 from peerbayes.learning.relay import Relay
@@ -242,6 +244,43 @@ class Late(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class LinkEnds:
+    """The directed links of a fixed network, in the order of its mixing matrix's entries."""
+
+    entries: np.ndarray  # [entries] which entries of the matrix are links
+    receivers: np.ndarray  # [E]
+    senders: np.ndarray  # [E]
+    weights: np.ndarray  # [E]
+    other: np.ndarray  # [E] the index of the same link in the other direction
+
+    @classmethod
+    def of(cls, mixing: csr_array) -> LinkEnds:
+        """Return the links of symmetric mixing weights [N, N]."""
+        receivers, senders = rows_of(mixing), mixing.indices
+        links = receivers != senders
+        receivers, senders = receivers[links], senders[links]
+        other = np.argsort(np.lexsort((receivers, senders)))
+        return cls(links, receivers, senders, mixing.data[links], np.argsort(other))
+
+    @cached_property
+    def _of_peers(self) -> csr_array:
+        count = len(self.receivers)
+        return csr_array((np.ones(count), (self.receivers, np.arange(count))))
+
+    def summed(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over each receiver's links: [E, …] -> [N, …]."""
+        total = self._of_peers @ values.reshape(len(values), -1)
+        return total.reshape(-1, *values.shape[1:])
+
+
+class Linked(NamedTuple):
+    """A strategy's state, and what the ends of links know of lost messages."""
+
+    state: Any
+    links: Corrections
+
+
+@dataclass(frozen=True, eq=False)
 class Broadcast:
     """Send the same message to every neighbour; the weight of a missing message goes to the receiver itself."""
 
@@ -254,12 +293,16 @@ class Broadcast:
     """Messages are summed in fixed point, all of a receiver's or none of them."""
     defence: Defence | None = None
     """The defence against false messages; None: all are accepted."""
+    repairs: bool = False
+    """Whether lost messages are repaired link by link: see `corrections`."""
     _mixing: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def begin(self, start: Array) -> Any:
         state = self.strategy.begin(start, self.residual)
         if self.defence is not None:
             return self.defence.begin(state, self.network)
+        if self.repairs:
+            return Linked(state, Corrections.begin(len(self._link_ends.senders), start.shape[1:]))
         return Late(state, self.strategy.message(state)) if self._stores_messages else state
 
     @property
@@ -270,6 +313,8 @@ class Broadcast:
     def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
         if self.defence is not None:
             return self._defended(state, round_index, self.defence)
+        if self.repairs:
+            return self._repaired(state, round_index)
         if not self._stores_messages:
             return self._stepped(state, round_index, self.strategy.message(state), None)
         message = self.strategy.message(state.state)
@@ -295,6 +340,34 @@ class Broadcast:
         )
         state, sent = self._learned(watched.state, links, message, mixed)
         return after._replace(state=state), sent
+
+    def _repaired(self, state: Linked, round_index: int) -> tuple[Linked, np.ndarray]:
+        """Return the state after a round whose losses are repaired link by link, and the bytes that each peer sent."""
+        network, ends, before = self.network.at(round_index), self._link_ends, state.links
+        message = self.strategy.message(state.state)
+        values = fetch(message)
+        arrived = self.faults.of_entries(round_index, self._weights(network))[0][ends.entries]
+        links, added = after_round(
+            before,
+            Received(
+                arrived,
+                ends.weights[:, None, None] * (values[ends.senders] - values[ends.receivers]),
+                before.sent[ends.other],
+                before.values[ends.other],
+                before.missed[ends.other],
+            ),
+        )
+        mixed = self._mixed(network, round_index, message, None)
+        mixed = mixed + self.device.put(ends.summed(added))
+        share = ends.summed(ends.weights * links.up) / ends.summed(ends.weights)
+        share = None if links.up.all() else self.device.put(share)
+        after = self.strategy.step(state.state, mixed, self.residual, share)  # type: ignore[call-arg]
+        matrices = np.diff(network.indptr) + ends.summed(before.sent.astype(float))
+        return Linked(after, links), matrices * float(message[0, ...].nbytes)
+
+    @cached_property
+    def _link_ends(self) -> LinkEnds:
+        return LinkEnds.of(self._weights(self.network.at(1)))
 
     def _learned(self, state: Any, links: csr_array, message: Array, mixed: Array) -> tuple[Any, np.ndarray]:
         """Return the state after a round, and the bytes that each peer sent."""
@@ -329,7 +402,8 @@ class Broadcast:
         return mixed.reshape(message.shape)
 
     def read(self, state: Any) -> Array:
-        return self.strategy.read(state.state if self._stores_messages or self.defence is not None else state)
+        wrapped = self._stores_messages or self.repairs or self.defence is not None
+        return self.strategy.read(state.state if wrapped else state)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""Corrections by link: how `exact` survives messages that arrive on one side of a link only.
+
+`exact` adds up what its messages differ by, D_v ← D_v + Σ_u w_vu(φ_u − φ_v), and S_v ← ψ_v + D_v. Without loss the sum
+of all D is 0. A message that arrives on one side only leaves it at another value for good, and every round adds that to
+S. So each end of a link keeps its own part of the sum, d_vu, which should be the other end's with the opposite sign:
+
+    heard      d_vu ← d_vu + w_vu(φ_u − φ_v)                       as `exact` does
+    repaired   d_vu ← ½(d_vu − d_uv) + w_vu(φ_u − φ_v)             where the sender's own d_uv came beside φ_u
+    silent     d_vu ← 0.99 d_vu, from the third silent round on    a peer that is gone must not push for ever
+
+The asymmetry e = d_vu + d_uv of a link is 0 after a round in which both ends repair, e/2 ± w(φ_u − φ_v) after one in
+which one end does, and unchanged while nobody hears anything. Senders add d only after a loss on that link that they
+know of: their own, or one that the other end reports. Without loss nothing is repaired, and nothing more is sent.
+
+All arrays have one entry for each directed link: what its receiver v knows of its sender u.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+NEVER = 1 << 30  # rounds since a loss that did not happen
+
+# Rounds after a loss in which an end of the link sends its correction beside its message.
+REPAIRING = 3
+
+# Silent rounds from which on a link counts as down, and what is kept of its correction in each of them.
+DOWN, KEPT = 3, 0.99
+
+
+class Corrections(NamedTuple):
+    """What the receivers of directed links know."""
+
+    values: np.ndarray  # [E, C, K] d_vu
+    silence: np.ndarray  # [E] rounds since v heard u
+    missed: np.ndarray  # [E] rounds since v missed u
+    reported: np.ndarray  # [E] rounds since u missed v, as far as v was told
+
+    @classmethod
+    def begin(cls, links: int, shape: tuple[int, int]) -> Corrections:
+        """Return the state before the first round, for E links and statistics of a shape [C, K]."""
+        never = np.full(links, NEVER)
+        return cls(np.zeros((links, *shape)), np.zeros(links, dtype=np.int64), never, never.copy())
+
+    @property
+    def up(self) -> np.ndarray:
+        """Which links are up: [E]."""
+        return self.silence < DOWN
+
+    @property
+    def sent(self) -> np.ndarray:
+        """Which ends send their correction beside the message of the coming round: [E], v to u."""
+        return (self.missed <= REPAIRING) | (self.reported <= REPAIRING)
+
+
+class Received(NamedTuple):
+    """What arrived over each directed link in a round."""
+
+    heard: np.ndarray  # [E] whether v heard u
+    differences: np.ndarray  # [E, C, K] w_vu(φ_u − φ_v)
+    repairs: np.ndarray  # [E] whether u's correction came, too
+    corrections: np.ndarray  # [E, C, K] d_uv, where it came
+    missed: np.ndarray  # [E] rounds since u missed v, as u says
+
+
+def after_round(before: Corrections, received: Received) -> tuple[Corrections, np.ndarray]:
+    """Return the state after a round, and what is added to the mix beside the messages heard: [E, C, K].
+
+    The mix is φ_v + Σ_u (d_vu after − d_vu before): differences that were heard, plus these.
+    """
+    heard, repaired = received.heard, received.heard & received.repairs
+    silence = np.where(heard, 0, before.silence + 1)
+    added = np.zeros_like(before.values)
+    added[repaired] = -0.5 * (before.values[repaired] + received.corrections[repaired])
+    down = silence >= DOWN
+    added[down] = (KEPT - 1.0) * before.values[down]
+    values = before.values + added
+    values[heard] += received.differences[heard]
+    older = np.minimum(before.reported + 1, NEVER)
+    return Corrections(
+        values,
+        silence,
+        np.where(heard, np.minimum(before.missed + 1, NEVER), 1),
+        np.where(heard, np.minimum(older, np.minimum(received.missed + 1, NEVER)), older),
+    ), added
