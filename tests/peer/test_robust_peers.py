@@ -212,7 +212,7 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
     _, nested = store.last()
     store.close()
     learner = peers.nodes["p0"].session.agreed.learner
-    strikes = nested[1]
+    strikes = nested[0][1]
     assert [name for name, count in zip(learner.weights, strikes, strict=True) if count >= 3] == ["p3"]
     # A single strike: its message is left out of this round's mix.
     state, of_p1 = learner.step(learner.begin(), {}), peers.nodes["p1"].session.agreed.learner
@@ -220,7 +220,9 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
     with_it = learner.step(state, {"p1": message, "p3": np.ascontiguousarray(message[::-1])})
     without = learner.step(state, {"p1": message})
     np.testing.assert_array_equal(learner.read(with_it), learner.read(without))
-    assert (with_it.strikes - without.strikes).tolist() == [float(name == "p3") for name in learner.weights]
+    assert (with_it.state.strikes - without.state.strikes).tolist() == [
+        float(name == "p3") for name in learner.weights
+    ]
 
 
 def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tmp_path, rng):
@@ -262,7 +264,10 @@ def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tm
         _, nested = state.last()
         state.close()
         for strikes, cut in ((2, False), (3, True)):
-            held = Judged(learner.begin().state, np.where(nested[1] >= 3, strikes, 0), nested[2])
+            _, counted, turns = nested[0]
+            begun = learner.begin()
+            judged = Judged(begun.state.state, np.where(counted >= 3, strikes, 0), turns)
+            held = begun._replace(state=judged)
             assert (learner.struck(held) == ("p3",)) == cut == ("p3" not in learner.outgoing(held))
         for task in tasks.values():
             task.cancel()

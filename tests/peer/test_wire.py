@@ -31,6 +31,7 @@ from peerbayes.peer.agreement.summary import (
     with_scales,
 )
 from peerbayes.peer.agreement.tree_sums import pooled
+from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state import audit_log, store
@@ -447,7 +448,7 @@ def leaves(state):
 def test_a_store_keeps_the_last_state_and_the_messages_of_late_rounds(tmp_path_factory, seed, rounds, kept):
     rng = np.random.default_rng(seed)
     path = tmp_path_factory.mktemp("store") / "state.sqlite"
-    told, states = {}, []
+    told, beside, states = {}, {}, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "KEPT", kept)
         opened = Store(path)
@@ -457,8 +458,12 @@ def test_a_store_keeps_the_last_state_and_the_messages_of_late_rounds(tmp_path_f
                 opened = Store(path)
             shared = rng.normal(size=(2, 3)).round(rng.integers(0, 2))  # some are equal
             told[turn + 1] = {"b": shared, "c": rng.choice([shared, -shared])}
+            beside[turn + 1] = (
+                {"c": Attachment(turn % 4, rng.choice([shared, 2 * shared]))} if turn % 2 else {}
+            )
             states.append(state_of(rng) if turn % 3 else (shared, (shared,)))
-            opened.add_round(RoundRecord(turn, states[-1], told[turn + 1], ("b",), ("c",)))
+            record = RoundRecord(turn, states[-1], told[turn + 1], ("b",), ("c",), attached=beside[turn + 1])
+            opened.add_round(record)
             with pytest.raises(sqlite3.IntegrityError):
                 opened.add_round(RoundRecord(turn, states[-1], {}, (), ()))  # a round is stored once
         opened.close()
@@ -473,11 +478,15 @@ def test_a_store_keeps_the_last_state_and_the_messages_of_late_rounds(tmp_path_f
         for receiver, message in receivers.items():
             found = opened.message(turn, receiver)
             assert (found is None) == (turn < oldest)
-            assert found is None or found == (message.tobytes(), wire.digest_of(message.tobytes()))
+            missed, correction = beside[turn].get(receiver, (0, np.zeros(0)))
+            digest = wire.digest_of(message.tobytes())
+            assert found is None or found == (message.tobytes(), digest, missed, correction.tobytes())
     assert opened.message(rounds + 1, "b") is None and opened.message(rounds, "stranger") is None
     assert [entry["round"] for entry in opened.history()] == list(range(rounds))
     count = opened._db.execute("SELECT COUNT(*) FROM arrays").fetchone()[0]
-    needed = [*leaves(states[-1]), *(m for t, r in told.items() if t >= oldest for m in r.values())]
+    late = [turn for turn in told if turn >= oldest]
+    needed = [*leaves(states[-1]), *(message for turn in late for message in told[turn].values())]
+    needed += [correction for turn in late for _, correction in beside[turn].values()]
     assert count == len(
         {(np.shape(array), np.asarray(array).tobytes()) for array in needed}
     )  # nothing else stays

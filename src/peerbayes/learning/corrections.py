@@ -12,16 +12,19 @@ The asymmetry e = d_vu + d_uv of a link is 0 after a round in which both ends re
 which one end does, and unchanged while nobody hears anything. Senders add d only after a loss on that link that they
 know of: their own, or one that the other end reports. Without loss nothing is repaired, and nothing more is sent.
 
-All arrays have one entry for each directed link: what its receiver v knows of its sender u.
+A link whose other end is gone for good (a liar that was cut, a member that left) loses its correction at once. Where
+messages may be false, receivers clip them and believe no correction of a neighbour: ρ below 1 forgets what clipping and
+losses on one side leave behind, d_vu ← ρ·d_vu + …
+
+All arrays have one entry for each directed link: what its receiver v knows of its sender u. The simulator has those of
+all peers, a real peer its own.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-
-NEVER = 1 << 30  # rounds since a loss that did not happen
 
 # Rounds after a loss in which an end of the link sends its correction beside its message.
 REPAIRING = 3
@@ -31,7 +34,7 @@ DOWN, KEPT = 3, 0.99
 
 
 class Corrections(NamedTuple):
-    """What the receivers of directed links know."""
+    """What the receivers of directed links know; rounds are inf where it never happened."""
 
     values: np.ndarray  # [E, C, K] d_vu
     silence: np.ndarray  # [E] rounds since v heard u
@@ -39,10 +42,10 @@ class Corrections(NamedTuple):
     reported: np.ndarray  # [E] rounds since u missed v, as far as v was told
 
     @classmethod
-    def begin(cls, links: int, shape: tuple[int, int]) -> Corrections:
-        """Return the state before the first round, for E links and statistics of a shape [C, K]."""
-        never = np.full(links, NEVER)
-        return cls(np.zeros((links, *shape)), np.zeros(links, dtype=np.int64), never, never.copy())
+    def begin(cls, links: int, start: np.ndarray) -> Corrections:
+        """Return the state before the first round, for E links and statistics like S⁰ [..., C, K]."""
+        values = np.zeros((links, *start.shape[-2:]), dtype=start.dtype)
+        return cls(values, np.zeros(links), np.full(links, np.inf), np.full(links, np.inf))
 
     @property
     def up(self) -> np.ndarray:
@@ -55,33 +58,57 @@ class Corrections(NamedTuple):
         return (self.missed <= REPAIRING) | (self.reported <= REPAIRING)
 
 
+class Linked(NamedTuple):
+    """A strategy's state, and what the ends of links know."""
+
+    state: Any
+    links: Corrections
+
+
 class Received(NamedTuple):
     """What arrived over each directed link in a round."""
 
     heard: np.ndarray  # [E] whether v heard u
-    differences: np.ndarray  # [E, C, K] w_vu(φ_u − φ_v)
+    differences: np.ndarray  # [E, C, K] w_vu(φ_u − φ_v), whatever was heard
     repairs: np.ndarray  # [E] whether u's correction came, too
     corrections: np.ndarray  # [E, C, K] d_uv, where it came
     missed: np.ndarray  # [E] rounds since u missed v, as u says
+    gone: np.ndarray  # [E] whether u is gone for good
 
 
-def after_round(before: Corrections, received: Received) -> tuple[Corrections, np.ndarray]:
+def after_round(
+    before: Corrections, received: Received, memory: float = 1.0
+) -> tuple[Corrections, np.ndarray]:
     """Return the state after a round, and what is added to the mix beside the messages heard: [E, C, K].
 
-    The mix is φ_v + Σ_u (d_vu after − d_vu before): differences that were heard, plus these.
+    The mix is φ_v + Σ_u (d_vu after − ρ·d_vu before): differences that were heard, plus these. ρ is the strategy's
+    memory.
     """
-    heard, repaired = received.heard, received.heard & received.repairs
-    silence = np.where(heard, 0, before.silence + 1)
-    added = np.zeros_like(before.values)
-    added[repaired] = -0.5 * (before.values[repaired] + received.corrections[repaired])
+    heard = received.heard & ~received.gone
+    repaired = heard & received.repairs
+    silence = np.where(heard, 0.0, before.silence + 1.0)
+    kept = before.values if memory == 1.0 else memory * before.values
+    added = np.zeros_like(kept)
+    added[repaired] = -0.5 * (kept[repaired] + memory * received.corrections[repaired])
     down = silence >= DOWN
-    added[down] = (KEPT - 1.0) * before.values[down]
-    values = before.values + added
+    added[down] = (KEPT - 1.0) * kept[down]
+    added[received.gone] = -kept[received.gone]
+    values = kept + added
     values[heard] += received.differences[heard]
-    older = np.minimum(before.reported + 1, NEVER)
+    told = np.where(heard, received.missed, np.inf)
     return Corrections(
         values,
         silence,
-        np.where(heard, np.minimum(before.missed + 1, NEVER), 1),
-        np.where(heard, np.minimum(older, np.minimum(received.missed + 1, NEVER)), older),
+        np.where(heard, before.missed, 0.0) + 1.0,
+        np.minimum(before.reported, told) + 1.0,
     ), added
+
+
+def share_up(weights: np.ndarray, links: Corrections, gone: np.ndarray) -> np.ndarray | None:
+    """Return the share of one peer's weight whose links are up, [1]; None: all of it.
+
+    weights [E] and gone [E] of its links; those that are gone for good do not count.
+    """
+    if (links.up | gone).all():
+        return None
+    return np.array([weights[links.up & ~gone].sum() / weights[~gone].sum()])

@@ -100,7 +100,7 @@ class LearningSettings:
     """Whether residuals carry noise."""
     expects_loss: bool = False
     repairs_links: bool = False
-    """Whether peers repair losses link by link: they see single messages of a fixed network, and none may be false."""
+    """Whether peers keep corrections by link: the links of a fixed network, whose single messages they see."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,7 +356,7 @@ class Exact:
             sent = _added(correction, adapted, self.memory)
         else:
             sent = mixed + share[..., None, None] * (adapted - mixed + self.memory * correction)
-            adapted = sent - correction
+            adapted = sent - self.memory * correction
         recent = (mixed, *state.recent[: self.window - 1])
         heard = xp.clip(state.heard + 1.0, None, float(self.window))
         return ExactState(adapted, sent, recent, heard)

@@ -142,8 +142,8 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
 
 
 def _repairs(settings: SimulationSettings, peers: Population) -> bool:
-    """Return whether lost messages can be repaired link by link."""
-    return peers.network.static and not settings.secure_sum and not settings.checks_messages
+    """Return whether peers can keep corrections by link: links last, and single messages are seen."""
+    return peers.network.static and not settings.secure_sum
 
 
 def _faults(settings: SimulationSettings) -> Faults:
@@ -162,8 +162,10 @@ def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         return OverTree(strategy.on(local.device), residual, faults, network)
-    repairs = plan.declaration.by_link and faults.occur and plan.settings.repairs_links
-    return Broadcast(strategy, network, residual, faults, local.device, repairs=repairs)
+    # Without faults and liars corrections by link change nothing: their sums are what the strategy has anyway.
+    needed = faults.occur or settings.checks_messages
+    by_link = plan.declaration.by_link and plan.settings.repairs_links and needed
+    return Broadcast(strategy, network, residual, faults, local.device, by_link=by_link)
 
 
 def _with_secure_sums(plan: Plan, driver: Driver, peers: Population) -> Broadcast:

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.table import Array
-from peerbayes.learning.corrections import Corrections, Received, after_round
+from peerbayes.learning.corrections import Corrections, Linked, Received, after_round
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.planning import mixing_weights, silent
 from peerbayes.learning.relay import Relay
@@ -21,7 +21,7 @@ from peerbayes.learning.robust import rules
 from peerbayes.learning.robust.attacks import HONEST_CODE, Attack
 from peerbayes.learning.robust.invariants import REASONS, Invariants
 from peerbayes.learning.robust.optimised import Optimiser
-from peerbayes.learning.robust.rules import combined
+from peerbayes.learning.robust.rules import link_weights
 from peerbayes.learning.strategies import Residual, Strategy
 from peerbayes.model.devices import Device, fetch
 from peerbayes.network import LossTrace, Schedule, without_absences
@@ -42,6 +42,29 @@ class Watched(NamedTuple):
     state: Any
     strikes: np.ndarray  # [E] on each link; empty without a guard
     rejected: np.ndarray  # [5] messages that were refused, as in `REASONS`
+
+
+class Screened(NamedTuple):
+    """What receivers make of the messages of a round, for each stored entry of the mixing matrix."""
+
+    messages: np.ndarray  # [M, C, K] all that were sent, first the receivers' own
+    message_index: np.ndarray  # [entries] which of them came over the link
+    weights: np.ndarray  # [entries] their weights, by the rule; 0: not accepted
+    heard: np.ndarray  # [entries] which are accepted
+    cut: np.ndarray  # [entries] whose senders are heard no more
+    after: Watched
+
+    def mixed(self, mixing: csr_array) -> np.ndarray:
+        """Return each peer's mix; the remaining weight goes to itself: [N, C, K]."""
+        peers, heard = np.arange(mixing.shape[0]), self.heard
+        links = csr_array(
+            (self.weights[heard], self.message_index[heard], only(mixing, heard).indptr),
+            shape=(len(peers), len(self.messages)),
+        )
+        rest = row_sums(mixing) - row_sums(links)
+        weights = csr_array(links + csr_array((rest, (peers, peers)), shape=links.shape))
+        mix = weights @ self.messages.reshape(len(self.messages), -1)
+        return mix.reshape(len(peers), *self.messages.shape[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +90,16 @@ class Defence:
     theta: Callable[[Array], Array]
     optimiser: Optimiser | None = None
 
+    @property
+    def believes_corrections(self) -> bool:
+        """Whether neighbours' corrections of links are believed: not where messages may be false."""
+        return self.rule == "mean" and self.soft is None
+
     def begin(self, state: Any, network: Schedule) -> Watched:
         links = _settled_links(network) if self.soft is not None else None
         return Watched(state, np.zeros(0 if links is None else links.nnz), np.zeros(len(REASONS)))
 
-    def mixed(
+    def screened(
         self,
         watched: Watched,
         network: Schedule,
@@ -79,9 +107,8 @@ class Defence:
         arrived: np.ndarray,
         message: Array,
         round_index: int,
-        device: Device,
-    ) -> tuple[Array, Watched]:
-        """Return each peer's mix of the messages it accepts [N, C, K], and the state with strikes and rejections.
+    ) -> Screened:
+        """Return the messages that each peer accepts, their weights, and the state with strikes and rejections.
 
         mixing   [N, N] the weights of this round's links
         arrived  [E] which messages arrived, one for each stored entry
@@ -100,20 +127,17 @@ class Defence:
         refused = links & arrived & (reasons >= 0)
         rejected = watched.rejected + np.bincount(reasons[refused], minlength=len(REASONS))
         heard, strikes = links & arrived & ~refused, watched.strikes
+        cut = np.zeros(mixing.nnz, dtype=bool)
         if self.soft is not None:
-            heard, strikes = self._screened(
+            heard, cut, strikes = self._judged(
                 strikes, network, mixing, messages, message_index, heard, round_index
             )
-        weights = csr_array(
-            (mixing.data[heard], message_index[heard], only(mixing, heard).indptr),
-            shape=(len(message), len(messages)),
+        weights = np.zeros(mixing.nnz)
+        weights[heard] = link_weights(
+            self.rule, mixing.data[heard], messages, receivers[heard], message_index[heard]
         )
-        self_weights = row_sums(mixing) - row_sums(weights)
-        peers = np.arange(self_weights.size)
-        weights = csr_array(weights + csr_array((self_weights, (peers, peers)), shape=weights.shape))
-        weights = combined(self.rule, weights, messages)
-        mixed = (weights @ messages.reshape(len(messages), -1)).reshape(message.shape)
-        return device.put(self.invariants.settled(mixed)), Watched(watched.state, strikes, rejected)
+        after = Watched(watched.state, strikes, rejected)
+        return Screened(messages, message_index, weights, heard, cut, after)
 
     def _worst_messages(
         self, watched: Watched, network: Schedule, mixing: csr_array, honest: np.ndarray, round_index: int
@@ -129,7 +153,7 @@ class Defence:
             ]
         return self.optimiser.worst(honest, self.attackers, mixing, cut, round_index)
 
-    def _screened(
+    def _judged(
         self,
         strikes: np.ndarray,
         network: Schedule,
@@ -138,8 +162,8 @@ class Defence:
         message_index: np.ndarray,
         heard: np.ndarray,
         round_index: int,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which messages are still heard, and the strikes. Attackers that lie strike nobody."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return which messages are still heard, which links are cut, and the strikes. Liars strike nobody."""
         assert self.soft is not None
         links, receivers = _settled_links(network), rows_of(mixing)
         between_peers = receivers != mixing.indices
@@ -159,7 +183,8 @@ class Defence:
             struck, doubted = struck & ~lying, doubted & ~lying
         strikes = strikes.copy()
         strikes[link_index[struck]] += 1
-        return heard & ~struck & ~doubted & ~rules.cut(strikes, links)[link_index], strikes
+        cut = between_peers & rules.cut(strikes, links)[link_index]
+        return heard & ~struck & ~doubted & ~cut, cut, strikes
 
 
 def _settled_links(network: Schedule) -> csr_array:
@@ -252,32 +277,21 @@ class LinkEnds:
     senders: np.ndarray  # [E]
     weights: np.ndarray  # [E]
     other: np.ndarray  # [E] the index of the same link in the other direction
+    of_peers: csr_array  # [N, E] 1 where a link ends
 
     @classmethod
     def of(cls, mixing: csr_array) -> LinkEnds:
         """Return the links of symmetric mixing weights [N, N]."""
-        receivers, senders = rows_of(mixing), mixing.indices
-        links = receivers != senders
-        receivers, senders = receivers[links], senders[links]
-        other = np.argsort(np.lexsort((receivers, senders)))
-        return cls(links, receivers, senders, mixing.data[links], np.argsort(other))
-
-    @cached_property
-    def _of_peers(self) -> csr_array:
-        count = len(self.receivers)
-        return csr_array((np.ones(count), (self.receivers, np.arange(count))))
+        entries = rows_of(mixing) != mixing.indices
+        links = only(mixing, entries)
+        receivers, index = rows_of(links), np.arange(links.nnz)
+        ends = csr_array((np.ones(links.nnz), (receivers, index)), shape=(mixing.shape[0], links.nnz))
+        return cls(entries, receivers, links.indices, links.data, rules.opposite(links), ends)
 
     def summed(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over each receiver's links: [E, …] -> [N, …]."""
-        total = self._of_peers @ values.reshape(len(values), -1)
-        return total.reshape(-1, *values.shape[1:])
-
-
-class Linked(NamedTuple):
-    """A strategy's state, and what the ends of links know of lost messages."""
-
-    state: Any
-    links: Corrections
+        total = self.of_peers @ values.reshape(len(values), -1)
+        return total.reshape(-1, *values.shape[1:]).astype(values.dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,28 +307,31 @@ class Broadcast:
     """Messages are summed in fixed point, all of a receiver's or none of them."""
     defence: Defence | None = None
     """The defence against false messages; None: all are accepted."""
-    repairs: bool = False
-    """Whether lost messages are repaired link by link: see `corrections`."""
+    by_link: bool = False
+    """Whether corrections are kept for each link of a fixed network, so that losses and liars leave nothing behind."""
     _mixing: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def begin(self, start: Array) -> Any:
         state = self.strategy.begin(start, self.residual)
+        if self._stores_messages:
+            return Late(state, self.strategy.message(state))
         if self.defence is not None:
-            return self.defence.begin(state, self.network)
-        if self.repairs:
-            return Linked(state, Corrections.begin(len(self._link_ends.senders), start.shape[1:]))
-        return Late(state, self.strategy.message(state)) if self._stores_messages else state
+            state = self.defence.begin(state, self.network)
+        return (
+            Linked(state, Corrections.begin(len(self._link_ends.senders), start)) if self.by_link else state
+        )
 
     @property
     def _stores_messages(self) -> bool:
         """Whether the messages of the previous round are stored: links lag, and the strategy takes old messages."""
-        return bool(self.faults.late) and self.strategy.takes_old and self.secure is None
+        plain = self.secure is None and self.defence is None
+        return bool(self.faults.late) and self.strategy.takes_old and plain
 
     def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
+        if self.by_link:
+            return self._advance_by_link(state, round_index)
         if self.defence is not None:
             return self._defended(state, round_index, self.defence)
-        if self.repairs:
-            return self._repaired(state, round_index)
         if not self._stores_messages:
             return self._stepped(state, round_index, self.strategy.message(state), None)
         message = self.strategy.message(state.state)
@@ -335,34 +352,55 @@ class Broadcast:
         links, message = self.network.at(round_index), self.strategy.message(watched.state)
         weights = self._weights(links)
         arrived = self.faults.of_entries(round_index, weights)[0]
-        mixed, after = defence.mixed(
-            watched, self.network, weights, arrived, message, round_index, self.device
-        )
+        screened = defence.screened(watched, self.network, weights, arrived, message, round_index)
+        mixed = self.device.put(defence.invariants.settled(screened.mixed(weights)))
         state, sent = self._learned(watched.state, links, message, mixed)
-        return after._replace(state=state), sent
+        return screened.after._replace(state=state), sent
 
-    def _repaired(self, state: Linked, round_index: int) -> tuple[Linked, np.ndarray]:
-        """Return the state after a round whose losses are repaired link by link, and the bytes that each peer sent."""
-        network, ends, before = self.network.at(round_index), self._link_ends, state.links
-        message = self.strategy.message(state.state)
-        values = fetch(message)
-        arrived = self.faults.of_entries(round_index, self._weights(network))[0][ends.entries]
-        links, added = after_round(
-            before,
-            Received(
-                arrived,
-                ends.weights[:, None, None] * (values[ends.senders] - values[ends.receivers]),
-                before.sent[ends.other],
-                before.values[ends.other],
-                before.missed[ends.other],
-            ),
+    def _advance_by_link(self, state: Linked, round_index: int) -> tuple[Linked, np.ndarray]:
+        """Return the state after a round with corrections by link, and the bytes that each peer sent."""
+        network, ends, before, defence = (
+            self.network.at(round_index),
+            self._link_ends,
+            state.links,
+            self.defence,
         )
-        mixed = self._mixed(network, round_index, message, None)
-        mixed = mixed + self.device.put(ends.summed(added))
-        share = ends.summed(ends.weights * links.up) / ends.summed(ends.weights)
-        share = None if links.up.all() else self.device.put(share)
-        after = self.strategy.step(state.state, mixed, self.residual, share)  # type: ignore[call-arg]
-        matrices = np.diff(network.indptr) + ends.summed(before.sent.astype(float))
+        learned = state.state if defence is None else state.state.state
+        message, weights = self.strategy.message(learned), self._weights(network)
+        arrived = self.faults.of_entries(round_index, weights)[0]
+        if defence is None:
+            heard, gone, values = (
+                arrived[ends.entries],
+                np.zeros_like(ends.entries[ends.entries]),
+                fetch(message),
+            )
+            mixed, senders, shares = (
+                fetch(self._mixed(network, round_index, message, None)),
+                ends.senders,
+                ends.weights,
+            )
+        else:
+            screened = defence.screened(state.state, self.network, weights, arrived, message, round_index)
+            heard, gone = screened.heard[ends.entries], screened.cut[ends.entries]
+            mixed, values = screened.mixed(weights), screened.messages
+            senders, shares = screened.message_index[ends.entries], screened.weights[ends.entries]
+        pulls = shares.astype(values.dtype)[:, None, None] * (values[senders] - values[ends.receivers])
+        believed = before.sent[ends.other] & (defence is None or defence.believes_corrections)
+        received = Received(
+            heard, pulls, believed, before.values[ends.other], before.missed[ends.other], gone
+        )
+        links, added = after_round(before, received, getattr(self.strategy, "memory", 1.0))
+        mixed = mixed + ends.summed(added)
+        mixed = self.device.put(mixed if defence is None else defence.invariants.settled(mixed))
+        share = None
+        if not (links.up | gone).all():
+            total = ends.summed(np.where(gone, 0.0, ends.weights))
+            up = ends.summed(np.where(gone | ~links.up, 0.0, ends.weights))
+            share = self.device.put(np.divide(up, total, out=np.ones_like(total), where=total > 0))
+        step: Any = self.strategy.step
+        after = step(learned, mixed, self.residual, share)
+        after = after if defence is None else screened.after._replace(state=after)
+        matrices = np.diff(network.indptr) + ends.summed(before.sent * 1.0)
         return Linked(after, links), matrices * float(message[0, ...].nbytes)
 
     @cached_property
@@ -402,8 +440,9 @@ class Broadcast:
         return mixed.reshape(message.shape)
 
     def read(self, state: Any) -> Array:
-        wrapped = self._stores_messages or self.repairs or self.defence is not None
-        return self.strategy.read(state.state if wrapped else state)
+        for wrapped in (self._stores_messages, self.by_link, self.defence is not None):
+            state = state.state if wrapped else state
+        return self.strategy.read(state)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
+from peerbayes.learning.corrections import Linked
 from peerbayes.learning.robust.invariants import REASONS
 from peerbayes.learning.state import Checkpoint
 from peerbayes.model import layout
@@ -105,9 +106,10 @@ class Loop:
     @property
     def rejected(self) -> dict[str, int]:
         """Rejected messages by reason; empty where nothing was checked."""
-        if not isinstance(self.state, Watched):
+        state = self.state.state if isinstance(self.state, Linked) else self.state
+        if not isinstance(state, Watched):
             return {}
-        return dict(zip(REASONS, self.state.rejected.astype(int).tolist(), strict=True))
+        return dict(zip(REASONS, state.rejected.astype(int).tolist(), strict=True))
 
     def _advance(self, round_index: int) -> None:
         self.state, sent = self.driver.advance(self.state, round_index)

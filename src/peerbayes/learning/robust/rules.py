@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from peerbayes.data.table import Array
 from peerbayes.model.devices import fetch
-from peerbayes.network.mixing import only, row_sums, rows_of, with_data
+from peerbayes.network.mixing import rows_of, with_data
 
 # --- rules for combining received messages: by the mixing weights as they are, or with each neighbour's pull clipped
 #     mean   S_v = Σ_u a_vu φ_u
@@ -21,8 +21,8 @@ from peerbayes.network.mixing import only, row_sums, rows_of, with_data
 # three pulls farther than the honest, and pairs of peers with a liar each are lost.) Distances are those of the
 # statistics themselves: continuous columns are standardised, so entries are of one size.
 #
-# Both work on a matrix [N, M] of N receivers and M ≥ N messages, the first N of which are the receivers' own: a
-# network, or one peer with [its own, *those received].
+# Both work on links from M messages, the first of which are the receivers' own: a network, or one peer with
+# [its own, *those received].
 
 RULES = ("mean", "clip")
 
@@ -33,24 +33,18 @@ MIDDLING, MEDIAN = (2, 5), (1, 2)
 AT_ONCE = 1 << 22
 
 
-def combined(rule: str, mixing: csr_array, messages: Array) -> csr_array:
-    """Return the weights [N, M] that a rule mixes messages [M, …] with; row sums do not change."""
-    return mixing if rule == "mean" else clipped(mixing, messages)
+def link_weights(
+    rule: str, weights: np.ndarray, messages: Array, receivers: np.ndarray, senders: np.ndarray
+) -> np.ndarray:
+    """Return the weights that a rule mixes the messages of links with: [E], [M, …], [E], [E] -> [E].
 
-
-def clipped(mixing: csr_array, messages: Array) -> csr_array:
-    """Return a_vu min(1, τ_v / ‖φ_u − φ_v‖) [N, M]; the rest of a weight goes to the receiver's own message."""
-    receivers = rows_of(mixing)
-    heard = receivers != mixing.indices
-    gaps = distances(messages, receivers[heard], mixing.indices[heard])
-    weights = mixing.data.astype(np.float64)
-    weights[heard] *= clip_factors(receivers[heard], gaps, mixing.shape[0])
-    links = only(with_data(mixing, weights), heard)
-    self_weights = row_sums(mixing) - row_sums(links)
-    diagonal = csr_array(
-        (self_weights, (np.arange(self_weights.size), np.arange(self_weights.size))), shape=mixing.shape
-    )
-    return csr_array(links + diagonal)
+    Receivers are numbered among the first messages, which are their own. What a rule takes from a weight goes to the
+    receiver itself.
+    """
+    if rule == "mean" or not weights.size:
+        return weights
+    gaps = distances(messages, receivers, senders)
+    return weights * clip_factors(receivers, gaps, int(receivers.max()) + 1)
 
 
 def clip_factors(groups: np.ndarray, gaps: np.ndarray, count: int) -> np.ndarray:

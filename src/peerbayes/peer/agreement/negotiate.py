@@ -212,7 +212,7 @@ def settings_of(terms: Terms) -> LearningSettings:
     """Return the settings of a plan that these terms agree on. How many messages get lost is nothing they know."""
     return LearningSettings(
         terms.strategy, terms.rounds, terms.lr, terms.local_steps, terms.start, terms.robust.acts,
-        terms.privacy.epsilon is not None,
+        terms.privacy.epsilon is not None, repairs_links=not terms.privacy.secure_sum,
     )  # fmt: skip
 
 

@@ -5,18 +5,19 @@ The strategies are those of the simulator, called with a leading axis of one pee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
 
+from peerbayes.learning.corrections import REPAIRING, Corrections, Linked, Received, after_round, share_up
 from peerbayes.learning.planning import message_shape, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
 from peerbayes.learning.robust.invariants import Invariants
-from peerbayes.learning.robust.rules import combined
+from peerbayes.learning.robust.rules import link_weights
 from peerbayes.learning.strategies import Declaration, Residual, Strategy, declared
 
 # Messages [M, C, K] -> the soft errors of their models on this peer's own rows [M].
@@ -29,6 +30,15 @@ class Judged(NamedTuple):
     state: Any
     strikes: np.ndarray  # [neighbours] in the order of `Broadcaster.weights`
     round_index: np.ndarray  # [1] rounds so far
+
+
+class Attachment(NamedTuple):
+    """What a message to one neighbour has beside it: see `corrections`."""
+
+    missed: int = 0
+    """Rounds since the sender missed the receiver; 0: not lately."""
+    correction: np.ndarray | None = None
+    """The sender's d of this link [C, K]; None: there is nothing to repair."""
 
 
 class Learner(Protocol):
@@ -46,7 +56,23 @@ class Learner(Protocol):
     def outgoing(self, state: Any) -> dict[str, np.ndarray]:
         """Return the message of the coming round to each neighbour."""
 
-    def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any: ...
+    def attached(self, state: Any) -> dict[str, Attachment]:
+        """Return what neighbours get beside the message of the coming round; most get nothing."""
+
+    def step(
+        self,
+        state: Any,
+        heard: Mapping[str, np.ndarray],
+        attached: Mapping[str, Attachment] = {},
+        gone: Collection[str] = (),
+    ) -> Any:
+        """Return the state after a round.
+
+        heard     the messages of neighbours
+        attached  what came beside them
+        gone      neighbours that are gone for good, or heard no more
+        """
+
     def read(self, state: Any) -> np.ndarray:
         """Return S of its model: [C, K]."""
 
@@ -94,45 +120,118 @@ class Broadcaster:
     def shape(self) -> tuple[int, ...]:
         return message_shape(self.declaration, self.start.shape)
 
+    @property
+    def by_link(self) -> bool:
+        """Whether corrections are kept for each link, so that losses and liars leave nothing behind."""
+        return self.declaration.by_link and bool(self.neighbours)
+
+    @property
+    def repairs(self) -> bool:
+        """Whether neighbours' corrections are believed: not where messages may be false."""
+        return self.by_link and self.rule == "mean" and self.soft is None
+
     def begin(self) -> Any:
         state = self.strategy.begin(self.start[None], self.residual)
-        return state if self.soft is None else Judged(state, np.zeros(len(self.weights)), np.zeros(1))
+        if self.soft is not None:
+            state = Judged(state, np.zeros(len(self.weights)), np.zeros(1))
+        return Linked(state, Corrections.begin(len(self.weights), self.start)) if self.by_link else state
 
     def outgoing(self, state: Any) -> dict[str, np.ndarray]:
         message = self._message(state)[0]
         struck = self.struck(state)
         return {name: message for name in self.neighbours if name not in struck}
 
-    def _message(self, state: Any) -> np.ndarray:
-        return self.strategy.message(state if self.soft is None else state.state)
-
-    def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any:
-        message = self._message(state)
-        if self.soft is None:
-            return self.strategy.step(state, self._mixed(message, heard), self.residual)
-        round_index = state.round_index + 1
-        struck, doubted = self._judge(state.strikes, heard, int(round_index[0]))
-        strikes = state.strikes + struck
-        left_out = {
-            *self._cut(strikes),
-            *(name for name, out in zip(self.weights, struck | doubted, strict=True) if out),
+    def attached(self, state: Any) -> dict[str, Attachment]:
+        if not self.repairs:
+            return {}
+        links: Corrections = state.links
+        return {
+            name: Attachment(
+                int(links.missed[k]) if links.missed[k] <= REPAIRING else 0, links.values[k].copy()
+            )
+            for k, name in enumerate(self.weights)
+            if links.sent[k]
         }
-        accepted = {name: heard[name] for name in heard if name not in left_out}
-        mixed = self._mixed(message, accepted)
-        return Judged(self.strategy.step(state.state, mixed, self.residual), strikes, round_index)
 
-    def _mixed(self, message: np.ndarray, heard: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return Σ_u a_vu φ_u of the messages heard, by the rule; the remaining weight goes to itself: [1, …]."""
-        if not self.neighbours:
-            return message
+    def _message(self, state: Any) -> np.ndarray:
+        return self.strategy.message(self._strategy_state(state))
+
+    def _strategy_state(self, state: Any) -> Any:
+        state = state.state if self.by_link else state
+        return state if self.soft is None else state.state
+
+    def step(
+        self,
+        state: Any,
+        heard: Mapping[str, np.ndarray],
+        attached: Mapping[str, Attachment] = {},
+        gone: Collection[str] = (),
+    ) -> Any:
+        message, judged = self._message(state), state.state if self.by_link else state
+        if self.soft is not None:
+            round_index = judged.round_index + 1
+            struck, doubted = self._judge(judged.strikes, heard, int(round_index[0]))
+            strikes = judged.strikes + struck
+            cut = self._cut(strikes)
+            left_out = {
+                *cut,
+                *(name for name, out in zip(self.weights, struck | doubted, strict=True) if out),
+            }
+            heard = {name: heard[name] for name in heard if name not in left_out}
+            gone = {*cut, *gone}
+        mixed, differences = self._mixed(message, heard)
+        step: Any = self.strategy.step
+        if self.by_link:
+            received = self._received(differences, attached, gone)
+            links, added = after_round(state.links, received, getattr(self.strategy, "memory", 1.0))
+            share = share_up(np.array(list(self.weights.values())), links, received.gone)
+            step = partial(step, share=share)
+            mixed = mixed + added.sum(axis=0)
+        after = step(self._strategy_state(state), self._settled(mixed), self.residual)
+        after = after if self.soft is None else Judged(after, strikes, round_index)
+        return Linked(after, links) if self.by_link else after
+
+    def _received(
+        self,
+        differences: Mapping[str, np.ndarray],
+        attached: Mapping[str, Attachment],
+        gone: Collection[str],
+    ) -> Received:
+        """Return what arrived over each link; where messages may be false, no correction is believed."""
+        names, zeros = tuple(self.weights), np.zeros_like(self.start)
+        beside = [attached.get(name, Attachment()) if self.repairs else Attachment() for name in names]
+        return Received(
+            np.array([name in differences for name in names]),
+            np.stack([differences.get(name, zeros) for name in names]),
+            np.array([attachment.correction is not None for attachment in beside]),
+            np.stack([zeros if item.correction is None else item.correction for item in beside]),
+            np.array([attachment.missed or np.inf for attachment in beside]),
+            np.array([name in gone for name in names]),
+        )
+
+    def _mixed(
+        self, message: np.ndarray, heard: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return Σ_u a_vu φ_u of the messages heard, by the rule, and a_vu(φ_u − φ_v) of each: [1, …], {u: […]}.
+
+        The remaining weight goes to this peer itself.
+        """
         names = [name for name in self.weights if name in heard]
+        if not names:
+            return message.copy(), {}
         messages = np.concatenate([message, *(heard[name][None] for name in names)])
+        senders = np.arange(1, len(messages))
         shares = np.array([self.weights[name] for name in names])
-        row = csr_array(np.concatenate([[1.0 - shares.sum()], shares])[None])
-        mixed = combined(self.rule, row, messages) @ messages.reshape(len(messages), -1)
-        return self._settled(mixed.reshape(message.shape))
+        weights = link_weights(self.rule, shares, messages, np.zeros_like(senders), senders)
+        pulls = {
+            name: weight * (heard[name] - message[0]) for name, weight in zip(names, weights, strict=True)
+        }
+        row = np.concatenate([[1.0 - weights.sum()], weights])
+        return (row @ messages.reshape(len(messages), -1)).reshape(message.shape), pulls
 
     def _settled(self, mixed: np.ndarray) -> np.ndarray:
+        if not self.neighbours:
+            return mixed
         if (
             self.declaration.matrices > 1
         ):  # further ones, such as tracked gradients, sum to zero by themselves
@@ -156,7 +255,8 @@ class Broadcaster:
         return struck, doubted
 
     def struck(self, state: Any) -> tuple[str, ...]:
-        return () if self.soft is None else self._cut(state.strikes)
+        judged = state.state if self.by_link else state
+        return () if self.soft is None else self._cut(judged.strikes)
 
     def _cut(self, strikes: np.ndarray) -> tuple[str, ...]:
         return tuple(
@@ -164,7 +264,7 @@ class Broadcaster:
         )
 
     def read(self, state: Any) -> np.ndarray:
-        return self.strategy.read(state if self.soft is None else state.state)[0]
+        return self.strategy.read(self._strategy_state(state))[0]
 
     def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
         if not heard:
@@ -202,7 +302,16 @@ class Relayer:
     def outgoing(self, state: Any) -> dict[str, np.ndarray]:
         return dict(zip(self.neighbours, self.strategy.messages(state), strict=True))
 
-    def step(self, state: Any, heard: Mapping[str, np.ndarray]) -> Any:
+    def attached(self, state: Any) -> dict[str, Attachment]:
+        return {}
+
+    def step(
+        self,
+        state: Any,
+        heard: Mapping[str, np.ndarray],
+        attached: Mapping[str, Attachment] = {},
+        gone: Collection[str] = (),
+    ) -> Any:
         inbox = np.stack(
             [heard.get(name, last) for name, last in zip(self.neighbours, state.inbox, strict=True)]
         ) if self.neighbours else state.inbox  # fmt: skip

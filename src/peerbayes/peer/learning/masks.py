@@ -296,6 +296,10 @@ class Masked(Broadcaster):
     def same_to_all(self) -> bool:
         return False
 
+    @property
+    def by_link(self) -> bool:
+        return False  # single messages are unknown
+
     def apart(self, state: Any, heard: Any) -> float | None:
         return None  # single messages are unknown
 
@@ -352,7 +356,7 @@ class Masked(Broadcaster):
         conserved = self.known.sums is not None
         return Summed(projected(total, own_message, share, conserved, self.known.cells), share)
 
-    def step(self, state: Any, heard: Any) -> Any:
+    def step(self, state: Any, heard: Any, attached: Any = None, gone: Any = None) -> Any:
         """Learn from a `Summed`."""
         own_message = self.strategy.message(state)
         mixed = own_message if heard.total is None else (1.0 - heard.share) * own_message + heard.total[None]

@@ -11,9 +11,10 @@ import numpy as np
 
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.learning.integer_sums import MIN_GROUP
-from peerbayes.learning.state import restored
+from peerbayes.learning.state import arrays_of, restored
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
+from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.learning.masks import Summed
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.learning.verdict import last_rounds
@@ -52,14 +53,17 @@ class Rounds:
         while session.round_index < session.terms.rounds:
             self._refuse_alone()
             heard = await self._inbox.enough(agreed)
+            attached = self._inbox.attached
             missing = tuple(
                 name for name in learner.neighbours if name not in heard and name not in self._blocklist
             )
             began = time.monotonic()
             if quick:  # a thread would cost more than it saves
-                ready = self._learned(agreed, evaluator, state, heard, missing)
+                ready = self._learned(agreed, evaluator, state, heard, attached, missing)
             else:
-                ready = await asyncio.to_thread(self._learned, agreed, evaluator, state, heard, missing)
+                ready = await asyncio.to_thread(
+                    self._learned, agreed, evaluator, state, heard, attached, missing
+                )
             messages = await session.room.until(
                 "round", partial(self._outbox.stored, agreed, ready), not quick
             )
@@ -94,7 +98,9 @@ class Rounds:
             )
         else:
             self._session.round_index, nested = stored
-            state = restored(state, iter(_flat(nested)))
+            arrays = _flat(nested)
+            # A run that began before there were corrections by link goes on with corrections of zero, which come last.
+            state = restored(state, iter([*arrays, *arrays_of(state)[len(arrays) :]]))
             self._session.emit("resumed", round=self._session.round_index)
         if agreed.private is not None:
             agreed.private.resting = False
@@ -107,10 +113,12 @@ class Rounds:
         evaluator: Evaluator,
         state: Any,
         heard: dict[str, Any],
+        attached: dict[str, Attachment],
         missing: tuple[str, ...],
     ) -> RoundRecord:
         """Compute one round, not stored yet; in a thread if it is slow, so that neighbours are answered meanwhile."""
-        before, state = state, agreed.learner.step(state, self._gathered(state, heard))
+        gone = [name for name in agreed.learner.neighbours if name not in self._session.neighbours]
+        before, state = state, agreed.learner.step(state, self._gathered(state, heard), attached, gone)
         round_index, figures = self._session.round_index + 1, {}
         if round_index == self._session.terms.rounds or time.monotonic() > evaluator.due:
             figures = evaluator.figures(agreed.learner.read(state))

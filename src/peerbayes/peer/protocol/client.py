@@ -16,6 +16,7 @@ from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.tree_sums import Objection
+from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.learning.masks import Words
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.copies import Processes
@@ -171,19 +172,26 @@ class Client:
         elif request.kind in ("sum", "first"):
             await self.agreement.sums.take(neighbour, request.kind, request.phase, reply)
         elif request.kind == "round" and agreed is not None:
-            message = self._check(agreed, neighbour, request.round_index, reply)
-            self.inbox.put(neighbour, request.round_index, message)
+            message, attached = self._check(agreed, neighbour, request.round_index, reply)
+            self.inbox.put(neighbour, request.round_index, message, attached)
         elif request.kind == "masked" and agreed is not None:
             words = wire.numbers_in(reply, agreed.learner.shape, "<u8")
             self.inbox.put(neighbour, request.round_index, Words(reply.phase, words))
 
-    def _check(self, agreed: Agreed, neighbour: str, round_index: int, reply: Reply) -> np.ndarray:
-        """Return a neighbour's message; refuse what no honest peer sends, and remember this one for comparison."""
+    def _check(
+        self, agreed: Agreed, neighbour: str, round_index: int, reply: Reply
+    ) -> tuple[np.ndarray, Attachment]:
+        """Return a neighbour's message and what came beside it; refuse what no honest peer sends.
+
+        The message is remembered for comparison with what others got.
+        """
         message = wire.numbers_in(reply, agreed.learner.shape)
-        if (violation := agreed.plausible.violation(message, round_index)) is not None:
+        correction = wire.correction_in(reply, agreed.learner.shape)
+        checked = message if correction is None else np.stack([message, correction])
+        if (violation := agreed.plausible.violation(checked, round_index)) is not None:
             raise RefusedMessage.of(violation)
         if agreed.plausible.unusual(message, round_index):
             self.session.note(neighbour, f"its message of round {round_index} is unusually large")
         if agreed.learner.same_to_all:
             self.evidence.hear(neighbour, round_index, reply)
-        return message
+        return message, Attachment(reply.missed, correction)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from peerbayes.peer.agreement.negotiate import Agreed
+from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.state.ledger import Ledger
@@ -27,15 +28,23 @@ class Inbox:
     now: Callable[[], float] = time.monotonic
     """Seconds, by which the deadline of a round counts."""
     _messages: dict[str, Any] = field(default_factory=dict)
+    _attached: dict[str, Attachment] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
 
     def lacks(self, neighbour: str) -> bool:
         """Return whether a neighbour's message may still come."""
         return neighbour not in self._messages and neighbour not in self._given_up
 
-    def put(self, neighbour: str, round_index: int, message: Any) -> None:
+    def put(self, neighbour: str, round_index: int, message: Any, attached: Attachment | None = None) -> None:
         if round_index == self.session.round_index + 1:  # else the round was closed without it
             self._messages[neighbour] = message
+            if attached is not None:
+                self._attached[neighbour] = attached
+
+    @property
+    def attached(self) -> dict[str, Attachment]:
+        """Return what came beside the messages."""
+        return dict(self._attached)
 
     def give_up(self, neighbour: str) -> None:
         """Stop waiting for a neighbour's message: the round goes on without it."""
@@ -48,6 +57,7 @@ class Inbox:
     def clear(self) -> None:
         """Start the next round with an empty inbox."""
         self._messages.clear()
+        self._attached.clear()
         self._given_up.clear()
 
     async def enough(self, agreed: Agreed) -> dict[str, Any]:
@@ -90,6 +100,10 @@ class Ready(NamedTuple):
     shape: tuple[int, ...] = ()
     group: str = ""
     """The digest of the group that a masked message was made for."""
+    missed: int = 0
+    """Rounds since this peer missed the receiver; 0: not lately."""
+    correction: bytes = b""
+    """This peer's correction of the link, after a loss."""
 
 
 Messages = dict[tuple[int, str], Ready]  # by round and receiver
@@ -120,9 +134,20 @@ class Outbox:
         """Return a round ready to be stored, with the messages of the next; computed once, even if storing fails."""
         last = round_index >= self.session.terms.rounds
         outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, round_index + 1)
+        attached = {} if last else agreed.learner.attached(state)
         release = None if agreed.private is None else agreed.private.taken()
         return RoundRecord(
-            round_index, state, outgoing, heard, missing, figures, groups, release, left_out, reference
+            round_index,
+            state,
+            outgoing,
+            heard,
+            missing,
+            figures,
+            groups,
+            release,
+            left_out,
+            reference,
+            attached,
         )
 
     def stored(self, agreed: Agreed, ready: RoundRecord) -> Messages:
@@ -141,10 +166,11 @@ class Outbox:
         bodies = {digest: wire.bytes_of(message) for digest, message in distinct.items()}
         return {
             (ready.round_index + 1, name): Ready(
-                bodies[digests[name]], digests[name], message.shape, ready.groups.get(name, "")
+                bodies[digests[name]], digests[name], message.shape, ready.groups.get(name, ""),
+                *_beside(ready.attached.get(name, Attachment())),
             )
             for name, message in ready.outgoing.items()
-        }
+        }  # fmt: skip
 
     def _outgoing(
         self, agreed: Agreed, state: Any, round_index: int
@@ -170,4 +196,10 @@ class Outbox:
         stored = await asyncio.to_thread(self.session.store.message, round_index, receiver)
         if stored is None:
             return "gone" if round_index < self.session.store.oldest() else None
-        return Ready(*stored, agreed.learner.shape, self.session.store.group(round_index, receiver))
+        body, digest, *beside = stored
+        group = self.session.store.group(round_index, receiver)
+        return Ready(body, digest, agreed.learner.shape, group, *beside)
+
+
+def _beside(attached: Attachment) -> tuple[int, bytes]:
+    return attached.missed, b"" if attached.correction is None else wire.bytes_of(attached.correction)

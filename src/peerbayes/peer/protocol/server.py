@@ -246,6 +246,9 @@ class Server:
         if self.session.terms.privacy.epsilon is not None:
             description = f"private {description}"
         self.session.audit.add(caller, description, len(ready.body), ready.digest)
+        if ready.correction:
+            size, digest = len(ready.correction), wire.digest_of(ready.correction)
+            self.session.audit.add(caller, f"correction of {description}", size, digest)
 
     def _deliver(self, request: Request, ready: Ready) -> Reply:
         agreed, signature = self.session.agreed, b""
@@ -253,6 +256,7 @@ class Server:
             signature = self._signed(request.round_index, ready.digest)
         return self.reply(request, "ok", phase=ready.group if request.kind == "masked" else request.phase,
             schema=request.schema, shape=ready.shape, digest=ready.digest, body=ready.body, signature=signature,
+            missed=ready.missed, correction=ready.correction,
         )  # fmt: skip
 
     def _signed(self, round_index: int, digest: bytes) -> bytes:

@@ -196,6 +196,10 @@ class Reply(Message, frozen=True):
     digest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     body: bytes = b""
     signature: Signature = b""  # of a round's message that goes to all neighbours alike
+    missed: Annotated[int, msgspec.Meta(ge=0, le=255)] = (
+        0  # rounds since the sender missed the peer that asks; 0: none
+    )
+    correction: bytes = b""  # the sender's part of what the two ends of the link add up, after a loss
     process: Process | None = None  # which process of the sender answers
     shown: Process | None = None  # where it refuses: another process of the peer that asks
 
@@ -294,9 +298,20 @@ def reply_in(content: bytes, request: Request, neighbour: str) -> Reply:
 
 def numbers_in(reply: Reply, shape: tuple[int, ...], dtype: str = "<f8") -> np.ndarray:
     """Return the array of a reply; refuse another shape, NaN and infinity."""
-    if reply.shape != shape or len(reply.body) != 8 * math.prod(shape):
+    if reply.shape != shape:
         raise RefusedMessage("wrong shape", f"{reply.shape} in {len(reply.body):,} bytes instead of {shape}")
-    array = np.frombuffer(reply.body, dtype=dtype).reshape(shape)
+    return _numbers(reply.body, shape, dtype)
+
+
+def correction_in(reply: Reply, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return the correction beside a message [C, K]; None: there is none."""
+    return _numbers(reply.correction, shape) if reply.correction else None
+
+
+def _numbers(body: bytes, shape: tuple[int, ...], dtype: str = "<f8") -> np.ndarray:
+    if len(body) != 8 * math.prod(shape):
+        raise RefusedMessage("wrong shape", f"{len(body):,} bytes instead of {shape}")
+    array = np.frombuffer(body, dtype=dtype).reshape(shape)
     if not np.isfinite(array).all():
         raise RefusedMessage("not finite", "NaN or infinity among the numbers")
     return array

@@ -63,7 +63,13 @@ def _first_tables(db: sqlite3.Connection) -> None:
     db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (str(FORMAT),))
 
 
-STEPS: tuple[Step, ...] = (_first_tables,)  # step n leads from version n to n + 1
+def _corrections(db: sqlite3.Connection) -> None:
+    """Add what a message has beside it: rounds since its sender missed the receiver, and the sender's correction."""
+    db.execute("ALTER TABLE outbox ADD COLUMN missed INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE outbox ADD COLUMN correction BLOB")
+
+
+STEPS: tuple[Step, ...] = (_first_tables, _corrections)  # step n leads from version n to n + 1
 
 
 def version_of(db: sqlite3.Connection) -> int:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from peerbayes.errors import PeerError
+from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.state import migrations
 from peerbayes.peer.state.audit_log import Position
@@ -54,6 +55,17 @@ class RoundRecord(NamedTuple):
     """Neighbours that closed this round without this peer."""
     reference: np.ndarray | None = None
     """S of a model that a later one is compared with."""
+    attached: Mapping[str, Attachment] = {}
+    """What messages have beside them, by receiver."""
+
+
+class StoredMessage(NamedTuple):
+    """A message of a round as it is stored."""
+
+    body: bytes
+    digest: bytes  # sha256 of the body
+    missed: int  # rounds since this peer missed the receiver; 0: not lately
+    correction: bytes  # this peer's correction of the link; empty: there is nothing to repair
 
 
 class PeerState(Protocol):
@@ -93,7 +105,7 @@ class PeerState(Protocol):
     # Rounds and their messages.
     def add_round(self, record: RoundRecord) -> dict[str, bytes]: ...
     def last(self) -> tuple[int, Any] | None: ...
-    def message(self, round_index: int, receiver: str) -> tuple[bytes, bytes] | None: ...
+    def message(self, round_index: int, receiver: str) -> StoredMessage | None: ...
     def group(self, round_index: int, receiver: str) -> str: ...
     def oldest(self) -> int: ...
     def history(self, after: int = -1) -> list[dict[str, Any]]: ...
@@ -314,7 +326,10 @@ class Store:
                 receiver: self._put(message, stored_arrays) for receiver, message in record.outgoing.items()
             }
             for receiver, message_digest in digests.items():
-                self._all("INSERT INTO outbox VALUES (?, ?, ?)", round_index + 1, receiver, message_digest)
+                missed, correction = record.attached.get(receiver, Attachment())
+                beside = missed, None if correction is None else self._put(correction, stored_arrays)
+                row = (round_index + 1, receiver, message_digest, *beside)
+                self._all("INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", *row)
             for receiver, group in record.groups.items():
                 self._all("INSERT INTO groups VALUES (?, ?, ?)", round_index + 1, receiver, group)
             self._forget(round_index)
@@ -335,13 +350,20 @@ class Store:
                 )
             return round_index, self._restored(json.loads(described))
 
-    def message(self, round_index: int, receiver: str) -> tuple[bytes, bytes] | None:
-        """Return this peer's message to a neighbour in a round, if it is stored: bytes and sha256."""
+    def message(self, round_index: int, receiver: str) -> StoredMessage | None:
+        """Return this peer's message to a neighbour in a round, if it is stored."""
         with self._snapshot():
             row = self._one(
-                "SELECT digest FROM outbox WHERE turn = ? AND receiver = ?", round_index, receiver
+                "SELECT digest, missed, correction FROM outbox WHERE turn = ? AND receiver = ?",
+                round_index,
+                receiver,
             )
-            return None if row is None else (self._body(row[0]), row[0])
+            if row is None:
+                return None
+            digest, missed, correction = row
+            return StoredMessage(
+                self._body(digest), digest, missed, b"" if correction is None else self._body(correction)
+            )
 
     def group(self, round_index: int, receiver: str) -> str:
         """Return the digest of the group that a masked message was made for; empty: it was not masked."""
@@ -481,13 +503,15 @@ class Store:
         """Delete arrays that only the previous state and expired messages used."""
         before, expired = round_index - 1, round_index - KEPT
         states = dict(self._all("SELECT turn, state FROM rounds WHERE turn IN (?, ?)", before, round_index))
-        dropped = {digest for (digest,) in self._all("SELECT digest FROM outbox WHERE turn <= ?", expired)}
+        old = "SELECT digest, correction FROM outbox WHERE turn <= ?"
+        dropped = {digest for row in self._all(old, expired) for digest in row if digest is not None}
         dropped.update(_digests(json.loads(states.get(before, "[]"))))
         self._all("UPDATE rounds SET state = '[]' WHERE turn = ?", before)
         self._all("DELETE FROM outbox WHERE turn <= ?", expired)
         self._all("DELETE FROM groups WHERE turn <= ?", expired)
         for digest in dropped - set(_digests(json.loads(states[round_index]))):
-            if self._one("SELECT 1 FROM outbox WHERE digest = ? LIMIT 1", digest) is None:
+            used = "SELECT 1 FROM outbox WHERE ? IN (digest, correction) LIMIT 1"
+            if self._one(used, digest) is None:
                 self._all("DELETE FROM arrays WHERE digest = ?", digest)
                 self._stored_digests.discard(digest)
 
