@@ -94,7 +94,8 @@ def rounds_at_home() -> dict[str, float]:
     from peerbayes.model.devices import Device
     from peerbayes.model.families import NaiveBayes, Rows
     from peerbayes.model.kernels.peers import FusedPeers
-    from peerbayes.simulation.rounds import Broadcast, Faults
+    from peerbayes.simulation.faults import Faults
+    from peerbayes.simulation.rounds import Broadcast
 
     values, labels = data(PEERS)
     rng = np.random.default_rng(1)

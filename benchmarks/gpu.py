@@ -22,7 +22,8 @@ from peerbayes.model import core
 from peerbayes.model.devices import Device
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.model.kernels.peers_gpu import FusedPeers
-from peerbayes.simulation.rounds import Broadcast, Faults
+from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.rounds import Broadcast
 
 ROWS, COLUMNS, CLASSES, LIMIT = 50, 16, 26, 25.0
 FAMILY = NaiveBayes(continuous=COLUMNS, variance_floor=0.05, count_floor=1e-4)

@@ -18,7 +18,8 @@ from peerbayes.learning.strategies import CRC, DSGD, ConsensusML, Exact, Local, 
 from peerbayes.model.devices import NUMPY
 from peerbayes.network import schedules as gossip
 from peerbayes.simulation import drivers
-from peerbayes.simulation.rounds import Broadcast, Faults, Late, OverTree
+from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.rounds import Broadcast, Late, OverTree
 from shared import naive_network as naive
 
 CLASSES, FEATURES, ROUNDS = 3, 4, 12

@@ -9,7 +9,8 @@ import peerbayes as pb
 from peerbayes import network
 from peerbayes.learning import local_rows, relay
 from peerbayes.learning.relay import Relay, spanning_tree
-from peerbayes.simulation.rounds import Faults, OverTree
+from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.rounds import OverTree
 
 
 @pytest.mark.parametrize("topology", ["tree", "chain", "star", "ring", "grid", "complete"])

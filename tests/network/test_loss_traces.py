@@ -9,7 +9,7 @@ from peerbayes.errors import ConfigurationError, TopologyError
 from peerbayes.learning.strategies import Exact
 from peerbayes.network import LossTrace, adjacency
 from peerbayes.network.mixing import rows_of
-from peerbayes.simulation.rounds import Faults
+from peerbayes.simulation.faults import Faults
 
 LINKS = adjacency("regular-4", 30, np.random.default_rng(0))
 ROUNDS = 40

@@ -22,8 +22,9 @@ from peerbayes.model.devices import NUMPY
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.privacy import accounting
 from peerbayes.simulation import private
+from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.private import PrivateRows, agreed
-from peerbayes.simulation.rounds import Broadcast, Faults, OverTree
+from peerbayes.simulation.rounds import Broadcast, OverTree
 
 
 def table(rows=900, seed=0):

@@ -11,8 +11,9 @@ from peerbayes.learning.strategies import STRATEGIES, ConsensusML, Exact
 from peerbayes.model import residuals
 from peerbayes.model.devices import NUMPY
 from peerbayes.model.families import NaiveBayes, Rows
+from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.result import COLUMNS
-from peerbayes.simulation.rounds import Broadcast, Faults, Late
+from peerbayes.simulation.rounds import Broadcast, Late
 
 X, Y = load_wine(return_X_y=True, as_frame=True)
 ORDER = np.random.default_rng(0).permutation(len(Y))

@@ -23,10 +23,11 @@ from peerbayes.learning.robust.optimised import Optimiser
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model.calibration import shared_out
 from peerbayes.network.schedules import agree
+from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.reports import Reported
-from peerbayes.simulation.rounds import Broadcast, Defence, Faults, OverTree
+from peerbayes.simulation.rounds import Broadcast, Defence, OverTree
 from peerbayes.simulation.settings import SimulationSettings
 
 Driver = Broadcast | OverTree
