@@ -7,7 +7,7 @@ from peerbayes import network
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import CRC, DSGD, STRATEGIES, Exact, Tracking
 from peerbayes.model import core
-from peerbayes.simulation.rounds import unless_away
+from peerbayes.simulation.faults import unless_away
 from shared.families import draw_rows
 
 CLASSES, PEERS, ROWS, LR = 3, 8, 15, 0.05

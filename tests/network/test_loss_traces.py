@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.datasets import load_wine
 
 import peerbayes as pb
@@ -66,6 +68,28 @@ def test_what_peers_miss_is_a_trace():
     del histories["c"]
     with pytest.raises(TopologyError, match="b missed c in round 1, whose history is not there; expected"):
         LossTrace.recorded(histories)
+    names = ("a", "b", "c")  # of all: then some histories are enough, and traces of the others can be added
+    assert LossTrace.recorded(histories, names).messages == {(1, 2, 1), (2, 0, 1), (2, 2, 1)}
+    parts = [
+        LossTrace.recorded({"b": histories["b"]}, names),
+        LossTrace.recorded({"c": [{"round": 3, "missing": ["b"]}]}, names),
+    ]
+    assert (parts[0] | parts[1]).messages == {(1, 2, 1), (2, 0, 1), (2, 2, 1), (3, 1, 2)}
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.sets(st.tuples(st.integers(1, 9), st.integers(0, 4), st.integers(5, 9))),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_the_files_of_several_peers_together_are_the_trace(tmp_path_factory, messages, parts, named):
+    folder, names = tmp_path_factory.mktemp("traces"), [f"peer, {number}" for number in range(10)]
+    whole = LossTrace(messages)
+    for part in range(parts):
+        mine = LossTrace([message for message in messages if message[2] % parts == part])
+        mine.save(folder / f"{part}.csv", names if named else ())
+    assert LossTrace.load(*(folder / f"{part}.csv" for part in range(parts))) == whole
 
 
 def test_a_trace_is_stored_as_a_table(tmp_path):

@@ -62,6 +62,11 @@ NOT_RUN = {
     "python benchmarks/gpu.py": ("needs an NVIDIA GPU", None),
     "python benchmarks/relay_rules.py": ("needs the paper's datasets", None),
     "python benchmarks/missing.py": ("needs the paper's datasets", None),
+    "peerbayes peer trace": ("needs a finished run; tests/cli/test_trace_command.py runs it", None),
+    "peerbayes simulate run.toml --set message_loss": (
+        "replays it; tests/cli/test_trace_command.py does",
+        None,
+    ),
     "ssh ": ("another machine", None),
     "peerbayes report runs/exact --figures": (
         "drawn by a browser; tests/report/test_report.py does, where there is one",

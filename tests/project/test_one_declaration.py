@@ -203,7 +203,7 @@ MEANT = {
     ("report", "family = 'naive-bayes'"),
     ("report", "evaluate_every = 1"),
     ("peer", "epsilon, delta, min_rows, secure_sum, combine, guard"),
-    ("audit", "message_loss, message_delay, peers_down, change_every, local_steps, objective"),
+    ("audit", "message_loss, message_delay, peers_down, change_every, local_steps, objective, faults"),
     ("audit", "evaluate_every, evaluate_rows, device, dtype, secure_sum, privacy, robust, attack"),
 }
 

@@ -33,7 +33,7 @@ import reference  # noqa: E402
 MODULES = (
     "model.core", "model.calibration", "model.families.base", "model.families.naive_bayes", "model.families.gaussian",
     "learning.strategies", "learning.relay", "learning.planning", "learning.metrics", "network.topologies",
-    "network.schedules",
+    "network.schedules", "network.fault_kinds", "network.losses",
     "network.mixing", "simulation.partitions", "privacy.accounting", "privacy.mechanism", "privacy.noise",
     "privacy.scheme", "privacy.exposure", "simulation.sharded.driver",
     "data.datasets", "data.sources", "data.sources.values", "errors", "report",

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -242,6 +243,38 @@ def _state_text(peer_status: dict[str, Any]) -> str:
     if peer_status["verdict"] is None:
         return "all rounds done, not evaluated yet"
     return "done" if peer_status["verdict"]["good"] else "finished with problems"
+
+
+@app.command()
+@parts_needed()
+def trace(
+    folders: Annotated[list[Path], argument("Folders of peers of one network: one's own is enough.")],
+    out: Annotated[Path, option("The CSV file to write.")] = Path("lost.csv"),
+) -> None:
+    """Write the messages that peers have missed to a CSV file, which `simulate` replays as its message_loss."""
+    from peerbayes.peer.missed_messages import missed_messages
+    from peerbayes.peer.state.folder import Home
+
+    missed = missed_messages(map(Home, folders))
+    missed.trace.save(out, missed.names)
+    last = max(missed.rounds.values())
+    lost = Counter(receiver for _, _, receiver in missed.trace.messages)
+    rows = [
+        (number, name, missed.rounds.get(name, "?"), lost[number] if name in missed.rounds else "?")
+        for number, name in enumerate(missed.names)
+    ]
+    print_table(("number", "peer", "rounds", "messages missed"), rows)
+    print(f"Wrote {len(missed.trace)} lost messages to {out}")
+    if absent := [name for name in missed.names if name not in missed.rounds]:
+        print(
+            f"Not read: what {printable(', '.join(absent))} missed. Files of several folders can be replayed together"
+        )
+    for number, name in enumerate(missed.names):
+        if missed.rounds.get(name, last) < last:
+            print(
+                f"{printable(name)} ended after round {missed.rounds[name]}: replay it with the fault "
+                f'{{ kind = "away", peers = [{number}], first = {missed.rounds[name] + 1} }}'
+            )
 
 
 @app.command()

@@ -118,6 +118,11 @@ def print_summary(run: Run, form: str) -> None:
             f"\n{run.attackers.size} peers were attackers; errors are those of the other peers on their rows. "
             f"{sum(run.rejected.values())} messages were rejected"
         )
+    if run.vanished.size:
+        console.print(
+            f"\n{run.vanished.size} peers vanished for good; errors of peers are those of the others, RC and ML are of "
+            "the rows of all"
+        )
     total = sum(run.seconds.values())
     shares = ", ".join(f"{stage} {seconds / total:.0%}" for stage, seconds in run.seconds.items())
     console.print(f"\n{total:.1f} s: {shares}")

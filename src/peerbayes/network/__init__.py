@@ -7,6 +7,15 @@
 Every matrix is a SciPy CSR array with sorted indices; entry [v,u] is the message from u to v. Nodes count from 0.
 """
 
+from peerbayes.network.fault_kinds import (
+    Away,
+    Bursts,
+    DeadLinks,
+    Fault,
+    Flapping,
+    Loss,
+)
+from peerbayes.network.losses import LossTrace
 from peerbayes.network.mixing import (
     closed_mean,
     delay,
@@ -23,7 +32,6 @@ from peerbayes.network.mixing import (
 from peerbayes.network.schedules import (
     Changing,
     Churn,
-    LossTrace,
     Schedule,
     Sequence,
     Static,
@@ -33,7 +41,8 @@ from peerbayes.network.schedules import (
 from peerbayes.network.topologies import FIXED, NAMES, RANDOM, adjacency
 
 __all__ = [
-    "FIXED", "NAMES", "RANDOM", "Changing", "Churn", "LossTrace", "Schedule", "Sequence", "Static", "adjacency",
-    "closed_mean", "delay", "diameter", "lose", "metropolis", "neighbour_mean", "pairs", "schedule",
+    "FIXED", "NAMES", "RANDOM", "Away", "Bursts", "Changing", "Churn", "DeadLinks", "Fault",
+    "Flapping", "Loss", "LossTrace", "Schedule", "Sequence", "Static", "adjacency", "closed_mean", "delay", "diameter",
+    "lose", "metropolis", "neighbour_mean", "pairs", "schedule",
     "smallest_eigenvalue", "spectral_gap", "stable", "within_distance", "without_absences",
 ]  # fmt: skip

@@ -1,16 +1,11 @@
-"""Schedules: networks that change from round to round; averages by gossip over them; traces of lost messages."""
+"""Schedules: networks that change from round to round; averages by gossip over them."""
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import operator
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, reduce
-from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from functools import lru_cache, reduce
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -22,7 +17,6 @@ from peerbayes.network.mixing import (
     checked,
     metropolis,
     only,
-    pairs,
     rows_of,
     spectral_gap,
     whole_number,
@@ -208,141 +202,3 @@ def agree(network: Schedule, values: np.ndarray, rounds: int) -> np.ndarray:
         omega = 1.0 / (1.0 - bound**2 * (0.5 if round_index == 2 else omega / 4.0))
         before, now = now, omega * (weights @ now - before) + before
     return now if rounds else values
-
-
-# --- messages that were lost: recorded in a run, or drawn, and replayed one by one
-
-# The columns of a trace's file.
-TRACE_COLUMNS = ("round", "sender", "receiver")
-
-
-@dataclass(frozen=True)
-class LossTrace:
-    """The messages that are lost, one by one; all others arrive.
-
-    A message is (round, sender, receiver): rounds count from 1, nodes from 0. A message is lost in one direction: where
-    the other direction of a link is lost too, it is listed too.
-    """
-
-    messages: frozenset[tuple[int, int, int]]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "messages", frozenset(map(_checked_message, self.messages)))
-
-    @classmethod
-    def drawn(
-        cls,
-        links: Any,
-        rounds: int,
-        share: float,
-        rng: np.random.Generator,
-        two_sided: bool = False,
-        quorum: float = 0.0,
-    ) -> Self:
-        """Return a random trace over the links of a matrix [N,N].
-
-        share      the share of messages that are lost
-        two_sided  whether a link loses both of its messages of a round, or one of the two
-        quorum     the share of its neighbours that every node hears in each round nevertheless, as the agreement of
-                   real peers has it: links that would take more are spared
-        """
-        most = 1.0 if two_sided else 0.5  # one of the two messages of a link is half of them
-        number("share", share, f"a share, from 0 to {most:g}", least=0.0, most=most, error=TopologyError)
-        matrix = checked(links, connected=False)
-        degrees = np.diff(matrix.indptr)
-        # How many messages each node can miss in a round.
-        spare = degrees - np.ceil(quorum * degrees).astype(np.int64)
-        lost: set[tuple[int, int, int]] = set()
-        for round_index in range(1, whole_number("rounds", rounds) + 1):
-            left = spare.copy()
-            for first, second in rng.permutation(pairs(matrix)).tolist():
-                fails, forward = rng.random() < (share if two_sided else 2.0 * share), rng.random() < 0.5
-                ways = [(first, second), (second, first)]
-                ways = ways if two_sided else ways[:1] if forward else ways[1:]
-                if fails and all(left[receiver] > 0 for _, receiver in ways):
-                    lost.update((round_index, sender, receiver) for sender, receiver in ways)
-                    left[[receiver for _, receiver in ways]] -= 1
-        return cls(frozenset(lost))
-
-    @classmethod
-    def recorded(cls, histories: Mapping[str, Iterable[Mapping[str, Any]]]) -> Self:
-        """Return what real peers missed, from the history of each: entries with `round` and `missing`.
-
-        Nodes are numbered in the order of the mapping.
-        """
-        numbers = {name: index for index, name in enumerate(histories)}
-        lost: set[tuple[int, int, int]] = set()
-        for receiver, history in histories.items():
-            for entry in history:
-                if strangers := [name for name in entry["missing"] if name not in numbers]:
-                    raise TopologyError(
-                        f"{receiver} missed {strangers[0]} in round {entry['round']}, whose history is not there; "
-                        "expected the histories of all peers"
-                    )
-                lost.update(
-                    (entry["round"], numbers[sender], numbers[receiver]) for sender in entry["missing"]
-                )
-        return cls(frozenset(lost))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Return the trace of a CSV file with the columns round, sender, receiver."""
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-        if tuple(header) != TRACE_COLUMNS:
-            raise TopologyError(f"{path} begins with {shown(header)}; expected {','.join(TRACE_COLUMNS)}")
-        try:
-            return cls(frozenset(_checked_message([int(value) for value in row]) for row in rows))
-        except ValueError as error:
-            raise TopologyError(f"{path}: {error}; expected three whole numbers in each row") from error
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace as a CSV file, in order."""
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([TRACE_COLUMNS, *sorted(self.messages)])
-
-    def lost(self, round: int, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
-        """Return which of these messages of a round are lost: [E], [E] -> [E] of booleans."""
-        return np.isin(_keys(senders, receivers), self._keys_by_round.get(round, ()))
-
-    @property
-    def nodes(self) -> int:
-        """One more than the largest number of a node in it."""
-        return max((max(message[1:]) for message in self.messages), default=-1) + 1
-
-    @cached_property
-    def _keys_by_round(self) -> dict[int, np.ndarray]:
-        ends: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for round_index, sender, receiver in self.messages:
-            ends[round_index].append((sender, receiver))
-        return {round_index: _keys(*np.array(lost).T) for round_index, lost in ends.items()}
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-    def __str__(self) -> str:
-        digest = hashlib.sha256(repr(sorted(self.messages)).encode()).hexdigest()
-        return f"a trace of {len(self):,} lost messages, {digest:.16}"
-
-
-def _checked_message(message: Any) -> tuple[int, int, int]:
-    """Return a message of a trace as whole numbers."""
-    try:
-        round_index, sender, receiver = message
-    except (TypeError, ValueError) as error:
-        raise TopologyError(
-            f"the trace has the message {shown(message)}; expected ({', '.join(TRACE_COLUMNS)})"
-        ) from error
-    numbers = (
-        whole_number("the round of a lost message", round_index),
-        whole_number("the sender of a lost message", sender, 0, MOST_NODES),
-        whole_number("the receiver of a lost message", receiver, 0, MOST_NODES),
-    )
-    if numbers[1] == numbers[2]:
-        raise TopologyError(f"the trace loses a message from node {numbers[1]} to itself; expected two nodes")
-    return numbers
-
-
-def _keys(senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
-    """Return one number for each pair of ends: [E], [E] -> [E]."""
-    return senders.astype(np.int64) << 32 | receivers.astype(np.int64)

@@ -127,7 +127,7 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
     learning = LearningSettings(
         settings.strategy, settings.rounds, settings.lr, settings.local_steps, settings.start,
         settings.robust is not None, settings.privacy is not None,
-        _faults(settings).expected or isinstance(network, topologies.Churn), _repairs(settings, peers),
+        settings.network_faults.expected or isinstance(network, topologies.Churn), _repairs(settings, peers),
     )  # fmt: skip
     lasting = topologies.without_absences(network)
     facts = NetworkFacts(
@@ -147,19 +147,9 @@ def _repairs(settings: SimulationSettings, peers: Population) -> bool:
     return peers.network.static and not settings.secure_sum
 
 
-def _faults(settings: SimulationSettings) -> Faults:
-    return Faults.of(settings.message_loss, settings.message_delay, settings.seed)
-
-
 def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -> Driver:
     """Return the driver without secure sums and defence."""
-    local, network, strategy = peers.held, peers.network, plan.strategy
-    faults, trace = _faults(settings), settings.message_loss
-    if isinstance(trace, topologies.LossTrace) and trace.nodes > local.peer_count:
-        raise ValueError(
-            f"message_loss loses messages of peer {trace.nodes - 1}, and there are {local.peer_count} peers, counted "
-            "from 0; expected the trace of a network of these peers"
-        )
+    local, network, strategy, faults = peers.held, peers.network, plan.strategy, settings.network_faults
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         return OverTree(strategy.on(local.device), residual, faults, network)

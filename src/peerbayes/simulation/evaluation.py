@@ -18,23 +18,25 @@ from peerbayes.model import layout
 from peerbayes.model.calibration import AGREED_STEPS
 from peerbayes.model.families import BayesNet, Family, Rows
 from peerbayes.simulation import drivers
+from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.result import Run, record
 from peerbayes.simulation.settings import SimulationSettings
 
-# --- evaluation of simulated peers: all on the same rows, and only honest ones count
+# --- evaluation of simulated peers: all on the same rows, and only honest ones that have not vanished count
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The rows that models are evaluated on, and the honest peers."""
+    """The rows that models are evaluated on, and the peers whose figures count."""
 
     family: Family
     train: metrics.Sample
     """Rows of honest peers."""
     test: metrics.Sample | None
     attackers: np.ndarray
-    honest: np.ndarray
+    faults: Faults
+    rounds: int
 
     @classmethod
     def of(cls, settings: SimulationSettings, peers: Population) -> Evaluation:
@@ -54,7 +56,8 @@ class Evaluation:
             sample(training_rows, peers.held.labels[from_honest], training),
             None if test_rows is None else sample(test_rows.rows, test_rows.labels, testing),
             peers.attackers,
-            peers.honest,
+            settings.network_faults,
+            settings.rounds,
         )
 
     @property
@@ -63,22 +66,35 @@ class Evaluation:
         return () if self.test is None else (self.test.rows, self.test.labels)
 
     def record(self, round_index: int, stats: Array, of_weights: bool, sent: np.ndarray) -> np.ndarray:
-        """Return a row for each peer after a round: [N, C, K], bytes sent [N] -> [N, 8]; NaN for attackers."""
-        mean = array_namespace(stats).mean(stats[self.honest, ...], axis=0)
+        """Return a row for each peer after a round: [N, C, K], bytes sent [N] -> [N, 8].
+
+        Attackers, and peers that have vanished for good, have no figures (NaN).
+        """
+        without = self._without(round_index)
+        remaining = np.delete(np.arange(len(stats)), without)
+        mean = array_namespace(stats).mean(stats[remaining, ...], axis=0)
         figures = metrics.judged(stats, mean, of_weights, self.family, self.train, self.test)
-        figures[:, self.attackers] = np.nan
+        figures[:, without] = np.nan
         return record(round_index, figures, sent)
 
+    def _without(self, round_index: int) -> np.ndarray:
+        """Return the peers whose figures do not count after a round, in order."""
+        return np.union1d(self.attackers, self.faults.gone(round_index)).astype(np.int64)
+
+    def counted(self, peer_count: int) -> np.ndarray:
+        """Return the peers whose figures count at the end: honest ones that have not vanished."""
+        return np.delete(np.arange(peer_count), self._without(self.rounds))
+
     def errors(self, stats: Array) -> np.ndarray:
-        """Return the mean training and test error over honest peers: [N, C, K] -> [2]."""
-        honest_stats = stats[self.honest, ...]
+        """Return the mean training and test error over the peers that count at the end: [N, C, K] -> [2]."""
+        honest_stats = stats[self.counted(len(stats)), ...]
         mean = array_namespace(honest_stats).mean(honest_stats, axis=0)
         return metrics.judged(honest_stats, mean, False, self.family, self.train, self.test)[:2].mean(axis=1)
 
     def outcome(self, stats: np.ndarray, of_weights: bool) -> metrics.Outcome:
-        """Return the outcome of honest peers' predictions, on test rows where there are any."""
+        """Return the outcome of the predictions of peers that count, on test rows where there are any."""
         sample = self.train if self.test is None else self.test
-        return sample.outcome(stats[self.honest], of_weights)
+        return sample.outcome(stats[self.counted(len(stats))], of_weights)
 
 
 # --- reference errors: of peers without a network, and of central learners that have all rows
@@ -87,9 +103,10 @@ class Evaluation:
 def local_errors(
     run: Run, settings: SimulationSettings, peers: Population, evaluation: Evaluation
 ) -> dict[str, float]:
-    """Return the mean errors of honest peers that learn without a network; a run without messages has them already."""
+    """Return the mean errors of peers without a network, those that count; a run without messages has them already."""
     if planning.silent(run.configuration["strategy"]):
-        train, test = run.records[-peers.peer_count :, 2:4][peers.honest].mean(axis=0)
+        counted = evaluation.counted(peers.peer_count)
+        train, test = run.records[-peers.peer_count :, 2:4][counted].mean(axis=0)
     else:
         train, test = evaluation.errors(_local_stats(settings, peers))
     return {"train_local": float(train), "test_local": float(test)}

@@ -212,11 +212,6 @@ class Population:
         return float((self.held.sizes if self.reports is None else self.reports.rows).sum())
 
     @cached_property
-    def honest(self) -> np.ndarray:
-        """Peers that do not lie."""
-        return np.delete(np.arange(self.peer_count), self.attackers)
-
-    @cached_property
     def from_honest(self) -> np.ndarray:
         """[m] which rows are held by honest peers."""
         return _from_honest(self.attackers, self.held.sizes)

@@ -103,13 +103,20 @@ class Run:
 
     @property
     def history(self) -> Any:
-        """A DataFrame with a row per evaluated round and honest peer."""
-        return history_of(self._honest)
+        """A DataFrame with a row per evaluated round and honest peer, as long as it has not vanished for good."""
+        return history_of(self._counted)
 
     @property
-    def _honest(self) -> np.ndarray:
-        """The records of peers that did not lie."""
-        return self.records[~np.isin(self.records[:, 1], self.attackers)]
+    def _counted(self) -> np.ndarray:
+        """The records with figures: of peers that did not lie, until they vanish."""
+        return self.records[~np.isnan(self.records[:, COLUMNS.index("train_error")])]
+
+    @property
+    def vanished(self) -> np.ndarray:
+        """The peers that were away for good at the end, whose figures do not count: see `network.Away`."""
+        last = self.records[-len(self.sizes) :]
+        missing = last[np.isnan(last[:, COLUMNS.index("train_error")]), 1].astype(np.int64)
+        return np.setdiff1d(missing, self.attackers)
 
     @property
     def privacy(self) -> Any:
@@ -127,9 +134,10 @@ class Run:
 
         Values that were not computed are NaN: test errors without test rows, references without `references`.
         With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
-        rows, `attackers` says how many lied, and `rejected` how many messages were refused.
+        rows, `attackers` says how many lied, and `rejected` how many messages were refused. Where peers have vanished
+        for good, `vanished` says how many; means are over the others, while RC and ML are of the rows of all.
         """
-        records = self._honest
+        records = self._counted
         last = records[records[:, 0] == records[:, 0].max()]
         column = {name: last[:, index] for index, name in enumerate(COLUMNS)}
         summary = {"rounds": float(last[0, 0]), "peers": float(len(last))}
@@ -149,6 +157,8 @@ class Run:
                 "attackers": float(self.attackers.size),
                 "rejected": float(sum(self.rejected.values())),
             }
+        if self.vanished.size:
+            summary["vanished"] = float(self.vanished.size)
         summary |= {f"seconds_{activity}": seconds for activity, seconds in self.seconds.items()}
         return summary
 

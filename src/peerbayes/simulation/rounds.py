@@ -26,7 +26,7 @@ from peerbayes.learning.strategies import Residual, Strategy
 from peerbayes.model.devices import Device, fetch
 from peerbayes.network import Schedule, without_absences
 from peerbayes.network.mixing import only, row_sums, rows_of
-from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.faults import Faults, unless_away
 
 # --- possibly false messages between simulated peers: sent by attackers; checked, screened and clipped by the others
 
@@ -288,9 +288,11 @@ class Broadcast:
     ) -> tuple[Any, np.ndarray]:
         peer_count = len(message)
         if silent(self.strategy):
-            return self.strategy.step(state, message, self.residual), np.zeros(peer_count)
+            after = self.strategy.step(state, message, self.residual)
+            return self.faults.stays(round_index, state, after), np.zeros(peer_count)
         links = self.network.at(round_index)
-        return self._learned(state, links, message, self._mixed(links, round_index, message, previous))
+        mixed = self._mixed(links, round_index, message, previous)
+        return self._learned(state, links, message, mixed, round_index)
 
     def _defended(self, watched: Any, round_index: int, defence: Defence) -> tuple[Any, np.ndarray]:
         """Return the state after a round in which messages may be false, and the bytes that each peer sent."""
@@ -299,7 +301,7 @@ class Broadcast:
         arrived = self.faults.of_entries(round_index, weights)[0]
         screened = defence.screened(watched, self.network, weights, arrived, message, round_index)
         mixed = self.device.put(defence.invariants.settled(screened.mixed(weights)))
-        state, sent = self._learned(watched.state, links, message, mixed)
+        state, sent = self._learned(watched.state, links, message, mixed, round_index)
         return screened.after._replace(state=state), sent
 
     def _advance_by_link(self, state: Linked, round_index: int) -> tuple[Linked, np.ndarray]:
@@ -343,22 +345,26 @@ class Broadcast:
             up = ends.summed(np.where(gone | ~links.up, 0.0, ends.weights))
             share = self.device.put(np.divide(up, total, out=np.ones_like(total), where=total > 0))
         step: Any = self.strategy.step
-        after = step(learned, mixed, self.residual, share)
+        after = self.faults.stays(round_index, learned, step(learned, mixed, self.residual, share))
+        links = self.faults.stays(round_index, before, links, ends.receivers)
         after = after if defence is None else screened.after._replace(state=after)
         matrices = np.diff(network.indptr) + ends.summed(before.sent * 1.0)
-        return Linked(after, links), matrices * float(message[0, ...].nbytes)
+        return Linked(after, links), self.faults.sent(round_index, matrices * float(message[0, ...].nbytes))
 
     @cached_property
     def _link_ends(self) -> LinkEnds:
         return LinkEnds.of(self._weights(self.network.at(1)))
 
-    def _learned(self, state: Any, links: csr_array, message: Array, mixed: Array) -> tuple[Any, np.ndarray]:
+    def _learned(
+        self, state: Any, links: csr_array, message: Array, mixed: Array, round_index: int
+    ) -> tuple[Any, np.ndarray]:
         """Return the state after a round, and the bytes that each peer sent."""
         after = self.strategy.step(state, mixed, self.residual)
         degrees = np.diff(links.indptr)
         if isinstance(self.network, topologies.Churn):
             after = unless_away(state, after, self.device.put(degrees) > 0)
-        return after, degrees * float(message[0, ...].nbytes)
+        after = self.faults.stays(round_index, state, after)
+        return after, self.faults.sent(round_index, degrees * float(message[0, ...].nbytes))
 
     def _weights(self, links: csr_array) -> csr_array:
         """Return the mixing weights: [N, N]."""
@@ -406,9 +412,9 @@ class OverTree:
     def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
         tree, adapted = self.strategy.tree, self.strategy.adapt(state, self.residual)
         inbox = self.strategy.messages(adapted)
-        present = np.ones(tree.nodes, dtype=bool)
+        present = self.faults.present(round_index) if self.faults.kinds else np.ones(tree.nodes, dtype=bool)
         if isinstance(self.network, topologies.Churn):
-            present = np.diff(self.network.at(round_index).indptr) > 0
+            present &= np.diff(self.network.at(round_index).indptr) > 0
         sent = present[tree.sender] & present[tree.receiver]
         delivered = sent
         if self.faults.occur:
@@ -427,11 +433,3 @@ class OverTree:
 
     def read(self, state: Any) -> np.ndarray:
         return self.strategy.read(state)
-
-
-def unless_away(before: Any, after: Any, present: Array) -> Any:
-    """Return the state after a round; peers without a link in it (`present` false) keep their state before."""
-    if isinstance(after, tuple):
-        merged = [unless_away(old, new, present) for old, new in zip(before, after, strict=True)]
-        return type(after)(*merged) if hasattr(after, "_fields") else tuple(merged)
-    return array_namespace(after).where(present.reshape(-1, *[1] * (after.ndim - 1)), after, before)

@@ -37,9 +37,11 @@ from peerbayes.learning.combinations import Combination
 from peerbayes.learning.robust.attacks import Attack
 from peerbayes.learning.strategies import MIXINGS, Declaration, Strategy
 from peerbayes.model.devices import PRECISIONS, Device
+from peerbayes.network.fault_kinds import FAULTS_EXPECTED, faults_of, trace_of
 from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation import partitions
+from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import refuse_old
 from peerbayes.simulation.rounds import ROBUST
 
@@ -52,7 +54,9 @@ Progress = Callable[[int, int], object]  # called with the rounds done and the t
 # Attributes that a driver needs of every strategy; `takes_old` only where messages are late.
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
 
-LOSS_EXPECTED = "a probability from 0 to below 1, or a LossTrace"
+LOSS_EXPECTED = (
+    "a probability from 0 to below 1, or a LossTrace, or the path of its CSV file, or a list of paths"
+)
 
 
 def as_json(value: Any) -> Any:
@@ -209,11 +213,18 @@ def _privacy(terms: dict[str, Any]) -> Privacy:
 
 
 def _message_loss(name: str, value: Any) -> Any:
-    return (
-        value
-        if isinstance(value, network.LossTrace)
-        else number(name, value, LOSS_EXPECTED, least=0.0, below=1.0)
-    )
+    """Return a probability, or a trace; one that is named by paths is read."""
+    if isinstance(value, network.LossTrace):
+        return value
+    if isinstance(value, str | Path) or (isinstance(value, list | tuple) and value):
+        with about(name):
+            return trace_of(value)
+    return number(name, value, LOSS_EXPECTED, least=0.0, below=1.0)
+
+
+def _faults(name: str, value: Any) -> tuple[network.Fault | network.LossTrace, ...]:
+    with about(name):
+        return faults_of(value)
 
 
 def _attack(_: str, value: Any) -> Attack | None:
@@ -298,13 +309,20 @@ class SimulationArguments(CommonArguments, total=False):
         None, optional(whole_number(1, error=TopologyError)),
         "rounds after which a random network is drawn again; None: never")]
     message_loss: Annotated[float | network.LossTrace, Setting(
-        0.0, replace(probability(), check=_message_loss, expected=LOSS_EXPECTED),
-        "probability that a message is lost, or a `network.LossTrace` of the messages that are; the weight of a lost "
-        "one goes to the receiver itself")]
+        0.0, Kind(_message_loss, LOSS_EXPECTED, (float, int, str, list)),
+        "probability that a message is lost, each independently of all others and in one direction; or the messages "
+        "that are lost: a `network.LossTrace`, or the path of its CSV file, or a list of paths",
+        "The weight of a lost message goes to the receiver itself. Other faults: see `faults`")]
     message_delay: Annotated[float, Setting(
         0.0, probability(), "probability that a link lags: the message of the previous round arrives")]
     peers_down: Annotated[float, Setting(
         0.0, probability(), "probability that a peer is absent for a round: it neither sends, receives nor learns")]
+    faults: Annotated[Any, Setting(
+        None, Kind(_faults, FAULTS_EXPECTED, (list, str), optional=True),
+        "how the network fails, unknown to the peers beforehand: a list of `network.Loss`, `Bursts`, `Flapping`, "
+        "`Away`, `DeadLinks` and `LossTrace`, or tables of their fields with their `kind`, or the path of a TOML file "
+        "of [[faults]]; None: it does not",
+        "Peers that do not come back count in errors until they vanish, and then no more")]
     secure_sum: Annotated[bool, shared.SECURE_SUM]
     start_rounds: Annotated[int, Setting(
         32, whole_number(0, shared.MOST_ROUNDS),
@@ -369,6 +387,10 @@ class SimulationSettings(SimpleNamespace):
                 self.strategy,
                 "one with an attribute takes_old, which says whether it uses late messages, or no message_delay",
             )
+        if self.network_faults.gone(self.rounds).size == self.peers:
+            raise ValueError(
+                "faults: no peer is left at the end; expected one or more that come back or stay"
+            )
         self.refuse()
 
     def refuse(self, **facts: Any) -> None:
@@ -402,9 +424,15 @@ class SimulationSettings(SimpleNamespace):
             configuration["privacy"] = asdict(self.privacy)
         if isinstance(self.message_loss, network.LossTrace):
             configuration["message_loss"] = str(self.message_loss)
+        configuration["faults"] = "; ".join(map(str, self.faults)) or None
         if self.attack is not None:
             configuration["attack"] = str(self.attack)
         return configuration
+
+    @cached_property
+    def network_faults(self) -> Faults:
+        """Lost and late messages, and peers that are away."""
+        return Faults.of(self.message_loss, self.message_delay, self.seed, self.faults, self.peers)
 
     @cached_property
     def array_device(self) -> Device:

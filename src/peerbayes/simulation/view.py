@@ -156,13 +156,15 @@ def sampled(peer_count: int, rounds: int, limit: int = HELD) -> np.ndarray:
 def spread(values: np.ndarray) -> np.ndarray:
     """Return the mean, minimum, quantiles and maximum over peers: [T, N] -> [T, 8], see `LEVELS`.
 
-    Peers that lied have no figures and do not count.
+    Peers that lied have no figures and do not count, and those that vanished have none from then on.
     """
     honest = ~np.isnan(values).all(axis=0)
     if honest.any():
         values = values[:, honest]
-    quantiles = np.quantile(values, (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0), axis=1)
-    return np.concatenate([values.mean(axis=1)[:, None], quantiles.T], axis=1)
+    gaps = honest.any() and np.isnan(values).any()
+    quantile, mean = (np.nanquantile, np.nanmean) if gaps else (np.quantile, np.mean)
+    quantiles = quantile(values, (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0), axis=1)
+    return np.concatenate([mean(values, axis=1)[:, None], quantiles.T], axis=1)
 
 
 def median_peer(run: Run) -> int:
