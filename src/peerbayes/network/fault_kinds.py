@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from peerbayes.data import files
-from peerbayes.data.arguments import number, one_of, path, refusal, shown, whole, wholes
+from peerbayes.data.arguments import number, one_of, path, refusal, shown, wholes
 from peerbayes.data.declarations import (
     NEEDED,
     Kind,
@@ -56,8 +56,8 @@ class Draws:
     index: int
     nodes: int
 
-    def _rng(self, round: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, FAULT_STREAM, self.index, round])
+    def _rng(self, *purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, FAULT_STREAM, self.index, *purpose])
 
     def messages(self, round: int, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
         """Return a uniform number for each message: [E], [E] -> [E]; one depends on its round and its ends alone."""
@@ -80,7 +80,7 @@ class Draws:
 
     def phases(self, period: int) -> np.ndarray:
         """Return where in a period each host begins, for what it hears and for what it sends: [2, N]."""
-        return self._rng(0).integers(period, size=(2, self.nodes))
+        return self._rng(0, 1).integers(period, size=(2, self.nodes))
 
 
 # --- the values that faults are made of
@@ -99,12 +99,15 @@ def _links(name: str, value: Any) -> tuple[tuple[int, int], ...] | float:
     """Return a share of the directed links, or the (sender, receiver) of each."""
     if not isinstance(value, list | tuple) or not value:
         return number(name, value, LINKS, above=0.0, most=1.0)
+    pairs = []
     for pair in value:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise refusal(name, value, LINKS)
-        if wholes(name, pair, 0, MOST_NODES)[0] == pair[1]:
+        sender, receiver = wholes(name, pair, 0, MOST_NODES).tolist()
+        if sender == receiver:
             raise refusal(name, value, "links between two different peers")
-    return tuple((whole(name, sender, 0), whole(name, receiver, 0)) for sender, receiver in value)
+        pairs.append((sender, receiver))
+    return tuple(pairs)
 
 
 PEERS = "the numbers of peers, counted from 0, or a share of them, above 0 and up to 1"
