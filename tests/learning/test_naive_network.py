@@ -640,8 +640,9 @@ def test_exact_remembers_less_where_messages_fail_and_averages_more_where_there_
     ring = topologies.schedule("ring", 20, np.random.default_rng(0))
     for settings, memory, window in (
         ({}, 1.0, 2),
-        ({"message_loss": 0.1}, 0.97, 2),
-        ({"message_delay": 0.1}, 0.97, 2),
+        ({"message_loss": 0.1}, 1.0, 2),  # repaired link by link
+        ({"message_delay": 0.1}, 1.0, 2),
+        ({"message_loss": 0.1, "change_every": 2, "topology": "tree"}, 0.97, 2),
         ({"peers_down": 0.1}, 0.97, 2),
         ({"topology": topologies.Churn(ring, 0.1)}, 0.97, 2),
         ({"robust": "clip"}, 0.9, 2),
@@ -792,7 +793,12 @@ class Naive:
             ),
             "exact": lambda start, residual: naive.Exact(start, residual, rounds, 0.97 if lossy else 1.0),
         }[strategy]
-        peers = [make(*beginning) for beginning in zip(self.starts, self.residuals, strict=True)]
+        beginnings = list(zip(self.starts, self.residuals, strict=True))
+        if strategy == "exact" and lossy and not self.down and self.change_every is None:
+            return naive.LinkedNetwork(
+                [naive.LinkedExact(*beginning, rounds) for beginning in beginnings], MIXING[strategy]
+            )
+        peers = [make(*beginning) for beginning in beginnings]
         return naive.Network(peers, MIXING[strategy], strategy in TAKE_OLD and not checked)
 
     def _go(self, rounds):

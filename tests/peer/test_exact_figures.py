@@ -188,6 +188,8 @@ def test_requests_and_replies_have_no_place_for_them():
     assert set(wire.Reply.__struct_encode_fields__) == {
         "version", "run", "sender", "kind", "status", "phase", "turn", "schema", "done", "roster", "clock", "shape",
         "digest", "body", "signature",  # releases, and what is made of them
+        "missed",  # rounds since a message did not arrive
+        "correction",  # a weighted sum of messages that both ends of the link have had
         "roster_digest", "process", "shown", "lowest", "highest",
         "reason",  # why a request was refused: of what it said; what a call back met
     }  # fmt: skip

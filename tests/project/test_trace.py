@@ -7,7 +7,7 @@ import trace_files
 from peerbayes.model.core import statistics
 
 # The most files that a call passes through: fewer is better, more needs a reason.
-MOST = {"fit": 12, "simulation": 37}
+MOST = {"fit": 12, "simulation": 38}  # faults have a file since they are more than a number
 
 
 @pytest.mark.parametrize("name", trace_files.calls())

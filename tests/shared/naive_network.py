@@ -228,6 +228,85 @@ class Tracking:
         self.track = mixed[1] + self.change - before
 
 
+# --- exact under losses on one side ------------------------------------------------------------------------
+
+
+class End:
+    """What a peer knows of one of its links."""
+
+    def __init__(self, like):
+        self.pull = np.zeros_like(like)  # d, which should be the other end's with the opposite sign
+        self.silent = 0  # rounds since the other end was heard
+        self.losses = []  # rounds in which a message was lost here, or there as far as the other end told
+
+
+class LinkedExact:
+    """d = d + w(φ_u − φ_v), and S = φ + Σ (d − d before); φ = S + σ(b·R(S) + Σ d), σ the share of links that are up."""
+
+    def __init__(self, start, residual, rounds):
+        self.plain = Exact(start, residual, rounds)
+        self.ends = {}
+
+    def message(self):
+        return self.plain.sent
+
+    def model(self):
+        return self.plain.model()
+
+
+class LinkedNetwork(Network):
+    """Peers of a fixed network that send their d beside a message for three rounds after a loss that they know of."""
+
+    def __init__(self, peers, mixing):
+        super().__init__(peers, mixing, takes_old=False)
+        self.round = 0
+
+    def advance(self, links, fates=None, absences=False, weights=None):
+        self.round += 1
+        weights, fates = MIXING[self.mixing](links), fates or {}
+        messages = [peer.message() for peer in self.peers]
+        for peer, around in zip(self.peers, links, strict=True):
+            for other in around:
+                peer.ends.setdefault(other, End(messages[0]))
+        told = [
+            {other: ([t for t, mine in end.losses if mine], end.pull, self._recent(end))
+             for other, end in peer.ends.items()} for peer in self.peers
+        ]  # fmt: skip
+        for number, (peer, around) in enumerate(zip(self.peers, links, strict=True)):
+            self.sent[number] += (
+                8.0
+                * messages[number].size
+                * (len(around) + sum(attached for *_, attached in told[number].values()))
+            )
+            moved = np.zeros_like(messages[number])
+            for other in around:
+                end, before = peer.ends[other], peer.ends[other].pull
+                if (other, number) in fates:
+                    end.silent += 1
+                    end.losses.append((self.round, True))
+                    if end.silent >= 3:
+                        end.pull = 0.99 * before
+                else:
+                    losses, theirs, attached = told[other][number]
+                    end.silent = 0
+                    end.losses += [(t, False) for t in losses[-1:]]
+                    if attached:
+                        end.pull = (before - theirs) / 2
+                    end.pull = end.pull + weights[number][other] * (messages[other] - messages[number])
+                moved = moved + end.pull - before
+            self._learn(peer, number, weights[number], messages[number] + moved)
+
+    def _recent(self, end):
+        return any(self.round - lost <= 3 for lost, _ in end.losses)
+
+    def _learn(self, peer, number, weights, mixed):
+        plain, others = peer.plain, sum(weights[other] for other in peer.ends)
+        up = sum(weights[other] for other, end in peer.ends.items() if end.silent < 3) / others
+        plain.stats.append(mixed)
+        whole = sum((end.pull for end in peer.ends.values()), np.zeros_like(mixed))
+        plain.sent = mixed + up * (plain.boost * plain.residual(mixed) + whole)
+
+
 # --- relay -------------------------------------------------------------------------------------------------
 
 

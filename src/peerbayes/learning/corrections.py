@@ -16,6 +16,9 @@ A link whose other end is gone for good (a liar that was cut, a member that left
 messages may be false, receivers clip them and believe no correction of a neighbour: ρ below 1 forgets what clipping and
 losses on one side leave behind, d_vu ← ρ·d_vu + …
 
+A peer that hears little must not push the others: φ_v = S_v + σ_v(b·R_v + D_v), σ_v the share of its weight whose links
+are up, 1 without faults.
+
 All arrays have one entry for each directed link: what its receiver v knows of its sender u. The simulator has those of
 all peers, a real peer its own.
 """
@@ -26,6 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+NEVER = 1e9  # rounds since a loss that did not happen
+
 # Rounds after a loss in which an end of the link sends its correction beside its message.
 REPAIRING = 3
 
@@ -34,7 +39,7 @@ DOWN, KEPT = 3, 0.99
 
 
 class Corrections(NamedTuple):
-    """What the receivers of directed links know; rounds are inf where it never happened."""
+    """What the receivers of directed links know."""
 
     values: np.ndarray  # [E, C, K] d_vu
     silence: np.ndarray  # [E] rounds since v heard u
@@ -45,7 +50,7 @@ class Corrections(NamedTuple):
     def begin(cls, links: int, start: np.ndarray) -> Corrections:
         """Return the state before the first round, for E links and statistics like S⁰ [..., C, K]."""
         values = np.zeros((links, *start.shape[-2:]), dtype=start.dtype)
-        return cls(values, np.zeros(links), np.full(links, np.inf), np.full(links, np.inf))
+        return cls(values, np.zeros(links), np.full(links, NEVER), np.full(links, NEVER))
 
     @property
     def up(self) -> np.ndarray:
@@ -95,7 +100,7 @@ def after_round(
     added[received.gone] = -kept[received.gone]
     values = kept + added
     values[heard] += received.differences[heard]
-    told = np.where(heard, received.missed, np.inf)
+    told = np.where(heard, received.missed, NEVER)
     return Corrections(
         values,
         silence,

@@ -53,7 +53,20 @@ class Screened(NamedTuple):
     weights: np.ndarray  # [entries] their weights, by the rule; 0: not accepted
     heard: np.ndarray  # [entries] which are accepted
     cut: np.ndarray  # [entries] whose senders are heard no more
-    after: Watched
+    after: Watched | None = None
+
+    @classmethod
+    def of(cls, messages: np.ndarray, mixing: csr_array, heard: np.ndarray) -> Screened:
+        """Return messages [N, C, K] that are accepted wherever they are heard [entries]."""
+        weights = np.where(heard, mixing.data, 0.0)
+        return cls(messages, mixing.indices, weights, heard, np.zeros_like(heard))
+
+    def pulls(self, ends: LinkEnds) -> np.ndarray:
+        """Return a_vu(φ_u − φ_v) of each link: [E, C, K]."""
+        pulls = self.messages[self.message_index[ends.entries]]
+        pulls -= self.messages[ends.receivers]
+        pulls *= self.weights[ends.entries].astype(pulls.dtype)[:, None, None]
+        return pulls
 
     def mixed(self, mixing: csr_array) -> np.ndarray:
         """Return each peer's mix; the remaining weight goes to itself: [N, C, K]."""
@@ -65,7 +78,7 @@ class Screened(NamedTuple):
         rest = row_sums(mixing) - row_sums(links)
         weights = csr_array(links + csr_array((rest, (peers, peers)), shape=links.shape))
         mix = weights @ self.messages.reshape(len(self.messages), -1)
-        return mix.reshape(len(peers), *self.messages.shape[1:])
+        return mix.reshape(len(peers), *self.messages.shape[1:]).astype(self.messages.dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +246,16 @@ class LinkEnds:
         ends = csr_array((np.ones(links.nnz), (receivers, index)), shape=(mixing.shape[0], links.nnz))
         return cls(entries, receivers, links.indices, links.data, rules.opposite(links), ends)
 
+    def share_up(self, up: np.ndarray, gone: np.ndarray) -> np.ndarray | None:
+        """Return the share of each peer's weight whose links are up, [N]; None: all of it. See `corrections`."""
+        if (up | gone).all():
+            return None
+        total, lasting = (
+            self.summed(np.where(gone, 0.0, self.weights)),
+            np.where(up & ~gone, self.weights, 0.0),
+        )
+        return np.divide(self.summed(lasting), total, out=np.ones_like(total), where=total > 0)
+
     def summed(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over each receiver's links: [E, …] -> [N, …]."""
         total = self.of_peers @ values.reshape(len(values), -1)
@@ -306,49 +329,31 @@ class Broadcast:
 
     def _advance_by_link(self, state: Linked, round_index: int) -> tuple[Linked, np.ndarray]:
         """Return the state after a round with corrections by link, and the bytes that each peer sent."""
-        network, ends, before, defence = (
-            self.network.at(round_index),
-            self._link_ends,
-            state.links,
-            self.defence,
-        )
+        ends, before, defence = self._link_ends, state.links, self.defence
         learned = state.state if defence is None else state.state.state
-        message, weights = self.strategy.message(learned), self._weights(network)
+        message, weights = self.strategy.message(learned), self._weights(self.network.at(round_index))
         arrived = self.faults.of_entries(round_index, weights)[0]
         if defence is None:
-            heard, gone, values = (
-                arrived[ends.entries],
-                np.zeros_like(ends.entries[ends.entries]),
-                fetch(message),
-            )
-            mixed, senders, shares = (
-                fetch(self._mixed(network, round_index, message, None)),
-                ends.senders,
-                ends.weights,
-            )
+            screened = Screened.of(fetch(message), weights, arrived & ends.entries)
         else:
             screened = defence.screened(state.state, self.network, weights, arrived, message, round_index)
-            heard, gone = screened.heard[ends.entries], screened.cut[ends.entries]
-            mixed, values = screened.mixed(weights), screened.messages
-            senders, shares = screened.message_index[ends.entries], screened.weights[ends.entries]
-        pulls = shares.astype(values.dtype)[:, None, None] * (values[senders] - values[ends.receivers])
-        believed = before.sent[ends.other] & (defence is None or defence.believes_corrections)
+        believed = defence is None or defence.believes_corrections
+        attached = before.sent & believed
+        gone = screened.cut[ends.entries]
         received = Received(
-            heard, pulls, believed, before.values[ends.other], before.missed[ends.other], gone
-        )
+            screened.heard[ends.entries], screened.pulls(ends), attached[ends.other], before.values[ends.other],
+            before.missed[ends.other], gone,
+        )  # fmt: skip
         links, added = after_round(before, received, getattr(self.strategy, "memory", 1.0))
-        mixed = mixed + ends.summed(added)
+        mixed = screened.mixed(weights) + ends.summed(added)
         mixed = self.device.put(mixed if defence is None else defence.invariants.settled(mixed))
-        share = None
-        if not (links.up | gone).all():
-            total = ends.summed(np.where(gone, 0.0, ends.weights))
-            up = ends.summed(np.where(gone | ~links.up, 0.0, ends.weights))
-            share = self.device.put(np.divide(up, total, out=np.ones_like(total), where=total > 0))
+        share = ends.share_up(links.up, gone) if believed else None
         step: Any = self.strategy.step
-        after = self.faults.stays(round_index, learned, step(learned, mixed, self.residual, share))
+        after = step(learned, mixed, self.residual, None if share is None else self.device.put(share))
+        after = self.faults.stays(round_index, learned, after)
         links = self.faults.stays(round_index, before, links, ends.receivers)
         after = after if defence is None else screened.after._replace(state=after)
-        matrices = np.diff(network.indptr) + ends.summed(before.sent * 1.0)
+        matrices = np.diff(self.network.at(round_index).indptr) + ends.summed(attached * 1.0)
         return Linked(after, links), self.faults.sent(round_index, matrices * float(message[0, ...].nbytes))
 
     @cached_property

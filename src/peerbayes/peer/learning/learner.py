@@ -12,7 +12,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from peerbayes.learning.corrections import REPAIRING, Corrections, Linked, Received, after_round, share_up
+from peerbayes.learning.corrections import (
+    NEVER,
+    REPAIRING,
+    Corrections,
+    Linked,
+    Received,
+    after_round,
+    share_up,
+)
 from peerbayes.learning.planning import message_shape, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
@@ -184,8 +192,9 @@ class Broadcaster:
         if self.by_link:
             received = self._received(differences, attached, gone)
             links, added = after_round(state.links, received, getattr(self.strategy, "memory", 1.0))
-            share = share_up(np.array(list(self.weights.values())), links, received.gone)
-            step = partial(step, share=share)
+            if self.repairs:
+                share = share_up(np.array(list(self.weights.values())), links, received.gone)
+                step = partial(step, share=share)
             mixed = mixed + added.sum(axis=0)
         after = step(self._strategy_state(state), self._settled(mixed), self.residual)
         after = after if self.soft is None else Judged(after, strikes, round_index)
@@ -205,7 +214,7 @@ class Broadcaster:
             np.stack([differences.get(name, zeros) for name in names]),
             np.array([attachment.correction is not None for attachment in beside]),
             np.stack([zeros if item.correction is None else item.correction for item in beside]),
-            np.array([attachment.missed or np.inf for attachment in beside]),
+            np.array([attachment.missed or NEVER for attachment in beside]),
             np.array([name in gone for name in names]),
         )
 

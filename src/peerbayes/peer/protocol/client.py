@@ -194,4 +194,4 @@ class Client:
             self.session.note(neighbour, f"its message of round {round_index} is unusually large")
         if agreed.learner.same_to_all:
             self.evidence.hear(neighbour, round_index, reply)
-        return message, Attachment(reply.missed, correction)
+        return message, Attachment(reply.missed or 0, correction)

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import UNSET
+
 from peerbayes.errors import OtherProcess, PeerError, RefusedMessage
 from peerbayes.peer import tasks
 from peerbayes.peer.agreement.runner import AgreementRunner
@@ -256,7 +258,7 @@ class Server:
             signature = self._signed(request.round_index, ready.digest)
         return self.reply(request, "ok", phase=ready.group if request.kind == "masked" else request.phase,
             schema=request.schema, shape=ready.shape, digest=ready.digest, body=ready.body, signature=signature,
-            missed=ready.missed, correction=ready.correction,
+            missed=ready.missed or UNSET, correction=ready.correction or UNSET,
         )  # fmt: skip
 
     def _signed(self, round_index: int, digest: bytes) -> bytes:

@@ -305,7 +305,7 @@ def numbers_in(reply: Reply, shape: tuple[int, ...], dtype: str = "<f8") -> np.n
 
 def correction_in(reply: Reply, shape: tuple[int, ...]) -> np.ndarray | None:
     """Return the correction beside a message [C, K]; None: there is none."""
-    return _numbers(reply.correction, shape) if reply.correction else None
+    return None if reply.correction is UNSET else _numbers(reply.correction, shape)
 
 
 def _numbers(body: bytes, shape: tuple[int, ...], dtype: str = "<f8") -> np.ndarray:
