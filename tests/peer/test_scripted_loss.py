@@ -16,6 +16,7 @@ from peerbayes.learning.strategies import STRATEGIES
 from peerbayes.network import LossTrace, adjacency
 from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
 from peerbayes.peer.loopback import Loopback
+from peerbayes.peer.missed_messages import missed_messages
 from peerbayes.peer.protocol.transport import Grpc
 from shared import real_calls
 from shared.own_strategy import Momentum
@@ -173,5 +174,7 @@ def test_peers_over_grpc_that_lose_messages(tmp_path, rng, monkeypatch):
 
     reached, histories = within(work())
     assert LossTrace.recorded(histories) == trace
+    missed = missed_messages(network.homes.values())  # as `peerbayes peer trace` reads it from their folders
+    assert missed.trace == trace and missed.rounds == dict.fromkeys(network.homes, ROUNDS)
     run = simulated((X, y, parts), DENSE, terms, message_loss=trace)
     assert distance(np.stack(reached), run, terms) <= 1e-9

@@ -347,6 +347,10 @@ UNFIT = {
         "no file": ("nowhere.toml", "a TOML file"),
         "a folder": (Path("/"), "a TOML file"),
         "another file": (__file__, "expected TOML"),
+        "a trace of others": (
+            network.LossTrace([(1, 0, 6)]),
+            "faults loses messages of peer 6, and there are 6",
+        ),
         "no trace": ({"kind": "trace"}, "file, the path of a CSV file"),
         "a trace of no file": ({"kind": "trace", "file": "nowhere.csv"}, "cannot be read"),
         "a class": (network.Loss, "a list of Loss"),

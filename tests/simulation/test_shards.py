@@ -166,6 +166,7 @@ def test_plans_hold_the_mixing_matrix_once():
     ("settings", "says"),
     [
         ({"message_loss": 0.1}, "message_loss: not for shards"),
+        ({"faults": [network.Loss(0.1)]}, "faults: not for shards"),
         ({"strategy": "relay"}, "shards with strategy 'relay', which needs single messages"),
         ({"start": "ml"}, "shards with start 'ml'"),
         ({"topology": network.Changing("tree", 30)}, "shards with a network that changes"),

@@ -211,7 +211,7 @@ class Bursts(Fault):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length * (1.0 - self.share) < 1.0:
+        if self.length * (1.0 - self.share) < 1.0 - 1e-9:  # but for rounding
             raise refusal("bursts.length", self.length, declarations(Bursts)["length"].kind.expected)
 
     def lost(self, round: int, senders: np.ndarray, receivers: np.ndarray, draws: Draws) -> np.ndarray:

@@ -47,14 +47,16 @@ class Faults:
         nodes: int,
     ) -> Faults:
         """Return the faults of a simulation's settings, or refuse those of peers that do not exist."""
-        traces = [fault for fault in (message_loss, *faults) if isinstance(fault, LossTrace)]
-        trace = LossTrace(frozenset().union(*(part.messages for part in traces))) if traces else None
-        kinds = tuple(fault for fault in faults if isinstance(fault, Fault))
-        if trace is not None and trace.nodes > nodes:
-            raise ValueError(
-                f"message_loss loses messages of peer {trace.nodes - 1}, and there are {nodes} peers, counted from 0; "
-                "expected the trace of a network of these peers"
-            )
+        kinds, trace = tuple(fault for fault in faults if isinstance(fault, Fault)), None
+        for name, part in (("message_loss", message_loss), *(("faults", fault) for fault in faults)):
+            if not isinstance(part, LossTrace):
+                continue
+            if part.nodes > nodes:
+                raise ValueError(
+                    f"{name} loses messages of peer {part.nodes - 1}, and there are {nodes} peers, counted from 0; "
+                    "expected the trace of a network of these peers"
+                )
+            trace = part if trace is None else trace | part
         if (largest := max((kind.largest for kind in kinds), default=-1)) >= nodes:
             raise ValueError(
                 f"faults: they name peer {largest}, and there are {nodes} peers, counted from 0; expected some of these"
