@@ -81,6 +81,10 @@ class World:
     def dead(self, first, second):
         return frozenset((first, second)) in self.cut or bool({first, second} & self.off)
 
+    def delays(self, sender, receiver):
+        """Seconds after which a packet arrives, once for every copy of it; none: it is lost."""
+        return () if self.dead(sender, receiver) else (self.slow.get(sender, 0.0),)
+
 
 class Tunnels(World):
     """A CONNECT proxy for each peer, so that it is known who calls whom. A dead link is silent: bytes are held."""
@@ -256,9 +260,11 @@ class Namespaces(World):
             for device in select.select(list(named), [], [], min(soon, 0.1))[0]:
                 packet = os.read(device, 65536)
                 receiver = self.places.get(packet[16:20])
-                if packet[0] >> 4 == 4 and receiver and not self.dead(named[device], receiver):
-                    due = time.monotonic() + self.slow.get(named[device], 0.0)
-                    heapq.heappush(self.waiting, (due, time.monotonic_ns(), receiver, packet))
+                if packet[0] >> 4 != 4 or not receiver:
+                    continue
+                for delay in self.delays(named[device], receiver):
+                    entry = time.monotonic() + delay, time.monotonic_ns(), receiver, packet
+                    heapq.heappush(self.waiting, entry)
             while self.waiting and self.waiting[0][0] <= time.monotonic():
                 _, _, receiver, packet = heapq.heappop(self.waiting)
                 with contextlib.suppress(BlockingIOError):
