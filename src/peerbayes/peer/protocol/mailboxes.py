@@ -13,11 +13,53 @@ import numpy as np
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.session import Session
+from peerbayes.peer.protocol.session import Session, Waiting
 from peerbayes.peer.state.ledger import Ledger
 from peerbayes.peer.state.store import RoundRecord
 
 # --- the inbox of the coming round: neighbours' messages, and when there are enough of them
+
+
+class Look(NamedTuple):
+    """What was known of a neighbour when a round began, and how far it has come since then."""
+
+    seen: float | None
+    done: int
+    advanced: float | None = None
+    """Seconds into the round at which it was last known to have closed one."""
+
+
+@dataclass(eq=False)
+class OpenRound:
+    """A round that waits for messages: how long each neighbour may take."""
+
+    session: Session
+    began: float
+    """By the clock of the inbox."""
+    at: float = field(default_factory=time.time)
+    _looks: dict[str, Look] = field(default_factory=dict)
+
+    def timeouts(self, expected: list[str], lacking: list[str], seconds: float) -> dict[str, float]:
+        """Return the seconds that each lacking neighbour may take in all, `seconds` after the round began."""
+        coming = self.session.round_index + 1
+        # Neighbours that have closed a round beyond the coming one did so without this peer.
+        ahead = sum(self.session.neighbour(name).done > coming for name in expected)
+        return {name: self._timeout(name, seconds, 2 * ahead >= len(expected)) for name in lacking}
+
+    def _timeout(self, name: str, seconds: float, left_behind: bool) -> float:
+        state, deadline = self.session.neighbour(name), self.session.terms.limits.deadline
+        look = self._looks.setdefault(name, Look(state.seen, state.done))
+        if state.done > look.done:
+            look = self._looks[name] = Look(look.seen, state.done, seconds)
+        timeout = state.response.timeout(deadline, left_behind)
+        # A neighbour that answers is only behind, perhaps waiting for another one itself: if this peer went on
+        # without it while it still hears this peer, the network's sum would suffer. It gets twice as long.
+        if state.seen != look.seen and not state.note:
+            timeout = 2 * state.response.timeout(deadline)
+        # One that closes rounds meanwhile catches up: it is worth waiting for, whatever it has missed.
+        if look.advanced is not None:
+            timeout = max(timeout, look.advanced + state.response.least(deadline))
+        return min(timeout, 2 * deadline)
 
 
 @dataclass(eq=False)
@@ -30,12 +72,17 @@ class Inbox:
     _messages: dict[str, Any] = field(default_factory=dict)
     _attached: dict[str, Attachment] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
+    _began: tuple[float | None, float | None] = None, None
+    """When the last round and the coming one began to wait."""
 
     def lacks(self, neighbour: str) -> bool:
         """Return whether a neighbour's message may still come."""
         return neighbour not in self._messages and neighbour not in self._given_up
 
     def put(self, neighbour: str, round_index: int, message: Any, attached: Attachment | None = None) -> None:
+        late = self.session.round_index + 1 - round_index
+        if late in (0, 1) and (began := self._began[1 - late]) is not None:
+            self.session.neighbour(neighbour).response.add(self.now() - began)
         if round_index == self.session.round_index + 1:  # else the round was closed without it
             self._messages[neighbour] = message
             if attached is not None:
@@ -61,25 +108,28 @@ class Inbox:
         self._given_up.clear()
 
     async def enough(self, agreed: Agreed) -> dict[str, Any]:
-        """Return the neighbours' messages: all of them, or a quorum after the deadline."""
+        """Return the neighbours' messages: all of them, or a quorum once each of the others had its time."""
         session = self.session
-        limits = session.terms.limits
-        began, clock = self.now(), time.time()
+        opened = OpenRound(session, self.now())
+        self._began = self._began[1], opened.began
+        latest: dict[str, float] = {}
         while True:
             expected = [name for name in self._senders(agreed) if name in session.neighbours]
             lacking = [name for name in expected if self.lacks(name)]
+            seconds = self.now() - opened.began
             if not lacking:
                 break
-            # A neighbour that answers is only behind, perhaps waiting for another one itself: if this peer went on
-            # without it while it still hears this peer, the network's sum would suffer. It gets twice as long.
-            behind = any(
-                (session.neighbour(name).seen or 0.0) > clock and not session.neighbour(name).note
-                for name in lacking
-            )
-            remaining = began + limits.deadline * (2 if behind else 1) - self.now()
-            if remaining <= 0 and len(expected) - len(lacking) >= limits.quorum * len(expected):
+            latest = opened.timeouts(expected, lacking, seconds)
+            session.waiting = Waiting(session.round_index + 1, opened.at, latest)
+            remaining = max(latest.values()) - seconds
+            heard = len(expected) - len(lacking)
+            if remaining <= 0 and heard >= session.terms.limits.quorum * len(expected):
                 break
             await session.changes.wait(min(remaining, 1.0) if remaining > 0 else 1.0)
+        for name in expected:
+            response = session.neighbour(name).response
+            response.missed = response.missed + 1 if name in lacking else 0
+        session.waiting = Waiting(session.round_index + 1, opened.at, latest, seconds)
         return dict(self._messages)
 
     def _senders(self, agreed: Agreed) -> tuple[str, ...]:

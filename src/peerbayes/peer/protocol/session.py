@@ -33,6 +33,52 @@ class Membership(NamedTuple):
     """The roster as the authority signed it."""
 
 
+# --- neighbours: their state, and how long a round waits for them
+
+STEADY = 3  # rounds in a row that may close without a neighbour before it is waited for less
+SHORTER = 0.75  # from then on, each round waits for it so much of what the round before did
+LEAST = 1.0  # seconds that are always waited, if the deadline has as many: a short break costs few rounds
+GENEROUS = 8.0  # a neighbour is never waited for less than so many times what it usually takes
+
+
+@dataclass
+class ResponseTime:
+    """How long a neighbour's message takes after a round of this peer began, estimated as TCP does (RFC 6298)."""
+
+    mean: float | None = None
+    deviation: float = 0.0
+    missed: int = 0
+    """Rounds in a row that were closed without its message."""
+
+    def add(self, seconds: float) -> None:
+        """Count a message that took so many seconds, in time or late."""
+        if self.mean is None:
+            self.mean, self.deviation = seconds, seconds / 2
+            return
+        self.deviation += (abs(seconds - self.mean) - self.deviation) / 4
+        self.mean += (seconds - self.mean) / 8
+
+    @property
+    def usual(self) -> float:
+        """Seconds within which its messages arrive: mean + 4 deviations; 0: none has arrived yet."""
+        return 0.0 if self.mean is None else self.mean + 4 * self.deviation
+
+    def least(self, deadline: float) -> float:
+        """Return the seconds that it is given in any case."""
+        return min(deadline, max(LEAST, GENEROUS * self.usual))
+
+    def timeout(self, deadline: float, left_behind: bool = False) -> float:
+        """Return the seconds that a round waits for its message: the deadline d, as long as it does not fail.
+
+        A neighbour that missed m ≥ 3 rounds in a row is given d·0.75^(m−2), and always `least`: it costs six deadlines
+        in all. A peer that was left behind catches up: whoever is silent is given `least`, then half of it and so on.
+        """
+        least = self.least(deadline)
+        if left_behind:
+            return (deadline if self.mean is None else least) / 2.0 ** min(self.missed, 10)
+        return max(least, deadline * SHORTER ** max(0, self.missed - STEADY + 1))
+
+
 @dataclass
 class NeighbourState:
     """The known state of a neighbour."""
@@ -55,6 +101,19 @@ class NeighbourState:
     """Whether that roster is still to be requested."""
     answered: bool = False
     """Whether it has answered since this peer started."""
+    response: ResponseTime = field(default_factory=ResponseTime)
+
+
+class Waiting(NamedTuple):
+    """What a round waits for, or waited for."""
+
+    round_index: int
+    began: float
+    """When this peer was ready for it, as `time.time()` has it."""
+    timeouts: dict[str, float]
+    """Neighbours that lack, or the last one that came: the seconds that each may take at most."""
+    seconds: float | None = None
+    """How long it waited; None: it still waits."""
 
 
 @dataclass(eq=False)
@@ -88,6 +147,8 @@ class Session:
     """Returns the process that acts for this peer."""
     step: str = "starting"
     """The current phase, in a few words."""
+    waiting: Waiting | None = None
+    """What the open round waits for, or the last one waited for."""
     asked_by: float | None = None
     """When this peer last received a request; None: not since it started."""
 

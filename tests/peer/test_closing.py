@@ -1,0 +1,200 @@
+"""When a round closes: who is waited for, and for how long."""
+
+import asyncio
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc")
+
+from peerbayes.peer.agreement.terms import Limits
+from peerbayes.peer.protocol.mailboxes import Inbox
+from peerbayes.peer.protocol.session import LEAST, STEADY, NeighbourState, ResponseTime
+
+DEADLINE = 60.0
+
+
+class Clock:
+    """A clock that a test sets; waiting lets it pass, and lets something happen at a time."""
+
+    def __init__(self):
+        self.seconds, self.events = 0.0, []
+
+    def __call__(self):
+        return self.seconds
+
+    async def wait(self, seconds, since=None):
+        """Go on to the next event, or to the end of the wait."""
+        self.events.sort(key=lambda event: event[0])
+        until = self.seconds + max(seconds, 1e-9)
+        if self.events and self.events[0][0] <= until:
+            due, event = self.events.pop(0)
+            self.seconds = max(due, self.seconds)
+            event()
+        else:
+            self.seconds = until
+
+
+class Waiting:
+    """An inbox that waits for neighbours a, b and c by a clock of its own."""
+
+    def __init__(self, deadline=DEADLINE, quorum=0.5):
+        self.clock, names = Clock(), ("a", "b", "c")
+        self.states = {name: NeighbourState() for name in names}
+        limits = Limits(deadline=deadline, quorum=quorum)
+        self.session = SimpleNamespace(
+            terms=SimpleNamespace(limits=limits), neighbours=names, neighbour=self.states.__getitem__,
+            changes=self.clock, round_index=0, masked=None, waiting=None,
+        )  # fmt: skip
+        self.inbox = Inbox(self.session, self.clock)
+        self.agreed = SimpleNamespace(learner=SimpleNamespace(neighbours=names))
+
+    def at(self, seconds, event):
+        """Let something happen so many seconds into the coming round."""
+        self.clock.events.append((self.clock.seconds + seconds, event))
+
+    def message(self, name, round_index=None):
+        return lambda: self.inbox.put(name, round_index or self.session.round_index + 1, name)
+
+    def answer(self, name, done):
+        """Let a neighbour be heard of: it has closed so many rounds."""
+
+        def event():
+            self.states[name].seen, self.states[name].done = self.clock.seconds, done
+
+        return event
+
+    def round(self, **arrivals):
+        """Close a round with messages after so many seconds; return the seconds that it took, and who was heard."""
+        began = self.clock.seconds
+        for name, seconds in arrivals.items():
+            self.at(seconds, self.message(name))
+        heard = asyncio.run(self.inbox.enough(self.agreed))
+        self.session.round_index += 1
+        self.inbox.clear()
+        return round(self.clock.seconds - began, 6), sorted(heard)
+
+
+def rounds(waiting, count, **arrivals):
+    """Seconds of rounds with the same messages."""
+    return [waiting.round(**arrivals)[0] for _ in range(count)]
+
+
+def test_a_neighbour_that_fails_is_waited_for_the_deadline_and_then_less_and_less():
+    waiting = Waiting()
+    assert waiting.round(a=0.01, b=0.02, c=0.4) == (0.4, ["a", "b", "c"])
+    took = rounds(waiting, 30, a=0.01, b=0.02)
+    assert took[:STEADY] == [DEADLINE] * STEADY
+    assert all(later < earlier for earlier, later in itertools.pairwise(took[2:9]))
+    usual = 0.4 + 4 * 0.2
+    assert took[-1] == pytest.approx(8 * usual)  # never less than eight times what it usually takes
+    assert sum(took) <= 6 * DEADLINE + 30 * 8 * usual
+
+
+def test_a_short_deadline_is_not_made_shorter():
+    waiting = Waiting(deadline=LEAST)
+    assert rounds(waiting, 20, a=0.0, b=0.0) == pytest.approx([LEAST] * 20)
+
+
+def test_one_message_restores_the_patience():
+    waiting = Waiting()
+    rounds(waiting, 20, a=0.01, b=0.01)
+    assert waiting.round(a=0.01, b=0.01)[0] == LEAST
+    assert waiting.round(a=0.01, b=0.01, c=0.5) == (0.5, ["a", "b", "c"])
+    assert waiting.round(a=0.01, b=0.01)[0] == DEADLINE
+
+
+def test_in_fair_weather_nothing_that_comes_within_the_deadline_is_lost():
+    """Slow first rounds, a busy machine, pauses of a minute, a slow host: nobody fails three times in a row."""
+    rng, waiting = np.random.default_rng(4), Waiting()
+    for number in range(300):
+        slow = rng.exponential(0.2) if number > 3 else 55.0
+        pause = 59.0 if rng.random() < 0.05 else 0.0
+        arrivals = {"a": rng.exponential(0.02), "b": rng.exponential(0.02) + pause, "c": slow + 2.0}
+        assert waiting.round(**arrivals)[1] == ["a", "b", "c"]
+
+
+def test_a_neighbour_that_answers_gets_twice_the_deadline_unless_it_fails_for_long():
+    waiting = Waiting()
+    took = []
+    for _ in range(30):
+        waiting.at(5.0, waiting.answer("c", 0))
+        took.append(waiting.round(a=0.0, b=0.0)[0])
+    assert took[:STEADY] == [2 * DEADLINE] * STEADY
+    assert max(took[-5:]) <= 5.0 + 2 * LEAST  # today's answer that it is there is not what was waited for
+
+
+def test_a_neighbour_that_catches_up_is_waited_for_whatever_it_has_missed():
+    waiting = Waiting()
+    rounds(waiting, 20, a=0.0, b=0.0)
+    for number in range(20):  # a round each 0.6 s: it is there after twelve seconds
+        waiting.at(0.6 * (number + 1), waiting.answer("c", number + 1))
+    assert waiting.round(a=0.0, b=0.0, c=12.5) == (12.5, ["a", "b", "c"])
+
+
+def test_a_neighbour_that_comes_back_and_stays_behind_does_not_hold_the_others():
+    waiting = Waiting()
+    rounds(waiting, 20, a=0.0, b=0.0)
+    for number in range(4):
+        waiting.at(0.6 * (number + 1), waiting.answer("c", number + 1))
+    assert waiting.round(a=0.0, b=0.0)[0] <= 4 * 0.6 + LEAST
+    assert waiting.round(a=0.0, b=0.0)[0] == LEAST
+    assert waiting.states["c"].response.missed == 22
+
+
+def test_a_peer_that_was_left_behind_does_not_wait_a_deadline_for_each_old_round():
+    waiting = Waiting()
+    assert waiting.round(a=0.1, b=0.1, c=0.1) == (0.1, ["a", "b", "c"])
+    for name in ("a", "b"):
+        waiting.answer(name, 40)()
+    took = rounds(waiting, 30, a=0.1, b=0.1)
+    least = 8 * (0.1 + 4 * 0.05)
+    assert took[0] == pytest.approx(least) and sum(took) <= 2 * least + 30 * 0.11
+    # One neighbour that claims to be far ahead is not enough.
+    waiting = Waiting()
+    waiting.answer("a", 40)()
+    assert waiting.round(a=0.1, b=0.1)[0] == DEADLINE
+
+
+def test_what_is_gone_is_given_up_at_once():
+    waiting = Waiting()
+    waiting.at(0.3, lambda: waiting.inbox.give_up("c"))
+    assert waiting.round(a=0.1, b=0.2) == (0.3, ["a", "b"])
+    assert waiting.states["c"].response.missed == 0  # it answers
+
+
+def test_the_quorum_of_the_agreement_stays():
+    waiting = Waiting(deadline=2.0, quorum=0.6)
+    assert waiting.round(a=0.1, b=500.0)[1] == ["a", "b"]
+    assert waiting.clock.seconds >= 500.0
+
+
+def test_a_late_message_teaches_how_long_it_takes():
+    waiting = Waiting()
+    rounds(waiting, 20, a=0.0, b=0.0)
+    assert waiting.round(a=0.0, b=0.0)[0] == LEAST
+    waiting.at(
+        0.5, waiting.message("c", waiting.session.round_index)
+    )  # the round that it is for began 1.5 s before
+    assert waiting.round(a=0.0, b=0.0) == (8 * (1.5 + 4 * 0.75), ["a", "b"])
+
+
+def test_response_times_are_estimated_as_tcp_does():
+    response = ResponseTime()
+    assert response.usual == 0.0
+    for seconds in (1.0, 3.0):
+        response.add(seconds)
+    assert (response.mean, response.deviation) == (1.0 + 2.0 / 8, 0.5 + (2.0 - 0.5) / 4)
+
+
+def test_what_a_round_waits_for_is_shown():
+    waiting = Waiting()
+    shown = []
+    waiting.at(7.0, lambda: shown.append(waiting.session.waiting))
+    waiting.round(a=0.1, b=0.2)
+    assert (shown[0].round_index, shown[0].timeouts, shown[0].seconds) == (1, {"c": DEADLINE}, None)
+    assert (waiting.session.waiting.timeouts, waiting.session.waiting.seconds) == ({"c": DEADLINE}, DEADLINE)
+    waiting.round(a=0.1, b=0.2, c=3.0)
+    assert (set(waiting.session.waiting.timeouts), waiting.session.waiting.seconds) == ({"c"}, 3.0)
