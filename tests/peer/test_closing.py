@@ -1,7 +1,9 @@
 """When a round closes: who is waited for, and for how long."""
 
 import asyncio
+import contextlib
 import itertools
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +11,14 @@ import pytest
 
 pytest.importorskip("grpc")
 
+from peerbayes.cli import peer as peer_commands
 from peerbayes.peer.agreement.terms import Limits
 from peerbayes.peer.protocol.mailboxes import Inbox
 from peerbayes.peer.protocol.session import LEAST, STEADY, NeighbourState, ResponseTime
+from peerbayes.peer.protocol.session import Waiting as Waited
+from peerbayes.peer.state.store import RoundRecord, Store
+from peerbayes.peer.status import Journal, metrics_of, status, waiting_text
+from shared.real_calls import made_network
 
 DEADLINE = 60.0
 
@@ -198,3 +205,44 @@ def test_what_a_round_waits_for_is_shown():
     assert (waiting.session.waiting.timeouts, waiting.session.waiting.seconds) == ({"c": DEADLINE}, DEADLINE)
     waiting.round(a=0.1, b=0.2, c=3.0)
     assert (set(waiting.session.waiting.timeouts), waiting.session.waiting.seconds) == ({"c"}, 3.0)
+
+
+def test_status_metrics_and_the_log_say_what_rounds_wait_for(tmp_path, monkeypatch, caplog, capsys):
+    home, begun = made_network(tmp_path).homes["peer-1"], time.time() - 3.2
+    response = ResponseTime(0.4, 0.1)
+    states = {"peer-2": NeighbourState(), "peer-3": NeighbourState(response=response)}
+    with contextlib.closing(Store(home.state_path)) as store, caplog.at_level("INFO", "peerbayes.peer"):
+        journal = Journal(store)
+        for round_index in range(26):
+            missing = ("peer-3",) if round_index in (1, 7, 12, 25) else ()
+            store.add_round(RoundRecord(round_index, np.zeros(1), heard=("peer-2",), missing=missing))
+            waited = Waited(round_index, begun, {"peer-3": 10.0}, 1.0 if missing else 0.01)
+            facts = {
+                "round": round_index,
+                "of": 30,
+                "heard": [],
+                "missing": missing,
+                "figures": {},
+                "waited": waited,
+            }
+            journal("round", facts)
+        journal.flush(states, Waited(26, begun, {"peer-3": 10.0}))
+    monkeypatch.setattr("peerbayes.peer.status.phase", lambda home: "rounds")
+    report = status(home)
+    (waiting,) = report["waiting"]
+    assert waiting_text(waiting | {"seconds": 3.2}) == (
+        "waiting for peer-3: 3.2 s of at most 10 s; usually answers in 0.4 s; missed 3 of the last 20 rounds"
+    )
+    assert waiting["seconds"] >= 3.2
+    assert [entry["round"] for entry in report["waits"]] == list(range(6, 26))
+    peer_commands._print_status(report, lambda *figures: "")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert waiting_text(waiting) in printed and "the last 20 rounds waited 3.2 s: 3.2 s for peer-3" in printed
+    values = {metric.name: {next(iter(labels.values())): value for labels, value in metric.values}
+              for metric in metrics_of(report, time.time(), exact=True) if "seconds" in metric.name}  # fmt: skip
+    assert values["peerbayes_neighbour_usual_seconds"] == {"peer-3": 0.4}
+    assert values["peerbayes_waiting_seconds"] == {"peer-3": waiting["seconds"]}
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged[25].endswith("not heard: peer-3; waited 1.00 s for peer-3") and "waited" not in logged[24]
+    monkeypatch.setattr("peerbayes.peer.status.phase", lambda home: None)
+    assert status(home)["waiting"] == []  # it does not run

@@ -204,6 +204,8 @@ def status(folder: Folder = Path(), form: Format = "table") -> None:
 
 def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool], str]) -> None:
     """Print the status of a peer."""
+    from peerbayes.peer.status import waiting_text, waits_text
+
     sent, private, evaluated = peer["sent"], peer["privacy"], peer["judged"]
     console.print(
         f"{peer['name']} in {peer['network']}: {_state_text(peer)}, round {peer['round']} of {peer['rounds']}"
@@ -218,6 +220,10 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
         console.print(f"private: epsilon {spent}, {private['rounds']} rounds released{earlier}")
     if evaluated:
         console.print(f"after round {evaluated['round']}: {describe(evaluated, private is not None)}")
+    for waiting in peer["waiting"]:
+        print_text(waiting_text(waiting))
+    if text := waits_text(peer["waits"]):
+        print_text(text)
     for warning in peer["warnings"]:
         print_text(f"warning: {warning}")
     if not peer["audit"]["ok"]:

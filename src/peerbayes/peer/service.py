@@ -135,7 +135,7 @@ def _closed(journal: Journal, running_peer: RunningPeer) -> None:
     """Write the last notes and close; errors here must not hide why the peer stops."""
 
     def last_notes() -> None:
-        journal.flush(running_peer.session.neighbour_states)
+        journal.flush(running_peer.session.neighbour_states, running_peer.session.waiting)
         running_peer.session.room.clear_all()  # a run may end before the regular flush notices that there is room again
 
     for write in (last_notes, running_peer.audit.close, running_peer.store.close):
@@ -175,7 +175,8 @@ async def _flush(home: Home, journal: Journal, running_peer: RunningPeer, proces
             process_lock.tell(running_peer.session.phase)
         with room.noting("journal"):
             await asyncio.to_thread(running_peer.remember)
-            await asyncio.to_thread(journal.flush, dict(running_peer.session.neighbour_states))
+            session = running_peer.session
+            await asyncio.to_thread(journal.flush, dict(session.neighbour_states), session.waiting)
             unreached = running_peer.unreached() if time.monotonic() - began > ALONE else ""
             if unreached != last_warning:
                 await asyncio.to_thread(running_peer.store.keep, UNREACHED, unreached)

@@ -8,7 +8,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from peerbayes.errors import NeedsPerson, PartMissing, PeerbayesError, PeerError
 from peerbayes.peer.identity import keys
 from peerbayes.peer.inspection import may_leave_home
 from peerbayes.peer.learning.held_out import error_text
-from peerbayes.peer.protocol.session import NeighbourState
+from peerbayes.peer.protocol.session import NeighbourState, Waiting
 from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
@@ -110,9 +110,12 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         "rounds": peer.terms.rounds,
         "model": str(home.model_path) if home.model_path.exists() else None,
         "neighbours": {
-            name: {"seen": None, "done": 0, "note": ""} for name in peer.roster.neighbours(peer.name)
+            name: {"seen": None, "done": 0, "note": "", "usual": None}
+            for name in peer.roster.neighbours(peer.name)
         },
         "missing": {},
+        "waiting": [],
+        "waits": [],
         "judged": None,
         "verdict": None,
         "refusals": [],
@@ -130,7 +133,12 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         judged = [entry for entry in history if entry["train_error"] is not None]
         report["judged"] = {name: judged[-1][name] for name in ("round", *FIGURES)} if judged else None
         report["missing"] = dict(Counter(name for entry in history for name in entry["missing"]))
-        report["neighbours"] |= store.neighbours()
+        waits = json.loads(store.value(WAITS) or "{}")
+        for name, neighbour in store.neighbours().items():
+            report["neighbours"][name] = neighbour | {"usual": waits.get("usual", {}).get(name)}
+        report["waits"] = waits.get("closed", [])
+        if report["running"] and (waiting := waits.get("open")) and waiting["round"] > report["round"]:
+            report["waiting"] = list(_waiting(waiting, report["neighbours"], history[1:][-RECENT:]))
         report["refusals"] = store.refusals()
         report["verdict"] = json.loads(store.value("verdict") or "null")
         if report["running"] and (unreached := store.value(UNREACHED)):
@@ -142,6 +150,47 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
     report["done"] = report["round"] >= report["rounds"]
     return report
 
+
+WAITS = "waits"  # key in the store of what rounds waited for
+RECENT = 20  # rounds of which it is kept
+
+
+def _waiting(
+    waiting: dict[str, Any], neighbours: dict[str, Any], recent: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the neighbours that the open round waits for: how long so far and at most, and how they did before."""
+    for name, most in waiting["timeouts"].items():
+        yield {
+            "neighbour": name,
+            "seconds": max(0.0, time.time() - waiting["began"]),
+            "at_most": most,
+            "usual": neighbours.get(name, {}).get("usual"),
+            "missed": sum(name in entry["missing"] for entry in recent),
+            "of": len(recent),
+        }
+
+
+def waiting_text(waiting: dict[str, Any]) -> str:
+    """Return an entry of `waiting` in words."""
+    usual = "" if waiting["usual"] is None else f"; usually answers in {waiting['usual']:.2g} s"
+    return (
+        f"waiting for {waiting['neighbour']}: {waiting['seconds']:.1f} s of at most {waiting['at_most']:g} s{usual}; "
+        f"missed {waiting['missed']} of the last {waiting['of']} rounds"
+    )
+
+
+def waits_text(waits: list[dict[str, Any]]) -> str:
+    """Return what the last rounds waited for in words; empty where they hardly waited."""
+    seconds: Counter[str] = Counter()
+    for entry in waits:
+        for name in entry["for"]:
+            seconds[name] += entry["seconds"]
+    total = sum(entry["seconds"] for entry in waits)
+    names = ", ".join(f"{count:.1f} s for {name}" for name, count in seconds.most_common(3))
+    return f"the last {len(waits)} rounds waited {total:.1f} s: {names}" if total >= NOTICED else ""
+
+
+NOTICED = 0.1  # seconds of waiting that are worth a word
 
 UNREACHED = "unreached"  # key in the store of the warning that nobody has ever reached this peer
 
@@ -200,6 +249,13 @@ def metrics_of(report: dict[str, Any], now: float, exact: bool) -> Iterator[Metr
     silent = {name: now - seen for name, seen in heard.items()}
     text = "Seconds since a neighbour's last message."
     yield Metric.of("neighbour_last_message_seconds", text, silent, "neighbour")
+    usual = {
+        name: neighbour["usual"] for name, neighbour in neighbours.items() if neighbour["usual"] is not None
+    }
+    text = "Seconds that a neighbour's messages usually take after a round began."
+    yield Metric.of("neighbour_usual_seconds", text, usual, "neighbour")
+    waiting = {entry["neighbour"]: entry["seconds"] for entry in report["waiting"]}
+    yield Metric.of("waiting_seconds", "Seconds that the open round has waited so far.", waiting, "neighbour")
     yield Metric.of("sent_messages", "Messages that left this machine, by the audit log.", sent["messages"])
     yield Metric.of("sent_bytes", "Bytes that left this machine, by the audit log.", sent["bytes"])
     intact = report["audit"]["ok"]
@@ -314,6 +370,8 @@ class Journal:
         self._ever: Counter[tuple[str, str]] = Counter()
         self._began = time.monotonic()
         self._spoken = Rate(LINES_AT_ONCE, QUIET)
+        self._waits: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self._written = ""  # of them, the last time
 
     def __call__(self, event: str, facts: dict[str, Any]) -> None:
         if event == "refused":
@@ -358,14 +416,21 @@ class Journal:
         tail = f"; {error}" if (error := error_text(facts["figures"], epsilon is not None)) else ""
         tail += f"; epsilon {epsilon:.3f} spent" if epsilon is not None else ""
         tail += f"; not heard: {', '.join(missing)}" if missing else ""
+        waited = facts.get("waited")
+        if waited is not None:
+            names = list(waited.timeouts)
+            self._waits.append({"round": facts["round"], "seconds": waited.seconds, "for": names})
+            tail += (
+                f"; waited {waited.seconds:.2f} s for {', '.join(names)}" if waited.seconds >= NOTICED else ""
+            )
         log.info(
             f"round {facts['round']}/{facts['of']}: heard {len(heard)} of {len(heard) + len(missing)} in "
             f"{now - self._began:.2f} s{tail}"
         )
         self._began = now
 
-    def flush(self, neighbour_states: dict[str, NeighbourState]) -> None:
-        """Write to the store what is new since the last call."""
+    def flush(self, neighbour_states: dict[str, NeighbourState], waiting: Waiting | None = None) -> None:
+        """Write to the store what is new since the last call; `waiting`: what the open round waits for."""
         with self._lock:
             refused, self._refused = self._refused, {}
         notes = {
@@ -380,6 +445,21 @@ class Journal:
                     later_count, later_detail = self._refused.get(key, (0, detail))
                     self._refused[key] = count + later_count, later_detail
             raise
+        self._write_waits(neighbour_states, waiting)
+
+    def _write_waits(self, neighbour_states: dict[str, NeighbourState], waiting: Waiting | None) -> None:
+        """Store what the open round and the last ones waited for, if it has changed."""
+        response = {name: state.response.mean for name, state in neighbour_states.items()}
+        waits: dict[str, Any] = {
+            "usual": {name: seconds for name, seconds in response.items() if seconds is not None},
+            "closed": list(self._waits),
+        }
+        if waiting is not None and waiting.seconds is None:
+            open_round = {"round": waiting.round_index, "began": waiting.began, "timeouts": waiting.timeouts}
+            waits["open"] = open_round
+        if (written := json.dumps(waits)) != self._written:
+            self._store.keep(WAITS, written)
+            self._written = written
 
 
 WARNINGS = ("left behind", "parted", "exposed", "ended badly", "disk full", "warning")

@@ -157,7 +157,8 @@ class Rounds:
         spent = {} if agreed.private is None else {"epsilon": agreed.private.spent}
         session.emit(
             "round", round=session.round_index, of=session.terms.rounds, heard=sorted(ready.heard),
-            missing=sorted(ready.missing), figures=ready.figures or {}, **spent,
+            missing=sorted(ready.missing), figures=ready.figures or {}, waited=session.waiting,
+            **spent,
         )  # fmt: skip
 
     def _ahead(self, agreed: Agreed) -> tuple[str, ...]:
