@@ -1,11 +1,12 @@
 """What docs/loss.md predicts of `exact` with corrections by link, beside the simulator.
 
-    python benchmarks/loss_theory.py [factors] [asymmetry] [mean] [critical] [--seeds 10]
+    python benchmarks/loss_theory.py [factors] [asymmetry] [mean] [critical] [constants] [--seeds 10]
 
 factors    the convergence factor without loss, by the eigenvalues of the mixing matrix
 asymmetry  the mean square of a link's asymmetry e = d_vu + d_uv, and the matrices that repairs cost
 mean       how far independent loss moves the network's mean where nothing is learned (R = 0), with repairs and without
 critical   the loss above which the mean square grows, with R = 0 and with a quadratic objective
+constants  what other windows of repair, thresholds of silence and decays would do
 
 Seeds of networks and losses: 601 and following, on which nothing was chosen.
 """
@@ -15,6 +16,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,7 +25,8 @@ import measuring  # noqa: F401  one thread
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes.learning.corrections import DOWN, REPAIRING, Corrections, Received, after_round
+from peerbayes.learning import corrections
+from peerbayes.learning.corrections import Corrections, Received, after_round
 from peerbayes.learning.strategies import Exact
 from peerbayes.model.devices import NUMPY
 from peerbayes.network import Static, adjacency, stable
@@ -98,7 +101,7 @@ def measured_factor(links: csr_array, pull: float) -> float:
 # --- one link: what its two ends know of lost messages is a Markov chain. Transitions come from `after_round` itself.
 
 COUNTED = [name for name in Corrections._fields if name != "values"]
-CAP = max(REPAIRING, DOWN) + 1  # counters above it make no difference
+CAP = 6  # counters above it make no difference
 
 Mode = tuple[tuple[float, ...], ...]
 
@@ -232,16 +235,6 @@ def closed_link(weight: float, pull: float, targets: float = 0.0) -> Link:
 # What of a closed link's x decides whether it is stable: without R the mean of S is free.
 AGREEMENT = np.array([[1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, -1, 0]], dtype=float)
 ALL = np.eye(4, 5)
-
-
-def error_floor(pull: float, loss: float, rounds: int = 4000) -> float:
-    """Return the root of the stationary E (S_v − t̄)² of two peers with targets ±1, whose mean is 0."""
-    link = closed_link(0.5, pull, 1.0)
-    moments = np.zeros((link.modes, 5, 5))
-    moments[0, 4, 4] = 1.0
-    for _ in range(rounds):
-        moments = link.second_moment(moments, loss)
-    return math.sqrt(moments[:, [2, 3], [2, 3]].sum() / 2)
 
 
 @dataclass(frozen=True)
@@ -392,8 +385,8 @@ def mean_shift(mixing: csr_array, loss: float, rounds: int, repair: float) -> fl
 
 
 def critical_loss(grows: Callable[[float], bool]) -> float:
-    """Return the least loss at which the mean square grows, to 0.001; 1 where it grows at none."""
-    low, high = 0.0, 0.999
+    """Return the least loss at which the mean square grows, to 0.001; 1 where it grows at none up to 0.99."""
+    low, high = 0.0, 0.99
     if not grows(high):
         return 1.0
     while high - low > 0.001:
@@ -477,7 +470,7 @@ def critical(seeds: int) -> None:
         + "".join(f"{f'p = {loss:g}':>10}" for loss in LOSSES)
         + f"{'critical':>10}   spectral radius of G (always sent), or of E A⊗A (one link, as it is)"
     )
-    for topology, pull in itertools.product(("tree", "ring", "tree+20"), (0.0, 0.05, 0.2)):
+    for topology, pull in itertools.product(NETWORKS, (0.0, 0.05, 0.2)):
         lifted = Lifted(stable(network(topology, 20)), pull)
         limit = critical_loss(lambda loss, lifted=lifted: lifted.gain(loss) >= 1)
         print(
@@ -495,12 +488,74 @@ def critical(seeds: int) -> None:
             + f"{limit:>10.3f}",
             flush=True,
         )
-    print("Two peers with targets ±1, μ = 0.05: root mean square distance of S from the pooled mean")
-    for loss in LOSSES:
-        print(f"{loss:<8g}{error_floor(0.05, loss):>10.4f}")
+    print(
+        "\nlargest |S| in 1,000 rounds of the simulator with 20 peers, from starts and targets of deviation 1"
+    )
+    for topology, pull in itertools.product(NETWORKS, (0.0, 0.05)):
+        largest = [max(run_largest(topology, pull, loss, SEED + k)[0] for k in range(2)) for loss in HEAVY]
+        print(f"{topology:<14}{pull:>6g}" + "".join(f"{value:>10.3g}" for value in largest), flush=True)
 
 
-SHOWN = {"factors": factors, "asymmetry": asymmetries, "mean": mean, "critical": critical}
+HEAVY = (0.5, 0.7, 0.9)
+
+
+def run_largest(
+    topology: str, pull: float, loss: float, seed: int, rounds: int = 1000
+) -> tuple[float, float]:
+    """Return the largest |S| of a run of 20 peers, and the root mean square of S − t̄ at its end."""
+    rng = np.random.default_rng(seed)
+    start, targets = rng.normal(size=(2, 20, 2, 2))
+    largest = 0.0
+    for _, stats, _ in simulated(
+        network(topology, 20), start, lambda stats: pull * (targets - stats), loss, seed, rounds
+    ):
+        largest = max(largest, float(np.abs(stats).max()))
+    return largest, math.sqrt(float(((stats - targets.mean(axis=0)) ** 2).mean()))
+
+
+@contextmanager
+def constants(**values: float) -> Iterator[None]:
+    """Set constants of `corrections` for a while."""
+    before = {name: getattr(corrections, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(corrections, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(corrections, name, value)
+
+
+def other_constants(seeds: int) -> None:
+    print(
+        f"{'REPAIRING':<12}"
+        + "".join(f"{f'p = {loss:g}':>24}" for loss in LOSSES)
+        + "   E e² / E δ², E (Σe)², sent"
+    )
+    for window in (1, 2, 3, 4):
+        with constants(REPAIRING=window):
+            told = [asymmetry(loss) for loss in LOSSES]
+        print(
+            f"{window:<12}"
+            + "".join(f"{values.white:>8.3f}{values.shift:>8.2f}{values.attached:>8.3f}" for values in told),
+            flush=True,
+        )
+    print(
+        "\nDOWN, KEPT: ring with R = 0 and 60 % loss, largest |S|; tree with μ = 0.05 and 50 % loss, error at the end"
+    )
+    for down, kept in ((3, 0.99), (3, 0.999), (3, 1.0), (6, 0.99), (12, 0.99), (10_000, 1.0)):
+        with constants(DOWN=down, KEPT=kept):
+            largest, error = run_largest("ring", 0.0, 0.6, SEED)[0], run_largest("tree", 0.05, 0.5, SEED)[1]
+        print(f"{down:<8}{kept:<8g}{largest:>10.3g}{error:>12.5f}", flush=True)
+
+
+SHOWN = {
+    "factors": factors,
+    "asymmetry": asymmetries,
+    "mean": mean,
+    "critical": critical,
+    "constants": other_constants,
+}
 
 
 def main() -> int:
