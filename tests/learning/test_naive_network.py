@@ -11,9 +11,10 @@ from scipy.sparse import csr_array
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.learning import relay
+from peerbayes.learning.choice import difference_ratio, first_residual
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.local_rows import LocalRows
-from peerbayes.learning.relay import Relay, difference_ratio, first_residual, spanning_tree
+from peerbayes.learning.relay import Relay, spanning_tree
 from peerbayes.learning.strategies import CRC, DSGD, ConsensusML, Exact, Local, Tracking
 from peerbayes.model.devices import NUMPY
 from peerbayes.network import schedules as gossip

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits, load_wine
 
 import peerbayes as pb
 from peerbayes import network
-from peerbayes.learning import local_rows, relay
+from peerbayes.learning import choice, local_rows
 from peerbayes.learning.relay import Relay, spanning_tree
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.rounds import OverTree
@@ -64,7 +64,7 @@ def test_what_is_lost_is_only_late():
 def test_the_test_tells_data_that_differ_from_data_that_do_not(monkeypatch):
     X, y = load_digits(return_X_y=True)
     found = []
-    plain = relay.difference_ratio
+    plain = choice.difference_ratio
     monkeypatch.setattr(local_rows, "difference_ratio", lambda *a: found.append(plain(*a)) or found[-1])
     chosen = {}
     for partition in ("iid", "drift-x", "drift-y", "drift-xy"):

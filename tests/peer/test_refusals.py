@@ -265,7 +265,7 @@ def test_a_sum_that_cannot_be_is_refused_when_it_comes(network, undisturbed, pha
 def test_absurd_first_numbers_change_nothing(tmp_path, monkeypatch):
     """`auto` compares neighbours' first residuals where they are far from each other."""
     hurry(monkeypatch)
-    monkeypatch.setattr("peerbayes.learning.relay.NEAR", 0.0)
+    monkeypatch.setattr("peerbayes.learning.choice.NEAR", 0.0)
     terms = replace(TERMS, strategy="auto")
     expected = run(Loopback.create(tmp_path / "undisturbed", terms, TABLES, TRIANGLE))
     network = Loopback.create(tmp_path / "disturbed", terms, TABLES, TRIANGLE)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import peerbayes
-from peerbayes.learning import planning, relay, strategies
+from peerbayes.learning import choice, planning, relay, strategies
 
 SOURCE = Path(peerbayes.__file__).parent
 NAMES = set(planning.names())
-CLASSES = {kind.__name__ for kind in (*strategies.STRATEGIES.values(), relay.Relay, relay.Auto)}
+CLASSES = {kind.__name__ for kind in (*strategies.STRATEGIES.values(), relay.Relay, choice.Auto)}
 
 # Names that mean other things too: an engine, a kind of column, a figure. They count where a strategy is compared.
 AMBIGUOUS = {"local", "auto", "exact"}

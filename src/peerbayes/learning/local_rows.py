@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.learning.relay import difference_ratio, first_residual
+from peerbayes.learning.choice import difference_ratio, first_residual
 from peerbayes.model import core
 from peerbayes.model.missing import alone, apart, complete
 from peerbayes.model.residuals import PeerRows, Residual, residual_of

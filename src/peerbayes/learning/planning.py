@@ -20,8 +20,9 @@ from scipy.sparse import csr_array
 
 from peerbayes import network
 from peerbayes.data.registry import Choices, Registry
+from peerbayes.learning.choice import Auto
 from peerbayes.learning.local_rows import LocalRows
-from peerbayes.learning.relay import Auto, Relay, Tree, spanning_tree
+from peerbayes.learning.relay import Relay, Tree, spanning_tree
 from peerbayes.learning.robust.invariants import ROUNDING, Invariants, invariants_of
 from peerbayes.learning.strategies import (
     CRC,

@@ -114,7 +114,7 @@ class NetworkFacts:
     largest      the largest weight of the rows of one peer; None: as `weight`
     tree         returns the spanning tree of a fixed network; None: the network changes
     absences     whether peers are known to be absent in some rounds
-    difference   F of `relay.difference_ratio`: how much peers' data differ; None: not measured
+    difference   F of `choice.difference_ratio`: how much peers' data differ; None: not measured
     mean_square  the mean of ‖φ‖² over all rows; None: not measured
     """
 

@@ -276,7 +276,7 @@ def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
 async def _difference(
     local_rows: LocalRows, start: np.ndarray, rows: int, reach: float, total: Total, first: First
 ) -> float:
-    """Return F of `relay.difference_ratio`, from this peer's first residual and its neighbours', summed over all."""
+    """Return F of `choice.difference_ratio`, from this peer's first residual and its neighbours', summed over all."""
     change, within = local_rows.first(start[None])
     numbers = np.concatenate([change[0].ravel(), within])
     # No peer has more than all rows, and no row has more than this.
