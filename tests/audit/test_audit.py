@@ -535,7 +535,8 @@ def network(tmp_path):
 
     frame = load_iris(as_frame=True).frame.sample(frac=1.0, random_state=0)
     made = Loopback.create(
-        tmp_path, Terms("iris", "target", rounds=64), [frame.iloc[:60], frame.iloc[60:105], frame.iloc[105:]],
+        tmp_path, Terms("iris", "target", rounds=64, strategy="exact"),
+        [frame.iloc[:60], frame.iloc[60:105], frame.iloc[105:]],
         [(0, 1), (1, 2)],
     )  # fmt: skip
     yield made

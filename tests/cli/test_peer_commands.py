@@ -38,7 +38,7 @@ def findings(home):
 
 @pytest.fixture
 def network(tmp_path):
-    made = Loopback.create(tmp_path, Terms("iris", "target", rounds=12), TABLES, LINE)
+    made = Loopback.create(tmp_path, Terms("iris", "target", rounds=12, strategy="exact"), TABLES, LINE)
     yield made
     made.stop()
 
@@ -143,7 +143,9 @@ def test_check_says_what_is_wrong_and_what_to_do(network):
 
 
 def test_too_few_rows_and_a_missing_column_are_found_before_the_run(tmp_path):
-    terms = Terms("iris", "target", features={"height": "continuous"}, limits=Limits(rows=50))
+    terms = Terms(
+        "iris", "target", features={"height": "continuous"}, limits=Limits(rows=50), strategy="exact"
+    )
     network = Loopback.create(tmp_path, terms, TABLES, LINE)
     code, found = findings(network.homes["peer-1"])
     assert code == 1 and "'height'" in found["data"][1]
@@ -154,7 +156,9 @@ def test_too_few_rows_and_a_missing_column_are_found_before_the_run(tmp_path):
 @pytest.mark.long
 def test_leaving_lets_the_others_go_on_at_once(tmp_path):
     """A deadline of an hour, and nobody waits for it."""
-    terms = Terms("iris", "target", rounds=3_000, limits=Limits(deadline=3600.0, quorum=1.0))
+    terms = Terms(
+        "iris", "target", rounds=3_000, limits=Limits(deadline=3600.0, quorum=1.0), strategy="exact"
+    )
     network = Loopback.create(tmp_path, terms, TABLES, LINE)
     home = network.homes["peer-3"]
     try:

@@ -224,6 +224,7 @@ def test_attacks_that_make_no_sense(given, text):
 
 def attacked(robust, attack, **more):
     settings = {"peers": 20, "rows_per_peer": 20, "topology": "regular-6", "rounds": 32, "references": False}
+    settings["strategy"] = "exact"
     return pb.simulate(*CANCER, robust=robust, attack=attack, **(settings | more))
 
 

@@ -106,7 +106,7 @@ def voters(roster):
 
 
 def test_ballots_are_their_members_own(tmp_path, rng):
-    peers = peers_of(tmp_path, Terms("test", "label"), nx.path_graph(5), shared_out(rng))
+    peers = peers_of(tmp_path, Terms("test", "label", strategy="exact"), nx.path_graph(5), shared_out(rng))
     by, behind = voters(peers.roster), members_behind("p1", peers.roster)
     assert behind == {"p0": {"p0"}, "p2": {"p2", "p3", "p4"}}
     both = by["p2"].ballot("middle 1", {"": 3, "a": 5}) + by["p3"].ballot("middle 1", {"a": 5})
@@ -142,7 +142,7 @@ def test_ballots_are_their_members_own(tmp_path, rng):
 
 def test_nobody_votes_where_it_has_no_vote(tmp_path, rng):
     """A liar that voted for another number before could otherwise move the median by one more place in every pass."""
-    peers = peers_of(tmp_path, Terms("test", "label"), nx.path_graph(5), shared_out(rng))
+    peers = peers_of(tmp_path, Terms("test", "label", strategy="exact"), nx.path_graph(5), shared_out(rng))
     by, behind = voters(peers.roster), members_behind("p1", peers.roster)
     second = Pass(by["p1"], "middle 2", behind, {"p0": {"a": 3, "b": 4}}, {"a": 3, "b": 5})
     second.check("p0", by["p0"].ballot("middle 2", {"a": 9}), 1)
@@ -154,7 +154,7 @@ def test_nobody_votes_where_it_has_no_vote(tmp_path, rng):
 @pytest.mark.parametrize("phase", ["middle 1", "moments"])
 def test_who_passes_ballots_on_cannot_change_them(phase, tmp_path, rng, monkeypatch):
     """p2, in the middle of a path, would vote for everybody behind it."""
-    terms = Terms("test", "label", rounds=4, robust=CLIP)
+    terms = Terms("test", "label", rounds=4, robust=CLIP, strategy="exact")
     peers = peers_of(tmp_path, terms, nx.path_graph(5), shared_out(rng))
     monkeypatch.setattr(peers.hub, "transport", lambda name: Signing(peers.hub, name))
     honest = TreeSums.behind
@@ -312,7 +312,7 @@ def with_a_liar(folder, terms, graph, shared, liar, lie):
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng):
     """On a path, so that most peers hear of it from others: at its ends, and in its middle."""
-    terms = Terms("test", "label", rounds=4, start="ml", robust=CLIP)
+    terms = Terms("test", "label", rounds=4, start="ml", robust=CLIP, strategy="exact")
     peers = with_a_liar(tmp_path, terms, nx.path_graph(5), shared_out(rng, missing=False), liar, lie)
     found = asyncio.run(peers.all())
     for name, problem in zip(peers.names, found, strict=True):
@@ -331,7 +331,7 @@ def test_a_lie_is_refused_by_name_at_every_peer(lie, liar, tmp_path, rng):
 def test_a_liar_that_stops_by_itself_is_not_waited_for(tmp_path, rng, monkeypatch):
     """It asks nobody for the sum that it lied about, so nobody can tell it that it was found out."""
     monkeypatch.setattr(tasks, "DRAIN", 10 * SOON)
-    terms = Terms("test", "label", rounds=4, robust=CLIP)
+    terms = Terms("test", "label", rounds=4, robust=CLIP, strategy="exact")
     peers = with_a_liar(tmp_path, terms, nx.path_graph(5), shared_out(rng, missing=False), "p4", "rows")
 
     async def main():
@@ -355,7 +355,7 @@ def test_a_liar_that_stops_by_itself_is_not_waited_for(tmp_path, rng, monkeypatc
 
 def test_what_no_peer_can_read_ends_the_agreement_where_members_may_lie(tmp_path, rng):
     """Asking again for ever would be the liar's choice."""
-    terms = Terms("test", "label", rounds=4, robust=CLIP)
+    terms = Terms("test", "label", rounds=4, robust=CLIP, strategy="exact")
     peers = with_a_liar(tmp_path, terms, nx.path_graph(5), shared_out(rng), "p4", "rows")
     plain = peers.node
 
@@ -389,7 +389,7 @@ def test_honest_peers_agree_whatever_their_tables(family, start, tmp_path, rng):
     y = np.concatenate([y, rng.choice(["low", "mid", "top"], 900)])
     parts = [*parts[:3], np.concatenate([parts[3], np.arange(170, len(y))]), parts[4]]
     X.loc[parts[1][0], "height"] = 1e12
-    terms = Terms("test", "label", family=family, start=start, rounds=6, robust=CLIP)
+    terms = Terms("test", "label", family=family, start=start, rounds=6, robust=CLIP, strategy="exact")
     peers = peers_of(tmp_path, terms, DENSE, (X, y, parts))
     reached = np.stack(asyncio.run(peers.all()))
     assert not any(what == "refused" for told in peers.told.values() for what, _ in told)
@@ -406,7 +406,7 @@ def test_honest_peers_agree_whatever_their_tables(family, start, tmp_path, rng):
 
 
 def test_an_objection_names_two_linked_members(tmp_path, rng):
-    peers = peers_of(tmp_path, Terms("test", "label"), nx.path_graph(5), shared_out(rng))
+    peers = peers_of(tmp_path, Terms("test", "label", strategy="exact"), nx.path_graph(5), shared_out(rng))
     said = Objection("p1", "p2", "columns: \x1b[31m rows")
     assert Objection.parse(said.reason, peers.roster) == replace(said, detail="columns:  [31m rows")
     for reason in ("", "false report", "false report: p1", "false report: p1 p3 x", "false report: q p2 x",
@@ -440,7 +440,7 @@ def test_five_processes_refuse_a_liar_by_name(lie, tmp_path):
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     frame = X.iloc[:, :6].assign(target=np.where(y, "benign", "malignant"))
     tables = [frame[place::5] for place in range(5)]
-    terms = Terms("test", "target", rounds=4, start="ml", robust=Robust("clip", guard=True))
+    terms = Terms("test", "target", rounds=4, start="ml", robust=Robust("clip", guard=True), strategy="exact")
     network = Loopback.create(tmp_path, terms, tables, [(0, 1), (1, 2), (2, 3), (3, 4)])
     liar, honest = "peer-2", ("peer-1", "peer-3", "peer-4", "peer-5")
     try:

@@ -34,8 +34,7 @@ from peerbayes.privacy.accounting import mu_of
 ONES = np.ones((2, 3))
 PRIVATE = Terms(
     "net", "y", {"x": "continuous"}, {"x": Facts(1.0, 1.0)}, ("a", "b"), rounds=4,
-    privacy=Privacy(epsilon=4.0, rows=60.0),
-)  # fmt: skip
+    privacy=Privacy(epsilon=4.0, rows=60.0), strategy="exact")  # fmt: skip
 
 
 def mode(path):
@@ -66,7 +65,7 @@ def synced(monkeypatch):
 def loopback(folder, terms=None):
     """Two peers that never run."""
     tables = [pd.DataFrame({"x": np.arange(60.0), "y": ["a", "b"] * 30})] * 2
-    return Loopback.create(folder, terms or Terms("net", "y"), tables, [(0, 1)])
+    return Loopback.create(folder, terms or Terms("net", "y", strategy="exact"), tables, [(0, 1)])
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def store(tmp_path):
 
 
 def test_keys_settings_and_state_are_their_owners_alone(open_to_all, tmp_path):
-    founder = Founder.create(tmp_path / "network", Terms("net", "y").to_toml())
+    founder = Founder.create(tmp_path / "network", Terms("net", "y", strategy="exact").to_toml())
     home = Home.create(tmp_path / "peer", "north", "north:1", "rows.csv")
     with contextlib.closing(Store(home.state_path)):
         assert mode(founder.folder) == mode(home.folder) == 0o700
@@ -305,12 +304,12 @@ def test_a_private_network_that_hides_too_little_is_not_closed(tmp_path):
 
 
 def test_a_network_is_founded_once(tmp_path):
-    founder = Founder.create(tmp_path, Terms("net", "y").to_toml())
+    founder = Founder.create(tmp_path, Terms("net", "y", strategy="exact").to_toml())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for gone in before:
         (tmp_path / gone).rename(tmp_path / "aside")
         with pytest.raises(ConfigurationError, match="already exists"):
-            Founder.create(tmp_path, Terms("other", "y").to_toml())
+            Founder.create(tmp_path, Terms("other", "y", strategy="exact").to_toml())
         (tmp_path / "aside").rename(tmp_path / gone)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert founder.roster().network == "net"

@@ -36,7 +36,7 @@ def digits():
 
 def found(folder, world, digits):
     X, y, parts, _ = digits
-    terms = Terms("hosts", "digit", rounds=ROUNDS, limits=Limits(deadline=DEADLINE))
+    terms = Terms("hosts", "digit", rounds=ROUNDS, limits=Limits(deadline=DEADLINE), strategy="exact")
     tables = [X.iloc[part].assign(digit=y[part]) for part in parts]
     hosts = Hosts.create(folder, terms, tables, LINKS, world.addresses)
     hosts.world = world

@@ -35,7 +35,7 @@ def test_nothing_is_held_out_unless_asked():
 def test_held_out_rows_of_a_class_that_nobody_learns_from_are_errors(tmp_path, rng):
     """Every model is wrong on them: not left out, and no reason to stop."""
     X, y, parts = shared_out(rng, missing=False)
-    peers = peers_of(tmp_path, Terms("test", "label", rounds=4), DENSE, (X, y, parts))
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=4, strategy="exact"), DENSE, (X, y, parts))
     away = X.iloc[:40], np.where(np.arange(40) < 10, "never seen", y[:40])
     asyncio.run(peers.all(away=away))
     for name in peers.names:
@@ -48,7 +48,7 @@ def test_held_out_rows_of_a_class_that_nobody_learns_from_are_errors(tmp_path, r
 @pytest.mark.parametrize("away", [0, 3])
 def test_held_out_rows_of_unknown_classes_only_or_none(away, tmp_path, rng):
     X, y, parts = shared_out(rng, missing=False)
-    peers = peers_of(tmp_path, Terms("test", "label", rounds=2), DENSE, (X, y, parts))
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=2, strategy="exact"), DENSE, (X, y, parts))
     asyncio.run(peers.all(away=(X.iloc[:away], np.full(away, "never seen")) if away else None))
     assert peers.history("p0")[-1]["test_error"] == (1.0 if away else None)
 
@@ -95,7 +95,10 @@ def test_rows_with_missing_values_are_judged_where_there_is_a_place_for_them(fam
     away, labels = X.iloc[:30].copy(), y[:30]
     away.iloc[:10, 0] = np.nan
     peers = peers_of(
-        tmp_path, Terms("test", "label", family=family, start="ml", rounds=4), nx.path_graph(5), (X, y, parts)
+        tmp_path,
+        Terms("test", "label", family=family, start="ml", rounds=4, strategy="exact"),
+        nx.path_graph(5),
+        (X, y, parts),
     )
     asyncio.run(peers.all(away=(away, labels)))
     for name in peers.names:

@@ -69,7 +69,7 @@ NUMBERS = st.floats(-1e6, 1e6)
 
 
 def terms(**more):
-    return Terms("test", "label", privacy=SECRET, **{"rounds": 12, **more})
+    return Terms("test", "label", privacy=SECRET, **{"rounds": 12, "strategy": "exact", **more})
 
 
 def circle(members):
@@ -228,7 +228,7 @@ def test_groups_are_the_three_core_of_those_present(nodes, seed, gone):
 
 def test_small_groups_are_refused_by_name():
     refuse_small(roster_of(WHEEL), terms())
-    refuse_small(roster_of(DENSE), Terms("test", "label"))
+    refuse_small(roster_of(DENSE), Terms("test", "label", strategy="exact"))
     with pytest.raises(
         TermsError,
         match=r"p0 has 2 neighbours \(p1, p3\), and \d more .* secure sums need 3 or more.*--links",
@@ -244,10 +244,10 @@ EDGES = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (1, 4)]
 
 
 def test_the_founder_does_not_close_a_network_with_small_groups(tmp_path):
-    agreed = Terms("digits", "digit", privacy=SECRET)
+    agreed = Terms("digits", "digit", privacy=SECRET, strategy="exact")
     with pytest.raises(TermsError, match="peer-2 has 2 neighbours"):
         Loopback.create(tmp_path / "small", agreed, TABLES, EDGES[:-1])
-    assert Loopback.create(tmp_path / "plain", Terms("digits", "digit"), TABLES, EDGES[:-1])
+    assert Loopback.create(tmp_path / "plain", Terms("digits", "digit", strategy="exact"), TABLES, EDGES[:-1])
     network = Loopback.create(tmp_path / "large", agreed, TABLES, EDGES)
     assert network.founder.roster().closed
     founder = Founder.create(tmp_path / "open", agreed.to_toml())
@@ -272,11 +272,8 @@ def test_the_simulator_refuses_small_groups_and_what_is_no_sum():
         ValueError, match=r"neighbours \(.*\), and \d more peers have too few; secure sums need 3"
     ):
         pb.simulate(X, y, topology="ring", **given)
-    for strategy in ("relay", "auto"):
-        with pytest.raises(
-            ValueError, match=r"secure_sum with strategy '(relay|auto)', which needs single messages"
-        ):
-            pb.simulate(X, y, topology="complete", strategy=strategy, **given)
+    with pytest.raises(ValueError, match="secure_sum with strategy 'relay', which needs single messages"):
+        pb.simulate(X, y, topology="complete", strategy="relay", **given)
     with pytest.raises(ValueError, match="secure_sum with a network that changes"):
         pb.simulate(X, y, topology="regular-4", change_every=1, **given)
 
@@ -294,7 +291,7 @@ def test_an_agreement_says_whether_sums_are_secure():
 
 
 def test_agreements_from_before_keep_their_digest():
-    before = 'network = "study"\nlabel = "outcome"\n'
+    before = 'network = "study"\nlabel = "outcome"\nstrategy = "exact"\n'
     assert (
         Terms.parse(before, "here").digest
         == "725c837298c07750c0d3a67cf7bce915b9935f6cc251ed851d398ab19a936816"
@@ -309,7 +306,6 @@ def test_agreements_from_before_keep_their_digest():
     ("more", "told"),
     [
         ('strategy = "relay"', "strategy 'relay', which needs single messages"),
-        ('strategy = "auto"', "strategy 'auto', which needs single messages"),
         ('start = "ml"', "start 'ml', which is agreed on by sums along a tree"),
         ('start = "marginal"', "start 'marginal', which is agreed on"),
         ('family = "tan"', "family 'tan', whose structure is agreed on"),
@@ -859,7 +855,9 @@ def test_invariants_hold_over_a_thousand_rounds(strategy, rng):
 
 
 def test_keys_are_vouched_for_by_certificates(tmp_path):
-    network = Loopback.create(tmp_path, Terms("digits", "digit", privacy=SECRET), TABLES, EDGES)
+    network = Loopback.create(
+        tmp_path, Terms("digits", "digit", privacy=SECRET, strategy="exact"), TABLES, EDGES
+    )
     roster = network.founder.roster()
     sides = {name: Grpc(home.load(), lambda *_: None) for name, home in network.homes.items()}
     parts = [own_key(new_key(), roster, name, side.vouch) for name, side in sides.items()]
@@ -921,7 +919,14 @@ def test_five_processes_sum_over_mutual_tls_and_survive_a_kill(tmp_path):
     """They end where the simulator does, though one was killed on the way; every state is its owner's alone."""
     X, y = load_digits(return_X_y=True, as_frame=True)
     X, parts = X.iloc[:, 18:30], np.array_split(np.random.default_rng(0).permutation(len(y))[:600], 5)
-    agreed = Terms("digits", "digit", rounds=16, privacy=SECRET, limits=Limits(deadline=600.0, quorum=1.0))
+    agreed = Terms(
+        "digits",
+        "digit",
+        rounds=16,
+        privacy=SECRET,
+        limits=Limits(deadline=600.0, quorum=1.0),
+        strategy="exact",
+    )
     network = Loopback.create(tmp_path, agreed, [X.iloc[p].assign(digit=y.iloc[p]) for p in parts], EDGES)
     try:
         for name in network.homes:

@@ -122,7 +122,10 @@ PHASES = {
 
 @pytest.mark.parametrize("which", [*PHASES, "model"])
 def test_nothing_is_lost_on_a_full_disk_and_it_goes_on_when_there_is_room(which, tmp_path, monkeypatch, rng):
-    terms, shared = Terms("test", "label", rounds=12, limits=Limits(deadline=HANG)), shared_out(rng)
+    terms, shared = (
+        Terms("test", "label", rounds=12, limits=Limits(deadline=HANG), strategy="exact"),
+        shared_out(rng),
+    )
     (tmp_path / "well").mkdir()
     (tmp_path / "full").mkdir()
     undisturbed = asyncio.run(peers_of(tmp_path / "well", terms, nx.path_graph(5), shared).all())
@@ -382,7 +385,7 @@ def test_the_service_unit_does_not_start_again_what_needs_a_person_or_came_to_it
 
 def four_in_a_line(folder, rng):
     X, y, parts = shared_out(rng)
-    terms = Terms("test", "label", rounds=4, limits=Limits(deadline=HANG))
+    terms = Terms("test", "label", rounds=4, limits=Limits(deadline=HANG), strategy="exact")
     return Peers(folder, terms, nx.path_graph(4), [(X.iloc[part], y[part]) for part in parts[1:]])
 
 

@@ -105,7 +105,11 @@ def test_a_peer_that_stops_and_starts_changes_nothing(strategy, tmp_path, rng):
 
 def test_a_sum_asked_for_while_others_may_still_join_is_not_there_yet(tmp_path, rng):
     """Or a member that asks too early would settle the tree on those who have joined so far."""
-    graph, terms, (X, y, parts) = nx.path_graph(3), Terms("test", "label", rounds=6), shared_out(rng)
+    graph, terms, (X, y, parts) = (
+        nx.path_graph(3),
+        Terms("test", "label", rounds=6, strategy="exact"),
+        shared_out(rng),
+    )
     shared = X, y, [parts[0], parts[1], np.concatenate(parts[2:])]
     peers = peers_of(tmp_path, terms, graph, shared)
     closed = replace(peers.roster, version=2)
@@ -130,7 +134,7 @@ def test_a_sum_asked_for_while_others_may_still_join_is_not_there_yet(tmp_path, 
 
 def test_tables_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
     X, y, parts = shared_out(rng)
-    peers = peers_of(tmp_path, Terms("test", "label", rounds=4), DENSE, (X, y, parts))
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=4, strategy="exact"), DENSE, (X, y, parts))
     frame, labels = peers.tables["p2"]
     peers.tables["p2"] = frame.assign(height="tall"), labels
     frame, labels = peers.tables["p4"]
@@ -142,7 +146,7 @@ def test_tables_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
 
 
 def test_labels_that_do_not_fit_are_refused_at_every_peer(tmp_path, rng):
-    peers = peers_of(tmp_path, Terms("test", "label", rounds=4), DENSE, shared_out(rng))
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=4, strategy="exact"), DENSE, shared_out(rng))
     frame, labels = peers.tables["p1"]
     peers.tables["p1"] = frame, np.arange(len(labels)) % 2
     for told in refused_everywhere(peers, SchemaMismatch):
@@ -174,7 +178,7 @@ def test_other_strategies_complete_missing_values_too(family, strategy, tmp_path
 
 
 def test_where_nobody_misses_a_value_class_sums_are_checked(tmp_path, rng):
-    terms = Terms("test", "label", family="tan", start="ml", rounds=4)
+    terms = Terms("test", "label", family="tan", start="ml", rounds=4, strategy="exact")
     peers, _ = same_as_simulated(tmp_path, terms, DENSE, shared_out(rng, missing=False))
     assert peers.nodes["p0"].session.agreed.plausible.sums is not None
 
@@ -203,11 +207,11 @@ def test_rows_are_known_by_their_columns_values_labels_and_order(rng):
 
 def test_too_few_rows_and_too_large_messages_are_refused_before_anything_is_sent(rng):
     X, y = table(rng)
-    few = Terms("test", "label", limits=Limits(rows=len(y)))
+    few = Terms("test", "label", limits=Limits(rows=len(y)), strategy="exact")
     assert OwnTable.of(X, y, few).rows == len(y)
     with pytest.raises(PeerError, match=f"has {len(y) - 1} rows; the agreement asks for {len(y)} or more"):
         OwnTable.of(X.iloc[1:], y[1:], few)
-    small = Terms("test", "label", limits=Limits(message_bytes=8 * 3 * 50))
+    small = Terms("test", "label", limits=Limits(message_bytes=8 * 3 * 50), strategy="exact")
     refuse_large_statistics(small, 3, 50)
     for terms, size in ((small, 51), (replace(small, strategy="tracking"), 26)):
         with pytest.raises(PeerError, match=r"messages of .* bytes; the agreement allows 1,200"):
@@ -215,7 +219,7 @@ def test_too_few_rows_and_too_large_messages_are_refused_before_anything_is_sent
 
 
 def test_rows_that_changed_between_two_starts_are_refused(tmp_path, rng):
-    terms, shared = Terms("test", "label", rounds=6), shared_out(rng)
+    terms, shared = Terms("test", "label", rounds=6, strategy="exact"), shared_out(rng)
     peers = peers_of(tmp_path, terms, DENSE, shared)
 
     async def main():
@@ -279,7 +283,7 @@ def as_weighed(peers, missing):
 
 @pytest.mark.long
 def test_below_the_quorum_a_peer_waits_for_as_long_as_it_takes(tmp_path, rng):
-    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.2, quorum=0.5))
+    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.2, quorum=0.5), strategy="exact")
     graph, (X, y, parts) = nx.path_graph(3), shared_out(rng)
     shared = X, y, [*parts[:2], np.concatenate(parts[2:])]
     peers = peers_of(tmp_path, terms, graph, shared)
@@ -303,7 +307,7 @@ def test_below_the_quorum_a_peer_waits_for_as_long_as_it_takes(tmp_path, rng):
 @pytest.mark.long
 def test_a_late_peer_catches_up_from_what_its_neighbours_said(tmp_path, rng):
     # The others close each round at the deadline; the late one must hear them well within it, on a busy machine, too.
-    terms = Terms("test", "label", rounds=8, limits=Limits(deadline=3.0))
+    terms = Terms("test", "label", rounds=8, limits=Limits(deadline=3.0), strategy="exact")
     peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
 
     async def main():
@@ -327,7 +331,7 @@ def test_a_late_peer_catches_up_from_what_its_neighbours_said(tmp_path, rng):
 
 
 def test_a_peer_that_leaves_is_not_waited_for(tmp_path, rng):
-    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=600.0))
+    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=600.0), strategy="exact")
     peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
 
     async def main():
@@ -349,7 +353,7 @@ def test_a_peer_that_leaves_is_not_waited_for(tmp_path, rng):
 @pytest.mark.long
 def test_messages_of_long_ago_are_gone_and_others_are_the_same_each_time(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(store_module, "KEPT", 4)
-    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.1))
+    terms = Terms("test", "label", rounds=40, limits=Limits(deadline=0.1), strategy="exact")
     peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
 
     async def ask(name, turn):

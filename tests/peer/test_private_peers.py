@@ -593,7 +593,6 @@ def test_values_may_be_missing_where_the_agreement_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"strategy": "auto"}, "strategy 'auto', which sends what noise cannot protect"),
         ({"strategy": "consensus-ml"}, "strategy 'consensus-ml'"),
         ({"strategy": "dsgd"}, "strategy 'dsgd'"),
         ({"local_steps": 2}, "local_steps 2, each of which would be a release"),
@@ -624,11 +623,11 @@ def test_terms_are_written_and_read_back():
         assert again == agreed and again.digest == agreed.digest and not agreed.differences(again)
     assert terms().digest != terms(privacy={"epsilon": 5.0}).digest
     assert "privacy.epsilon: 4.0 against 5.0" in terms().differences(terms(privacy={"epsilon": 5.0}))
-    text = terms().to_toml().replace('strategy = "exact"', 'strategy = "auto"')
+    text = terms().to_toml().replace('strategy = "exact"', 'strategy = "dsgd"')
     [line] = [
         number for number, written in enumerate(text.splitlines(), 1) if written.startswith("epsilon = 4.0")
     ]
-    with pytest.raises(TermsError, match=f"here, line {line}: epsilon 4 with strategy 'auto'"):
+    with pytest.raises(TermsError, match=f"here, line {line}: epsilon 4 with strategy 'dsgd'"):
         Terms.parse(text, "here")
 
 

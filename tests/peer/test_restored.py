@@ -61,7 +61,7 @@ STATE, LOG = "state.sqlite", "audit.jsonl"
 def terms(rounds=ROUNDS, **privacy):
     return Terms(
         "test", "y", {"x": "continuous"}, {"x": Facts(1.0, 1.0)}, ("a", "b"), rounds=rounds,
-        privacy=Privacy(epsilon=EPSILON, rows=60.0, **privacy), limits=Limits(deadline=HANG),
+        privacy=Privacy(epsilon=EPSILON, rows=60.0, **privacy), limits=Limits(deadline=HANG), strategy="exact",
     )  # fmt: skip
 
 
@@ -623,7 +623,7 @@ def test_a_release_that_a_crash_kept_from_the_log_is_written_at_the_next_start(t
 def test_without_noise_a_restored_or_deleted_state_is_not_gone_on_with_either(hidden, tmp_path):
     """It could say something else than it has said; under a mask that was used, where messages are masked."""
     agreed = Terms(
-        "test", "y", rounds=6, privacy=Privacy(secure_sum=hidden), limits=Limits(deadline=HANG)
+        "test", "y", rounds=6, privacy=Privacy(secure_sum=hidden), limits=Limits(deadline=HANG), strategy="exact"
     )  # fmt: skip
     fate = Mishaps(tmp_path, agreed, nx.complete_graph(4))
     home = fate.peers.home

@@ -45,7 +45,7 @@ CLIP, GUARD = Robust("clip"), Robust("clip", guard=True)
 
 
 def test_robust_terms_are_agreed_on():
-    plain = Terms("test", "label")
+    plain = Terms("test", "label", strategy="exact")
     terms = replace(plain, robust=GUARD)
     assert Terms.parse(terms.to_toml(), "here") == terms and Terms.parse(plain.to_toml(), "here") == plain
     assert terms.digest != plain.digest != replace(plain, robust=CLIP).digest
@@ -72,7 +72,7 @@ def test_robust_terms_that_make_no_sense(text, told):
 
 
 def test_a_peer_asks_for_no_less_than_its_own_file(tmp_path):
-    plain = Terms("test", "label")
+    plain = Terms("test", "label", strategy="exact")
     refuse_weaker(plain, {"combine": "mean", "guard": False}, "peer.toml")
     refuse_weaker(replace(plain, robust=GUARD), {"combine": "clip"}, "peer.toml")
     with pytest.raises(TermsError, match=r'peer.toml requires combine = "clip".*test says "mean"'):
@@ -190,7 +190,7 @@ def test_a_peer_without_neighbours_needs_no_guard_and_may_have_one(strategy, tmp
 
 
 def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
-    terms = Terms("test", "label", rounds=10, robust=GUARD, limits=Limits(deadline=1.0))
+    terms = Terms("test", "label", rounds=10, robust=GUARD, limits=Limits(deadline=1.0), strategy="exact")
     X, y, _ = shared_out(rng, missing=False)
     y = np.where(X["height"] > 172.5, "top", "low")  # easy, so that a model soon knows
     parts = np.array_split(rng.permutation(len(y)), 4)
@@ -227,7 +227,7 @@ def test_a_neighbour_whose_models_fail_is_struck_off_for_good(tmp_path, rng):
 
 def test_a_neighbour_that_was_struck_off_may_not_ask_not_even_after_a_restart(tmp_path, rng):
     """It is told so, and gets no message; what is held against it is stored with the rounds."""
-    terms = Terms("test", "label", rounds=400, robust=GUARD, limits=Limits(deadline=600.0))
+    terms = Terms("test", "label", rounds=400, robust=GUARD, limits=Limits(deadline=600.0), strategy="exact")
     X, _, _ = shared_out(rng, missing=False)
     y = np.where(X["height"] > 172.5, "top", "low")
     parts = np.array_split(rng.permutation(len(y)), 4)
@@ -380,7 +380,7 @@ def test_an_unsigned_message_is_refused(tmp_path, rng):
         def sign(self, content):
             return b""
 
-    terms = Terms("test", "label", rounds=3, limits=Limits(deadline=0.3, quorum=0.5))
+    terms = Terms("test", "label", rounds=3, limits=Limits(deadline=0.3, quorum=0.5), strategy="exact")
     peers = peers_of(tmp_path, terms, DENSE, shared_out(rng))
     plain = peers.hub.transport
     peers.hub.transport = lambda name: Unsigned(peers.hub, name) if name == "p4" else plain(name)

@@ -22,7 +22,7 @@ from peerbayes.peer.identity.roster import LARGEST, PURPOSE, Member, Roster, val
 from peerbayes.peer.state.folder import Home, Settings
 
 KEY, AUTHORITY = keys.new_authority("hospitals")
-TERMS = Terms("hospitals", "outcome")
+TERMS = Terms("hospitals", "outcome", strategy="exact")
 EMPTY = Roster("hospitals", TERMS.digest, 0, (), ())
 
 
@@ -319,7 +319,7 @@ def test_any_altered_byte_of_an_invitation_is_refused(packed, data):
         ({"network": "others"}, "network"),
         ({"name": "south"}, "is for 'north'"),
         ({"name": "../x"}, "lower-case"),
-        ({"terms": Terms("hospitals", "other").to_toml()}, "agreement"),
+        ({"terms": Terms("hospitals", "other", strategy="exact").to_toml()}, "agreement"),
         ({"terms": "nonsense"}, "expected TOML"),
         ({"authority": keys.new_authority("hospitals")[1].decode()}, "another authority"),
         ({"certificate": "ü\ud800"}, "cannot be read"),
@@ -424,7 +424,7 @@ def test_invitations_of_others_leave_a_home_as_it_was(home, tmp_path):
     twin = Home.create(tmp_path / "twin", "north", "north.example.org:7070", "rows.csv")
     south = Home.create(tmp_path / "south", "south", "south.example.org:7070", "rows.csv")
     key, authority = keys.new_authority("clinics")
-    terms = Terms("clinics", "outcome")
+    terms = Terms("clinics", "outcome", strategy="exact")
     certificate = keys.issue(key, authority, home.request_path.read_bytes(), "north")
     roster = Roster("clinics", terms.digest, 0, (), ()).with_member(
         Member("north", "n:1", keys.fingerprint(certificate)), ()
@@ -500,7 +500,7 @@ def test_an_invitation_that_is_out_of_date_or_changes_what_was_settled_is_refuse
 
 def test_a_changed_agreement_is_noticed(home):
     home.join(invitation(home).pack())
-    home.agreement_path.write_text(Terms("hospitals", "outcome", rounds=7).to_toml())
+    home.agreement_path.write_text(Terms("hospitals", "outcome", rounds=7, strategy="exact").to_toml())
     with pytest.raises(TermsError, match="not what the members of hospitals agreed on"):
         home.load()
 

@@ -151,7 +151,7 @@ def test_what_real_deadlines_lose_is_recorded_and_replayed(strategy, tmp_path, r
 
 @pytest.mark.long
 def test_peers_over_grpc_that_lose_messages(tmp_path, rng, monkeypatch):
-    terms = Terms("net", "label", rounds=ROUNDS, limits=PATIENT)
+    terms = Terms("net", "label", rounds=ROUNDS, limits=PATIENT, strategy="exact")
     X, y, parts = shared_out(rng)
     X = X.assign(size="size " + X["size"])  # a file of digits would be read as numbers
     tables = [pd.DataFrame(X.iloc[part]).assign(label=y[part]) for part in parts]

@@ -81,7 +81,7 @@ def loopback(tmp_path, digits):
     made = []
 
     def make(rounds, graph=TREE, deadline=600.0):
-        terms = Terms("survival", "digit", rounds=rounds, limits=Limits(deadline=deadline))
+        terms = Terms("survival", "digit", rounds=rounds, limits=Limits(deadline=deadline), strategy="exact")
         rows = tables(digits)[: len(graph)]
         made.append(Loopback.create(tmp_path / "peers", terms, rows, list(graph.edges)))
         return made[-1]

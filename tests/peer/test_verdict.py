@@ -127,7 +127,7 @@ def differing_rows():
 
 
 def in_memory(folder, rounds, deadline=0.2):
-    terms = Terms("test", "digit", rounds=rounds, limits=Limits(deadline=deadline))
+    terms = Terms("test", "digit", rounds=rounds, limits=Limits(deadline=deadline), strategy="exact")
     return Peers(folder, terms, nx.complete_graph(4), differing_rows())
 
 
@@ -218,7 +218,9 @@ def flapping(world, up, down):
 def four_hosts(folder, world, flaky):
     """Run four peers; their exit codes."""
     # A steady host misses no round however busy the machine is; a break of five seconds must cost some.
-    terms = Terms("hosts", "digit", rounds=48, limits=Limits(deadline=1.0 if flaky else HANG))
+    terms = Terms(
+        "hosts", "digit", rounds=48, limits=Limits(deadline=1.0 if flaky else HANG), strategy="exact"
+    )
     tables = [X.assign(digit=y) for X, y in differing_rows()]
     hosts = Hosts.create(folder, terms, tables, EVERYBODY)
     hosts.world = world

@@ -138,7 +138,9 @@ def test_a_running_simulation_is_followed_to_its_end(browser, simulation, open_p
 def network(tmp_path):
     """Three real peers; the first has a dashboard."""
     frame = load_digits(as_frame=True).frame.sample(frac=1.0, random_state=0)
-    terms = Terms("digits", "target", rounds=1_000_000, limits=Limits(deadline=1.0, quorum=0.3))
+    terms = Terms(
+        "digits", "target", rounds=1_000_000, limits=Limits(deadline=1.0, quorum=0.3), strategy="exact"
+    )
     made = Loopback.create(tmp_path, terms, [frame.iloc[place::3] for place in range(3)], [(0, 1), (0, 2)])
     home = made.homes["peer-1"]
     home.settings_path.write_text(home.settings_path.read_text().replace("# hold_out", "hold_out"))

@@ -705,7 +705,9 @@ def home(tmp_path):
     from peerbayes.peer.loopback import Loopback
 
     tables = [pd.DataFrame({"x": [0.0, 1.0], "y": ["a", "b"]})] * 4
-    made = Loopback.create(tmp_path, Terms("net", "y", rounds=9), tables, [(0, 1), (0, 2), (2, 3)])
+    made = Loopback.create(
+        tmp_path, Terms("net", "y", rounds=9, strategy="exact"), tables, [(0, 1), (0, 2), (2, 3)]
+    )
     return made.homes["peer-1"]
 
 

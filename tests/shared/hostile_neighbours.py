@@ -24,7 +24,7 @@ IRIS["wide"] = np.where(IRIS["petal width (cm)"] > 1, "yes", "no")
 TABLES = [IRIS[place::3] for place in range(3)]
 TRIANGLE = [(0, 1), (1, 2), (0, 2)]
 PATIENT = Limits(deadline=600.0, message_bytes=64 << 10)
-TERMS = Terms("flowers", "target", start="ml", rounds=4, limits=PATIENT)
+TERMS = Terms("flowers", "target", start="ml", rounds=4, limits=PATIENT, strategy="exact")
 HONEST, HOSTILE = ("peer-1", "peer-2"), "peer-3"
 
 

@@ -40,7 +40,7 @@ from peerbayes.privacy import units as units_module
 from peerbayes.privacy.mechanism import Mechanism
 from peerbayes.privacy.units import Units
 
-PROTECTED = ("exact", "crc", "tracking", "relay", "local")
+PROTECTED = ("exact", "crc", "tracking", "relay", "local", "auto")
 SUMMED = planning.names(lambda declaration: declaration.summed)
 assert set(PROTECTED) == set(planning.names(lambda declaration: not declaration.exposes))
 
@@ -143,7 +143,7 @@ def drawn_terms(rng, **forced):
         pick["strategy"] = pick["strategy"] if pick["strategy"] in SUMMED else "exact"
     elif pick["strategy"] not in SUMMED or pick["start"] != "uniform":
         pick["secure_sum"] = False
-    if pick["edge_noise"] or pick["secure_sum"] or pick["strategy"] not in ("exact", "crc"):
+    if pick["edge_noise"] or pick["secure_sum"] or pick["strategy"] not in ("exact", "crc", "auto"):
         pick["combine"] = "mean"
     if (
         pick["combine"] == "clip" and "combine" in forced

@@ -32,5 +32,10 @@ def facts_of(bought=False):
 def terms(bought=False, **more):
     privacy = {"epsilon": 4.0, "rows": None if bought else 90.0} | more.pop("privacy", {})
     kinds = {name: "discrete" if name == "large" else "continuous" for name in X}
-    given = {"facts": facts_of(bought), "classes": ("benign", "malignant"), "rounds": ROUNDS} | more
+    given = {
+        "facts": facts_of(bought),
+        "classes": ("benign", "malignant"),
+        "rounds": ROUNDS,
+        "strategy": "exact",
+    } | more
     return Terms("test", "diagnosis", kinds, privacy=Privacy(**privacy), **given)

@@ -29,7 +29,7 @@ PATIENT = Limits(deadline=3600.0)
 def made_network(folder, links=TRIANGLE, **terms):
     """Three peers with a few rows each, and their founder."""
     tables = [pd.DataFrame({"x": [0.0, 1.0, 3.0, 2.5 + place], "y": list("abab")}) for place in range(3)]
-    agreed = Terms("net", "y", **{"rounds": 30, "limits": PATIENT, **terms})
+    agreed = Terms("net", "y", **{"rounds": 30, "limits": PATIENT, "strategy": "exact", **terms})
     return Loopback.create(folder, agreed, tables, links)
 
 

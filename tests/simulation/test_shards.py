@@ -116,7 +116,7 @@ def test_shards_fetch_their_own_rows():
         rows = np.concatenate([parts[peer] for peer in peers])
         return X[rows], Y[rows]
 
-    settings = {**QUICK, "rows_per_peer": sizes}
+    settings = {**QUICK, "rows_per_peer": sizes, "strategy": "exact"}
     whole = pb.simulate(X, Y, test=(X, Y), evaluate_every=0, **{**settings, "partition": parts})
     sharded = simulate_shards(
         rows_of=rows_of, schema=whole.schema, shards=4, test=(X, Y), stats_of="all", **settings

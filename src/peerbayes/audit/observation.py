@@ -253,12 +253,18 @@ def _observed(
 
 
 def _strategy(settings: dict[str, Any], facts: NetworkFacts) -> Any:
-    """Return the strategy of a run without faults, if a neighbour can compute residuals from its messages."""
+    """Return the strategy of a run without faults, if a neighbour can compute residuals from its messages.
+
+    A choice of strategies is one between those that can be followed.
+    """
     chosen = settings["strategy"]
-    kind = planning.kind_of(chosen)
-    if not hasattr(kind, "recovered"):
+    followed_only = "the audit follows single messages, not sums over a tree"
+    strategy = planning.plan(
+        LearningSettings(chosen, settings["rounds"], excluded=followed_only), facts
+    ).strategy
+    if not hasattr(strategy, "recovered"):
         followed = [name for name in planning.names() if hasattr(planning.kind_of(name), "recovered")]
         raise ValueError(
             f"strategy is {planning.name_of(chosen)!r}; the audit follows {', '.join(followed[:-1])} and {followed[-1]}"
         )
-    return planning.plan(LearningSettings(chosen, settings["rounds"]), facts).strategy
+    return strategy

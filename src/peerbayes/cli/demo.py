@@ -48,7 +48,7 @@ def demo(
     summaries: dict[str, dict[str, float]] = {}
     runs: list[Run] = []
     rows_per_peer = TRAINING_ROWS // simulated_peers
-    for strategy in ("local", "crc", "exact"):
+    for strategy in ("local", "crc", "auto"):
         settings: dict[str, Any] = {
             "peers": simulated_peers, "rows_per_peer": rows_per_peer, "partition": "drift-y", "strategy": strategy,
             "rounds": rounds, "seed": seed, "evaluate_every": 8,
@@ -68,12 +68,12 @@ def demo(
     rows = [
         ("each peer alone", *_error(summaries["local"]), "one class per peer"),
         ("together, crc", *_error(summaries["crc"]), "the paper's method"),
-        ("together, exact", *_error(summaries["exact"]), "without its bias"),
-        ("rows pooled, ML", summaries["exact"]["test_ml"], "", "maximum likelihood"),
-        ("rows pooled, RC", summaries["exact"]["test_rc"], "", "calibration: the target"),
+        (f"together, {runs[-1].configuration['strategy']}", *_error(summaries["auto"]), "without its bias"),
+        ("rows pooled, ML", summaries["auto"]["test_ml"], "", "maximum likelihood"),
+        ("rows pooled, RC", summaries["auto"]["test_rc"], "", "calibration: the target"),
     ]
     print_table(("", "test error", "std over peers", ""), rows)
-    sent = summaries["exact"]["bytes_per_peer"] / 1e6
+    sent = summaries["auto"]["bytes_per_peer"] / 1e6
     console.print(f"\nThe runs are in {out}/. No row left its peer: each sent {sent:.1f} MB of statistics.")
     print_text(page)
 
@@ -111,7 +111,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     links = topologies.adjacency("tree", peers, rng)
     pairs = [(int(a), int(b)) for a, b in topologies.pairs(links)]
     tables = [X.iloc[indices].assign(digit=y[indices]) for indices in partition]
-    terms = Terms("demo", "digit", rounds=rounds, strategy="exact")
+    terms = Terms("demo", "digit", rounds=rounds)
     folder = out / f"{peers}-peers"
     shutil.rmtree(folder, ignore_errors=True)
     network = Loopback.create(folder, terms, tables, pairs)
@@ -123,7 +123,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
         network.stop()
     models = {name: load(home.model_path) for name, home in network.homes.items()}
     simulated = simulate(
-        X, y, peers=peers, partition=partition, topology=links, strategy="exact", rounds=rounds, references=True,
+        X, y, peers=peers, partition=partition, topology=links, rounds=rounds, references=True,
         test=(X.iloc[test], y[test]), evaluate_every=0,
     )  # fmt: skip
     differences = [

@@ -19,6 +19,7 @@ from peerbayes.cli import (
     exit_on_error,
     plain_warnings,
     print_table,
+    print_text,
     progress_bar,
 )
 from peerbayes.learning.shared_settings import ROUNDS
@@ -110,6 +111,8 @@ def print_summary(run: Run, form: str) -> None:
         ("ML on the pooled rows", summary["test_ml"], "", summary["train_ml"]),
     ]
     print_table(("", "test error", "std over peers", "training error"), rows)
+    if choice := run.made.get("choice"):
+        print_text(f"Strategy chosen, {choice}.")
     if "epsilon" in summary:
         spent = run.configuration["privacy"]
         console.print(f"\nspent by each peer: epsilon {summary['epsilon']:.4g}, delta {spent['delta']:.3g}")

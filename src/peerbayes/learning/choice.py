@@ -22,41 +22,69 @@ DIFFERENT = 1.5
 class Auto:
     """The choice between `relay` and `exact`: relay where distances are short or peers' data differ.
 
-    Delay costs little where distances are short, and mixing costs much where data differ.
+    Delay costs little where distances are short, and mixing costs much where data differ. `exact` works with all
+    settings, so it is the choice wherever they exclude `relay` or a measurement of rows.
     """
 
     name: ClassVar[str] = "auto"
     of_weights: ClassVar[bool] = False
     takes_old: ClassVar[bool] = False
-    declaration: ClassVar[Declaration] = Declaration(
-        conserves=True,
-        summed=False,
-        exposes="strategy 'auto' chooses by what rows say at the start; use 'exact' or 'relay'",
-    )
+    declaration: ClassVar[Declaration] = Exact.declaration
 
     @classmethod
     def missing(cls, settings: LearningSettings, facts: NetworkFacts) -> tuple[str, ...]:
         """Return ("difference",) where only a measurement at the start can tell."""
-        undecided = cls._takes_tree(facts) and not cls._near(settings, facts)
+        undecided = not _excluded(settings, facts) and not _near(settings, facts)
         return ("difference",) if undecided and facts.difference is None else ()
 
     @classmethod
     def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay | Exact:
         """Return the chosen strategy: `exact` for as long as a measurement is missing."""
-        if cls._takes_tree(facts) and (
-            cls._near(settings, facts) or (facts.difference is not None and facts.difference > DIFFERENT)
-        ):
-            return Relay.planned(settings, facts)
-        return Exact.planned(settings, facts)
+        return cls._decision(settings, facts)[0].planned(settings, facts)
+
+    @classmethod
+    def reason(cls, settings: LearningSettings, facts: NetworkFacts) -> str:
+        """Return what is chosen and why, as a sentence for people: "exact: …"."""
+        kind, reason = cls._decision(settings, facts)
+        return f"{kind.name}: {reason}"
 
     @staticmethod
-    def _takes_tree(facts: NetworkFacts) -> bool:
-        return facts.tree is not None and not facts.absences and facts.peers <= relay.LARGEST_NETWORK
-
-    @staticmethod
-    def _near(settings: LearningSettings, facts: NetworkFacts) -> bool:
+    def _decision(settings: LearningSettings, facts: NetworkFacts) -> tuple[type[Relay | Exact], str]:
+        """Return the class of the chosen strategy, and why."""
+        if excluded := _excluded(settings, facts):
+            return Exact, excluded
         assert facts.tree is not None
-        return bool(facts.tree().mean_distance <= NEAR * settings.rounds)
+        distance = f"{facts.tree().mean_distance:.1f} hops apart on average in {settings.rounds} rounds"
+        if facts.difference is not None and facts.difference > DIFFERENT:
+            return Relay, f"peers' rows differ (F = {facts.difference:.2f})"
+        if _near(settings, facts):
+            return Relay, f"peers are near each other ({distance})"
+        if facts.difference is None:
+            return Exact, "nothing is measured yet"
+        return Exact, f"peers' rows are alike (F = {facts.difference:.2f}), and peers are {distance}"
+
+
+def _near(settings: LearningSettings, facts: NetworkFacts) -> bool:
+    """Return whether delay over the tree costs less than mixing."""
+    assert facts.tree is not None
+    return bool(facts.tree().mean_distance <= NEAR * settings.rounds)
+
+
+def _excluded(settings: LearningSettings, facts: NetworkFacts) -> str:
+    """Return why `relay` cannot be chosen, as a clause; empty: nothing excludes it."""
+    if settings.excluded:
+        return settings.excluded
+    if settings.private:
+        return "rows are private, so that nothing is measured of them"
+    if facts.tree is None:
+        return "links change from round to round, so that no spanning tree stays"
+    if facts.absences:
+        return "peers are absent in some rounds, and nobody sums for them"
+    if facts.peers > relay.LARGEST_NETWORK:
+        return (
+            f"{facts.peers:,} peers are more than the {relay.LARGEST_NETWORK:,} whose distances are computed"
+        )
+    return ""
 
 
 def first_residual(

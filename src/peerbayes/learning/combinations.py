@@ -11,12 +11,12 @@ networks may have them at any time, so every combination runs with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from peerbayes.learning import planning
 from peerbayes.learning.integer_sums import MIN_GROUP
-from peerbayes.learning.strategies import Declaration
+from peerbayes.learning.strategies import Declaration, LearningSettings, NetworkFacts
 from peerbayes.model.families import FAMILIES, BayesNet
 from peerbayes.model.layout import STRUCTURES
 
@@ -78,7 +78,7 @@ class Combination:
         """What the strategy sends that noise on residuals does not protect, and what to do; empty: nothing."""
         reasons = {
             "it begins with each peer's own sums of rows": self.declaration.own_start,
-            "it is set up by a measurement of the rows": hasattr(self._kind, "missing"),
+            "it is set up by a measurement of the rows": self._measures,
             "it learns weights from rows": planning.of_weights(self.strategy),
         }
         advice = "use a strategy of statistics that knows rows by their residuals alone"
@@ -95,6 +95,12 @@ class Combination:
     def all_bought(self) -> tuple[tuple[str, str], ...]:
         """What is estimated with noise before the first round, each with what to declare instead."""
         return ((f"start {self.start!r}", "start 'uniform'"),) * (self.start != "uniform") + self.bought
+
+    @property
+    def _measures(self) -> bool:
+        """Whether the strategy is missing facts also where rows are private: those are measured on rows."""
+        private = LearningSettings(self.strategy, 1, private=True)
+        return hasattr(self._kind, "missing") and bool(self._kind.missing(private, NetworkFacts(1, 1.0)))
 
     @property
     def _kind(self) -> Any:
@@ -128,6 +134,11 @@ def problems(run: Combination) -> Iterator[str]:
                 complete=f"family {_families(lambda kind: kind.marks_missing)}, or rows without missing values",
                 group=MIN_GROUP,
             )
+
+
+def excluded(run: Combination) -> str:
+    """Return why the strategy over a tree does not go with these settings, as a clause; empty: it does."""
+    return next(problems(replace(run, strategy=planning.OVER_TREE)), "").partition("; expected")[0]
 
 
 def _names(fits: Callable[[Declaration], bool]) -> str:

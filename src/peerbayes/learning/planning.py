@@ -39,8 +39,8 @@ from peerbayes.model.families import Family
 # Strategies that are not of the kind of `STRATEGIES`: one over a tree, and a choice.
 OTHERS: dict[str, Any] = {Relay.name: Relay, Auto.name: Auto}
 
-# The paper's strategy, and the one without messages that every run is compared with.
-PAPER, ALONE = CRC.name, Local.name
+# The paper's strategy, the one without messages that every run is compared with, and the one over a tree.
+PAPER, ALONE, OVER_TREE = CRC.name, Local.name, Relay.name
 
 
 def names(fits: Callable[[Declaration], bool] = lambda declaration: True) -> tuple[str, ...]:
@@ -124,12 +124,14 @@ class Plan:
     facts        what all know
     strategy     set up for this network; over a tree, that of all peers
     missing      names of facts without which the strategy is not final: measure them, and plan again
+    reason       which strategy was chosen and why, for people; empty where nothing was to choose
     """
 
     settings: LearningSettings
     facts: NetworkFacts
     strategy: Any
     missing: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def declaration(self) -> Declaration:
@@ -202,9 +204,10 @@ def plan(settings: LearningSettings, facts: NetworkFacts) -> Plan:
     if kind is None:
         raise ValueError(f"strategy is {strategy!r}; expected one of {', '.join(names())}")
     missing = kind.missing(settings, facts) if hasattr(kind, "missing") else ()
+    reason = kind.reason(settings, facts) if hasattr(kind, "reason") else ""
     if hasattr(kind, "planned"):
-        return Plan(settings, facts, kind.planned(settings, facts), missing)
-    return Plan(settings, facts, kind() if isinstance(kind, type) else kind, missing)
+        return Plan(settings, facts, kind.planned(settings, facts), missing, reason)
+    return Plan(settings, facts, kind() if isinstance(kind, type) else kind, missing, reason)
 
 
 # --- the start: the statistics S⁰ that peers begin with, and the sums over all peers that it takes

@@ -24,10 +24,10 @@ FAMILY = Setting(
     "All take missing values",
 )
 STRATEGY = Setting(
-    "exact",
+    "auto",
     choice(planning.choices(), planning.names()),
-    'how peers learn: "exact", "relay", "auto" (chooses between these two), "crc" (the paper\'s), "tracking", "local", '
-    '"consensus-ml", "dsgd"',
+    'how peers learn: "auto" (chooses between the next two), "exact", "relay", "crc" (the paper\'s), "tracking", '
+    '"local", "consensus-ml", "dsgd"',
 )
 START = Setting(
     "uniform",

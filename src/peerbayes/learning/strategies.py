@@ -101,6 +101,8 @@ class LearningSettings:
     expects_loss: bool = False
     repairs_links: bool = False
     """Whether peers keep corrections by link: the links of a fixed network, whose single messages they see."""
+    excluded: str = ""
+    """Why `relay` does not go with the other settings, as a clause: see `combinations.excluded`; empty: it does."""
 
 
 @dataclass(frozen=True, eq=False)

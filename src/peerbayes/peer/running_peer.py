@@ -195,7 +195,7 @@ class RunningPeer:
         if agreed.private is not None:
             self.session.emit("private", **promised(agreed.private, self.session.terms))
         self.session.emit("agreed", schema=agreed.schema.fingerprint, peers=agreed.peers, rows=agreed.rows,
-                           strategy=agreed.strategy)  # fmt: skip
+                           strategy=agreed.reason or agreed.strategy)  # fmt: skip
 
     async def _conclude(self, agreed: Agreed, evaluator: Evaluator, stats: np.ndarray) -> Verdict:
         """Evaluate the whole run, and store the verdict for `status`."""

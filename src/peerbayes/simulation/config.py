@@ -7,7 +7,7 @@ name = "digits"          # see `peerbayes datasets list`
 
 [simulation]             # any argument of peerbayes.simulate
 peers = 50
-strategy = "exact"
+strategy = "auto"
 """
 
 from __future__ import annotations

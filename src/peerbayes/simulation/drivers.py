@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from peerbayes import network as topologies
-from peerbayes.learning import planning
+from peerbayes.learning import combinations, planning
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
@@ -98,9 +98,8 @@ def _bounds(held: LocalRows, reports: Reported) -> StatisticsBounds:
 # --- the rounds: the strategy over the network, with secure sums or a defence if requested
 
 
-def build_driver(settings: SimulationSettings, peers: Population, start: np.ndarray) -> Driver:
-    """Return the driver of these settings over the peers' network, from a start [N, C, K]."""
-    plan = plan_of(settings, peers, start)
+def build_driver(plan: Plan, settings: SimulationSettings, peers: Population, start: np.ndarray) -> Driver:
+    """Return the driver of a plan over the peers' network, from a start [N, C, K]."""
     driver = _basic_driver(plan, settings, peers)
     if settings.secure_sum:
         driver = _with_secure_sums(plan, driver, peers)
@@ -128,6 +127,7 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
         settings.strategy, settings.rounds, settings.lr, settings.local_steps, settings.start,
         settings.robust is not None, settings.privacy is not None,
         settings.network_faults.expected or isinstance(network, topologies.Churn), _repairs(settings, peers),
+        combinations.excluded(settings.combination),
     )  # fmt: skip
     lasting = topologies.without_absences(network)
     facts = NetworkFacts(

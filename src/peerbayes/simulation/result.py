@@ -93,7 +93,7 @@ class Run:
     outcomes: dict[str, Outcome] = field(default_factory=dict, repr=False)
     """Confusion matrix and reliability at the end: of "peers" and, with references, of "rc" and "ml"."""
     made: dict[str, str] = field(default_factory=dict, repr=False)
-    """When the run was made, and with which versions."""
+    """When the run was made, with which versions, and under "choice" why a strategy was chosen."""
     spent: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)), repr=False)
     """[N, 5] each peer's privacy spending, in the order of `SPENT`; no rows without privacy."""
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)

@@ -140,7 +140,9 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     if population.test_rows is None:
         warn_untested()
     begin, start_bytes = drivers.agreed_start(settings, population)
-    driver = drivers.build_driver(settings, population, begin)
+    plan = drivers.plan_of(settings, population, begin)
+    driver = drivers.build_driver(plan, settings, population, begin)
+    provenance |= {"choice": plan.reason} if plan.reason else {}
     configuration = settings.configuration | {"strategy": driver.strategy.name}
     evaluation = Evaluation.of(settings, population)
     saved = None

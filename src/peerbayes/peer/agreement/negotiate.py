@@ -14,7 +14,7 @@ import pandas as pd
 
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerError, RefusedMessage
-from peerbayes.learning import planning
+from peerbayes.learning import combinations, planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
@@ -121,6 +121,8 @@ class Agreed:
     """This peer's rows."""
     private: PrivateResidual | None = None
     """What is told of them with noise, where the agreement has an epsilon."""
+    reason: str = ""
+    """Which strategy was chosen and why; empty where the agreement names one."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
         """Return the model of S [C, K], as statistics of all peers' rows."""
@@ -189,7 +191,7 @@ async def agree(
     learner = learner_of(name, plan, terms, roster, local_rows, start, plausible)
     return Agreed(
         schema, family, layout.without_guards(family), summary.peers, summary.rows, plan.strategy.name,
-        plan.strategy.of_weights, learner, plausible, local_rows,
+        plan.strategy.of_weights, learner, plausible, local_rows, reason=plan.reason,
     )  # fmt: skip
 
 
@@ -213,6 +215,7 @@ def settings_of(terms: Terms) -> LearningSettings:
     return LearningSettings(
         terms.strategy, terms.rounds, terms.lr, terms.local_steps, terms.start, terms.robust.acts,
         terms.privacy.epsilon is not None, repairs_links=not terms.privacy.secure_sum,
+        excluded=combinations.excluded(terms.combination),
     )  # fmt: skip
 
 

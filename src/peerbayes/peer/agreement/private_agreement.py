@@ -175,7 +175,7 @@ async def agree_privately(
     learner = learner_of(name, plan, terms, roster, holdings, start, invariants, residual)
     return Agreed(
         schema, family, layout.without_guards(family), peers, round(rows * peers), plan.strategy.name,
-        plan.strategy.of_weights, learner, invariants, holdings, residual,
+        plan.strategy.of_weights, learner, invariants, holdings, residual, plan.reason,
     )  # fmt: skip
 
 

@@ -165,10 +165,10 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
         if test_data is None:
             warn_untested()
     configuration = {name: as_json(getattr(settings, name)) for name in writable(ShardedArguments)}
-    configuration["strategy"] = planning.name_of(strategy)
     device = Device(None, settings.dtype)
     settings.schema, settings.sizes = agreed, sizes
     learning = _plan(settings, NetworkFacts(peers, float(sizes.sum())))
+    configuration["strategy"] = planning.name_of(learning.strategy)
     mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
     driver = _Driver(settings, combination, plans(mixing, shard_peers, sizes), links, device)
     if settings.engine == "local":
@@ -226,7 +226,12 @@ def _sizes(rows_per_peer: Any, peer_count: int) -> np.ndarray:
 
 def _plan(settings: SimpleNamespace, facts: NetworkFacts) -> planning.Plan:
     """Return the plan of a run with these facts."""
-    learning = LearningSettings(settings.strategy, settings.rounds, settings.lr, settings.local_steps)
+    excluded = combinations.excluded(
+        Combination(strategy=settings.strategy, family=settings.family, sharded=True)
+    )
+    learning = LearningSettings(
+        settings.strategy, settings.rounds, settings.lr, settings.local_steps, excluded=excluded
+    )
     return planning.plan(learning, facts)
 
 

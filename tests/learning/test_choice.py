@@ -1,0 +1,106 @@
+"""The choice between strategies: the default, what it rests on, what excludes `relay`, and the reason it gives."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import peerbayes as pb
+from peerbayes import network
+from peerbayes.learning import planning
+from peerbayes.learning.combinations import Combination, excluded
+from peerbayes.learning.planning import plan
+from peerbayes.learning.strategies import LearningSettings, NetworkFacts
+from peerbayes.peer.agreement.negotiate import settings_of
+from peerbayes.peer.agreement.terms import Privacy, Robust, Terms
+from peerbayes.simulation.sharded import simulate_shards
+
+RING = network.adjacency("ring", 12, np.random.default_rng(0))
+FACTS = NetworkFacts(12, 240, tree=planning.tree_of(RING), difference=2.0)
+DIGITS = load_digits(return_X_y=True)
+QUICK = {
+    "peers": 8,
+    "rows_per_peer": 12,
+    "rounds": 3,
+    "topology": "complete",
+    "references": False,
+    "evaluate_every": 0,
+}
+
+
+def chosen(facts=FACTS, **settings):
+    """The name of the strategy that `auto` chooses, and its reason."""
+    learning = plan(LearningSettings("auto", 16, **settings), facts)
+    assert learning.reason.startswith(f"{learning.strategy.name}: ")
+    return learning.strategy.name, learning.reason.partition(": ")[2]
+
+
+def test_it_is_the_default_of_simulations_and_agreements():
+    run = pb.simulate(*DIGITS, **QUICK)
+    assert Terms("n", "y").strategy == "auto"
+    assert run.made["choice"].startswith(f"{run.configuration['strategy']}: ")
+
+
+def test_a_strategy_by_name_needs_no_reason():
+    assert plan(LearningSettings("exact", 16), FACTS).reason == ""
+    assert "choice" not in pb.simulate(*DIGITS, **QUICK, strategy="exact").made
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "words"),
+    [
+        ({"tree": None}, {}, "links change from round to round"),
+        ({"absences": True}, {}, "peers are absent"),
+        ({"peers": 10_001}, {}, "10,001 peers are more than the 10,000"),
+        ({}, {"private": True}, "rows are private"),
+        ({}, {"excluded": "secure_sum with strategy 'relay'"}, "secure_sum with strategy 'relay'"),
+    ],
+)
+def test_exact_is_chosen_where_something_excludes_relay_and_the_reason_says_what(facts, settings, words):
+    name, reason = chosen(replace(FACTS, **facts), **settings)
+    assert chosen()[0] == "relay" and name == "exact" and reason.startswith(words)
+
+
+def test_nothing_is_measured_where_nothing_is_to_choose():
+    unmeasured = replace(FACTS, difference=None)
+    assert plan(LearningSettings("auto", 16), unmeasured).missing == ("difference",)
+    for settings in ({"private": True}, {"excluded": "shards"}):
+        assert not plan(LearningSettings("auto", 16, **settings), unmeasured).missing
+
+
+@pytest.mark.parametrize(
+    ("settings", "terms", "words"),
+    [
+        ({"secure_sum": True}, {"privacy": Privacy(secure_sum=True)}, "secure_sum with strategy 'relay'"),
+        ({"robust": "clip"}, {"robust": Robust("clip")}, "robust 'clip' with strategy 'relay'"),
+        ({"attack": "flip"}, None, "attack with strategy 'relay'"),
+        ({"change_every": 1, "topology": "tree"}, None, "links change from round to round"),
+        ({"peers_down": 0.1}, None, "peers are absent"),
+    ],
+    ids=["secure sums", "robust", "attack", "changing", "absent"],
+)
+def test_settings_without_relay_give_the_same_reason_to_simulated_and_real_peers(settings, terms, words):
+    """By the sentence of the rule that refuses `relay`, without its advice."""
+    run = pb.simulate(*DIGITS, **QUICK | settings)
+    assert run.configuration["strategy"] == "exact"
+    assert run.made["choice"].startswith(f"exact: {words}") and "expected" not in run.made["choice"]
+    if terms is not None:
+        assert plan(settings_of(Terms("n", "y", **terms)), FACTS).reason == run.made["choice"]
+
+
+def test_shards_choose_exact():
+    run = simulate_shards(
+        *DIGITS, shards=2, **{name: QUICK[name] for name in ("peers", "rows_per_peer", "rounds")}
+    )
+    assert run.configuration["strategy"] == "exact"
+    assert excluded(Combination(strategy="auto", family="naive-bayes", sharded=True)).startswith(
+        "shards with"
+    )
+    assert excluded(Combination(strategy="auto", family="naive-bayes")) == ""
+
+
+def test_noise_needs_no_other_strategy():
+    X, y = DIGITS
+    run = pb.simulate(X, y, **QUICK, privacy=pb.Privacy(epsilon=4.0, min_rows=1))
+    assert run.configuration["strategy"] == "exact" and "private" in run.made["choice"]
