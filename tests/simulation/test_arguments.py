@@ -74,6 +74,8 @@ TAKEN = {
     "rounds": COUNTS,
     "lr": {"one", "a half"},
     "local_steps": COUNTS,
+    "messages": set(),
+    "exchanges": {"None", *COUNTS},
     "objective": set(),
     "test": {"None"},
     "evaluate_rows": {"None", *COUNTS},

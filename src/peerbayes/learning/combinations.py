@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from peerbayes.learning import planning
+from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.integer_sums import MIN_GROUP
 from peerbayes.learning.strategies import Declaration, LearningSettings, NetworkFacts
 from peerbayes.model.families import FAMILIES, BayesNet
@@ -56,6 +57,8 @@ class Combination:
     report: str | None = None
     device: str | None = None
     dtype: str = "float64"
+    messages: str = "float64"
+    exchanges: int | None = None
     sharded: bool = False
     bought: tuple[tuple[str, str], ...] = ()
     changing: bool | None = None
@@ -69,9 +72,24 @@ class Combination:
         return planning.name_of(self.strategy)
 
     @property
+    def exchange_count(self) -> int:
+        """Exchanges of messages in a round."""
+        return exchange_count(self.messages, self.exchanges)
+
+    @property
+    def few_bytes(self) -> bool:
+        """Whether messages are rounded, or a round has several exchanges."""
+        return self.messages != "float64" or self.exchange_count > 1
+
+    @property
     def declaration(self) -> Declaration:
         """What the strategy declares."""
         return planning.declaration_of(self.strategy) if self._kind is not None else NOT_LOADED
+
+    @property
+    def doubted(self) -> str:
+        """Why messages may be false, as words of a sentence."""
+        return "an attack" if self.robust is None else f"robust {self.robust!r}"
 
     @property
     def unprotected(self) -> str:
@@ -128,6 +146,8 @@ def problems(run: Combination) -> Iterator[str]:
                 run=run,
                 gaps=", ".join(map(repr, (run.gaps or ())[:3])),
                 summed=_names(lambda declaration: declaration.summed),
+                single=_names(lambda declaration: declaration.matrices == 1),
+                settling=_names(lambda declaration: not declaration.convex and declaration.matrices == 1),
                 judged=_names(lambda declaration: declaration.judged),
                 without_tree=_names(lambda declaration: not declaration.over_tree),
                 families=_families(lambda kind: True),
@@ -205,6 +225,20 @@ RULES = (
     Rule(lambda run: run.attack and not run.declaration.judged,
          "attack with strategy {run.name!r}, whose messages cannot be judged singly; expected {judged}, whose "
          "messages are a peer's own statistics"),
+    # --- rounded messages, and several of them in a round
+    Rule(lambda run: run.few_bytes and run.declaration.matrices > 1,
+         "messages {run.messages!r} in {run.exchange_count} exchanges a round with strategy {run.name!r}, whose "
+         "message has {run.declaration.matrices} matrices that belong together; expected {single}"),
+    Rule(lambda run: run.few_bytes and run.declaration.convex,
+         "messages {run.messages!r} in {run.exchange_count} exchanges a round with strategy {run.name!r}, whose peers "
+         "leave themselves out of their mix: messages stay far from the ones before, and what rounding leaves out adds "
+         "up; expected {settling}"),
+    Rule(lambda run: run.few_bytes and run.secure_sum,
+         "messages {run.messages!r} in {run.exchange_count} exchanges a round with secure_sum: masked numbers take "
+         "eight bytes each, however they are rounded, and every exchange needs its own masks; expected one of the two"),
+    Rule(lambda run: run.few_bytes and (run.robust or run.attack),
+         "messages {run.messages!r} in {run.exchange_count} exchanges a round with {run.doubted}: the bounds by which "
+         "messages are judged are those of one unrounded message a round; expected one of the two"),
     # --- shards: they add up messages, and agree on nothing but the schema
     Rule(lambda run: run.sharded and not run.declaration.summed,
          "shards with strategy {run.name!r}, which needs single messages; expected {summed}, or `simulate`"),

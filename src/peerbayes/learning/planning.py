@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 from peerbayes import network
 from peerbayes.data.registry import Choices, Registry
 from peerbayes.learning.choice import Auto
+from peerbayes.learning.few_bytes import with_few_bytes
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, Tree, spanning_tree
 from peerbayes.learning.robust.invariants import ROUNDING, Invariants, invariants_of
@@ -198,7 +199,7 @@ def plan(settings: LearningSettings, facts: NetworkFacts) -> Plan:
     """
     strategy = settings.strategy
     if not isinstance(strategy, str):
-        return Plan(settings, facts, strategy)
+        return Plan(settings, facts, with_few_bytes(strategy, settings, facts.completed))
     load(strategy)
     kind = kind_of(strategy)
     if kind is None:
@@ -206,8 +207,12 @@ def plan(settings: LearningSettings, facts: NetworkFacts) -> Plan:
     missing = kind.missing(settings, facts) if hasattr(kind, "missing") else ()
     reason = kind.reason(settings, facts) if hasattr(kind, "reason") else ""
     if hasattr(kind, "planned"):
-        return Plan(settings, facts, kind.planned(settings, facts), missing, reason)
-    return Plan(settings, facts, kind() if isinstance(kind, type) else kind, missing, reason)
+        strategy = kind.planned(settings, facts)
+    elif isinstance(kind, type):
+        strategy = kind()
+    else:
+        strategy = kind
+    return Plan(settings, facts, with_few_bytes(strategy, settings, facts.completed), missing, reason)
 
 
 # --- the start: the statistics S⁰ that peers begin with, and the sums over all peers that it takes

@@ -20,6 +20,9 @@ run, when little is left to learn, growth is noise, and the reflex would only le
     κ_v = min(0.6, κ_v + 0.1)                   at first 0.1; from round 4 + D/2 on, D the largest distance on the tree,
                                                 where e_v > 1.25·(its lowest since then) and e_v > 0.5·(its highest)
     b   = min(1.2, T/max(1, T − d))             d the mean distance, of a peer to itself too
+
+With several exchanges of messages in a round, sums travel as many hops in it, and distances count in rounds. Messages
+may be rounded: on each link by what was last sent on it, see `few_bytes`.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from array_api_compat import array_namespace
 from scipy.sparse import csgraph, csr_array
 
 from peerbayes.data.table import Array
+from peerbayes.learning.few_bytes import UNROUNDED, Rounding, exchange_count
 from peerbayes.learning.strategies import Declaration, LearningSettings, NetworkFacts, Residual
 from peerbayes.model.devices import NUMPY, Device
 
@@ -111,7 +115,8 @@ class RelayState(NamedTuple):
     motion: Array  # [N] running average of ‖R̂‖
     lowest: Array  # [N] its minimum so far, once the first wave is past
     highest: Array  # [N] its maximum so far
-    rounds_done: Array  # []
+    rounds_done: Array  # [] exchanges of messages so far
+    shown: Array | tuple[()]  # [E, C, K] the rounded message of each link; (): they are not rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +132,26 @@ class Relay:
     tree: Tree
     rounds: int = 64
     device: Device = NUMPY
+    exchanges: int = 1
+    """Exchanges of messages in a round of learning."""
+    rounding: Rounding = UNROUNDED
+    """How the numbers of messages are rounded."""
+    reflex: bool = True
+    """Whether a peer estimates the others' residuals that have not arrived yet from its own rows."""
 
     @classmethod
     def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay:
-        """Return the strategy of all peers over the network's spanning tree."""
+        """Return the strategy of all peers over the network's spanning tree.
+
+        Where sums travel several hops in a round, little is left to estimate, and from differing data it misleads.
+        """
         if facts.tree is None:
             raise ValueError(
                 "relay needs a fixed network, but this one changes; use strategy='exact' or 'auto'"
             )
-        return cls(facts.tree(), settings.rounds)
+        several = exchange_count(settings.messages, settings.exchanges) > 1
+        similar = facts.difference is not None and facts.difference <= DIFFERENT
+        return cls(facts.tree(), settings.rounds, reflex=similar or not several)
 
     def on(self, device: Device) -> Relay:
         """Return the strategy with its arrays on a device."""
@@ -149,17 +165,19 @@ class Relay:
     @property
     def boost(self) -> float:
         """b, the same for all peers."""
-        return min(LARGEST_BOOST, self.rounds / max(1.0, self.rounds - self.tree.mean_distance))
+        distance = self.tree.mean_distance / self.exchanges
+        return min(LARGEST_BOOST, self.rounds / max(1.0, self.rounds - distance))
 
     def begin(self, start: Array) -> RelayState:
         """Return the state before the first round, from S⁰ [N, C, K]."""
         xp = array_namespace(start)
-        links, depth = len(self.tree.sender), self.tree.beyond.shape[1]
+        links, depth = len(self.tree.sender), self._beyond.shape[1] if self.reflex else 1
+        inbox = self.device.put(np.zeros((links, *start.shape[1:])))
         peers = xp.zeros_like(start[:, 0, 0])
         return RelayState(
             start=start,
             accumulated=xp.zeros_like(start),
-            inbox=self.device.put(np.zeros((links, *start.shape[1:]))),
+            inbox=inbox,
             total=xp.zeros_like(start),
             lasting=xp.zeros_like(start),
             recent=(xp.zeros_like(start),) * depth,
@@ -168,17 +186,28 @@ class Relay:
             lowest=peers + np.inf,
             highest=peers,
             rounds_done=self.device.put(np.zeros(())),
+            shown=() if self.rounding.form == "float64" else xp.zeros_like(inbox),
         )
 
     def adapt(self, state: RelayState, residual: Residual) -> RelayState:
-        """Return the state after A += b·R(S + κP), the local step before sending."""
-        reflex = self._reflex(state.recent)
-        change = self.boost * residual(self.read(state) + state.share[:, None, None] * reflex)
-        return state._replace(
-            accumulated=state.accumulated + change, recent=(change, *state.recent[:-1])
-        )  # less r̄, once it is known
+        """Return the state before an exchange of messages; before the first of a round after A += b·R(S + κP)."""
+        if state.rounds_done % self.exchanges == 0:
+            stats = self.read(state)
+            if self.reflex:
+                stats = stats + state.share[:, None, None] * self._reflex(state.recent)
+            change = self.boost * residual(stats)
+            state = state._replace(
+                accumulated=state.accumulated + change, recent=(change, *state.recent[:-1])
+            )  # less r̄, once it is known
+        if isinstance(state.shown, tuple):
+            return state
+        return state._replace(shown=self.rounding.shown(self._sums(state), state.shown))
 
     def messages(self, state: RelayState) -> Array:
+        """Return M_{v→u} on every link, as it is sent: [E, C, K]."""
+        return self._sums(state) if isinstance(state.shown, tuple) else state.shown
+
+    def _sums(self, state: RelayState) -> Array:
         """Return M_{v→u} on every link: [E, C, K]."""
         behind = state.accumulated + self._gathered(state.inbox)
         return behind[self.tree.sender, ...] - state.inbox[self.tree.reverse, ...]
@@ -186,7 +215,10 @@ class Relay:
     def hear(self, state: RelayState, inbox: Array) -> RelayState:
         """Return the state after receiving messages [E, C, K]; a silent link keeps its last matrix."""
         xp, tree = array_namespace(inbox), self.tree
-        round_index = xp.asarray(state.rounds_done + 1.0)
+        rounds_done = xp.asarray(state.rounds_done + 1.0)
+        if rounds_done % self.exchanges:
+            return state._replace(inbox=inbox, rounds_done=rounds_done)
+        round_index = rounds_done / self.exchanges
         total = state.accumulated + self._gathered(inbox)
         network = (total - state.total) / tree.nodes
         change, lasting = state.recent[0], state.lasting
@@ -194,7 +226,7 @@ class Relay:
             lasting = lasting + FOLLOW * ((change - network) - lasting)
         motion = FORGET * state.motion + (1 - FORGET) * xp.sqrt(xp.sum(network**2, axis=(1, 2)))
         lowest, share, highest = state.lowest, state.share, xp.maximum(state.highest, motion)
-        if round_index >= 4 + tree.beyond.shape[1] / 2:
+        if round_index >= 4 + self._beyond.shape[1] / 2:
             grows = (motion > GROWTH * lowest) & (motion > OF_HIGHEST * highest)
             share = xp.where(grows, xp.clip(share + SHARE_STEP, None, LARGEST_SHARE), share)
             lowest = xp.minimum(lowest, motion)
@@ -210,7 +242,8 @@ class Relay:
             motion,
             lowest,
             highest,
-            round_index,
+            rounds_done,
+            state.shown,
         )
 
     def read(self, state: RelayState) -> Array:
@@ -247,4 +280,5 @@ class Relay:
 
     @cached_property
     def _beyond(self) -> Array:
-        return self.device.put(self.tree.beyond)
+        """The share of peers farther than sums travel in j rounds: [N, D]."""
+        return self.device.put(np.ascontiguousarray(self.tree.beyond[:, :: self.exchanges]))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from peerbayes.data.declarations import Setting, choice, optional, real_number, true_or_false, whole_number
 from peerbayes.errors import SchemaError
 from peerbayes.learning import planning
+from peerbayes.learning.few_bytes import FORMS
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES
 from peerbayes.model.layout import known as known_families
 
 # More than anyone would wait for.
-MOST_ROUNDS = 2**31 - 1
+MOST_ROUNDS, MOST_EXCHANGES = 2**31 - 1, 2**15
 
 # Where rows carry no information, a step of RC takes a class count from S_c to (1 − lr)·S_c + m_c/n. For lr above 2
 # that diverges, whatever the rows are. A step below the rounding of float64 is lost in S.
@@ -34,7 +35,24 @@ START = Setting(
     choice(STARTS),
     'the initial statistics of all peers: "uniform" (the paper\'s), or by a sum over all rows "marginal" or "ml"',
 )
-ROUNDS = Setting(64, whole_number(1, MOST_ROUNDS), "rounds of messages, 64 as in the paper")
+ROUNDS = Setting(
+    64,
+    whole_number(1, MOST_ROUNDS),
+    "rounds of learning, 64 as in the paper; each has one exchange of messages, or `exchanges`",
+)
+MESSAGES = Setting(
+    "float64",
+    choice(tuple(FORMS)),
+    'the form of the numbers in messages: "float64", "float32", or "int8" for rounded differences from the message '
+    "before, an eighth of the bytes",
+    "What rounding leaves out is added to later messages, so that it is lost nowhere",
+)
+EXCHANGES = Setting(
+    None,
+    optional(whole_number(1, MOST_EXCHANGES), 'for 4 with messages "int8", otherwise 1'),
+    "exchanges of messages in a round of learning: information travels as many hops in it; None: 4 with messages "
+    '"int8", otherwise 1',
+)
 LR = Setting(
     0.05,
     real_number(

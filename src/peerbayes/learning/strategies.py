@@ -99,6 +99,10 @@ class LearningSettings:
     private: bool = False
     """Whether residuals carry noise."""
     expects_loss: bool = False
+    messages: str = "float64"
+    """The form of the numbers of messages: see `few_bytes`."""
+    exchanges: int | None = None
+    """Exchanges of messages in a round; None: as many as are usual for their form."""
     repairs_links: bool = False
     """Whether peers keep corrections by link: the links of a fixed network, whose single messages they see."""
     excluded: str = ""
@@ -118,6 +122,7 @@ class NetworkFacts:
     absences     whether peers are known to be absent in some rounds
     difference   F of `choice.difference_ratio`: how much peers' data differ; None: not measured
     mean_square  the mean of ‖φ‖² over all rows; None: not measured
+    completed    whether values are missing that the family completes, so that class sums move
     """
 
     peers: int
@@ -129,6 +134,7 @@ class NetworkFacts:
     absences: bool = False
     difference: float | None = None
     mean_square: float | None = None
+    completed: bool = False
 
     @property
     def row_weight(self) -> float:

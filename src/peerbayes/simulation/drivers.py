@@ -126,13 +126,15 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
     learning = LearningSettings(
         settings.strategy, settings.rounds, settings.lr, settings.local_steps, settings.start,
         settings.robust is not None, settings.privacy is not None,
-        settings.network_faults.expected or isinstance(network, topologies.Churn), _repairs(settings, peers),
-        combinations.excluded(settings.combination),
+        settings.network_faults.expected or isinstance(network, topologies.Churn), messages=settings.messages,
+        exchanges=settings.exchanges, repairs_links=_repairs(settings, peers),
+        excluded=combinations.excluded(settings.combination),
     )  # fmt: skip
     lasting = topologies.without_absences(network)
     facts = NetworkFacts(
         local.peer_count, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()),
         tree=planning.tree_of(lasting.at(1)) if lasting.static else None, absences=network.static != lasting.static,
+        completed=bool(local.incomplete.any()),
     )  # fmt: skip
     plan = planning.plan(learning, facts)
     if "difference" in plan.missing:

@@ -139,6 +139,8 @@ def unless_away(before: Any, after: Any, present: Array) -> Any:
     if isinstance(after, tuple):
         merged = [unless_away(old, new, present) for old, new in zip(before, after, strict=True)]
         return type(after)(*merged) if hasattr(after, "_fields") else tuple(merged)
+    if after.ndim == 0:  # a count that is the same for all
+        return after
     xp = array_namespace(after)
     chosen = xp.asarray(present, device=device(after)).reshape(-1, *[1] * (after.ndim - 1))
     return xp.where(chosen, after, before)

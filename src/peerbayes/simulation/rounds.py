@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from peerbayes import network as topologies
 from peerbayes.data.table import Array
 from peerbayes.learning.corrections import Corrections, Linked, Received, after_round
+from peerbayes.learning.few_bytes import link_bytes, message_bytes, missed_in_a_row
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.planning import mixing_weights, silent
 from peerbayes.learning.relay import Relay
@@ -315,7 +316,7 @@ class Broadcast:
             return self.faults.stays(round_index, state, after), np.zeros(peer_count)
         links = self.network.at(round_index)
         mixed = self._mixed(links, round_index, message, previous)
-        return self._learned(state, links, message, mixed, round_index)
+        return self._learned(state, round_index, message, mixed)
 
     def _defended(self, watched: Any, round_index: int, defence: Defence) -> tuple[Any, np.ndarray]:
         """Return the state after a round in which messages may be false, and the bytes that each peer sent."""
@@ -324,7 +325,7 @@ class Broadcast:
         arrived = self.faults.of_entries(round_index, weights)[0]
         screened = defence.screened(watched, self.network, weights, arrived, message, round_index)
         mixed = self.device.put(defence.invariants.settled(screened.mixed(weights)))
-        state, sent = self._learned(watched.state, links, message, mixed, round_index)
+        state, sent = self._learned(watched.state, round_index, message, mixed)
         return screened.after._replace(state=state), sent
 
     def _advance_by_link(self, state: Linked, round_index: int) -> tuple[Linked, np.ndarray]:
@@ -353,23 +354,49 @@ class Broadcast:
         after = self.faults.stays(round_index, learned, after)
         links = self.faults.stays(round_index, before, links, ends.receivers)
         after = after if defence is None else screened.after._replace(state=after)
-        matrices = np.diff(self.network.at(round_index).indptr) + ends.summed(attached * 1.0)
-        return Linked(after, links), self.faults.sent(round_index, matrices * float(message[0, ...].nbytes))
+        corrections = ends.summed(attached * float(message[0, ...].nbytes))
+        sent = self._bytes(round_index, message) + corrections
+        return Linked(after, links), self.faults.sent(round_index, sent)
 
     @cached_property
     def _link_ends(self) -> LinkEnds:
         return LinkEnds.of(self._weights(self.network.at(1)))
 
-    def _learned(
-        self, state: Any, links: csr_array, message: Array, mixed: Array, round_index: int
-    ) -> tuple[Any, np.ndarray]:
+    def _learned(self, state: Any, round_index: int, message: Array, mixed: Array) -> tuple[Any, np.ndarray]:
         """Return the state after a round, and the bytes that each peer sent."""
         after = self.strategy.step(state, mixed, self.residual)
-        degrees = np.diff(links.indptr)
         if isinstance(self.network, topologies.Churn):
+            degrees = np.diff(self.network.at(round_index).indptr)
             after = unless_away(state, after, self.device.put(degrees) > 0)
         after = self.faults.stays(round_index, state, after)
-        return after, self.faults.sent(round_index, degrees * float(message[0, ...].nbytes))
+        return after, self.faults.sent(round_index, self._bytes(round_index, message))
+
+    def _bytes(self, round_index: int, message: Array) -> np.ndarray:
+        """Return the bytes that each peer sends in a round: [N]; more to neighbours that lack the message before."""
+        links, matrix = self.network.at(round_index), message[0, ...]
+        each, full = message_bytes(self.strategy, matrix), float(matrix.nbytes)
+        degrees = np.diff(links.indptr)
+        if each == full or (self.network.static and not self.faults.occur):
+            return degrees * each
+        if self.network.static:
+            weights = self._weights(links)
+            missed = missed_in_a_row(
+                round_index, lambda earlier: self.faults.of_entries(earlier, weights)[0], int(full // each)
+            )
+            sent = np.broadcast_to(link_bytes(self.strategy, matrix, missed), weights.indices.shape)
+            between = rows_of(weights) != weights.indices
+            return np.bincount(weights.indices[between], sent[between], minlength=len(message))
+        fresh = links if round_index == 1 else links.multiply(self._heard(round_index - 1))
+        informed = np.bincount(csr_array(fresh).indices, minlength=len(message))
+        return informed * each + (degrees - informed) * full
+
+    def _heard(self, round_index: int) -> csr_array:
+        """Return who heard whom in a round of a network that changes: [N, N] of 0 and 1, receivers first."""
+        weights = mixing_weights(self.strategy, self.network.at(round_index))
+        arrived = self.faults.of_entries(round_index, weights)[0].astype(float)
+        heard = csr_array((arrived, weights.indices, weights.indptr), shape=weights.shape)
+        heard.eliminate_zeros()
+        return heard
 
     def _weights(self, links: csr_array) -> csr_array:
         """Return the mixing weights: [N, N]."""
@@ -430,11 +457,23 @@ class OverTree:
             inbox = xp.where(arrived[:, None, None], inbox, state.inbox)
         after = self.strategy.hear(adapted, inbox)
         if not present.all():  # the inbox is by link, and the number of rounds the same for all
-            before, learned = (values._replace(inbox=(), rounds_done=()) for values in (state, after))
+            before, learned = (
+                values._replace(inbox=(), rounds_done=(), shown=()) for values in (state, after)
+            )
             merged = unless_away(before, learned, self.strategy.device.put(present) > 0)
-            after = merged._replace(inbox=inbox, rounds_done=after.rounds_done)
-        messages = np.bincount(tree.sender[sent], minlength=tree.nodes)
-        return after, messages * float(state.accumulated[0, ...].nbytes)
+            after = merged._replace(inbox=inbox, rounds_done=after.rounds_done, shown=after.shown)
+        return after, self._bytes(round_index, sent, state.accumulated[0, ...])
+
+    def _bytes(self, round_index: int, sent: np.ndarray, matrix: Array) -> np.ndarray:
+        """Return the bytes that each peer sends on the links [E] in use: [N]; more where the last message was lost."""
+        tree, missed = self.strategy.tree, np.zeros(1, dtype=np.int64)
+        if self.faults.occur:
+            most = int(matrix.nbytes // message_bytes(self.strategy, matrix))
+            missed = missed_in_a_row(
+                round_index, lambda earlier: self.faults.fates(earlier, tree.sender, tree.receiver)[0], most
+            )
+        each = np.broadcast_to(link_bytes(self.strategy, matrix, missed), sent.shape)
+        return np.bincount(tree.sender[sent], each[sent], minlength=tree.nodes)
 
     def read(self, state: Any) -> np.ndarray:
         return self.strategy.read(state)

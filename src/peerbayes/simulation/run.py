@@ -13,6 +13,7 @@ import numpy as np
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
 from peerbayes.learning.corrections import Linked
+from peerbayes.learning.few_bytes import exchanges_of
 from peerbayes.learning.robust.invariants import REASONS
 from peerbayes.learning.state import Checkpoint
 from peerbayes.model import layout
@@ -112,8 +113,10 @@ class Loop:
         return dict(zip(REASONS, state.rejected.astype(int).tolist(), strict=True))
 
     def _advance(self, round_index: int) -> None:
-        self.state, sent = self.driver.advance(self.state, round_index)
-        self.sent = self.sent + sent
+        exchanges = exchanges_of(self.driver.strategy)
+        for exchange in range(exchanges * (round_index - 1) + 1, exchanges * round_index + 1):
+            self.state, sent = self.driver.advance(self.state, exchange)
+            self.sent = self.sent + sent
         self.done = round_index
         self.clock.add("rounds")
 

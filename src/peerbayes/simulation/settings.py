@@ -54,6 +54,9 @@ Progress = Callable[[int, int], object]  # called with the rounds done and the t
 # Attributes that a driver needs of every strategy; `takes_old` only where messages are late.
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
 
+# Settings that stored runs and checkpoints did not have at first: at their defaults they are left out of files.
+ADDED = ("messages", "exchanges", "faults")
+
 LOSS_EXPECTED = (
     "a probability from 0 to below 1, or a LossTrace, or the path of its CSV file, or a list of paths"
 )
@@ -281,6 +284,8 @@ class CommonArguments(TypedDict, total=False):
     rounds: Annotated[int, shared.ROUNDS]
     lr: Annotated[float, shared.LR]
     local_steps: Annotated[int, shared.LOCAL_STEPS]
+    messages: Annotated[str, shared.MESSAGES]
+    exchanges: Annotated[int | None, shared.EXCHANGES]
     objective: Annotated[str, Setting(
         "rows", choice(("rows", "peers")), '"rows": every row has the same weight; "peers": every peer has')]
     test: Annotated[tuple[Any, Any] | None, Setting(
@@ -414,17 +419,24 @@ class SimulationSettings(SimpleNamespace):
             report=None if self.attack is None else self.attack.report,
             device=self.device,
             dtype=self.dtype,
+            messages=self.messages,
+            exchanges=self.exchanges,
         )
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All settings as JSON can hold them; privacy and attack with all fields."""
-        configuration = {name: as_json(getattr(self, name)) for name in writable(SimulationArguments)}
+        """All settings as JSON can hold them; privacy and attack with all fields, those of `ADDED` if they are set."""
+        configuration = {
+            name: as_json(getattr(self, name))
+            for name, setting in writable(SimulationArguments).items()
+            if name not in ADDED or getattr(self, name) != setting.default
+        }
         if self.privacy is not None:
             configuration["privacy"] = asdict(self.privacy)
         if isinstance(self.message_loss, network.LossTrace):
             configuration["message_loss"] = str(self.message_loss)
-        configuration["faults"] = "; ".join(map(str, self.faults)) or None
+        if self.faults:
+            configuration["faults"] = "; ".join(map(str, self.faults))
         if self.attack is not None:
             configuration["attack"] = str(self.attack)
         return configuration

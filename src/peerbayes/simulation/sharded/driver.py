@@ -24,6 +24,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.estimators.classifiers import ESTIMATOR_OF
 from peerbayes.learning import combinations, metrics, planning
 from peerbayes.learning.combinations import Combination
+from peerbayes.learning.few_bytes import exchanges_of
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts, Strategy
 from peerbayes.model import layout as layouts
 from peerbayes.model.calibration import start_statistics
@@ -141,7 +142,10 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
     settings = SimpleNamespace(**checked(ShardedArguments, arguments))
     peers, strategy, schema, rows_of = settings.peers, settings.strategy, settings.schema, settings.rows_of
     _refuse(rows_of, schema, X, y)
-    combination = Combination(strategy=strategy, family=settings.family, start=settings.start, sharded=True)
+    combination = Combination(
+        strategy=strategy, family=settings.family, start=settings.start, messages=settings.messages,
+        exchanges=settings.exchanges, sharded=True,
+    )  # fmt: skip
     combinations.refuse(combination)
     if rows_of is None:
         check_sizes(settings.rows_per_peer, peers, settings.partition)
@@ -230,8 +234,9 @@ def _plan(settings: SimpleNamespace, facts: NetworkFacts) -> planning.Plan:
         Combination(strategy=settings.strategy, family=settings.family, sharded=True)
     )
     learning = LearningSettings(
-        settings.strategy, settings.rounds, settings.lr, settings.local_steps, excluded=excluded
-    )
+        settings.strategy, settings.rounds, settings.lr, settings.local_steps, messages=settings.messages,
+        exchanges=settings.exchanges, excluded=excluded,
+    )  # fmt: skip
     return planning.plan(learning, facts)
 
 
@@ -278,13 +283,15 @@ class _Driver:
             )
             for number, plan in enumerate(self.plans)
         ]
-        bytes_each = engine.get([sent[0] for sent in out])[0]
+        message_bytes, matrix_bytes = engine.get([sent[0] for sent in out])[0]
         clock.add("start")
-        per_round = np.diff(self.links.indptr) * float(0 if planning.silent(strategy) else bytes_each)
+        each = 0.0 if planning.silent(strategy) else message_bytes * exchanges_of(strategy)
+        per_round = np.diff(self.links.indptr) * each
         records = []
         for round_index in range(1, settings.rounds + 1):
-            out = self._round(engine, out)
-            engine.get([sent[0] for sent in out])
+            for _ in range(exchanges_of(strategy)):
+                out = self._round(engine, out)
+                engine.get([sent[0] for sent in out])
             clock.add("rounds")
             every = settings.evaluate_every
             if round_index == settings.rounds or (every and round_index % every == 0):
@@ -294,7 +301,11 @@ class _Driver:
                 settings.progress(round_index, settings.rounds)
         peers, stats = self._requested_stats(engine)
         layout = FAMILIES[settings.family](**{**family.layout(), "cardinalities": family.cardinalities})
-        halo = bytes_each * sum(sent_peers.size for plan in self.plans for sent_peers in plan.sends.values())
+        halo = (
+            matrix_bytes
+            * exchanges_of(strategy)
+            * sum(sent_peers.size for plan in self.plans for sent_peers in plan.sends.values())
+        )
         return {
             "layout": layout, "records": np.concatenate(records), "peers": peers, "stats": stats, "halo_bytes": halo,
             "of_weights": strategy.of_weights, "seconds": clock.seconds,
@@ -304,7 +315,7 @@ class _Driver:
         return engine.get([engine.call(number, verb, *arguments) for number in range(len(self.plans))])
 
     def _round(self, engine: Engine, out: list[list[Any]]) -> list[list[Any]]:
-        """Advance every shard by one round: each gets its halos, which the driver does not look at."""
+        """Advance every shard by one exchange of messages: each gets its halos, which the driver does not look at."""
         positions_of = [{to: 1 + position for position, to in enumerate(plan.sends)} for plan in self.plans]
         return [
             engine.call_many(

@@ -20,6 +20,7 @@ from scipy.sparse import csgraph, csr_array
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ConfigurationError, PeerbayesError
 from peerbayes.learning import metrics
+from peerbayes.learning.few_bytes import message_bytes
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import Strategy
 from peerbayes.model.devices import ONE_THREAD, Device
@@ -175,9 +176,10 @@ class Shard:
         return self._outgoing()
 
     def _outgoing(self) -> list[Any]:
-        """Return the bytes of a message, and the halo for each shard that needs one."""
+        """Return the bytes of a message and of its matrix, and the halo for each shard that needs one."""
         self._message = self._strategy.message(self._state)
-        return [int(self._message[0].nbytes), *(self._message[peers] for peers in self._plan.sends.values())]
+        size = message_bytes(self._strategy, self._message[0]), int(self._message[0].nbytes)
+        return [size, *(self._message[peers] for peers in self._plan.sends.values())]
 
     def _mixed(self, halos: Sequence[np.ndarray]) -> np.ndarray:
         """Return Σ_u a_vu message_u of each peer: [n, …]."""
