@@ -5,13 +5,13 @@ A strategy's message is a matrix x [..., C, K]. What a peer shows of it, x̂, fo
     q = round((x − x̂) / s)        x̂ ← x̂ + s·q        s a power of two per column of features, |q| ≤ 127
 
 x stays unrounded, so x − x̂ holds what was left out so far, and the next difference makes up for it. x̂ begins at the
-common start, which all know. Neighbours mix x̂, several times in a round of learning, and x moves by what the mix did:
+common start, which all know, on the grid of the smallest s. Neighbours mix x̂, several times in a round of learning, and x moves by what the mix did:
 
     x_v ← x_v + Σ_u a_vu x̂_u − x̂_v
 
 The sum over peers of x moves as it would unrounded. As x settles, differences and with them s become smaller, so x̂
 comes as close to x as float64 allows. Where class sums are conserved, q of the last class is minus the sum of the
-others: it is not sent, and x̂ has the class sums of the start to the last bit.
+others: it is not sent, and the class sums of x̂ stay to the last bit.
 
 A message is x̂ itself, so one that is lost matters to nobody but its receiver, which is one mix behind. What is sent of
 it is another matter: its difference from an earlier x̂ that the receiver has, see `peerbayes.peer.protocol.coding`.
@@ -64,15 +64,26 @@ class Rounding:
             steps = xp.concat([steps, -xp.sum(steps, axis=-2, keepdims=True)], axis=-2)
         return before + scale * steps
 
-    @staticmethod
-    def _scale(change: Array, values: Array) -> Array:
+    def first(self, start: Array) -> Array:
+        """Return x̂ before the first exchange, from S⁰ [..., C, K], which all know: a multiple of the smallest s."""
+        if self.form != "int8":
+            return start
+        xp = array_namespace(start)
+        smallest = xp.ldexp(xp.ones_like(start[..., :1, :]), self._finest(start))
+        return xp.round(start / smallest) * smallest
+
+    def _scale(self, change: Array, values: Array) -> Array:
         """Return s, the smallest power of two per column that fits all its changes: [..., C, K] -> [..., 1, K]."""
         xp = array_namespace(values)
         exponent = xp.frexp(xp.max(xp.abs(change), axis=-2, keepdims=True) / LARGEST)[1]
-        magnitude = xp.frexp(xp.max(xp.abs(values), axis=-2, keepdims=True))[1]
+        return xp.ldexp(xp.ones_like(values[..., :1, :]), xp.maximum(exponent, self._finest(values)))
+
+    @staticmethod
+    def _finest(values: Array) -> Array:
+        """Return the exponent of the smallest s beside values: [..., C, K] -> [..., 1, K] of integers."""
+        xp = array_namespace(values)
         bits = 23 if values.dtype == xp.float32 else 52
-        exponent = xp.maximum(exponent, magnitude - (bits - SPARE_BITS))
-        return xp.ldexp(xp.ones_like(values[..., :1, :]), exponent)
+        return xp.frexp(xp.max(xp.abs(values), axis=-2, keepdims=True))[1] - (bits - SPARE_BITS)
 
     def size(self, shape: tuple[int, ...]) -> int:
         """Return the bytes of a message of a shape [..., C, K] to a neighbour that has the one before."""
@@ -134,8 +145,14 @@ class Rounded:
     def begin(self, start: Array, residual: Residual) -> RoundedState:
         xp, inner = array_namespace(start), self.inner.begin(start, residual)
         values = self.inner.message(inner)
-        common = start if self.declaration.contains_start else xp.zeros_like(start)
-        return RoundedState(inner, values, self.rounding.shown(values, common), xp.zeros_like(start[0, 0, 0]))
+        return RoundedState(
+            inner, values, self.rounding.shown(values, self.base(start)), xp.zeros_like(start[0, 0, 0])
+        )
+
+    def base(self, start: Array) -> Array:
+        """Return x̂ before the first exchange, from S⁰: [..., C, K] -> [..., C, K]."""
+        xp = array_namespace(start)
+        return self.rounding.first(start if self.declaration.contains_start else xp.zeros_like(start))
 
     def message(self, state: RoundedState) -> Array:
         return state.shown
