@@ -63,6 +63,16 @@ def test_what_rounding_leaves_out_is_sent_later(conserved):
     assert all(later <= earlier / 16 + 1e-9 for earlier, later in itertools.pairwise(errors))
 
 
+def test_last_bits_do_not_decide_how_a_half_is_rounded():
+    """Peers and the simulator add up in different orders."""
+    before = np.zeros((1, 4, 3))
+    values = np.array([[[100.0, 127.0, 1.0], [0.5, -2.5, 0.3], [-3.5, 7.5, 0.2], [-97.0, -132.0, -1.5]]])
+    for form in (Rounding("int8", True), Rounding("int8", False)):
+        shown = form.shown(values, before)
+        for nearby in (np.nextafter(values, np.inf), np.nextafter(values, -np.inf)):
+            assert (form.shown(nearby, before) == shown).all()
+
+
 def test_numbers_in_float32_are_those_of_float32():
     values = np.random.default_rng(1).normal(size=(2, 3, 4))
     shown = Rounding("float32").shown(values, np.zeros_like(values))

@@ -126,7 +126,7 @@ def simulated(shared, graph, terms, **more):
     return pb.simulate(
         X, y, peers=len(parts), partition=parts, topology=graph, family=terms.family, strategy=terms.strategy,
         start=terms.start, rounds=terms.rounds, start_rounds=0 if terms.start == "uniform" else 300,
-        references=False, evaluate_every=0, test=(X, y), **more,
+        references=False, evaluate_every=0, test=(X, y), messages=terms.messages, exchanges=terms.exchanges, **more,
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def same_as_simulated(folder, terms, graph, shared):
     assert agreed[0].schema.names == run.schema.names and agreed[0].schema.classes == run.schema.classes
     assert np.abs(reached - run.stats).max() <= 1e-9
     for name in peers.names:
-        assert peers.rounds(name) == list(range(terms.rounds + 1))
+        assert peers.rounds(name) == list(range(terms.message_rounds + 1))
         assert not any(entry["missing"] for entry in peers.history(name))
     return peers, run
 

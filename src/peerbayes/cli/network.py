@@ -52,6 +52,8 @@ def _terms_lines(terms: Terms) -> Iterator[str]:
         f"  learn      {terms.family} by {terms.strategy} from {terms.start}: {terms.rounds} rounds, lr {terms.lr:g}, "
         f"{terms.local_steps} local step{'s' * (terms.local_steps > 1)}, clip {clip}"
     )
+    if terms.message_rounds > terms.rounds or terms.messages != "float64":
+        yield f"  messages   {terms.messages}, {terms.message_rounds // terms.rounds} exchanges a round"
     if terms.packages:
         yield f"  packages   {', '.join(terms.packages)}: code that every member installs"
     yield (

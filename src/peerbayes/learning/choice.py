@@ -8,15 +8,12 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.learning import relay
-from peerbayes.learning.relay import Relay
+from peerbayes.learning.relay import DIFFERENT, Relay
 from peerbayes.learning.strategies import Declaration, Exact, LearningSettings, NetworkFacts
 from peerbayes.model import core
 
 # Up to this share of the rounds as the mean distance between peers, delay costs less than mixing: `relay` fits.
 NEAR = 1 / 9
-
-# Above this ratio of differences between neighbours to differences within peers, peers' data differ: `relay` fits.
-DIFFERENT = 1.5
 
 
 class Auto:

@@ -5,7 +5,8 @@ A strategy's message is a matrix x [..., C, K]. What a peer shows of it, x̂, fo
     q = round((x − x̂) / s)        x̂ ← x̂ + s·q        s a power of two per column of features, |q| ≤ 127
 
 x stays unrounded, so x − x̂ holds what was left out so far, and the next difference makes up for it. x̂ begins at the
-common start, which all know, on the grid of the smallest s. Neighbours mix x̂, several times in a round of learning, and x moves by what the mix did:
+common start, which all know, on the grid of the smallest s. Neighbours mix x̂, several times in a round of learning, and
+x moves by what the mix did:
 
     x_v ← x_v + Σ_u a_vu x̂_u − x̂_v
 
@@ -34,6 +35,10 @@ FORMS = {"float64": 1, "float32": 1, "int8": 4}
 
 LARGEST = 127  # of q: one byte
 
+# Sums of the same numbers in another order differ in their last bits. Halves, and largest changes that just fit, are
+# common among counts: they are rounded alike as long as they differ by less than 1 / CLEAR of s.
+CLEAR = 2.0**20
+
 # x̂ is a multiple of s of all rounds so far: as long as s is not below this many bits of x, its sums are exact.
 SPARE_BITS = 4
 
@@ -59,7 +64,10 @@ class Rounding:
         change = values - before
         coded = change[..., :-1, :] if self.conserved else change
         scale = self._scale(coded, values)
-        steps = xp.clip(xp.round(coded / scale), -LARGEST, LARGEST)
+        near = (
+            xp.round(coded / scale * CLEAR) / CLEAR
+        )  # a half, however its last bits were rounded, is a half
+        steps = xp.clip(xp.round(near), -LARGEST, LARGEST)
         if self.conserved:
             steps = xp.concat([steps, -xp.sum(steps, axis=-2, keepdims=True)], axis=-2)
         return before + scale * steps
@@ -75,7 +83,8 @@ class Rounding:
     def _scale(self, change: Array, values: Array) -> Array:
         """Return s, the smallest power of two per column that fits all its changes: [..., C, K] -> [..., 1, K]."""
         xp = array_namespace(values)
-        exponent = xp.frexp(xp.max(xp.abs(change), axis=-2, keepdims=True) / LARGEST)[1]
+        largest = xp.max(xp.abs(change), axis=-2, keepdims=True)
+        exponent = xp.frexp(largest * ((1.0 + 1.0 / CLEAR) / LARGEST))[1]
         return xp.ldexp(xp.ones_like(values[..., :1, :]), xp.maximum(exponent, self._finest(values)))
 
     @staticmethod
@@ -146,13 +155,8 @@ class Rounded:
         xp, inner = array_namespace(start), self.inner.begin(start, residual)
         values = self.inner.message(inner)
         return RoundedState(
-            inner, values, self.rounding.shown(values, self.base(start)), xp.zeros_like(start[0, 0, 0])
+            inner, values, self.rounding.shown(values, first_base(self, start)), xp.zeros_like(start[0, 0, 0])
         )
-
-    def base(self, start: Array) -> Array:
-        """Return x̂ before the first exchange, from S⁰: [..., C, K] -> [..., C, K]."""
-        xp = array_namespace(start)
-        return self.rounding.first(start if self.declaration.contains_start else xp.zeros_like(start))
 
     def message(self, state: RoundedState) -> Array:
         return state.shown
@@ -189,6 +193,12 @@ def with_few_bytes(strategy: Any, settings: LearningSettings, completed: bool) -
     if declaration.over_tree:
         return replace(strategy, rounding=rounding, exchanges=exchanges)
     return Rounded(strategy, rounding, exchanges)
+
+
+def first_base(strategy: Any, start: Array) -> Array:
+    """Return x̂ of a strategy before its first exchange, from S⁰: [..., C, K] -> [..., C, K]."""
+    xp, rounding = array_namespace(start), getattr(strategy, "rounding", UNROUNDED)
+    return rounding.first(start if declared(strategy).contains_start else xp.zeros_like(start))
 
 
 def exchange_count(messages: str, exchanges: int | None) -> int:

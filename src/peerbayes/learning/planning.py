@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from peerbayes import network
 from peerbayes.data.registry import Choices, Registry
 from peerbayes.learning.choice import Auto
-from peerbayes.learning.few_bytes import with_few_bytes
+from peerbayes.learning.few_bytes import UNROUNDED, with_few_bytes
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, Tree, spanning_tree
 from peerbayes.learning.robust.invariants import ROUNDING, Invariants, invariants_of
@@ -178,6 +178,8 @@ class Plan:
             self.strategy, family, start, complete, gapped, weight, largest, self.start_weight,
             self.settings.local_steps, limit, self.settings.start != "ml", rounding,
         )  # fmt: skip
+        if (form := getattr(self.strategy, "rounding", UNROUNDED).form) != "float64":
+            checks = checks.rounded(conserved=form == "int8")
         return replace(checks, noise=noise) if noise else checks
 
 

@@ -48,6 +48,9 @@ FIRST_SHARE, SHARE_STEP, LARGEST_SHARE = 0.1, 0.1, 0.6
 # b makes up for the mean delay, but not for more than this.
 LARGEST_BOOST = 1.2
 
+# Above this ratio of differences between neighbours to differences within peers, peers' data differ: `relay` fits.
+DIFFERENT = 1.5
+
 # Entries of S that a loop over rounds takes at a time.
 IN_CACHE = 1 << 15
 

@@ -12,7 +12,7 @@ from peerbayes.model.layout import STRUCTURES
 from peerbayes.model.layout import known as known_families
 
 # More than anyone would wait for.
-MOST_ROUNDS, MOST_EXCHANGES = 2**31 - 1, 2**15
+MOST_ROUNDS, MOST_EXCHANGES = 2**31 - 1, 2**8
 
 # Where rows carry no information, a step of RC takes a class count from S_c to (1 − lr)·S_c + m_c/n. For lr above 2
 # that diverges, whatever the rows are. A step below the rounding of float64 is lost in S.

@@ -212,7 +212,7 @@ class RunningPeer:
 
     async def _finish(self, verdict: Verdict) -> None:
         """Stay until the neighbours are done too: they may still need this peer's messages."""
-        session, rounds = self.session, self.session.terms.rounds
+        session, rounds = self.session, self.session.terms.message_rounds
         session.step = "staying for its neighbours"
         if verdict.good:
             session.emit("done", round=session.round_index, verdict="; ".join(verdict.sentences))

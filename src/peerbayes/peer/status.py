@@ -107,7 +107,7 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         "closed": peer.roster.closed,
         "members": len(peer.roster.members),
         "round": 0,
-        "rounds": peer.terms.rounds,
+        "rounds": peer.terms.message_rounds,
         "model": str(home.model_path) if home.model_path.exists() else None,
         "neighbours": {
             name: {"seen": None, "done": 0, "note": "", "usual": None}

@@ -18,13 +18,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from peerbayes.learning.few_bytes import LARGEST
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.strategies import Strategy, declared
 from peerbayes.model.families import BayesNet, Family
@@ -92,6 +93,22 @@ class Invariants:
     noise: float = 0.0
     rounding: float = ROUNDING
     cells: tuple[slice, ...] = ()
+
+    def rounded(self, conserved: bool) -> Invariants:
+        """Return what is left of the invariants once messages are rounded entry by entry: cells do not add up any more.
+
+        conserved  whether rounding conserves class sums. An entry may be off by s/2 < max/127 of its column, and the
+                   last class by as much as the others together
+        """
+        columns, margin = self.centre.shape[-1], 1.0 + len(self.centre) / LARGEST
+        return replace(
+            self,
+            sums=self.sums if conserved else None,
+            ties=csr_array((0, columns)),
+            first=None if self.first is None else margin * self.first,
+            growth=margin * self.growth,
+            cells=(),
+        )
 
     # --- checking --------------------------------------------------------------------------------------
 

@@ -168,13 +168,12 @@ async def agree(
     most = summary.rows - (summary.peers - 1) * terms.limits.rows
     if reports is not None:
         most = min(most, reports.bounds.rows)
-    settings = settings_of(terms)
+    settings, gapped = settings_of(terms), _gapped(family, schema, summary)
     facts = NetworkFacts(
         summary.peers, summary.rows, weight=float(summary.rows), largest=float(most),
-        tree=planning.tree_of(roster.adjacency()),
+        tree=planning.tree_of(roster.adjacency()), completed=gapped,
     )  # fmt: skip
     plan = planning.plan(settings, facts)
-    gapped = _gapped(family, schema, summary)
     terms.refuse(PeerError, completed=gapped)
     complete = [summary.complete(schema.columns[j].name) for j in schema.discrete]
     checks = None if reports is None else reports.pooled(_of_start(family, schema, complete, gapped))
@@ -214,8 +213,8 @@ def settings_of(terms: Terms) -> LearningSettings:
     """Return the settings of a plan that these terms agree on. How many messages get lost is nothing they know."""
     return LearningSettings(
         terms.strategy, terms.rounds, terms.lr, terms.local_steps, terms.start, terms.robust.acts,
-        terms.privacy.epsilon is not None, repairs_links=not terms.privacy.secure_sum,
-        excluded=combinations.excluded(terms.combination),
+        terms.privacy.epsilon is not None, messages=terms.messages, exchanges=terms.exchanges,
+        repairs_links=not terms.privacy.secure_sum, excluded=combinations.excluded(terms.combination),
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from peerbayes.errors import TermsError
 from peerbayes.learning import combinations, planning
 from peerbayes.learning import shared_settings as shared
 from peerbayes.learning.combinations import Combination
+from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.robust.rules import RULES
 from peerbayes.model.families import FAMILIES
 from peerbayes.peer.agreement.column_facts import Facts, canonical, categories_in
@@ -197,6 +198,8 @@ class Terms:
     lr: float = shared.LR.field()
     local_steps: int = shared.LOCAL_STEPS.field()
     clip: float | None = shared.CLIP.field()
+    messages: str = shared.MESSAGES.field(**ADDED)
+    exchanges: int | None = shared.EXCHANGES.field(**ADDED)
     limits: Limits = field(default_factory=Limits)
     """Timeouts, and limits on what a peer accepts from others, as a section [limits]."""
     privacy: Privacy = field(default_factory=Privacy, metadata=ADDED)
@@ -271,9 +274,16 @@ class Terms:
             secure_sum=self.privacy.secure_sum,
             epsilon=self.privacy.epsilon,
             edge_noise=self.privacy.edge_noise,
+            messages=self.messages,
+            exchanges=self.exchanges,
             bought=tuple(bought) if private else (),
             gaps=tuple(name for name, facts in described if facts.missing) if private else None,
         )
+
+    @property
+    def message_rounds(self) -> int:
+        """Rounds of messages: those of learning times the exchanges of messages in each."""
+        return self.rounds * exchange_count(self.messages, self.exchanges)
 
     @property
     def texts(self) -> tuple[str, ...]:

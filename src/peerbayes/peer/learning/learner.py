@@ -21,6 +21,7 @@ from peerbayes.learning.corrections import (
     after_round,
     share_up,
 )
+from peerbayes.learning.few_bytes import first_base
 from peerbayes.learning.planning import message_shape, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
@@ -85,6 +86,10 @@ class Learner(Protocol):
         """Return S of its model: [C, K]."""
 
     @property
+    def base(self) -> np.ndarray:
+        """Return the matrix that a first message is coded beside: [C, K]."""
+
+    @property
     def same_to_all(self) -> bool:
         """Return whether every neighbour gets the same message, so that neighbours can compare theirs."""
 
@@ -127,6 +132,10 @@ class Broadcaster:
     @property
     def shape(self) -> tuple[int, ...]:
         return message_shape(self.declaration, self.start.shape)
+
+    @property
+    def base(self) -> np.ndarray:
+        return first_base(self.strategy, self.start[None])[0]
 
     @property
     def by_link(self) -> bool:
@@ -297,6 +306,10 @@ class Relayer:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.start.shape
+
+    @property
+    def base(self) -> np.ndarray:
+        return first_base(self.strategy, self.start[None])[0]
 
     @property
     def same_to_all(self) -> bool:

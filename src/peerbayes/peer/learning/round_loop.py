@@ -50,7 +50,7 @@ class Rounds:
         self._blocklist.strike_off(learner.struck(state))
         session.changes.notify()
         quick = False
-        while session.round_index < session.terms.rounds:
+        while session.round_index < session.terms.message_rounds:
             self._refuse_alone()
             heard = await self._inbox.enough(agreed)
             attached = self._inbox.attached
@@ -120,11 +120,13 @@ class Rounds:
         gone = [name for name in agreed.learner.neighbours if name not in self._session.neighbours]
         before, state = state, agreed.learner.step(state, self._gathered(state, heard), attached, gone)
         round_index, figures = self._session.round_index + 1, {}
-        if round_index == self._session.terms.rounds or time.monotonic() > evaluator.due:
+        if round_index == self._session.terms.message_rounds or time.monotonic() > evaluator.due:
             figures = evaluator.figures(agreed.learner.read(state))
             figures["disagreement"] = agreed.learner.apart(before, heard)
         reference = None
-        if round_index == self._session.terms.rounds - last_rounds(self._session.terms.rounds):
+        if round_index == self._session.terms.message_rounds - last_rounds(
+            self._session.terms.message_rounds
+        ):
             reference = agreed.learner.read(state)
         return self._outbox.prepared(
             agreed, round_index, state, tuple(heard), missing, figures, self._left_out, reference
@@ -156,9 +158,8 @@ class Rounds:
         session.changes.notify()
         spent = {} if agreed.private is None else {"epsilon": agreed.private.spent}
         session.emit(
-            "round", round=session.round_index, of=session.terms.rounds, heard=sorted(ready.heard),
-            missing=sorted(ready.missing), figures=ready.figures or {}, waited=session.waiting,
-            **spent,
+            "round", round=session.round_index, of=session.terms.message_rounds, heard=sorted(ready.heard),
+            missing=sorted(ready.missing), figures=ready.figures or {}, waited=session.waiting, **spent,
         )  # fmt: skip
 
     def _ahead(self, agreed: Agreed) -> tuple[str, ...]:

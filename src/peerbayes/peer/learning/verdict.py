@@ -212,7 +212,7 @@ def concluded(
         # With noise neighbours never agree exactly: their disagreement says nothing about convergence.
         disagreement=None if agreed.private is not None else disagreement,
         compared=comparison(agreed, terms, evaluator, stats),
-        last_rounds=last_rounds(terms.rounds),
+        last_rounds=last_rounds(terms.message_rounds),
     )
 
 

@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from peerbayes.errors import OtherProcess, RefusedMessage
 from peerbayes.peer import tasks
@@ -19,6 +21,7 @@ from peerbayes.peer.agreement.tree_sums import Objection
 from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.learning.masks import Words
 from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.coding import decoded
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox
@@ -53,7 +56,7 @@ class Client:
     def _wanted(self, neighbour: str) -> Request | None:
         """Return the next request to this neighbour; None: there is nothing to ask for."""
         session, state = self.session, self.session.neighbour(neighbour)
-        roster, rounds = session.roster, session.terms.rounds
+        roster, rounds = session.roster, session.terms.message_rounds
         if state.versions is None:
             return session.request(neighbour, "hello")
         if state.roster > max(roster.version, state.tried) or state.wanted:
@@ -68,9 +71,10 @@ class Client:
             return None
         sends = neighbour in agreed.learner.neighbours
         if sends and session.round_index < rounds and self.inbox.lacks(neighbour):
+            base = {} if session.terms.messages == "float64" else {"base": self.inbox.base(neighbour)}
             return session.request(
                 neighbour, session.kind, round_index=session.round_index + 1, schema=agreed.schema.fingerprint,
-                wait=tasks.WAIT, heard=self.evidence.to_pass_on(neighbour),
+                wait=tasks.WAIT, heard=self.evidence.to_pass_on(neighbour), **base,
             )  # fmt: skip
         if session.round_index >= rounds > state.done:
             return session.request(neighbour, "hello")
@@ -178,6 +182,16 @@ class Client:
             words = wire.numbers_in(reply, agreed.learner.shape, "<u8")
             self.inbox.put(neighbour, request.round_index, Words(reply.phase, words))
 
+    def _numbers(self, agreed: Agreed, neighbour: str, reply: Reply) -> np.ndarray:
+        """Return the numbers of a neighbour's message, coded beside an earlier one or not."""
+        if reply.base is UNSET:
+            return wire.numbers_in(reply, agreed.learner.shape)
+        base = agreed.learner.base if reply.base == 0 else self.inbox.message(neighbour, reply.base)
+        body = wire.bytes_of(decoded(reply.body, agreed.learner.shape, base))
+        if wire.digest_of(body) != reply.digest:
+            raise RefusedMessage("wrong digest", "the numbers do not match their digest")
+        return wire.numbers_in(msgspec.structs.replace(reply, body=body), agreed.learner.shape)
+
     def _check(
         self, agreed: Agreed, neighbour: str, round_index: int, reply: Reply
     ) -> tuple[np.ndarray, Attachment]:
@@ -185,7 +199,7 @@ class Client:
 
         The message is remembered for comparison with what others got.
         """
-        message = wire.numbers_in(reply, agreed.learner.shape)
+        message = self._numbers(agreed, neighbour, reply)
         correction = wire.correction_in(reply, agreed.learner.shape)
         checked = message if correction is None else np.stack([message, correction])
         if (violation := agreed.plausible.violation(checked, round_index)) is not None:

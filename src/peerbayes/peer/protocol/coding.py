@@ -45,13 +45,12 @@ LARGEST_EXPONENT, SMALLEST_EXPONENT = 127, -128
 def coded(message: np.ndarray, base: np.ndarray | None = None) -> bytes:
     """Return a message [..., C, K] in the fewest bytes, for a receiver that has the base [..., C, K] or none."""
     message = np.ascontiguousarray(message, dtype="<f8")
-    if base is not None and (short := _differences(message, base)) is not None:
-        return short
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         single = message.astype("<f4")
-    if _same(single.astype("<f8"), message):
-        return bytes([FLOAT32]) + single.tobytes()
-    return bytes([FLOAT64]) + message.tobytes()
+        exact = _same(single.astype("<f8"), message)
+    floats = bytes([FLOAT32]) + single.tobytes() if exact else bytes([FLOAT64]) + message.tobytes()
+    differences = None if base is None else _differences(message, base)
+    return floats if differences is None or len(floats) <= len(differences) else differences
 
 
 def decoded(content: bytes, shape: tuple[int, ...], base: np.ndarray | None = None) -> np.ndarray:
@@ -81,12 +80,13 @@ def decoded(content: bytes, shape: tuple[int, ...], base: np.ndarray | None = No
 def _refuse_length(content: bytes, expected: int, shape: tuple[int, ...]) -> None:
     if len(content) != 1 + expected:
         raise RefusedMessage(
-            "wrong shape", f"{len(content):,} bytes of numbers {shape} in the form {content[0]}; expected {1 + expected:,}"
+            "wrong shape",
+            f"{len(content):,} bytes of numbers {shape} in the form {content[0]}; expected {1 + expected:,}",
         )
 
 
 def _differences(message: np.ndarray, base: np.ndarray) -> bytes | None:
-    """Return a message as integers times powers of two beside a base; None: not to the last bit, or not shorter."""
+    """Return a message as integers times powers of two beside a base; None: it would not be the same."""
     with np.errstate(all="ignore"):
         change = message - base
     if not np.isfinite(change).all():
@@ -106,8 +106,7 @@ def _differences(message: np.ndarray, base: np.ndarray) -> bytes | None:
         if form.without_last == without_last and largest <= np.iinfo(form.dtype).max:
             body = exponents.astype("<i1").tobytes() + steps.astype(form.dtype).tobytes()
             content = bytes([number]) + body
-            exact = _same(decoded(content, message.shape, base), message)
-            return content if exact and len(content) < 1 + message.nbytes else None
+            return content if _same(decoded(content, message.shape, base), message) else None
     return None
 
 

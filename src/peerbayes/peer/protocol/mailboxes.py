@@ -74,15 +74,27 @@ class Inbox:
     _given_up: set[str] = field(default_factory=set)
     _began: tuple[float | None, float | None] = None, None
     """When the last round and the coming one began to wait."""
+    _latest: dict[str, tuple[int, np.ndarray]] = field(default_factory=dict)
+    """The last message of each neighbour and its round, where the next is a difference from it."""
 
     def lacks(self, neighbour: str) -> bool:
         """Return whether a neighbour's message may still come."""
         return neighbour not in self._messages and neighbour not in self._given_up
 
+    def base(self, neighbour: str) -> int:
+        """Return the round of a neighbour's last message; 0: there is none yet."""
+        return self._latest[neighbour][0] if neighbour in self._latest else 0
+
+    def message(self, neighbour: str, round_index: int) -> np.ndarray | None:
+        """Return a neighbour's last message if it is that of a round."""
+        return self._latest[neighbour][1] if 0 < round_index == self.base(neighbour) else None
+
     def put(self, neighbour: str, round_index: int, message: Any, attached: Attachment | None = None) -> None:
         late = self.session.round_index + 1 - round_index
         if late in (0, 1) and (began := self._began[1 - late]) is not None:
             self.session.neighbour(neighbour).response.add(self.now() - began)
+        if self.session.terms.messages != "float64":
+            self._latest[neighbour] = round_index, message
         if round_index == self.session.round_index + 1:  # else the round was closed without it
             self._messages[neighbour] = message
             if attached is not None:
@@ -154,6 +166,8 @@ class Ready(NamedTuple):
     """Rounds since this peer missed the receiver; 0: not lately."""
     correction: bytes = b""
     """This peer's correction of the link, after a loss."""
+    base: int | None = None
+    """The round of the message that the body is coded beside; 0: the start. None: it is not coded."""
 
 
 Messages = dict[tuple[int, str], Ready]  # by round and receiver
@@ -182,7 +196,7 @@ class Outbox:
         reference: np.ndarray | None = None,
     ) -> RoundRecord:
         """Return a round ready to be stored, with the messages of the next; computed once, even if storing fails."""
-        last = round_index >= self.session.terms.rounds
+        last = round_index >= self.session.terms.message_rounds
         outgoing, groups = ({}, {}) if last else self._outgoing(agreed, state, round_index + 1)
         attached = {} if last else agreed.learner.attached(state)
         release = None if agreed.private is None else agreed.private.taken()

@@ -18,6 +18,7 @@ from peerbayes.peer import tasks
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.tree_sums import Objection
 from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.coding import coded
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Found, Outbox, Ready
@@ -177,8 +178,22 @@ class Server:
         self._refuse_revoked(caller)  # meanwhile
         if self.session.halted is not None:
             raise RefusedMessage("stopping", f"{self.session.name} stops, and says nothing more")
+        answer = await self._shortened(caller, request, answer)
         self._log(caller, request, answer)
         return self._deliver(request, answer)
+
+    async def _shortened(self, caller: str, request: Request, ready: Ready) -> Ready:
+        """Return a message coded beside the one that the caller has, or else the start, where that was agreed on."""
+        agreed = self.session.agreed
+        if agreed is None or request.base is UNSET or self.session.terms.messages == "float64":
+            return ready
+        known, base = 0, agreed.learner.base
+        if 0 < request.base < request.round_index:
+            earlier = await self.outbox.find(agreed, request.base, caller)
+            if isinstance(earlier, Ready):
+                known, base = request.base, wire.numbers_of(earlier.body, ready.shape)
+        body = await asyncio.to_thread(coded, wire.numbers_of(ready.body, ready.shape), base)
+        return ready._replace(body=body, base=known)
 
     async def _brought(self, caller: str, signed: bytes) -> None:
         """Adopt a roster that a caller brings, unless it brings many: to verify one costs more than to send it."""
@@ -259,6 +274,7 @@ class Server:
         return self.reply(request, "ok", phase=ready.group if request.kind == "masked" else request.phase,
             schema=request.schema, shape=ready.shape, digest=ready.digest, body=ready.body, signature=signature,
             missed=ready.missed or UNSET, correction=ready.correction or UNSET,
+            base=UNSET if ready.base is None else ready.base,
         )  # fmt: skip
 
     def _signed(self, round_index: int, digest: bytes) -> bytes:
