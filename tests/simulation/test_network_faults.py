@@ -128,6 +128,16 @@ def test_a_peer_that_vanished_does_not_count_from_then_on():
     assert alone.summary()["test_local"] == alone.summary()["test_error"]
 
 
+def test_a_report_says_that_peers_vanished(tmp_path):
+    pytest.importorskip("plotly")
+    runs = [pb.simulate(X, Y, **QUICK, faults=faults) for faults in (None, Away([2, 4], 4))]
+    alone = [run.report(tmp_path / f"{number}.html").read_text() for number, run in enumerate(runs)]
+    assert "vanished" not in alone[0] and "2 peers vanished for good and do not count" in alone[1]
+    from peerbayes.report import page
+
+    assert "Peers that vanished" in page.summary(runs, ["one", "two"])
+
+
 def test_a_peer_that_comes_back_counts(tmp_path):
     run = pb.simulate(X, Y, **{**QUICK, "evaluate_every": 1}, faults=Away([2], 4, 8))
     assert run.vanished.size == 0 and len(run.history) == 48

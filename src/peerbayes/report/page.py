@@ -279,6 +279,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("Training error of ML on the pooled rows", "train_ml", _error),
     ("Disagreement, mean of the peers", "disagreement", "{:.3g}".format),
     ("Sent by each peer", "bytes_per_peer", size),
+    ("Peers that vanished, and do not count", "vanished", "{:.0f}".format),
     ("Seconds", "seconds", "{:.2f}".format),
 )
 
@@ -299,10 +300,11 @@ def outcome(run: Run) -> str:
         cells = f"<td>{test}</td><td>{train}</td><td>{_gap(gap) if math.isfinite(gap) else ''}</td>"
         rows.append(_row(title[0].upper() + title[1:], cells, "" if reference else " class=best"))
     seconds = f"; computed in {sum(run.seconds.values()):.2f} seconds" if run.seconds else ""
+    vanished = f" {run.vanished.size} peers vanished for good and do not count." if run.vanished.size else ""
     return (
         _table("numbers", ("Test error", "Training error", "Peers' gap"), rows)
         + f'<p class="aside">Sent by each peer: {size(values["bytes_per_peer"])}; disagreement '
-        f"{values['disagreement']:.3g}{seconds}. ± is the standard deviation over peers.</p>"
+        f"{values['disagreement']:.3g}{seconds}. ± is the standard deviation over peers.{vanished}</p>"
     )
 
 
