@@ -429,7 +429,7 @@ class SimulationSettings(SimpleNamespace):
         configuration = {
             name: as_json(getattr(self, name))
             for name, setting in writable(SimulationArguments).items()
-            if name not in ADDED or getattr(self, name) != setting.default
+            if name not in ADDED or getattr(self, name) != setting.kind.check(name, setting.default)
         }
         if self.privacy is not None:
             configuration["privacy"] = asdict(self.privacy)
