@@ -101,7 +101,6 @@ def measured_factor(links: csr_array, pull: float) -> float:
 # --- one link: what its two ends know of lost messages is a Markov chain. Transitions come from `after_round` itself.
 
 COUNTED = [name for name in Corrections._fields if name != "values"]
-CAP = 6  # counters above it make no difference
 
 Mode = tuple[tuple[float, ...], ...]
 
@@ -127,12 +126,14 @@ class Link:
     def __init__(self, step: Callable[[Corrections, np.ndarray], np.ndarray], size: int) -> None:
         """step: the linear map [D, D] of a round, from what is known before it and which messages are heard [2]."""
         start = Corrections.begin(2, np.zeros((size, 1)))
+        # Counters above it make no difference.
+        self.cap = max(corrections.REPAIRING, corrections.DOWN) + 1
         modes: dict[Mode, int] = {self._mode(start): 0}
         waiting, self.outcomes = [start], list[Outcome]()
         for before in waiting:
             for heard in map(np.array, itertools.product((False, True), repeat=2)):
                 after, _ = after_round(before, received(before, heard, np.zeros((2, size, 1))))
-                after = Corrections(*(np.minimum(counter, CAP) for counter in after))
+                after = Corrections(*(np.minimum(counter, self.cap) for counter in after))
                 if (mode := self._mode(after)) not in modes:
                     modes[mode] = len(modes)
                     waiting.append(after)
@@ -149,9 +150,8 @@ class Link:
                 )
         self.modes = len(modes)
 
-    @staticmethod
-    def _mode(links: Corrections) -> Mode:
-        return tuple(tuple(np.minimum(getattr(links, name), CAP).tolist()) for name in COUNTED)
+    def _mode(self, links: Corrections) -> Mode:
+        return tuple(tuple(np.minimum(getattr(links, name), self.cap).tolist()) for name in COUNTED)
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -300,7 +300,7 @@ class Lifted:
     """
 
     mixing: csr_array
-    pull: float = 0.0
+    pull: float | np.ndarray = 0.0  # μ, of all peers or of each [N]
     repair: float = 0.5
 
     @cached_property
@@ -470,11 +470,17 @@ def critical(seeds: int) -> None:
         + "".join(f"{f'p = {loss:g}':>10}" for loss in LOSSES)
         + f"{'critical':>10}   spectral radius of G (always sent), or of E A⊗A (one link, as it is)"
     )
-    for topology, pull in itertools.product(NETWORKS, (0.0, 0.05, 0.2)):
+    pulls = {
+        "0": 0.0,
+        "0.05": 0.05,
+        "0, 0.1": 0.1 * (np.arange(20) % 2),
+        "0.2": 0.2,
+    }  # the third: every other peer
+    for topology, (name, pull) in itertools.product(NETWORKS, pulls.items()):
         lifted = Lifted(stable(network(topology, 20)), pull)
         limit = critical_loss(lambda loss, lifted=lifted: lifted.gain(loss) >= 1)
         print(
-            f"{topology + ', 20':<14}{pull:>6g}"
+            f"{topology + ', 20':<14}{name:>6}"
             + "".join(f"{lifted.gain(loss):>10.3f}" for loss in LOSSES)
             + f"{limit:>10.3f}",
             flush=True,

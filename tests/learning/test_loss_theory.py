@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peerbayes.learning.corrections import KEPT, Corrections, Received, after_round
+from peerbayes.learning.corrections import KEPT, REPAIRING, Corrections, Received, after_round
 from peerbayes.network import LossTrace, Static, adjacency, stable
 
 ROOT = Path(__file__).parents[2]
@@ -54,12 +54,14 @@ def test_asymmetry_after_a_round(d, difference, heard, repairs):
     assert after.values.sum() == expected
 
 
+@pytest.mark.parametrize("window", [2, REPAIRING])
 @given(rounds=st.lists(st.tuples(flags, st.integers(-100, 100)), max_size=25), last=flags)
-def test_two_rounds_without_loss_end_any_asymmetry(rounds, last):
-    """Whatever was lost before: no window closes while the ends differ."""
+def test_two_rounds_without_loss_end_any_asymmetry(window, rounds, last):
+    """Whatever was lost before: no window closes while the ends differ. Windows of two rounds are enough."""
     links = Corrections.begin(2, np.zeros((1, 1)))
-    for heard, difference in [*rounds, (last, 7), ((True, True), 3), ((True, True), -5)]:
-        links = a_round(links, heard, float(difference))
+    with theory.constants(REPAIRING=window):
+        for heard, difference in [*rounds, (last, 7), ((True, True), 3), ((True, True), -5)]:
+            links = a_round(links, heard, float(difference))
     assert abs(links.values.sum()) < 1e-9
 
 
@@ -110,11 +112,12 @@ def test_convergence_factor_without_loss(topology, pull):
 
 @pytest.mark.parametrize("repairs", [False, True])
 def test_the_lifted_iteration_is_that_of_the_simulator(repairs):
-    links = adjacency("tree+20", 9, np.random.default_rng(612))
-    lifted = theory.Lifted(stable(links), pull=0.1, repair=0.5 * repairs)
+    links, pull = adjacency("tree+20", 9, np.random.default_rng(612)), np.linspace(0.0, 0.3, 9)
+    lifted = theory.Lifted(stable(links), pull, repair=0.5 * repairs)
     state = np.random.default_rng(613).normal(size=(9, 2, 1))
     x = np.vstack([state[:, :, 0], np.zeros((len(lifted.ends.senders), 2))])
-    for _, stats, _ in theory.simulated(links, state, lambda stats: -0.1 * stats, 0.0, 614, 30, repairs):
+    pulled = -pull[:, None, None]
+    for _, stats, _ in theory.simulated(links, state, lambda stats: pulled * stats, 0.0, 614, 30, repairs):
         x = lifted.expected(0.0) @ x
         assert np.allclose(stats[:, :, 0], x[:9], atol=1e-12)
 
@@ -185,6 +188,34 @@ def test_one_link_as_it_is_is_stable_at_any_loss():
     for pull, coordinates in ((0.0, theory.AGREEMENT), (0.05, theory.ALL)):
         link = theory.closed_link(0.5, pull)
         assert all(link.spectral_radius(loss, coordinates) < 1 for loss in (0.05, 0.5, 0.9, 0.99))
+
+
+def test_second_moments_of_a_network_whose_ends_always_send_corrections():
+    """E[x xᵀ] as predicted, and its sum over all rounds by the matrix G."""
+    links, loss, rounds, peers = adjacency("ring", 5, np.random.default_rng(0)), 0.2, 40, 5
+    lifted = theory.Lifted(stable(links))
+    predicted = np.array([np.trace(moment[:peers, :peers]) for moment in lifted.moments(loss, rounds)][1:])
+    measured = np.zeros(rounds)
+    with theory.constants(REPAIRING=math.inf, DOWN=math.inf):
+        for seed in range(40):
+            start = np.random.default_rng([620, seed]).normal(size=(peers, 4, 8))
+            start -= start.mean(axis=0)
+            runs = theory.simulated(links, start, theory.nothing, loss, seed, rounds)
+            measured += [float((stats**2).sum()) / (32 * 40) for _, stats, _ in runs]
+    assert measured[:20] == pytest.approx(predicted[:20], rel=0.2)
+    heard = sum(((lifted.heard @ m) * lifted.heard).sum(axis=1) for m in lifted.moments(loss, 600))
+    matrix, first = lifted.expected(loss), 0.0
+    responses, total = lifted.targets, np.zeros((len(lifted.heard),) * 2)
+    state = np.vstack([np.eye(peers) - 1 / peers, np.zeros((len(lifted.heard), peers))])
+    for _ in range(600):
+        first, total = (
+            first + ((lifted.heard @ state) ** 2).sum(axis=1),
+            total + (lifted.heard @ responses) ** 2,
+        )
+        state, responses = matrix @ state, matrix @ responses
+    expected = np.linalg.solve(np.eye(len(total)) - loss * (1 - loss) * total, first)
+    assert np.allclose(heard, expected, rtol=1e-6)
+    assert lifted.gain(loss) < 1
 
 
 @pytest.mark.parametrize("repair", [0.0, 0.5])
