@@ -17,7 +17,7 @@ from peerbayes.peer.agreement.terms import Privacy, Robust, Terms
 from peerbayes.simulation.sharded import simulate_shards
 
 RING = network.adjacency("ring", 12, np.random.default_rng(0))
-FACTS = NetworkFacts(12, 240, tree=planning.tree_of(RING), difference=2.0)
+FACTS = NetworkFacts(12, 240, tree=planning.tree_of(RING), difference=2.0, likeness=0.3)
 DIGITS = load_digits(return_X_y=True)
 QUICK = {
     "peers": 8,
@@ -62,8 +62,31 @@ def test_exact_is_chosen_where_something_excludes_relay_and_the_reason_says_what
     assert chosen()[0] == "relay" and name == "exact" and reason.startswith(words)
 
 
+def test_it_rests_on_differences_distances_and_noise():
+    """The mean distance on the tree of a ring of 12 is 3: a ninth of 27 rounds, a sixth of 18."""
+    for difference, likeness, rounds, name, words in (
+        (1.501, 0.9, 9, "relay", "peers' rows differ (F = 1.50)"),
+        (1.5, 0.9, 26, "exact", "peers' rows are alike (F = 1.50), and peers are"),
+        (1.5, 0.9, 36, "relay", "peers are near each other"),
+        (1.0, 0.23, 26, "relay", "few rows tell little of other peers' rows (correlation 0.23)"),
+        (1.0, 0.24, 26, "exact", "peers' rows are alike"),
+        (1.0, 0.23, 16, "exact", "peers' rows are alike"),
+    ):
+        facts = replace(FACTS, difference=difference, likeness=likeness)
+        learning = plan(LearningSettings("auto", rounds), facts)
+        assert learning.strategy.name == name, (difference, likeness, rounds)
+        assert learning.reason.startswith(f"{name}: {words}"), learning.reason
+
+
+def test_relay_begins_with_the_share_that_neighbours_have_in_common():
+    for facts, share in ((FACTS, 0.3), (replace(FACTS, likeness=None), 0.1)):
+        strategy = plan(LearningSettings("relay", 16), facts).strategy
+        assert strategy.first_share == share
+        assert (strategy.begin(np.zeros((12, 2, 3))).share == share).all()
+
+
 def test_nothing_is_measured_where_nothing_is_to_choose():
-    unmeasured = replace(FACTS, difference=None)
+    unmeasured = replace(FACTS, difference=None, likeness=None)
     assert plan(LearningSettings("auto", 16), unmeasured).missing == ("difference",)
     for settings in ({"private": True}, {"excluded": "shards"}):
         assert not plan(LearningSettings("auto", 16, **settings), unmeasured).missing

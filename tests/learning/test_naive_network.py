@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.learning import relay
-from peerbayes.learning.choice import difference_ratio, first_residual
+from peerbayes.learning.choice import LinkSums, first_residual, link_sums
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.relay import Relay, spanning_tree
@@ -602,8 +602,12 @@ def test_the_first_residual_and_its_variance_follow_from_rows():
 def test_differences_between_neighbours_are_held_against_those_within():
     rng = np.random.default_rng(7)
     change, within = rng.normal(size=(7, CLASSES, FEATURES)), rng.uniform(1, 2, 7)
-    expected = naive.difference_ratio(change, within, naive.links_of(HALVES))
-    assert difference_ratio(change, within, csr_array(HALVES)) == pytest.approx(expected, rel=1e-13)
+    change += rng.normal(size=(1, CLASSES, FEATURES))  # what all have in common
+    sums = link_sums(change, within, csr_array(HALVES))
+    expected = naive.link_facts(change, within, naive.links_of(HALVES))
+    assert (sums.difference, sums.likeness) == pytest.approx(expected, rel=1e-13) and sums.likeness > 0.1
+    opposite = np.stack([change[0], -change[0]])
+    assert link_sums(opposite, within[:2], csr_array(np.ones((2, 2)) - np.eye(2))).likeness == 0.0
 
 
 def chosen_strategy(monkeypatch, **settings):
@@ -628,7 +632,7 @@ def chosen_strategy(monkeypatch, **settings):
 def test_auto_relays_up_to_a_ninth_of_the_rounds_or_where_data_differ(monkeypatch):
     """The tree of a complete network is a star: its mean distance is 1.805, a ninth of 16.2 rounds."""
     for ratio, rounds, name in ((1.5, 16, "exact"), (1.5, 17, "relay"), (1.501, 16, "relay")):
-        monkeypatch.setattr(LocalRows, "differ", lambda *_, ratio=ratio: ratio)
+        monkeypatch.setattr(LocalRows, "differ", lambda *_, ratio=ratio: LinkSums(ratio, 1.0, 2.0))
         strategy = chosen_strategy(monkeypatch, topology="complete", strategy="auto", rounds=rounds)
         assert strategy.name == name, (ratio, rounds)
     for largest, name in ((20, "relay"), (19, "exact")):
@@ -732,11 +736,11 @@ class Naive:
         self.loss, self.late = message_loss, message_delay
         total = sum(SIZES)
         weights = [1.0 if objective == "rows" else total / (PEERS * size) for size in SIZES]
-        once = [
+        self.once = [
             self.family.residual(*holding, of_weights=strategy == "dsgd")
             for holding in zip(rows, labels, weights, strict=True)
         ]
-        self.residuals = [naive.several_steps(residual, local_steps) for residual in once]
+        self.residuals = [naive.several_steps(residual, local_steps) for residual in self.once]
         self.statistics = [
             self.family.statistics(*holding) for holding in zip(rows, labels, weights, strict=True)
         ]
@@ -781,7 +785,9 @@ class Naive:
 
     def _network(self, strategy, rounds, checked):
         if strategy == "relay":
-            return naive.RelayNetwork(self.starts, self.residuals, self.lasting(1), rounds)
+            first = [step(start) for step, start in zip(self.once, self.starts, strict=True)]
+            _, alike = naive.link_facts(first, np.ones(PEERS), self.links(1))
+            return naive.RelayNetwork(self.starts, self.residuals, self.lasting(1), rounds, alike)
         total = sum(SIZES)
         lossy = self.loss or self.late or self.down
         make = {

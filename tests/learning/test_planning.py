@@ -19,7 +19,7 @@ from peerbayes.simulation.sharded import simulate_shards
 from shared.own_strategy import Momentum
 
 RING = network.adjacency("ring", 12, np.random.default_rng(0))
-FACTS = NetworkFacts(12, 240, tree=planning.tree_of(RING), mean_square=4.0, difference=1.0)
+FACTS = NetworkFacts(12, 240, tree=planning.tree_of(RING), mean_square=4.0, difference=1.0, likeness=0.4)
 SETTINGS = {"peers": 12, "rows_per_peer": 9, "rounds": 9, "references": False, "evaluate_every": 0, "seed": 2}
 
 
@@ -74,12 +74,14 @@ def test_the_start_weighs_m_over_lr_n():
 
 
 def test_a_plan_says_which_facts_it_misses():
-    unmeasured = replace(FACTS, difference=None, mean_square=None)
+    unmeasured = replace(FACTS, difference=None, likeness=None, mean_square=None)
     assert {name: planned(name, facts=unmeasured).missing for name in planning.names()} == {
-        name: {"auto": ("difference",), "dsgd": ("mean_square",)}.get(name, ()) for name in planning.names()
+        name: {"auto": ("difference",), "relay": ("difference",), "dsgd": ("mean_square",)}.get(name, ())
+        for name in planning.names()
     }
     assert not any(planned(name).missing for name in planning.names())
-    assert not planned("auto", rounds=64, facts=unmeasured).missing  # near enough: no measurement needed
+    for name in ("auto", "relay"):
+        assert not planned(name, facts=unmeasured, private=True).missing  # rows say nothing without noise
 
 
 def test_auto_relays_where_peers_are_near_or_differ():

@@ -345,8 +345,8 @@ def distances(links):
 class RelayPeer:
     """A message of its own to every neighbour on the tree, and the sum of what has come in."""
 
-    def __init__(self, start, residual, neighbours, hops, farthest, boost):
-        """hops: to every peer of the network; farthest: the largest number of hops between any two."""
+    def __init__(self, start, residual, neighbours, hops, farthest, boost, share=0.1):
+        """hops: to every peer of the network; farthest: most hops between any two; share: κ at first."""
         self.start, self.residual, self.boost = start, residual, boost
         self.hops, self.farthest = hops, farthest
         self.cumulated = np.zeros_like(start)  # A
@@ -354,7 +354,7 @@ class RelayPeer:
         self.totals = [np.zeros_like(start)]  # G after every round
         self.lasting = np.zeros_like(start)  # r̄
         self.excesses = []  # R − r̄ of every round
-        self.share = 0.1  # κ
+        self.share = share  # κ
         self.motion, self.lowest, self.highest = 0.0, math.inf, 0.0
         self.raised = self.held_back = self.at_limit = 0
 
@@ -390,7 +390,7 @@ class RelayPeer:
             if self.motion > 0.5 * self.highest:
                 self.raised += 1
                 self.at_limit += self.share + 0.1 > 0.6
-                self.share = min(0.6, self.share + 0.1)
+                self.share = max(self.share, min(0.6, self.share + 0.1))
             else:
                 self.held_back += 1
         self.lowest = min(self.lowest, self.motion)
@@ -402,7 +402,7 @@ class RelayPeer:
 class RelayNetwork:
     """Peers that relay over the breadth-first tree of a fixed network."""
 
-    def __init__(self, starts, residuals, links, rounds):
+    def __init__(self, starts, residuals, links, rounds, share=0.1):
         branches = breadth_first_tree(links)
         self.links = tree_links(branches)
         hops = distances(self.links)
@@ -410,7 +410,7 @@ class RelayNetwork:
         self.boost = min(1.2, rounds / max(1.0, rounds - mean))
         farthest = max(1, max(map(max, hops)))
         self.peers = [
-            RelayPeer(start, residual, self.links[peer], hops[peer], farthest, self.boost)
+            RelayPeer(start, residual, self.links[peer], hops[peer], farthest, self.boost, share)
             for peer, (start, residual) in enumerate(zip(starts, residuals, strict=True))
         ]
         downwards = [(parent, child) for parent in range(len(links)) for child in sorted(branches[parent])]
@@ -438,15 +438,19 @@ class RelayNetwork:
         return np.stack([peer.model() for peer in self.peers])
 
 
-def difference_ratio(residuals, variances, links):
-    """F = Σ ‖R_v − R_u‖² / Σ (w_v + w_u) over links, each once."""
-    apart = within = 0.0
+def link_facts(residuals, variances, links):
+    """F = Σ ‖R_v − R_u‖² / Σ (w_v + w_u) over links, each once, and ρ = 2 Σ ⟨R_v, R_u⟩ / Σ (‖R_v‖² + ‖R_u‖²)."""
+    apart = within = common = size = 0.0
     for peer, around in enumerate(links):
         for other in around:
             if peer < other:
                 apart += float(np.sum((residuals[peer] - residuals[other]) ** 2))
                 within += variances[peer] + variances[other]
-    return apart / within
+                common += 2.0 * float(np.vdot(residuals[peer], residuals[other]))
+                size += float(
+                    np.vdot(residuals[peer], residuals[peer]) + np.vdot(residuals[other], residuals[other])
+                )
+    return apart / within, max(0.0, common / size)
 
 
 # --- agreeing on a mean ------------------------------------------------------------------------------------

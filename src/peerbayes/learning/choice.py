@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -15,12 +15,19 @@ from peerbayes.model import core
 # Up to this share of the rounds as the mean distance between peers, delay costs less than mixing: `relay` fits.
 NEAR = 1 / 9
 
+# Where first residuals are mostly noise (few rows, many features), peers of `exact` fit their own rows first: below
+# this correlation of neighbours' residuals, `relay` fits up to this share of the rounds.
+NOISY, NEAR_ENOUGH = 0.24, 1 / 6
+
+TINY = float(np.finfo(float).tiny)
+
 
 class Auto:
     """The choice between `relay` and `exact`: relay where distances are short or peers' data differ.
 
-    Delay costs little where distances are short, and mixing costs much where data differ. `exact` works with all
-    settings, so it is the choice wherever they exclude `relay` or a measurement of rows.
+    Delay costs little where distances are short, and mixing costs much where data differ, or where a peer's few rows
+    are mostly noise. `exact` works with all settings, so it is the choice wherever they exclude `relay` or a
+    measurement of rows.
     """
 
     name: ClassVar[str] = "auto"
@@ -30,9 +37,8 @@ class Auto:
 
     @classmethod
     def missing(cls, settings: LearningSettings, facts: NetworkFacts) -> tuple[str, ...]:
-        """Return ("difference",) where only a measurement at the start can tell."""
-        undecided = not _excluded(settings, facts) and not _near(settings, facts)
-        return ("difference",) if undecided and facts.difference is None else ()
+        """Return ("difference",) where `relay` may be chosen and nothing is measured yet."""
+        return () if _excluded(settings, facts) else Relay.missing(settings, facts)
 
     @classmethod
     def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay | Exact:
@@ -54,17 +60,16 @@ class Auto:
         distance = f"{facts.tree().mean_distance:.1f} hops apart on average in {settings.rounds} rounds"
         if facts.difference is not None and facts.difference > DIFFERENT:
             return Relay, f"peers' rows differ (F = {facts.difference:.2f})"
-        if _near(settings, facts):
+        if facts.tree().mean_distance <= NEAR * settings.rounds:
             return Relay, f"peers are near each other ({distance})"
-        if facts.difference is None:
+        if facts.difference is None or facts.likeness is None:
             return Exact, "nothing is measured yet"
+        if facts.likeness < NOISY and facts.tree().mean_distance <= NEAR_ENOUGH * settings.rounds:
+            return (
+                Relay,
+                f"few rows tell little of other peers' rows (correlation {facts.likeness:.2f}), {distance}",
+            )
         return Exact, f"peers' rows are alike (F = {facts.difference:.2f}), and peers are {distance}"
-
-
-def _near(settings: LearningSettings, facts: NetworkFacts) -> bool:
-    """Return whether delay over the tree costs less than mixing."""
-    assert facts.tree is not None
-    return bool(facts.tree().mean_distance <= NEAR * settings.rounds)
 
 
 def _excluded(settings: LearningSettings, facts: NetworkFacts) -> str:
@@ -100,13 +105,33 @@ def first_residual(
     return change, np.where(rows > 1, rows / np.maximum(rows - 1, 1) * (square - size / rows), square)
 
 
-def difference_ratio(change: np.ndarray, within: np.ndarray, links: csr_array) -> float:
-    """Return F = Σ_links ‖R_v − R_u‖² / Σ_links (w_v + w_u), from the first residuals [N, C, K] and variances [N].
+class LinkSums(NamedTuple):
+    """Sums over all links of what neighbours' first residuals say: how two facts of a network are measured."""
 
-    About 1 where all peers' rows come from one distribution, well above 1 where their data differ.
-    """
+    apart: float  # Σ ‖R_v − R_u‖²
+    noise: float  # Σ (w_v + w_u)
+    size: float  # Σ (‖R_v‖² + ‖R_u‖²)
+
+    @property
+    def difference(self) -> float:
+        """F = apart / noise: about 1 where all rows come from one distribution, well above 1 where data differ."""
+        return self.apart / max(self.noise, TINY)
+
+    @property
+    def likeness(self) -> float:
+        """ρ = 1 − apart / size, at least 0: the correlation of neighbours' residuals, so how far one tells another."""
+        return max(0.0, 1.0 - self.apart / max(self.size, TINY))
+
+
+def link_sums(change: np.ndarray, within: np.ndarray, links: csr_array) -> LinkSums:
+    """Return the sums over links [N, N] of first residuals [N, C, K] and their variances [N]."""
     receiver, sender = links.nonzero()
-    between = sum(
-        float(((change[v] - change[u]) ** 2).sum()) for v, u in zip(receiver, sender, strict=True) if v < u
+    once = receiver < sender
+    receiver, sender = receiver[once], sender[once]
+    square = np.array([float((residual**2).sum()) for residual in change])
+    apart = sum(float(((change[v] - change[u]) ** 2).sum()) for v, u in zip(receiver, sender, strict=True))
+    return LinkSums(
+        apart,
+        float((within[receiver] + within[sender]).sum()),
+        float((square[receiver] + square[sender]).sum()),
     )
-    return 2 * between / max(float((within[receiver] + within[sender]).sum()), float(np.finfo(float).tiny))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.learning.choice import difference_ratio, first_residual
+from peerbayes.learning.choice import LinkSums, first_residual, link_sums
 from peerbayes.model import core
 from peerbayes.model.missing import alone, apart, complete
 from peerbayes.model.residuals import PeerRows, Residual, residual_of
@@ -74,9 +74,9 @@ class LocalRows(PeerRows):
         total = sum(float((features**2).sum()) for _, features, _ in self.blocks())
         return total / float(self.row_weights.sum())
 
-    def differ(self, start: np.ndarray, links: Any) -> float:
-        """Return how far neighbours' first residuals differ, beside what their rows explain: `difference_ratio`."""
-        return difference_ratio(*self.first(start), links)
+    def differ(self, start: np.ndarray, links: Any) -> LinkSums:
+        """Return how far neighbours' first residuals differ, beside what their rows explain."""
+        return link_sums(*self.first(start), links)
 
     def first(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return R_v at the common start, and its variance within each peer's rows: [N, C, K], [N]."""

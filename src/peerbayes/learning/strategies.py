@@ -120,7 +120,8 @@ class NetworkFacts:
     largest      the largest weight of the rows of one peer; None: as `weight`
     tree         returns the spanning tree of a fixed network; None: the network changes
     absences     whether peers are known to be absent in some rounds
-    difference   F of `choice.difference_ratio`: how much peers' data differ; None: not measured
+    difference   F of `choice.LinkSums`: how much peers' data differ; None: not measured
+    likeness     ρ of `choice.LinkSums`: how far a peer's first residual tells a neighbour's; measured with `difference`
     mean_square  the mean of ‖φ‖² over all rows; None: not measured
     completed    whether values are missing that the family completes, so that class sums move
     """
@@ -133,6 +134,7 @@ class NetworkFacts:
     tree: Callable[[], Any] | None = None
     absences: bool = False
     difference: float | None = None
+    likeness: float | None = None
     mean_square: float | None = None
     completed: bool = False
 

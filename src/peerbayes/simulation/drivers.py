@@ -138,7 +138,8 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
     )  # fmt: skip
     plan = planning.plan(learning, facts)
     if "difference" in plan.missing:
-        facts = replace(facts, difference=local.differ(start, network.at(1)))
+        sums = local.differ(start, network.at(1))
+        facts = replace(facts, difference=sums.difference, likeness=sums.likeness)
     if "mean_square" in plan.missing:
         facts = replace(facts, weight=float(local.row_weights.sum()), mean_square=local.mean_square())
     return planning.plan(learning, facts) if plan.missing else plan

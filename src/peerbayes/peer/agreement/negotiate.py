@@ -15,6 +15,7 @@ import pandas as pd
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.learning import combinations, planning
+from peerbayes.learning.choice import LinkSums
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
@@ -179,8 +180,8 @@ async def agree(
     checks = None if reports is None else reports.pooled(_of_start(family, schema, complete, gapped))
     start = await _start(terms, local_rows, plan, gapped, total, checks)
     if "difference" in plan.missing:
-        difference = await _difference(local_rows, start, summary.rows, schema.limit**2, total, first)
-        plan = planning.plan(settings, replace(facts, difference=difference))
+        sums = await _link_sums(local_rows, start, summary.rows, schema.limit**2, total, first)
+        plan = planning.plan(settings, replace(facts, difference=sums.difference, likeness=sums.likeness))
     if "mean_square" in plan.missing:
         mean_square = await _mean_square(local_rows, summary.rows, total)
         plan = planning.plan(settings, replace(facts, mean_square=mean_square))
@@ -275,10 +276,10 @@ def _gapped(family: Family, schema: Schema, summary: Summary) -> bool:
     return summary.missing or not all(summary.complete(name) for name in needed)
 
 
-async def _difference(
+async def _link_sums(
     local_rows: LocalRows, start: np.ndarray, rows: int, reach: float, total: Total, first: First
-) -> float:
-    """Return F of `choice.difference_ratio`, from this peer's first residual and its neighbours', summed over all."""
+) -> LinkSums:
+    """Return the sums over all links of this peer's first residual and its neighbours'; each end adds a half."""
     change, within = local_rows.first(start[None])
     numbers = np.concatenate([change[0].ravel(), within])
     # No peer has more than all rows, and no row has more than this.
@@ -289,10 +290,15 @@ async def _difference(
             raise RefusedMessage("absurd magnitude", f"an entry as large as {np.abs(received).max():.3g}")
 
     others = list((await first(numbers, check)).values())
-    distance = Fraction(sum(float(((numbers[:-1] - other[:-1]) ** 2).sum()) for other in others))
-    noise = Fraction(sum(float(numbers[-1] + other[-1]) for other in others))
-    sums = await total(Phase("differ", Sums.named("apart", "noise")), Sums(apart=distance, noise=noise))
-    return float(sums["apart"]) / max(float(sums["noise"]), float(np.finfo(float).tiny))
+    square = float((numbers[:-1] ** 2).sum())
+    mine = {
+        "apart": sum(float(((numbers[:-1] - other[:-1]) ** 2).sum()) for other in others),
+        "noise": sum(float(numbers[-1] + other[-1]) for other in others),
+        "size": sum(square + float((other[:-1] ** 2).sum()) for other in others),
+    }
+    halves = Sums({name: Fraction(value) / 2 for name, value in mine.items()})
+    sums = await total(Phase("differ", Sums.named(*mine)), halves)
+    return LinkSums(**{name: float(value) for name, value in sums.items()})
 
 
 async def _mean_square(local_rows: LocalRows, rows: int, total: Total) -> float:
