@@ -198,10 +198,8 @@ class Reply(Message, frozen=True):
     body: bytes = b""
     base: Whole | UnsetType = UNSET  # the body is coded, beside this message; the digest is of what it says
     signature: Signature = b""  # of a round's message that goes to all neighbours alike
-    missed: Annotated[int, msgspec.Meta(ge=0, le=255)] = (
-        0  # rounds since the sender missed the peer that asks; 0: none
-    )
-    correction: bytes = b""  # the sender's part of what the two ends of the link add up, after a loss
+    missed: Annotated[int, msgspec.Meta(ge=1, le=255)] | UnsetType = UNSET  # rounds since it missed who asks
+    correction: bytes | UnsetType = UNSET  # after a loss, its part of what the two ends of the link add up
     process: Process | None = None  # which process of the sender answers
     shown: Process | None = None  # where it refuses: another process of the peer that asks
 
