@@ -87,7 +87,8 @@ class Cell:
         """The gap to RC at the end, of the peers that are there, and the largest |S| as a multiple of |S⁰|'s."""
         chosen = "exact" if strategy == "plain" else strategy
         asked = SimulationSettings({**self.settings, "strategy": chosen, "faults": faults})
-        driver = drivers.build_driver(asked, self.peers, self.start)
+        plan = drivers.plan_of(asked, self.peers, self.start)
+        driver = drivers.build_driver(plan, asked, self.peers, self.start)
         if strategy == "plain" and isinstance(driver, Broadcast):
             driver = replace(driver, by_link=False)
         state, largest = driver.begin(asked.array_device.put(self.start)), 0.0

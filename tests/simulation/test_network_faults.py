@@ -47,7 +47,7 @@ def driver_of(**settings):
     asked = SimulationSettings(settings)
     peers = Population.of(asked, X, Y)
     start, _ = drivers.agreed_start(asked, peers)
-    driver = drivers.build_driver(asked, peers, start)
+    driver = drivers.build_driver(drivers.plan_of(asked, peers, start), asked, peers, start)
     return driver, driver.begin(asked.array_device.put(start))
 
 
@@ -121,11 +121,27 @@ def test_a_peer_that_vanished_does_not_count_from_then_on():
     whole = pb.simulate(X, Y, **settings)
     assert run.references["test_rc"] == whole.references["test_rc"]  # of the rows of all
     assert whole.vanished.size == 0 and "vanished" not in whole.summary()
+    assert (
+        "faults" not in whole.configuration
+    )  # so that checkpoints and runs without faults are what they were
     view = View.of(run)
     assert np.isfinite(view.spread["test_error"]).all()
     np.testing.assert_allclose(view.spread["test_error"][-1, 0], summary["test_error"])
     alone = pb.simulate(X, Y, **{**settings, "strategy": "local"}, faults=Away([2], 4))
     assert alone.summary()["test_local"] == alone.summary()["test_error"]
+
+
+@pytest.mark.parametrize("strategy", ["exact", "relay"])
+def test_faults_count_rounds_of_messages(strategy):
+    """So do the histories of real peers, whose traces are replayed."""
+    settings = {**QUICK, "strategy": strategy, "exchanges": 2, "evaluate_every": 1}
+    run = pb.simulate(X, Y, **settings, faults=Away([2], 7))
+    assert set(run.history[run.history["peer"] == 2]["round"]) == {1, 2, 3}
+    sent = run.records[run.records[:, 1] == 2, 6]
+    assert sent[2] > sent[1] and (sent[3:] == sent[2]).all()  # bytes of rounds of learning
+    never = pb.simulate(X, Y, **settings, faults=Away([2], 17))
+    np.testing.assert_array_equal(never.stats, pb.simulate(X, Y, **settings, faults=Away([2], 18)).stats)
+    assert never.vanished.size == 0 and run.vanished.tolist() == [2]
 
 
 def test_a_report_says_that_peers_vanished(tmp_path):

@@ -36,7 +36,10 @@ class Evaluation:
     test: metrics.Sample | None
     attackers: np.ndarray
     faults: Faults
-    rounds: int
+    message_rounds: int
+    """Rounds of messages in all."""
+    exchanges: int
+    """Rounds of messages in a round of learning: faults count the former."""
 
     @classmethod
     def of(cls, settings: SimulationSettings, peers: Population) -> Evaluation:
@@ -57,7 +60,8 @@ class Evaluation:
             None if test_rows is None else sample(test_rows.rows, test_rows.labels, testing),
             peers.attackers,
             settings.network_faults,
-            settings.rounds,
+            settings.message_rounds,
+            settings.message_rounds // settings.rounds,
         )
 
     @property
@@ -70,20 +74,20 @@ class Evaluation:
 
         Attackers, and peers that have vanished for good, have no figures (NaN).
         """
-        without = self._without(round_index)
+        without = self._without(round_index * self.exchanges)
         remaining = np.delete(np.arange(len(stats)), without)
         mean = array_namespace(stats).mean(stats[remaining, ...], axis=0)
         figures = metrics.judged(stats, mean, of_weights, self.family, self.train, self.test)
         figures[:, without] = np.nan
         return record(round_index, figures, sent)
 
-    def _without(self, round_index: int) -> np.ndarray:
-        """Return the peers whose figures do not count after a round, in order."""
-        return np.union1d(self.attackers, self.faults.gone(round_index)).astype(np.int64)
+    def _without(self, message_round: int) -> np.ndarray:
+        """Return the peers whose figures do not count after a round of messages, in order."""
+        return np.union1d(self.attackers, self.faults.gone(message_round)).astype(np.int64)
 
     def counted(self, peer_count: int) -> np.ndarray:
         """Return the peers whose figures count at the end: honest ones that have not vanished."""
-        return np.delete(np.arange(peer_count), self._without(self.rounds))
+        return np.delete(np.arange(peer_count), self._without(self.message_rounds))
 
     def errors(self, stats: Array) -> np.ndarray:
         """Return the mean training and test error over the peers that count at the end: [N, C, K] -> [2]."""

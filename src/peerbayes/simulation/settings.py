@@ -225,9 +225,9 @@ def _message_loss(name: str, value: Any) -> Any:
     return number(name, value, LOSS_EXPECTED, least=0.0, below=1.0)
 
 
-def _faults(name: str, value: Any) -> tuple[network.Fault | network.LossTrace, ...]:
+def _faults(name: str, value: Any) -> tuple[network.Fault | network.LossTrace, ...] | None:
     with about(name):
-        return faults_of(value)
+        return faults_of(value) or None
 
 
 def _attack(_: str, value: Any) -> Attack | None:
@@ -327,7 +327,8 @@ class SimulationArguments(CommonArguments, total=False):
         "how the network fails, unknown to the peers beforehand: a list of `network.Loss`, `Bursts`, `Flapping`, "
         "`Away`, `DeadLinks` and `LossTrace`, or tables of their fields with their `kind`, or the path of a TOML file "
         "of [[faults]]; None: it does not",
-        "Peers that do not come back count in errors until they vanish, and then no more")]
+        "Peers that do not come back count in errors until they vanish, then no more. Rounds are those of messages: "
+        "each of several `exchanges` is one")]
     secure_sum: Annotated[bool, shared.SECURE_SUM]
     start_rounds: Annotated[int, Setting(
         32, whole_number(0, shared.MOST_ROUNDS),
@@ -392,7 +393,7 @@ class SimulationSettings(SimpleNamespace):
                 self.strategy,
                 "one with an attribute takes_old, which says whether it uses late messages, or no message_delay",
             )
-        if self.network_faults.gone(self.rounds).size == self.peers:
+        if self.network_faults.gone(self.message_rounds).size == self.peers:
             raise ValueError(
                 "faults: no peer is left at the end; expected one or more that come back or stay"
             )
@@ -441,10 +442,15 @@ class SimulationSettings(SimpleNamespace):
             configuration["attack"] = str(self.attack)
         return configuration
 
+    @property
+    def message_rounds(self) -> int:
+        """Rounds of messages: those of learning times the exchanges of messages in each."""
+        return self.rounds * self.combination.exchange_count
+
     @cached_property
     def network_faults(self) -> Faults:
         """Lost and late messages, and peers that are away."""
-        return Faults.of(self.message_loss, self.message_delay, self.seed, self.faults, self.peers)
+        return Faults.of(self.message_loss, self.message_delay, self.seed, self.faults or (), self.peers)
 
     @cached_property
     def array_device(self) -> Device:
