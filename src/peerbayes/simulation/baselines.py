@@ -24,7 +24,8 @@ from peerbayes.learning.softmax import Softmax, preconditioner
 from peerbayes.model import core
 from peerbayes.model.devices import NUMPY
 from peerbayes.network import Schedule
-from peerbayes.simulation.rounds import Broadcast, Faults
+from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.rounds import Broadcast
 
 # One row of each peer in so many is held back in trials.
 HELD_BACK = 5
