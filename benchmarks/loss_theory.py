@@ -1,12 +1,13 @@
 """What docs/loss.md predicts of `exact` with corrections by link, beside the simulator.
 
-    python benchmarks/loss_theory.py [factors] [asymmetry] [mean] [critical] [constants] [--seeds 10]
+    python benchmarks/loss_theory.py [factors] [asymmetry] [mean] [critical] [constants] [memory] [--seeds 10]
 
 factors    the convergence factor without loss, by the eigenvalues of the mixing matrix
 asymmetry  the mean square of a link's asymmetry e = d_vu + d_uv, and the matrices that repairs cost
 mean       how far independent loss moves the network's mean where nothing is learned (R = 0), with repairs and without
 critical   the loss above which the mean square grows, with R = 0 and with a quadratic objective
 constants  what other windows of repair, thresholds of silence and decays would do
+memory     secure sums, which have no links to repair: the error by ρ where receivers lose rounds whole
 
 Seeds of networks and losses: 601 and following, on which nothing was chosen.
 """
@@ -29,7 +30,7 @@ from peerbayes.learning import corrections
 from peerbayes.learning.corrections import Corrections, Received, after_round
 from peerbayes.learning.strategies import Exact
 from peerbayes.model.devices import NUMPY
-from peerbayes.network import Static, adjacency, stable
+from peerbayes.network import LossTrace, Static, adjacency, stable
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.rounds import Broadcast, LinkEnds
 
@@ -555,12 +556,45 @@ def other_constants(seeds: int) -> None:
         print(f"{down:<8}{kept:<8g}{largest:>10.3g}{error:>12.5f}", flush=True)
 
 
+def memory(seeds: int, pull: float = 0.05, rounds: int = 64) -> None:
+    """A receiver that misses one message of a secure sum misses its round, while its neighbours hear it."""
+    memories = (0.9, 0.95, 0.97, 0.98, 0.99, 1.0)
+    print(
+        f"{'network':<12}{'rounds lost':<12}"
+        + "".join(f"{f'ρ = {value:g}':>10}" for value in memories)
+        + f"   root mean square of S − t̄ after {rounds} rounds, targets of deviation 1, μ = {pull:g}"
+    )
+    for topology, loss in itertools.product((*NETWORKS, "regular-3", "regular-6"), (0.0, 0.05, 0.2)):
+        links, squares = network(topology), np.zeros(len(memories))
+        for seed in range(SEED, SEED + seeds):
+            rng = np.random.default_rng(seed)
+            targets = rng.normal(size=(PEERS, 4, 4))
+            lost = rng.random((rounds + 1, PEERS)) < loss
+            neighbours = [links.indices[links.indptr[v] : links.indptr[v + 1]].tolist() for v in range(PEERS)]
+            missed = [(t, u, v) for t, v in np.argwhere(lost[1:]).tolist() for u in neighbours[v]]
+            faults = Faults(0.0, seed, trace=LossTrace(frozenset((t + 1, u, v) for t, u, v in missed)))
+            for index, value in enumerate(memories):
+                driver = Broadcast(
+                    Exact(rounds, value), Static(links),
+                    lambda stats, targets=targets: pull * (targets - stats), faults, NUMPY,
+                )  # fmt: skip
+                state = driver.begin(np.zeros_like(targets))
+                for round_index in range(1, rounds + 1):
+                    state, _ = driver.advance(state, round_index)
+                squares[index] += ((driver.read(state) - targets.mean(axis=0)) ** 2).mean() / seeds
+        print(
+            f"{topology:<12}{loss:<12g}" + "".join(f"{value:>10.3f}" for value in np.sqrt(squares)),
+            flush=True,
+        )
+
+
 SHOWN = {
     "factors": factors,
     "asymmetry": asymmetries,
     "mean": mean,
     "critical": critical,
     "constants": other_constants,
+    "memory": memory,
 }
 
 
