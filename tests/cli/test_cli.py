@@ -37,9 +37,9 @@ def test_help_and_version(tmp_path):
 
 def test_the_demo_shows_the_network_learn(tmp_path):
     shown = peerbayes_process("demo", "--rounds", 16, "--simulated-peers", 20, cwd=tmp_path, code=0).stdout
-    for line in ("each peer alone", "together, crc", "together, exact", "rows pooled, ML", "rows pooled, RC"):
+    for line in ("each peer alone", "together, crc", "together, relay", "rows pooled, ML", "rows pooled, RC"):
         assert line in shown
-    assert (tmp_path / "peerbayes-demo" / "exact" / "run.peerbayes").exists()
+    assert (tmp_path / "peerbayes-demo" / "auto" / "run.peerbayes").exists()
 
 
 def test_the_demo_speaks_json(tmp_path):
@@ -48,8 +48,8 @@ def test_the_demo_speaks_json(tmp_path):
             "demo", "--rounds", 8, "--simulated-peers", 20, "--format", "json", cwd=tmp_path, code=0
         ).stdout
     )
-    assert set(told) == {"local", "crc", "exact"}
-    assert told["exact"]["test_error"] < told["local"]["test_error"]
+    assert set(told) == {"local", "crc", "auto"}
+    assert told["auto"]["test_error"] < told["local"]["test_error"]
 
 
 def test_simulate_a_file(tmp_path, file):
