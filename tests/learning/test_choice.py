@@ -78,6 +78,28 @@ def test_it_rests_on_differences_distances_and_noise():
         assert learning.reason.startswith(f"{name}: {words}"), learning.reason
 
 
+@pytest.mark.parametrize(
+    ("classes", "counted", "difference", "name"),
+    [(2, True, 2.0, "exact"), (2, False, 2.0, "relay"), (3, True, 2.0, "relay"), (2, True, 1.0, "relay")],
+)
+def test_counts_of_two_classes_that_differ_are_not_relayed(classes, counted, difference, name):
+    """Where they do not differ, peers that are near each other relay them."""
+    facts = replace(FACTS, classes=classes, counted=counted, difference=difference)
+    learning = plan(LearningSettings("auto", 64), facts)
+    assert learning.strategy.name == name and ("two classes" in learning.reason) == (name == "exact")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name"), [(["continuous"] * 2, "relay"), (["continuous", "discrete"], "exact")]
+)
+def test_a_simulation_knows_its_classes_and_counts(kinds, name):
+    rng = np.random.default_rng(3)
+    y = np.arange(200) % 2
+    X = np.column_stack([rng.normal(y, 1.0), (rng.random(200) < 0.3 + 0.4 * y).astype(float)])
+    run = pb.simulate(X, y, **QUICK | {"partition": "drift-y"}, kinds=kinds)
+    assert run.configuration["strategy"] == name, run.made["choice"]
+
+
 def test_relay_begins_with_the_share_that_neighbours_have_in_common():
     for facts, share in ((FACTS, 0.3), (replace(FACTS, likeness=None), 0.1)):
         strategy = plan(LearningSettings("relay", 16), facts).strategy

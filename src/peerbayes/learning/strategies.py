@@ -118,6 +118,8 @@ class NetworkFacts:
     average      rows of an average peer, where only that is known; None: rows / peers
     weight       the weight of all rows; None: as many as there are rows
     largest      the largest weight of the rows of one peer; None: as `weight`
+    classes      C; 0: not known
+    counted      whether columns are discrete, so that statistics count their values
     tree         returns the spanning tree of a fixed network; None: the network changes
     absences     whether peers are known to be absent in some rounds
     difference   F of `choice.LinkSums`: how much peers' data differ; None: not measured
@@ -131,6 +133,8 @@ class NetworkFacts:
     average: float | None = None
     weight: float | None = None
     largest: float | None = None
+    classes: int = 0
+    counted: bool = False
     tree: Callable[[], Any] | None = None
     absences: bool = False
     difference: float | None = None
