@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 import peerbayes as pb
 from peerbayes import network
 from peerbayes.learning.local_rows import LocalRows
-from peerbayes.learning.softmax import Softmax, preconditioner
+from peerbayes.learning.softmax import LOWEST_EIGENVALUE, Softmax, SoftmaxState, preconditioner
 from peerbayes.model import core
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.simulation import baselines
@@ -49,9 +49,9 @@ def test_exact_diffusion_converges_to_the_softmax_regression_of_scikit_learn(by_
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000, fit_intercept=False)
     expected = model.fit(features, held.labels).predict_proba(features)
     scale = preconditioner(features, SIZES.size)
-    for weights in diffused(held, Softmax(scale, 0.5, 0.5), 2500):
+    for weights in diffused(held, Softmax(scale, 0.5, 0.4), 2500):
         np.testing.assert_allclose(core.posterior(features, weights), expected, atol=2e-4)
-    uncorrected = diffused(held, Softmax(scale, 0.5, 0.5, corrected=False), 2500)
+    uncorrected = diffused(held, Softmax(scale, 0.5, 0.4, corrected=False), 2500)
     biased = [np.abs(core.posterior(features, weights) - expected).max() for weights in uncorrected]
     assert min(biased) > 0.01  # without the correction peers stay apart
 
@@ -73,6 +73,33 @@ def test_a_peer_that_is_its_own_network_takes_newton_like_steps_of_pooled_rows()
         previous, weights = weights, weights + 0.7 * change + 0.4 * (weights - previous)
         state = strategy.step(state, strategy.message(state), lambda at: core.residual(features, labels, at))
         np.testing.assert_allclose(strategy.read(state), weights, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("corrected", "momentum"),
+    [(True, 0.0), (True, 0.25), (True, 0.4), (True, 0.48), (False, 0.8), (False, 0.95)],
+)
+def test_disagreement_decays_on_any_network(corrected, momentum):
+    """Without residuals the step is linear; at every eigenvalue that mixing weights may have it shrinks differences."""
+    strategy = Softmax(np.eye(1), 1.0, momentum, corrected)
+    lowest = network.stable(network.adjacency("star", 30, np.random.default_rng(0))).toarray()
+    assert np.linalg.eigvalsh(lowest)[0] > LOWEST_EIGENVALUE - 1e-3
+    for eigenvalue in np.concatenate([np.linspace(LOWEST_EIGENVALUE, 0.99, 60), [0.999]]):
+
+        def after(values, eigenvalue=eigenvalue):
+            state = SoftmaxState(*values.reshape(3, 1, 1))
+            mixed = eigenvalue * strategy.message(state)
+            return np.concatenate(strategy.step(state, mixed, np.zeros_like)).ravel()
+
+        rates = np.abs(np.linalg.eigvals(np.stack([after(unit) for unit in np.eye(3)], axis=1)))
+        assert rates.max() < 1.0, eigenvalue
+
+
+def test_exact_diffusion_with_a_momentum_of_a_half_no_longer_agrees():
+    """The bound of the docstring: near λ = 1 modes decay for β < ½ only."""
+    for momentum, decays in ((0.49, True), (0.51, False)):
+        roots = np.roots([1.0, *(-0.9999 * np.array([2 + momentum, -(1 + 2 * momentum), momentum]))])
+        assert (np.abs(roots).max() < 1.0) == decays
 
 
 def test_weights_of_rows_count_in_the_preconditioner():
