@@ -16,6 +16,7 @@ from peerbayes.learning.few_bytes import Rounded, Rounding, link_bytes, message_
 from peerbayes.learning.planning import plan
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.strategies import CRC, Exact, LearningSettings, NetworkFacts
+from peerbayes.network import Away
 from peerbayes.simulation.sharded.driver import simulate_shards
 
 INT8 = {"messages": "int8"}
@@ -182,8 +183,25 @@ def test_a_fifth_of_the_messages_lost_and_it_converges_all_the_same(strategy):
     assert distance < 0.05 and spread < 0.05
 
 
+def test_corrections_of_links_go_with_the_last_exchange_of_a_round():
+    """They are full matrices: with each exchange they would cost more than everything else."""
+    fine, lossy = wine(**INT8), wine(message_loss=0.2, **INT8)
+    corrections = lossy.records[:, 6].sum() - 1.25 * fine.records[:, 6].sum()
+    full = 2 * 8.0 * fine.records[:, 6].sum() / 4  # both directions of every link, once a round
+    assert 0.25 * full < corrections < 0.55 * full
+    assert lossy.summary()["bytes_per_peer"] < wine(message_loss=0.2).summary()["bytes_per_peer"]
+
+
+def test_faults_count_exchanges():
+    """A peer that vanishes after the fifth of twelve rounds of four exchanges has no figures from then on."""
+    run = wine(faults=[Away((3,), 21)], evaluate_every=1, **INT8)
+    history = run.history
+    assert history[history.peer == 3]["round"].max() == 5 and run.vanished.tolist() == [3]
+
+
 @pytest.mark.parametrize("settings", [
-    {"change_every": 1}, {"peers_down": 0.2}, {"message_delay": 0.2}, {"dtype": "float32"}, {"start": "ml"},
+    {"faults": [Away((2,), 9, 30)]}, {"faults": [Away((2,), 9, 30)], "strategy": "relay"}, {"change_every": 1},
+    {"peers_down": 0.2}, {"message_delay": 0.2}, {"dtype": "float32"}, {"start": "ml"},
     {"strategy": "consensus-ml", "message_delay": 0.3}, {"strategy": "relay", "peers_down": 0.2}, {"strategy": "dsgd"},
 ])  # fmt: skip
 def test_it_runs_over_every_network(settings):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import networkx as nx
@@ -17,6 +18,8 @@ from peerbayes.network import LossTrace, adjacency
 from peerbayes.peer.agreement.private_agreement import public_schema
 from peerbayes.peer.agreement.terms import Limits, Robust, Terms
 from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.client import Client
+from peerbayes.peer.protocol.coding import coded
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy.mechanism import Mechanism
@@ -70,6 +73,9 @@ def test_a_lost_message_is_made_up_for_by_the_next(strategy, tmp_path, rng):
     run = simulated(shared, graph, terms, message_loss=trace)
     assert np.abs(reached - run.stats).max() <= 1e-9 * np.abs(run.stats).max()
     assert np.abs(reached - simulated(shared, graph, terms).stats).max() > 1e-6
+    lines = [line["what"] for name in peers.names for line in entries(tmp_path / name / "audit.jsonl")]
+    corrected = {int(line.split()[-1]) for line in lines if line.startswith("correction")}
+    assert all(round_index % 4 == 0 for round_index in corrected) and bool(corrected) == (strategy == "exact")
 
 
 def test_a_peer_that_starts_again_has_no_base_and_gets_full_numbers(tmp_path, rng):
@@ -139,6 +145,27 @@ def test_older_agreements_keep_their_digests():
     assert plain.digest != agreement().digest
     assert b"messages" not in msgspec.json.encode(plain.digest)
     assert Terms.parse(agreement(exchanges=2).to_toml(), "file") == agreement(exchanges=2)
+
+
+def test_numbers_that_do_not_match_their_digest_are_refused():
+    """Also where a neighbour codes them beside a message that it was not asked for."""
+    start = np.full((3, 2), 4.0)
+    message, learner = start + 0.5, SimpleNamespace(shape=(3, 2), base=start)
+    client = SimpleNamespace(inbox=SimpleNamespace(message=lambda neighbour, round_index: None))
+    reply = wire.Reply(version=4, run="r", sender="b", kind="round", status="ok", shape=(3, 2), base=0,
+                       digest=wire.digest_of(wire.bytes_of(message)), body=coded(message, start))  # fmt: skip
+
+    def numbers(**changes):
+        changed = msgspec.structs.replace(reply, **changes)
+        return Client._numbers(client, SimpleNamespace(learner=learner), "b", changed)
+
+    assert (numbers() == message).all()
+    for changes, words in (
+        ({"digest": bytes(32)}, "do not match"), ({"base": 7}, "was not asked for"), ({"body": b"\x09"}, "the form 9"),
+        ({"shape": (2, 3)}, "instead of"),
+    ):  # fmt: skip
+        with pytest.raises(wire.RefusedMessage, match=words):
+            numbers(**changes)
 
 
 def test_a_reply_that_is_coded_unasked_is_refused():

@@ -60,7 +60,14 @@ class Corrections(NamedTuple):
     @property
     def sent(self) -> np.ndarray:
         """Which ends send their correction beside the message of the coming round: [E], v to u."""
-        return (self.missed <= REPAIRING) | (self.reported <= REPAIRING)
+        return self.recent(1)
+
+    def recent(self, exchanges: int) -> np.ndarray:
+        """Return which ends know of a loss in the last rounds of so many exchanges each: [E].
+
+        Corrections are not rounded, so they go with the last exchange of a round only.
+        """
+        return np.minimum(self.missed, self.reported) <= REPAIRING * exchanges
 
 
 class Linked(NamedTuple):

@@ -211,6 +211,11 @@ def exchanges_of(strategy: Any) -> int:
     return int(getattr(strategy, "exchanges", 1))
 
 
+def is_last_exchange(strategy: Any, state: Any) -> bool:
+    """Return whether the coming exchange is the last of its round, from the state of a strategy that mixes."""
+    return exchanges_of(strategy) == 1 or float(state.exchanges_done) == strategy.exchanges - 1
+
+
 # --- bytes of messages, by which a simulation counts what peers of a network would send
 
 

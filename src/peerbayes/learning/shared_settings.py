@@ -52,6 +52,7 @@ EXCHANGES = Setting(
     optional(whole_number(1, MOST_EXCHANGES), 'for 4 with messages "int8", otherwise 1'),
     "exchanges of messages in a round of learning: information travels as many hops in it; None: 4 with messages "
     '"int8", otherwise 1',
+    "Wherever messages are lost or late, or peers away, each exchange counts as a round",
 )
 LR = Setting(
     0.05,

@@ -14,7 +14,13 @@ from scipy.sparse import csr_array
 from peerbayes import network as topologies
 from peerbayes.data.table import Array
 from peerbayes.learning.corrections import Corrections, Linked, Received, after_round
-from peerbayes.learning.few_bytes import link_bytes, message_bytes, missed_in_a_row
+from peerbayes.learning.few_bytes import (
+    exchanges_of,
+    is_last_exchange,
+    link_bytes,
+    message_bytes,
+    missed_in_a_row,
+)
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.planning import mixing_weights, silent
 from peerbayes.learning.relay import Relay
@@ -339,7 +345,8 @@ class Broadcast:
         else:
             screened = defence.screened(state.state, self.network, weights, arrived, message, round_index)
         believed = defence is None or defence.believes_corrections
-        attached = before.sent & believed
+        attaches = believed and is_last_exchange(self.strategy, learned)
+        attached = before.recent(exchanges_of(self.strategy)) & attaches
         gone = screened.cut[ends.entries]
         received = Received(
             screened.heard[ends.entries], screened.pulls(ends), attached[ends.other], before.values[ends.other],

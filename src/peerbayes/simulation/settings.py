@@ -34,6 +34,7 @@ from peerbayes.errors import PartitionError, TopologyError
 from peerbayes.learning import combinations, planning
 from peerbayes.learning import shared_settings as shared
 from peerbayes.learning.combinations import Combination
+from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.robust.attacks import Attack
 from peerbayes.learning.strategies import MIXINGS, Declaration, Strategy
 from peerbayes.model.devices import PRECISIONS, Device
@@ -402,6 +403,11 @@ class SimulationSettings(SimpleNamespace):
     def refuse(self, **facts: Any) -> None:
         """Refuse settings that do not go together, by the facts known so far: see `combinations`."""
         combinations.refuse(replace(self.combination, **facts))
+
+    @property
+    def exchange_count(self) -> int:
+        """Exchanges of messages in a round; faults count them as rounds."""
+        return exchange_count(self.messages, self.exchanges)
 
     @property
     def combination(self) -> Combination:

@@ -21,7 +21,7 @@ from peerbayes.learning.corrections import (
     after_round,
     share_up,
 )
-from peerbayes.learning.few_bytes import first_base
+from peerbayes.learning.few_bytes import exchanges_of, first_base, is_last_exchange
 from peerbayes.learning.planning import message_shape, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
@@ -162,12 +162,15 @@ class Broadcaster:
         if not self.repairs:
             return {}
         links: Corrections = state.links
+        exchanges, last = exchanges_of(self.strategy), is_last_exchange(self.strategy, state.state)
+        recent = links.recent(exchanges)
         return {
             name: Attachment(
-                int(links.missed[k]) if links.missed[k] <= REPAIRING else 0, links.values[k].copy()
+                int(links.missed[k]) if links.missed[k] <= REPAIRING * exchanges else 0,
+                links.values[k].copy() if last else None,
             )
             for k, name in enumerate(self.weights)
-            if links.sent[k]
+            if recent[k]
         }
 
     def _message(self, state: Any) -> np.ndarray:

@@ -291,9 +291,7 @@ def reply_in(content: bytes, request: Request, neighbour: str) -> Reply:
     if reply.status == "ok":
         if reply.schema != request.schema:
             raise RefusedMessage("wrong schema", f"schema {reply.schema:.12} instead of {request.schema:.12}")
-        is_coded = (
-            reply.base is not UNSET and request.base is not UNSET
-        )  # then its digest is checked once it is read
+        is_coded = UNSET not in (reply.base, request.base)  # then its digest is checked once it is read
         if (reply.body or request.kind in OF_RUN) and not is_coded and digest_of(reply.body) != reply.digest:
             raise RefusedMessage("wrong digest", "the bytes do not match their digest")
     return reply
