@@ -152,6 +152,8 @@ def test_rounding_costs_nothing_in_the_end(strategy, rounds, most):
 def test_float32_is_half_the_bytes_and_nearly_the_same():
     plain, half = wine(rounds=40), wine(rounds=40, messages="float32")
     assert half.summary()["bytes_per_peer"] == plain.summary()["bytes_per_peer"] / 2
+    assert [run.summary()["messages_per_link"] for run in (plain, half, wine(**INT8))] == [40, 40, 48]
+    assert wine(strategy="local").summary()["messages_per_link"] == 0
     assert 0 < np.abs(half.stats - plain.stats).max() < 1e-4 * np.abs(plain.stats).max()
 
 
@@ -264,11 +266,14 @@ def test_sums_over_a_tree_travel_as_many_hops_as_there_are_exchanges():
     state = relay.begin(np.zeros((9, 2, 1)))
     first = np.zeros((9, 2, 1))
     first[0] = [[1.0], [-1.0]]
-    arrived = []
+    arrived, learned = [], []
     for exchange in range(12):
-        state = relay.adapt(state, lambda stats, change=first * (exchange == 0): change)
+        state = relay.adapt(
+            state, lambda stats, exchange=exchange: learned.append(exchange) or first * (exchange == 0)
+        )
         state = relay.hear(state, relay.messages(state))
         arrived.append(int((np.abs(relay.read(state)[:, 0, 0]) > 0).sum()))
+    assert learned == [0, 4, 8]
     assert arrived == [0, 0, 0, 5, 5, 5, 5, 9, 9, 9, 9, 9]
     assert np.allclose(relay.read(state)[:, 0, 0], relay.boost / 9)
 

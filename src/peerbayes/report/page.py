@@ -280,6 +280,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("Disagreement, mean of the peers", "disagreement", "{:.3g}".format),
     ("Sent by each peer", "bytes_per_peer", size),
     ("Peers that vanished, and do not count", "vanished", "{:.0f}".format),
+    ("Messages to each neighbour", "messages_per_link", "{:,.0f}".format),
     ("Seconds", "seconds", "{:.2f}".format),
 )
 
@@ -303,7 +304,8 @@ def outcome(run: Run) -> str:
     vanished = f" {run.vanished.size} peers vanished for good and do not count." if run.vanished.size else ""
     return (
         _table("numbers", ("Test error", "Training error", "Peers' gap"), rows)
-        + f'<p class="aside">Sent by each peer: {size(values["bytes_per_peer"])}; disagreement '
+        + f'<p class="aside">Sent by each peer: {size(values["bytes_per_peer"])}, '
+        f"{values['messages_per_link']:,.0f} messages to each neighbour; disagreement "
         f"{values['disagreement']:.3g}{seconds}. ± is the standard deviation over peers.{vanished}</p>"
     )
 

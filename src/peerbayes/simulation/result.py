@@ -19,6 +19,7 @@ import numpy as np
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ModelFileDamaged
+from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.families import Family
 from peerbayes.model.statistics import Statistics, describe_family
@@ -132,6 +133,7 @@ class Run:
     def summary(self) -> dict[str, float]:
         """Return errors at the end: mean and standard deviation over honest peers, those of RC and ML, and gaps.
 
+        What peers sent is counted in bytes, and in messages of a peer to each neighbour in the rounds.
         Values that were not computed are NaN: test errors without test rows, references without `references`.
         With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
         rows, `attackers` says how many lied, and `rejected` how many messages were refused. Where peers have vanished
@@ -148,7 +150,10 @@ class Run:
                 summary[f"{kind}_{reference}"] = self.references.get(f"{kind}_{reference}", math.nan)
                 summary[f"{kind}_gap_{reference}"] = summary[f"{kind}_error"] - summary[f"{kind}_{reference}"]
         summary["disagreement"] = float(column["disagreement"].mean())
+        messages = self.configuration.get("messages", "float64")
+        exchanges = exchange_count(messages, self.configuration.get("exchanges"))
         summary["bytes_per_peer"] = float(column["bytes"].mean())
+        summary["messages_per_link"] = summary["rounds"] * exchanges * bool(summary["bytes_per_peer"])
         summary["floored"] = float(column["floored"].mean())
         if len(self.spent):
             summary["epsilon"] = float(self.spent[:, SPENT.index("epsilon")].max())
