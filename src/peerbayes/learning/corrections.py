@@ -65,7 +65,7 @@ class Corrections(NamedTuple):
     def recent(self, exchanges: int) -> np.ndarray:
         """Return which ends know of a loss in the last rounds of so many exchanges each: [E].
 
-        Corrections are not rounded, so they go with the last exchange of a round only.
+        Corrections take more bytes than messages of few, so they go with the last exchange of a round only.
         """
         return np.minimum(self.missed, self.reported) <= REPAIRING * exchanges
 

@@ -20,6 +20,7 @@ it is another matter: its difference from an earlier x̂ that the receiver has, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -33,7 +34,8 @@ from peerbayes.learning.strategies import Declaration, LearningSettings, Residua
 # The forms of a message's numbers, and how many exchanges of messages a round of learning has by default.
 FORMS = {"float64": 1, "float32": 1, "int8": 4}
 
-LARGEST = 127  # of q: one byte
+# The largest q of each form of integers, and its bytes.
+LARGEST, BYTES = {"int8": 127, "int16": 32767}, {"float64": 8, "float32": 4, "int16": 2, "int8": 1}
 
 # Sums of the same numbers in another order differ in their last bits. Halves, and largest changes that just fit, are
 # common among counts: they are rounded alike as long as they differ by less than 1 / CLEAR of s.
@@ -47,7 +49,7 @@ SPARE_BITS = 4
 class Rounding:
     """How the numbers of messages are rounded.
 
-    form       "float64" (not at all), "float32" or "int8"
+    form       "float64" (not at all), "float32", "int8", or "int16" for numbers that are not sent again
     conserved  whether class sums never change, so that the last class follows from the others
     """
 
@@ -67,14 +69,15 @@ class Rounding:
         near = (
             xp.round(coded / scale * CLEAR) / CLEAR
         )  # a half, however its last bits were rounded, is a half
-        steps = xp.clip(xp.round(near), -LARGEST, LARGEST)
+        largest = LARGEST[self.form]
+        steps = xp.clip(xp.round(near), -largest, largest)
         if self.conserved:
             steps = xp.concat([steps, -xp.sum(steps, axis=-2, keepdims=True)], axis=-2)
         return before + scale * steps
 
     def first(self, start: Array) -> Array:
         """Return x̂ before the first exchange, from S⁰ [..., C, K], which all know: a multiple of the smallest s."""
-        if self.form != "int8":
+        if self.form not in LARGEST:
             return start
         xp = array_namespace(start)
         smallest = xp.ldexp(xp.ones_like(start[..., :1, :]), self._finest(start))
@@ -84,7 +87,7 @@ class Rounding:
         """Return s, the smallest power of two per column that fits all its changes: [..., C, K] -> [..., 1, K]."""
         xp = array_namespace(values)
         largest = xp.max(xp.abs(change), axis=-2, keepdims=True)
-        exponent = xp.frexp(largest * ((1.0 + 1.0 / CLEAR) / LARGEST))[1]
+        exponent = xp.frexp(largest * ((1.0 + 1.0 / CLEAR) / LARGEST[self.form]))[1]
         return xp.ldexp(xp.ones_like(values[..., :1, :]), xp.maximum(exponent, self._finest(values)))
 
     @staticmethod
@@ -97,12 +100,15 @@ class Rounding:
     def size(self, shape: tuple[int, ...]) -> int:
         """Return the bytes of a message of a shape [..., C, K] to a neighbour that has the one before."""
         *matrices, classes, columns = shape
-        count = 1
-        for matrix_count in matrices:
-            count *= matrix_count
-        if self.form == "int8":  # a byte for each number, and one for the exponent of each column
-            return count * columns * (classes - self.conserved + 1)
-        return count * classes * columns * (4 if self.form == "float32" else 8)
+        count = math.prod(matrices) * columns
+        if self.form in LARGEST:  # and a byte for the exponent of each column
+            return count * (BYTES[self.form] * (classes - self.conserved) + 1)
+        return count * classes * BYTES[self.form]
+
+    @property
+    def of_corrections(self) -> Rounding:
+        """How corrections of links are rounded, which go beside messages after a loss: see `corrections`."""
+        return self if self.form == "float64" else replace(self, form="int16")
 
 
 UNROUNDED = Rounding()
@@ -209,6 +215,18 @@ def exchange_count(messages: str, exchanges: int | None) -> int:
 def exchanges_of(strategy: Any) -> int:
     """Return how many exchanges of messages a round of a strategy has."""
     return int(getattr(strategy, "exchanges", 1))
+
+
+def rounded_corrections(strategy: Any, values: Array) -> Array:
+    """Return corrections of links as they are sent: [..., C, K] -> [..., C, K]."""
+    xp, rounding = array_namespace(values), getattr(strategy, "rounding", UNROUNDED)
+    return rounding.of_corrections.shown(values, xp.zeros_like(values))
+
+
+def correction_bytes(strategy: Any, message: Array) -> float:
+    """Return the bytes of a correction beside a message [..., C, K]."""
+    rounding = getattr(strategy, "rounding", UNROUNDED).of_corrections
+    return float(message.nbytes if rounding.form == "float64" else rounding.size(message.shape))
 
 
 def is_last_exchange(strategy: Any, state: Any) -> bool:

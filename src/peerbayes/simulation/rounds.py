@@ -15,11 +15,13 @@ from peerbayes import network as topologies
 from peerbayes.data.table import Array
 from peerbayes.learning.corrections import Corrections, Linked, Received, after_round
 from peerbayes.learning.few_bytes import (
+    correction_bytes,
     exchanges_of,
     is_last_exchange,
     link_bytes,
     message_bytes,
     missed_in_a_row,
+    rounded_corrections,
 )
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.planning import mixing_weights, silent
@@ -349,8 +351,8 @@ class Broadcast:
         attached = before.recent(exchanges_of(self.strategy)) & attaches
         gone = screened.cut[ends.entries]
         received = Received(
-            screened.heard[ends.entries], screened.pulls(ends), attached[ends.other], before.values[ends.other],
-            before.missed[ends.other], gone,
+            screened.heard[ends.entries], screened.pulls(ends), attached[ends.other],
+            rounded_corrections(self.strategy, before.values)[ends.other], before.missed[ends.other], gone,
         )  # fmt: skip
         links, added = after_round(before, received, getattr(self.strategy, "memory", 1.0))
         mixed = screened.mixed(weights) + ends.summed(added)
@@ -361,7 +363,7 @@ class Broadcast:
         after = self.faults.stays(round_index, learned, after)
         links = self.faults.stays(round_index, before, links, ends.receivers)
         after = after if defence is None else screened.after._replace(state=after)
-        corrections = ends.summed(attached * float(message[0, ...].nbytes))
+        corrections = ends.summed(attached * correction_bytes(self.strategy, message[0, ...]))
         sent = self._bytes(round_index, message) + corrections
         return Linked(after, links), self.faults.sent(round_index, sent)
 

@@ -100,7 +100,7 @@ class Invariants:
         conserved  whether rounding conserves class sums. An entry may be off by s/2 < max/127 of its column, and the
                    last class by as much as the others together
         """
-        columns, margin = self.centre.shape[-1], 1.0 + len(self.centre) / LARGEST
+        columns, margin = self.centre.shape[-1], 1.0 + len(self.centre) / LARGEST["int8"]
         return replace(
             self,
             sums=self.sums if conserved else None,

@@ -21,7 +21,7 @@ from peerbayes.learning.corrections import (
     after_round,
     share_up,
 )
-from peerbayes.learning.few_bytes import exchanges_of, first_base, is_last_exchange
+from peerbayes.learning.few_bytes import exchanges_of, first_base, is_last_exchange, rounded_corrections
 from peerbayes.learning.planning import message_shape, silent
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.robust import rules
@@ -163,11 +163,11 @@ class Broadcaster:
             return {}
         links: Corrections = state.links
         exchanges, last = exchanges_of(self.strategy), is_last_exchange(self.strategy, state.state)
-        recent = links.recent(exchanges)
+        recent, sent = links.recent(exchanges), rounded_corrections(self.strategy, links.values)
         return {
             name: Attachment(
                 int(links.missed[k]) if links.missed[k] <= REPAIRING * exchanges else 0,
-                links.values[k].copy() if last else None,
+                sent[k] if last else None,
             )
             for k, name in enumerate(self.weights)
             if recent[k]

@@ -192,6 +192,12 @@ class Client:
             raise RefusedMessage("wrong digest", "the numbers do not match their digest")
         return wire.numbers_in(msgspec.structs.replace(reply, body=body), agreed.learner.shape)
 
+    def _correction(self, shape: tuple[int, ...], reply: Reply) -> np.ndarray | None:
+        """Return the correction beside a message, which is coded where the message is; None: there is none."""
+        if reply.base is UNSET or not reply.correction:
+            return wire.correction_in(reply, shape)
+        return decoded(reply.correction, shape, np.zeros(shape))
+
     def _check(
         self, agreed: Agreed, neighbour: str, round_index: int, reply: Reply
     ) -> tuple[np.ndarray, Attachment]:
@@ -200,7 +206,7 @@ class Client:
         The message is remembered for comparison with what others got.
         """
         message = self._numbers(agreed, neighbour, reply)
-        correction = wire.correction_in(reply, agreed.learner.shape)
+        correction = self._correction(agreed.learner.shape, reply)
         checked = message if correction is None else np.stack([message, correction])
         if (violation := agreed.plausible.violation(checked, round_index)) is not None:
             raise RefusedMessage.of(violation)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET
 
 from peerbayes.errors import OtherProcess, PeerError, RefusedMessage
@@ -193,7 +194,10 @@ class Server:
             if isinstance(earlier, Ready):
                 known, base = request.base, wire.numbers_of(earlier.body, ready.shape)
         body = await asyncio.to_thread(coded, wire.numbers_of(ready.body, ready.shape), base)
-        return ready._replace(body=body, base=known)
+        correction = ready.correction
+        if correction:
+            correction = coded(wire.numbers_of(correction, ready.shape), np.zeros(ready.shape))
+        return ready._replace(body=body, base=known, correction=correction)
 
     async def _brought(self, caller: str, signed: bytes) -> None:
         """Adopt a roster that a caller brings, unless it brings many: to verify one costs more than to send it."""
