@@ -38,7 +38,7 @@ from peerbayes.simulation.settings import SimulationArguments
 
 # Settings of a simulation with the values under which a neighbour can follow every round.
 STEADY = {"message_loss": 0.0, "message_delay": 0.0, "peers_down": 0.0, "change_every": None, "local_steps": 1,
-          "objective": "rows", "faults": None}  # fmt: skip
+          "objective": "rows", "faults": None, "messages": "float64", "exchanges": None}  # fmt: skip
 
 # Settings that `again` does not take from a run: evaluations, where it was computed, and what hides or forges messages.
 LEFT = ("evaluate_every", "evaluate_rows", "device", "dtype", "secure_sum", "privacy", "robust", "attack")

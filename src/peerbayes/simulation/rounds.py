@@ -62,7 +62,7 @@ class Screened(NamedTuple):
     weights: np.ndarray  # [entries] their weights, by the rule; 0: not accepted
     heard: np.ndarray  # [entries] which are accepted
     cut: np.ndarray  # [entries] whose senders are heard no more
-    after: Watched | None = None
+    after: Any = None  # the state with strikes and rejections, where there is a defence
 
     @classmethod
     def of(cls, messages: np.ndarray, mixing: csr_array, heard: np.ndarray) -> Screened:

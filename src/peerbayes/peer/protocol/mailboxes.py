@@ -260,9 +260,10 @@ class Outbox:
         stored = await asyncio.to_thread(self.session.store.message, round_index, receiver)
         if stored is None:
             return "gone" if round_index < self.session.store.oldest() else None
-        body, digest, *beside = stored
         group = self.session.store.group(round_index, receiver)
-        return Ready(body, digest, agreed.learner.shape, group, *beside)
+        return Ready(
+            stored.body, stored.digest, agreed.learner.shape, group, stored.missed, stored.correction
+        )
 
 
 def _beside(attached: Attachment) -> tuple[int, bytes]:

@@ -326,10 +326,11 @@ class Store:
                 receiver: self._put(message, stored_arrays) for receiver, message in record.outgoing.items()
             }
             for receiver, message_digest in digests.items():
-                missed, correction = record.attached.get(receiver, Attachment())
-                beside = missed, None if correction is None else self._put(correction, stored_arrays)
-                row = (round_index + 1, receiver, message_digest, *beside)
-                self._all("INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", *row)
+                attached = record.attached.get(receiver, Attachment())
+                correction = attached.correction
+                beside = attached.missed, None if correction is None else self._put(correction, stored_arrays)
+                message = round_index + 1, receiver, message_digest
+                self._all("INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", *message, *beside)
             for receiver, group in record.groups.items():
                 self._all("INSERT INTO groups VALUES (?, ?, ?)", round_index + 1, receiver, group)
             self._forget(round_index)
