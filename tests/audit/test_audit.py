@@ -104,7 +104,8 @@ def test_a_run_is_done_once_more_from_its_settings(topology):
 
 def test_what_cannot_be_followed_is_refused():
     refused = {
-        "message_loss": 0.1, "faults": [topologies.Loss(0.1)], "local_steps": 2, "objective": "peers", "messages": "int8",
+        "message_loss": 0.1, "faults": [topologies.Loss(0.1)], "local_steps": 2, "objective": "peers",
+        "messages": "int8",
     }  # fmt: skip
     for name, value in refused.items():
         with pytest.raises(ValueError, match=name):
