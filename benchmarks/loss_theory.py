@@ -194,9 +194,9 @@ def received(before: Corrections, heard: np.ndarray, differences: np.ndarray) ->
     """Return what arrives over the two directions of a link."""
     return Received(
         heard,
-        differences,
-        before.sent[::-1],
-        before.values[::-1],
+        differences.copy(),
+        np.flatnonzero(before.sent[::-1]),
+        before.values[::-1][before.sent[::-1]],
         before.missed[::-1],
         np.zeros(2, dtype=bool),
     )

@@ -31,9 +31,9 @@ class Network:
     def residual(self, stats):
         return self.pull * (self.targets - stats)
 
-    def summed(self, values):
+    def summed(self, values, links=slice(None)):
         total = np.zeros_like(self.start)
-        np.add.at(total, self.receivers, values)
+        np.add.at(total, self.receivers[links], values)
         return total
 
     def run(self, rounds, heard, by_link=True):
@@ -55,13 +55,13 @@ class Network:
                     Received(
                         arrives,
                         differences,
-                        links.sent[self.other],
-                        links.values[self.other],
+                        np.flatnonzero(links.sent[self.other]),
+                        links.values[self.other][links.sent[self.other]],
                         links.missed[self.other],
                         np.zeros_like(arrives),
                     ),
                 )
-                mixed = mixed + self.summed(added)
+                mixed = mixed + self.summed(added.values, added.links)
             state = strategy.step(state, mixed, self.residual)
             history.append(mixed)
         return np.stack(history), links

@@ -37,7 +37,8 @@ def a_round(links, heard, difference, repairs=None):
     repairs = links.sent[::-1] if repairs is None else np.array(repairs)
     differences = np.stack([difference, -np.asarray(difference)]).reshape(2, 1, -1)
     gone = np.zeros(2, dtype=bool)
-    arrived = Received(np.array(heard), differences, repairs, links.values[::-1], links.missed[::-1], gone)
+    came = np.flatnonzero(repairs)
+    arrived = Received(np.array(heard), differences, came, links.values[::-1][came], links.missed[::-1], gone)
     return after_round(links, arrived)[0]
 
 

@@ -81,32 +81,42 @@ class Received(NamedTuple):
     """What arrived over each directed link in a round."""
 
     heard: np.ndarray  # [E] whether v heard u
-    differences: np.ndarray  # [E, C, K] w_vu(φ_u − φ_v), whatever was heard
-    repairs: np.ndarray  # [E] whether u's correction came, too
-    corrections: np.ndarray  # [E, C, K] d_uv, where it came
+    differences: np.ndarray  # [E, C, K] w_vu(φ_u − φ_v); those that were not heard do not count
+    repairs: np.ndarray  # [E'] the links over which u's correction came, too
+    corrections: np.ndarray  # [E', C, K] d_uv
     missed: np.ndarray  # [E] rounds since u missed v, as u says
     gone: np.ndarray  # [E] whether u is gone for good
 
 
-def after_round(
-    before: Corrections, received: Received, memory: float = 1.0
-) -> tuple[Corrections, np.ndarray]:
-    """Return the state after a round, and what is added to the mix beside the messages heard: [E, C, K].
+class Repair(NamedTuple):
+    """What a round adds to mixes beside the messages heard: few links have any."""
 
-    The mix is φ_v + Σ_u (d_vu after − ρ·d_vu before): differences that were heard, plus these. ρ is the strategy's
-    memory.
+    links: np.ndarray  # [E'] which links
+    values: np.ndarray  # [E', C, K]
+
+
+def after_round(before: Corrections, received: Received, memory: float = 1.0) -> tuple[Corrections, Repair]:
+    """Return the state after a round, in the memory of the differences, and what is added to the mixes.
+
+    The mix is φ_v + Σ_u (d_vu after − ρ·d_vu before): differences that were heard, plus what is added. ρ is the
+    strategy's memory.
     """
-    heard = received.heard & ~received.gone
-    repaired = heard & received.repairs
+    heard, gone = received.heard & ~received.gone, received.gone
     silence = np.where(heard, 0.0, before.silence + 1.0)
-    kept = before.values if memory == 1.0 else memory * before.values
-    added = np.zeros_like(kept)
-    added[repaired] = -0.5 * (kept[repaired] + memory * received.corrections[repaired])
-    down = silence >= DOWN
-    added[down] = (KEPT - 1.0) * kept[down]
-    added[received.gone] = -kept[received.gone]
-    values = kept + added
-    values[heard] += received.differences[heard]
+    repaired = heard[received.repairs]
+    repairs, corrections = received.repairs[repaired], received.corrections[repaired]
+    faded = np.flatnonzero((silence >= DOWN) | gone)
+    fading = np.where(gone[faded], -1.0, KEPT - 1.0)[:, None, None].astype(before.values.dtype)
+    added = Repair(
+        np.concatenate([repairs, faded]),
+        memory * np.concatenate([
+            -0.5 * (before.values[repairs] + corrections), fading * before.values[faded],
+        ]),
+    )  # fmt: skip
+    values = received.differences
+    values[~heard] = 0.0
+    values += before.values if memory == 1.0 else memory * before.values
+    values[added.links] += added.values
     told = np.where(heard, received.missed, NEVER)
     return Corrections(
         values,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -71,10 +72,11 @@ class Screened(NamedTuple):
         return cls(messages, mixing.indices, weights, heard, np.zeros_like(heard))
 
     def pulls(self, ends: LinkEnds) -> np.ndarray:
-        """Return a_vu(φ_u − φ_v) of each link: [E, C, K]."""
+        """Return a_vu(φ_u − φ_v) of each link, 0 where nothing is accepted: [E, C, K]."""
         pulls = self.messages[self.message_index[ends.entries]]
         pulls -= self.messages[ends.receivers]
         pulls *= self.weights[ends.entries].astype(pulls.dtype)[:, None, None]
+        pulls[~self.heard[ends.entries]] = 0.0  # also of messages that are no numbers
         return pulls
 
     def mixed(self, mixing: csr_array) -> np.ndarray:
@@ -265,9 +267,10 @@ class LinkEnds:
         )
         return np.divide(self.summed(lasting), total, out=np.ones_like(total), where=total > 0)
 
-    def summed(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over each receiver's links: [E, …] -> [N, …]."""
-        total = self.of_peers @ values.reshape(len(values), -1)
+    def summed(self, values: np.ndarray, links: np.ndarray | None = None) -> np.ndarray:
+        """Return the sum over each receiver's links, or over some of them: [E, …] -> [N, …]."""
+        ends = self.of_peers if links is None else self.of_peers[:, links]
+        total = ends @ values.reshape(len(values), math.prod(values.shape[1:]))
         return total.reshape(-1, *values.shape[1:]).astype(values.dtype, copy=False)
 
 
@@ -350,12 +353,14 @@ class Broadcast:
         attaches = believed and is_last_exchange(self.strategy, learned)
         attached = before.recent(exchanges_of(self.strategy)) & attaches
         gone = screened.cut[ends.entries]
+        repairs, pulls = np.flatnonzero(attached[ends.other]), screened.pulls(ends)
+        mixed = screened.messages[: len(message)] + ends.summed(pulls)
         received = Received(
-            screened.heard[ends.entries], screened.pulls(ends), attached[ends.other],
-            rounded_corrections(self.strategy, before.values)[ends.other], before.missed[ends.other], gone,
+            screened.heard[ends.entries], pulls, repairs,
+            rounded_corrections(self.strategy, before.values[ends.other[repairs]]), before.missed[ends.other], gone,
         )  # fmt: skip
         links, added = after_round(before, received, getattr(self.strategy, "memory", 1.0))
-        mixed = screened.mixed(weights) + ends.summed(added)
+        mixed += ends.summed(added.values, added.links)
         mixed = self.device.put(mixed if defence is None else defence.invariants.settled(mixed))
         share = ends.share_up(links.up, gone) if believed else None
         step: Any = self.strategy.step

@@ -207,7 +207,7 @@ class Broadcaster:
             if self.repairs:
                 share = share_up(np.array(list(self.weights.values())), links, received.gone)
                 step = partial(step, share=share)
-            mixed = mixed + added.sum(axis=0)
+            mixed = mixed + added.values.sum(axis=0)
         after = step(self._strategy_state(state), self._settled(mixed), self.residual)
         after = after if self.soft is None else Judged(after, strikes, round_index)
         return Linked(after, links) if self.by_link else after
@@ -224,8 +224,10 @@ class Broadcaster:
         return Received(
             np.array([name in differences for name in names]),
             np.stack([differences.get(name, zeros) for name in names]),
-            np.array([attachment.correction is not None for attachment in beside]),
-            np.stack([zeros if item.correction is None else item.correction for item in beside]),
+            np.array([k for k, item in enumerate(beside) if item.correction is not None], dtype=np.int64),
+            np.array([item.correction for item in beside if item.correction is not None]).reshape(
+                -1, *zeros.shape
+            ),
             np.array([attachment.missed or NEVER for attachment in beside]),
             np.array([name in gone for name in names]),
         )

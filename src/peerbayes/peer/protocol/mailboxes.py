@@ -201,18 +201,8 @@ class Outbox:
         attached = {} if last else agreed.learner.attached(state)
         release = None if agreed.private is None else agreed.private.taken()
         return RoundRecord(
-            round_index,
-            state,
-            outgoing,
-            heard,
-            missing,
-            figures,
-            groups,
-            release,
-            left_out,
-            reference,
-            attached,
-        )
+            round_index, state, outgoing, heard, missing, figures, groups, release, left_out, reference, attached,
+        )  # fmt: skip
 
     def stored(self, agreed: Agreed, ready: RoundRecord) -> Messages:
         """Store a round, and return the messages of the next as bytes: only now may neighbours have them.
