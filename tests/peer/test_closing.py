@@ -6,18 +6,28 @@ import itertools
 import time
 from types import SimpleNamespace
 
+import networkx as nx
 import numpy as np
 import pytest
 
 pytest.importorskip("grpc")
+pytest.importorskip("msgspec")
+import msgspec
 
 from peerbayes.cli import peer as peer_commands
-from peerbayes.peer.agreement.terms import Limits
+from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.client import AHEAD
 from peerbayes.peer.protocol.mailboxes import Inbox
 from peerbayes.peer.protocol.session import LEAST, STEADY, NeighbourState, ResponseTime
 from peerbayes.peer.protocol.session import Waiting as Waited
+from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.peer.status import Journal, metrics_of, status, waiting_text
+from peerbayes.peer.tasks import Changes
+from shared.commands import HANG
+from shared.memory_transport import InMemory
+from shared.peers_in_memory import ended, peers_of, table
 from shared.real_calls import made_network
 
 DEADLINE = 60.0
@@ -161,6 +171,7 @@ def test_a_peer_that_was_left_behind_does_not_wait_a_deadline_for_each_old_round
     assert took[0] == pytest.approx(least) and sum(took) <= 2 * least + 30 * 0.11
     # One neighbour that claims to be far ahead is not enough.
     waiting = Waiting()
+    waiting.round(a=0.1, b=0.1, c=0.1)
     waiting.answer("a", 40)()
     assert waiting.round(a=0.1, b=0.1)[0] == DEADLINE
 
@@ -246,3 +257,95 @@ def test_status_metrics_and_the_log_say_what_rounds_wait_for(tmp_path, monkeypat
     assert logged[25].endswith("not heard: peer-3; waited 1.00 s for peer-3") and "waited" not in logged[24]
     monkeypatch.setattr("peerbayes.peer.status.phase", lambda home: None)
     assert status(home)["waiting"] == []  # it does not run
+
+
+# --- peers in memory, some of which come back ---------------------------------------------------------------
+
+ROUNDS = 12
+
+
+class Watched(InMemory):
+    """Calls of one peer: for which round, and how long a reply may take beyond what it may wait."""
+
+    def __init__(self, hub, name):
+        super().__init__(hub, name)
+        self.asked, self.graces, self.news, self.silent, self.gate = set(), [], Changes(), 0, False
+
+    async def ask(self, neighbour, request, timeout):
+        asked = msgspec.msgpack.decode(request, type=wire.Request)
+        self.asked.add((neighbour, asked.round_index))
+        self.news.notify()
+        if neighbour == "p2" and asked.kind == "round" and asked.wait:
+            self.graces.append(timeout - asked.wait)
+            if len(self.graces) <= self.silent:
+                await asyncio.sleep(timeout)
+                raise Unreachable("p2 does not answer")
+        if (
+            self.gate and asked.kind == "round" and asked.wait
+        ):  # no reply before the rounds after it were asked for, too
+            later = range(asked.round_index + 1, min(asked.round_index + AHEAD, ROUNDS) + 1)
+            try:
+                async with asyncio.timeout(5.0):
+                    while not {(neighbour, round_index) for round_index in later} <= self.asked:
+                        await self.news.wait(None)
+            except TimeoutError:
+                self.gate = False  # one that waits for each round in turn
+        return await super().ask(neighbour, request, timeout)
+
+
+def four(folder, rng, limits):
+    X, y = table(rng)
+    terms = Terms("test", "label", rounds=ROUNDS, limits=limits)
+    return peers_of(folder, terms, nx.complete_graph(4), (X, y, np.array_split(rng.permutation(len(y)), 4)))
+
+
+def test_a_peer_that_comes_back_catches_up_at_once_without_one_that_does_not(tmp_path, rng, monkeypatch):
+    peers = four(tmp_path, rng, Limits(deadline=0.05, quorum=0.3))
+
+    async def main():
+        tasks = {name: peers.start(name) for name in peers.names}
+        await peers.until(lambda: peers.nodes["p3"].session.round_index >= 2)
+        for name in ("p2", "p3"):
+            await ended(tasks.pop(name))
+        stopped = peers.rounds("p3")[-1]
+        await peers.until(
+            lambda: {peers.nodes[name].session.round_index for name in ("p0", "p1")} == {ROUNDS}
+        )
+        peers.told["p3"].clear()
+        watched = Watched(peers.hub, "p3")
+        watched.gate = True
+        monkeypatch.setattr(peers.hub, "transport", lambda name: watched)
+        tasks["p3"] = peers.start("p3")
+        await peers.until(lambda: peers.nodes["p3"].session.round_index == ROUNDS)
+        for task in tasks.values():
+            await ended(task)
+        assert watched.gate
+        return stopped
+
+    stopped = asyncio.run(main())
+    assert stopped < ROUNDS - 3
+    late = peers.history("p3")[stopped + 1 :]
+    assert all({"p0", "p1"} <= set(entry["heard"]) for entry in late)
+    given = [facts["waited"].timeouts["p2"] for what, facts in peers.told["p3"] if what == "round"]
+    # Two deadlines for all old rounds together; in the last round it is no longer behind.
+    assert given[:-1] == [0.05 / 2**missed for missed in range(len(late) - 1)]
+
+
+def test_a_call_without_an_answer_is_given_up_soon_and_later_the_next_time(tmp_path, rng, monkeypatch):
+    monkeypatch.setattr("peerbayes.peer.tasks.WAIT", 0.05)
+    monkeypatch.setattr("peerbayes.peer.tasks.FIRST_GRACE", 0.05)
+    monkeypatch.setattr("peerbayes.peer.tasks.GRACE", 0.3)
+    peers = four(tmp_path, rng, Limits(deadline=HANG))
+    watched = Watched(peers.hub, "p3")
+    watched.silent = 4
+
+    async def main():
+        monkeypatch.setattr(
+            peers.hub, "transport", lambda name: watched if name == "p3" else InMemory(peers.hub, name)
+        )
+        return await peers.all()
+
+    reached = asyncio.run(main())
+    assert all(isinstance(stats, np.ndarray) for stats in reached)
+    assert watched.graces[:5] == pytest.approx([0.05, 0.1, 0.2, 0.3, 0.3])
+    assert not any(entry["missing"] for entry in peers.history("p3"))

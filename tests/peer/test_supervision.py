@@ -162,9 +162,9 @@ def test_the_writing_of_what_happens_goes_on_after_a_failure(tmp_path, monkeypat
     network, flush, written = made_network(tmp_path), Journal.flush, []
     failures = failing(3, lambda: None)
 
-    def flushed(self, lines):
+    def flushed(self, *facts):
         failures()
-        flush(self, lines)
+        flush(self, *facts)
         written.append(True)
 
     monkeypatch.setattr(Journal, "flush", flushed)

@@ -341,6 +341,53 @@ def test_a_relayed_proof_is_refused(network):
     assert heard == ["peer-1"]
 
 
+def test_after_a_call_without_an_answer_the_next_one_has_a_connection_of_its_own(network):
+    """After a break the old one would send again only much later. Calls that are under way on it go on."""
+    arrived, goes_on = [], asyncio.Event()
+
+    async def answer(caller, request):
+        arrived.append(request)
+        if request == b"slow":
+            await goes_on.wait()
+        elif request == b"lost":
+            await asyncio.Event().wait()
+        return request
+
+    async def work():
+        async with (
+            serving(network.homes["peer-2"], answer),
+            asking_from(network.homes["peer-1"]) as asker,
+        ):
+            slow = asyncio.create_task(asker.ask("peer-2", b"slow", HANG))
+            while not arrived:
+                await asyncio.sleep(0.01)
+            before = asker._channels["peer-2"][1]
+            with pytest.raises(Unreachable, match="did not answer in time"):
+                await asker.ask("peer-2", b"lost", 0.05)
+            assert await asker.ask("peer-2", b"next", HANG) == b"next"
+            assert asker._channels["peer-2"][1] is not before
+            goes_on.set()
+            assert await slow == b"slow"
+
+    within(work())
+
+
+def test_a_connection_gets_more_time_where_little_does_not_suffice(network):
+    async def work():
+        async with asking_from(network.homes["peer-1"]) as asker:  # nobody listens
+            times = []
+            for _ in range(12):
+                times.append(asker._attempt("peer-2"))
+                with pytest.raises(Unreachable):
+                    await asker.ask("peer-2", b"", HANG)
+            assert times == [2.0] * 3 + [4.0] * 3 + [8.0] * 3 + [15.0] * 3
+            async with serving(network.homes["peer-2"], echo):
+                await asker.ask("peer-2", b"", HANG)
+            assert asker._attempt("peer-2") == 2.0
+
+    within(work())
+
+
 def test_a_relayed_reply_is_refused(network, monkeypatch):
     """Also where the proof of the key were not asked for."""
     before = replaced(network, "peer-2")

@@ -1,7 +1,8 @@
 """One run of a peer: it agrees with the others, computes its rounds, and answers its neighbours meanwhile.
 
 No clock and no leader: a peer closes a round when its neighbours have answered, or after its own deadline with a
-quorum. It requests everything it needs, one call at a time per neighbour; everything it sends was stored before.
+quorum. It requests everything it needs, one call at a time per neighbour and a few while it catches up; everything it
+sends was stored before.
 """
 
 from __future__ import annotations

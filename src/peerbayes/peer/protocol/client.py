@@ -25,11 +25,15 @@ from peerbayes.peer.protocol.coding import decoded
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox
-from peerbayes.peer.protocol.session import Session
+from peerbayes.peer.protocol.session import NeighbourState, Session
 from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state import store as stores
 from peerbayes.peer.tasks import BackgroundTasks
+
+AHEAD = (
+    2  # messages of later rounds that a peer which is behind asks for at once: a neighbour answers four calls
+)
 
 
 @dataclass(eq=False)
@@ -49,6 +53,7 @@ class Client:
         """Start a task for every neighbour that has none yet."""
         for name in self.session.neighbours:
             self._tasks.add(f"the line to {name}", partial(self._forever, name))
+            self._tasks.add(f"the rounds behind {name}", partial(self._catch_up, name))
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -82,22 +87,19 @@ class Client:
 
     async def _forever(self, neighbour: str) -> None:
         """Send one request after the other."""
-        session = self.session
+        session, state = self.session, self.session.neighbour(neighbour)
         pause = tasks.FIRST_PAUSE
         while neighbour in session.neighbours:
             request = self._wanted(neighbour)
             if request is None:
                 await session.changes.wait(None)
                 continue
-            began = time.monotonic()
+            began, grace = time.monotonic(), min(state.grace, tasks.GRACE)
             try:
-                before = self.processes.latest(neighbour)
-                reply = await session.ask(neighbour, request, tasks.WAIT + tasks.GRACE)
-                self.processes.hear_reply(neighbour, reply, before)
-                if reply.status == "refused":
-                    await self.processes.refused(neighbour, request, reply)
-                await self.take(neighbour, request, reply)
+                reply = await self._exchange(neighbour, request, request.wait + grace)
             except Unreachable as error:
+                if time.monotonic() - began > request.wait + grace / 2:  # nothing came, not even a refusal
+                    state.grace = 2 * grace
                 session.note(neighbour, str(error), lost=True)
                 if session.roster.closed:
                     self.agreement.sums.unreachable(neighbour)
@@ -117,11 +119,60 @@ class Client:
                 session.room.clear(f"answer of {neighbour}")
                 # A "not yet" between invalid replies does not shorten the pause.
                 pause = tasks.FIRST_PAUSE if reply.status == "ok" else pause
-                held = request.wait and time.monotonic() - began >= request.wait / 2
+                seconds = time.monotonic() - began
+                if 4 * seconds < grace:
+                    state.grace = max(tasks.FIRST_GRACE, grace / 2)
+                held = request.wait and seconds >= request.wait / 2
                 if reply.status != "refused" and (held or self._wanted(neighbour) != request):
                     continue
-            await asyncio.sleep(pause)
+            await self._pause(state, pause)
             pause = min(2 * pause, tasks.LONGEST_PAUSE)
+
+    async def _exchange(self, neighbour: str, request: Request, seconds: float) -> Reply:
+        """Send a request, and handle its reply."""
+        before = self.processes.latest(neighbour)
+        reply = await self.session.ask(neighbour, request, seconds)
+        self.processes.hear_reply(neighbour, reply, before)
+        if reply.status == "refused":
+            await self.processes.refused(neighbour, request, reply)
+        await self.take(neighbour, request, reply)
+        return reply
+
+    async def _catch_up(self, neighbour: str) -> None:
+        """Ask for messages of later rounds that a neighbour has stored: several rounds in one round trip."""
+        while neighbour in self.session.neighbours:
+            if not (requests := self._ahead(neighbour)):
+                await self.session.changes.wait(None)
+                continue
+            grace = min(self.session.neighbour(neighbour).grace, tasks.GRACE)
+            exchanges = (self._exchange(neighbour, request, grace) for request in requests)
+            outcomes = await asyncio.gather(*exchanges, return_exceptions=True)
+            if any(isinstance(outcome, BaseException) or outcome.status != "ok" for outcome in outcomes):
+                await asyncio.sleep(
+                    tasks.LONGEST_PAUSE
+                )  # the line to it says why; these are asked for again in time
+
+    def _ahead(self, neighbour: str) -> list[Request]:
+        """Return requests for messages of the rounds after the coming one that a neighbour has and this peer lacks."""
+        session, agreed, state = self.session, self.session.agreed, self.session.neighbour(neighbour)
+        if agreed is None or neighbour not in agreed.learner.neighbours or state.note:
+            return []
+        coming = session.round_index + 1
+        last = min(coming + AHEAD, state.done + 1, session.terms.rounds)
+        return [
+            session.request(
+                neighbour, session.kind, round_index=round_index, schema=agreed.schema.fingerprint
+            )
+            for round_index in range(coming + 1, last + 1)
+            if self.inbox.lacks(neighbour, round_index)
+        ]
+
+    async def _pause(self, state: NeighbourState, seconds: float) -> None:
+        """Wait before the next attempt, at most until the neighbour calls: then it can be reached again."""
+        until, seen = time.monotonic() + seconds, state.seen
+        await asyncio.sleep(min(seconds, tasks.SHORT_PAUSE))  # whatever it does, it is not asked more often
+        while state.seen == seen and (remaining := until - time.monotonic()) > 0:
+            await self.session.changes.wait(remaining)
 
     # --- replies: refused, or passed to the sums, the inbox or the roster ---------------------------------
 

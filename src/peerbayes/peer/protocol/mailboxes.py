@@ -72,13 +72,17 @@ class Inbox:
     _messages: dict[str, Any] = field(default_factory=dict)
     _attached: dict[str, Attachment] = field(default_factory=dict)
     _given_up: set[str] = field(default_factory=set)
+    _early: dict[tuple[int, str], tuple[Any, Attachment | None]] = field(default_factory=dict)
+    """Messages of later rounds, by round and neighbour: of neighbours that this peer is behind."""
     _began: tuple[float | None, float | None] = None, None
     """When the last round and the coming one began to wait."""
     _latest: dict[str, tuple[int, np.ndarray]] = field(default_factory=dict)
     """The last message of each neighbour and its round, where the next is a difference from it."""
 
-    def lacks(self, neighbour: str) -> bool:
-        """Return whether a neighbour's message may still come."""
+    def lacks(self, neighbour: str, round_index: int | None = None) -> bool:
+        """Return whether a neighbour's message may still come: of the coming round, or of a later one."""
+        if round_index is not None and round_index > self.session.round_index + 1:
+            return (round_index, neighbour) not in self._early
         return neighbour not in self._messages and neighbour not in self._given_up
 
     def base(self, neighbour: str) -> int:
@@ -99,6 +103,8 @@ class Inbox:
             self._messages[neighbour] = message
             if attached is not None:
                 self._attached[neighbour] = attached
+        elif late < 0:
+            self._early[round_index, neighbour] = message, attached
 
     @property
     def attached(self) -> dict[str, Attachment]:
@@ -112,12 +118,17 @@ class Inbox:
     def drop(self, neighbour: str) -> None:
         """Remove a neighbour's message."""
         self._messages.pop(neighbour, None)
+        self._early = {key: early for key, early in self._early.items() if key[1] != neighbour}
 
     def clear(self) -> None:
-        """Start the next round with an empty inbox."""
+        """Start the next round with the messages that are already there."""
         self._messages.clear()
         self._attached.clear()
         self._given_up.clear()
+        for key in [key for key in self._early if key[0] <= self.session.round_index + 1]:
+            self._messages[key[1]], attached = self._early.pop(key)
+            if attached is not None:
+                self._attached[key[1]] = attached
 
     async def enough(self, agreed: Agreed) -> dict[str, Any]:
         """Return the neighbours' messages: all of them, or a quorum once each of the others had its time."""

@@ -220,7 +220,8 @@ class Server:
             session.note(caller, "left")
         if request.heard and request.run == session.roster.run:
             self.evidence.listen(caller, request.heard)
-        if request.kind == "leave" or request.done > before.done or request.roster > before.roster:
+        back = before.note != ""  # it can be reached again: whoever pauses before asking it tries now
+        if request.kind == "leave" or request.done > before.done or request.roster > before.roster or back:
             session.changes.notify()
 
     async def _awaited(self, caller: str, request: Request) -> Found | Objection:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
@@ -102,6 +103,8 @@ class NeighbourState:
     answered: bool = False
     """Whether it has answered since this peer started."""
     response: ResponseTime = field(default_factory=ResponseTime)
+    grace: float = field(default_factory=lambda: tasks.FIRST_GRACE)
+    """Seconds for a reply to arrive: twice as many after a call without one, fewer after quick ones."""
 
 
 class Waiting(NamedTuple):

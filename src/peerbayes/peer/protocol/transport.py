@@ -63,6 +63,7 @@ ROOM = 64 << 10  # bytes of a reply beside its numbers
 # Waiting calls of all neighbours together; gRPC itself rejects more.
 WAITING = 256
 GUARD = 0.5  # seconds between two checks of the server
+FIRST_ATTEMPT, LONGEST_ATTEMPT = 2.0, 15.0  # seconds for a connection to come about
 HANDSHAKE = 10.0  # seconds for TLS and the first frame of a connection, after which it is cut off
 
 
@@ -107,6 +108,8 @@ class Grpc:
         self.refused = refused
         self._server: Any = None
         self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._failed: Counter[str] = Counter()  # calls in a row
         self._proven: dict[str, str] = {}
         # Certificates whose keys neighbours proved to hold, and this peer's own.
         self._shown: dict[str, Shown] = {
@@ -178,7 +181,7 @@ class Grpc:
             await self.serve(self._answer)
 
     async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
-        ask, prove = self._calls(neighbour)
+        grpc, (ask, prove) = connections.grpc(), self._calls(neighbour)
         nonce = os.urandom(proofs.NONCE)
         try:
             if self._proven.get(neighbour) != self._certificates[neighbour]:
@@ -188,9 +191,12 @@ class Grpc:
             call = ask(request, timeout=timeout, metadata=((proofs.NONCE_KEY, nonce),))
             reply = await call
             signature = _metadata(await call.trailing_metadata(), proofs.SIGNATURE_KEY)
-        except connections.grpc().aio.AioRpcError as error:
+        except grpc.aio.AioRpcError as error:
             self._proven.pop(neighbour, None)  # the next connection may be to somebody else
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                self._hang_up(neighbour, ask)
             raise explained(neighbour, self._addresses[neighbour], error) from error
+        self._failed[neighbour] = 0
         digests = await proofs.digest(request), await proofs.digest(reply)
         if not self.signed(neighbour, signature, self._ends_to(neighbour).reply(nonce, *digests)):
             self._proven.pop(neighbour, None)
@@ -255,7 +261,8 @@ class Grpc:
                     ("grpc.max_send_message_length", LARGEST_REQUEST),
                     ("grpc.enable_retries", 0),
                     ("grpc.initial_reconnect_backoff_ms", 100),
-                    ("grpc.min_reconnect_backoff_ms", 15_000),  # also how long one attempt may take
+                    # Also how long one attempt may take: after a break a new one is faster than an older one.
+                    ("grpc.min_reconnect_backoff_ms", round(1000 * self._attempt(neighbour))),
                     ("grpc.max_reconnect_backoff_ms", 2000),
                     ("grpc.keepalive_time_ms", 20_000),  # notices a host that was switched off
                     ("grpc.keepalive_timeout_ms", 10_000),
@@ -267,6 +274,20 @@ class Grpc:
         if entry[1].get_state() != grpc.ChannelConnectivity.READY:
             self._proven.pop(neighbour, None)  # gRPC connects again by itself, perhaps to somebody else
         return entry[2]
+
+    def _hang_up(self, neighbour: str, ask: Any) -> None:
+        """Close the connection of a call that failed: after a break TCP sends again ever later, a new one at once."""
+        entry = self._channels.get(neighbour)
+        if entry is not None and entry[2][0] is ask:
+            del self._channels[neighbour]
+            self._failed[neighbour] += 1
+            closing = asyncio.create_task(entry[1].close(HANDSHAKE))  # once no other call is under way
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _attempt(self, neighbour: str) -> float:
+        """Return the seconds for a connection to come about: few at first, and more where these do not suffice."""
+        return min(FIRST_ATTEMPT * 2.0 ** (self._failed[neighbour] // 3), LONGEST_ATTEMPT)
 
     # --- incoming calls --------------------------------------------------------------------------------
     # Requests are read here, as a stream of one message, to count callers before they send anything.
@@ -346,6 +367,8 @@ class Grpc:
         for _, channel, _ in self._channels.values():
             await channel.close()
         self._channels.clear()
+        for closing in list(self._closing):
+            closing.cancel()
         server, self._server = self._server, None
         if server is not None:
             await server.stop(1.0)
