@@ -4,7 +4,7 @@
 
 share  gap of `relay` to RC by the share κ that its reflex begins with: 0.1, or ρ as measured; and that of `exact`
 guard  gap of `relay` to RC where data differ, by how near to its highest the residual must grow for the guard to act:
-       0 (any growth), 0.5 (the default), and never
+       0 (any growth), 0.5 (the default), and never; κ begins with 0.1 here
 near   gap of `relay` and of `exact` to RC, i.i.d., by the mean distance between peers
 """
 
@@ -38,9 +38,11 @@ def gap(cell: Cell) -> float:
 
 def by_rule(dataset: str, seed: int, topology: str, partition: str) -> list[float]:
     gaps = []
+    choice.LinkSums.likeness = SHARES["0.1"]
     for share in RULES.values():
         relay.OF_HIGHEST = share
         gaps.append(gap(Cell(dataset, seed, "relay", topology=topology, partition=partition)))
+    choice.LinkSums.likeness, relay.OF_HIGHEST = MEASURED, RULES["half the highest"]
     return gaps
 
 

@@ -47,7 +47,7 @@ def calls() -> dict[str, Callable[[], object]]:
     X = rng.normal(y[:, None], 1.0, (150, 4))
     return {
         "fit": lambda: pb.MixedNB().fit(X, y),
-        "simulation": lambda: pb.simulate(X, y, peers=6, rows_per_peer=20, rounds=8),
+        "simulation": lambda: pb.simulate(X, y, peers=6, rows_per_peer=20, rounds=8, strategy="exact"),
     }
 
 

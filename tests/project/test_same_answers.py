@@ -124,7 +124,7 @@ def agreement_says(choice):
 
 # How many of the 648 combinations of the other choices go with each strategy, whatever gets lost.
 ACCEPTED = {
-    "crc": 161, "exact": 161, "tracking": 84, "local": 84, "consensus-ml": 41, "dsgd": 26, "relay": 66, "auto": 36,
+    "crc": 161, "exact": 161, "tracking": 84, "local": 84, "consensus-ml": 41, "dsgd": 26, "relay": 66, "auto": 161,
 }  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def test_a_file_is_refused_at_the_line_of_the_setting_that_the_sentence_begins_w
             terms(*choice)
         except TermsError as error:
             met.setdefault(re.sub("'[^']*'", "…", str(error)), (choice, str(error)))
-    assert len(met) >= 15
+    assert len(met) >= 14
     for choice, sentence in met.values():
         text, numbers = as_file(choice)
         where = f"here, line {numbers[sentence.split(' ')[0]]}: {sentence}"
