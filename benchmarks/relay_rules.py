@@ -24,6 +24,7 @@ from peerbayes.learning import choice, relay
 
 MEASURED = choice.LinkSums.likeness
 SHARES = {"0.1": property(lambda sums: 0.1), "measured": MEASURED}
+LEAST = relay.FIRST_SHARE
 SHARED = (("tree", "iid"), ("tree+40", "iid"), ("tree", "drift-xy"), ("tree+20", "drift-xy"))
 RULES = {"any growth": 0.0, "half the highest": 0.5, "never": 9.0}
 DRIFTS = ("drift-x", "drift-y", "drift-xy")
@@ -49,9 +50,9 @@ def by_rule(dataset: str, seed: int, topology: str, partition: str) -> list[floa
 def by_share(dataset: str, seed: int, topology: str, partition: str) -> list[float]:
     gaps = []
     for likeness in SHARES.values():
-        choice.LinkSums.likeness = likeness
+        choice.LinkSums.likeness, relay.FIRST_SHARE = likeness, 0.0  # whatever is measured
         gaps.append(gap(Cell(dataset, seed, "relay", topology=topology, partition=partition)))
-    choice.LinkSums.likeness = MEASURED
+    choice.LinkSums.likeness, relay.FIRST_SHARE = MEASURED, LEAST
     return [*gaps, gap(Cell(dataset, seed, "exact", topology=topology, partition=partition))]
 
 

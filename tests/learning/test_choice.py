@@ -101,7 +101,8 @@ def test_a_simulation_knows_its_classes_and_counts(kinds, name):
 
 
 def test_relay_begins_with_the_share_that_neighbours_have_in_common():
-    for facts, share in ((FACTS, 0.3), (replace(FACTS, likeness=None), 0.1)):
+    unmeasured, different = (replace(FACTS, likeness=likeness) for likeness in (None, 0.05))
+    for facts, share in ((FACTS, 0.3), (unmeasured, 0.1), (different, 0.1)):
         strategy = plan(LearningSettings("relay", 16), facts).strategy
         assert strategy.first_share == share
         assert (strategy.begin(np.zeros((12, 2, 3))).share == share).all()

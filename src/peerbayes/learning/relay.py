@@ -11,14 +11,15 @@ time is paid. Delay in a feedback loop can oscillate; two things damp it. The re
     P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago),   q_v(j) the share of peers more than j hops away,
 
 estimates the others' residuals that have not arrived yet, from v's own rows less its lasting difference r̄_v from the
-network. Its share κ begins as ρ, the correlation of neighbours' first residuals (`choice.LinkSums`): of all multiples
-of a peer's residual, ρ times it is nearest to another peer's. And the guard raises κ_v where the network's residual
-grows again, and back to half of its highest: late in a run, when little is left to learn, growth is noise.
+network. Its share κ begins as ρ, the correlation of neighbours' first residuals (`choice.LinkSums`), or 0.1 if that is
+more: of all multiples of a peer's residual, ρ times it is nearest to another peer's. And the guard raises κ_v where the
+network's residual grows again, and back to half of its highest: late in a run, when little is left to learn, growth is
+noise.
 
     R̂_v = (G_v − G_v of the last round) / n     the network's residual, as v receives it
     r̄_v += 0.2·(R − R̂_v − r̄_v)                  from the second round on
     e_v = 0.6·e_v + 0.4·‖R̂_v‖                   running average of the residual's norm
-    κ_v = max(κ_v, min(0.6, κ_v + 0.1))         at first ρ; from round 4 + D/2 on, D the largest distance on the tree,
+    κ_v = max(κ_v, min(0.6, κ_v + 0.1))         from round 4 + D/2 on, D the largest distance on the tree,
                                                 where e_v > 1.25·(its lowest since then) and e_v > 0.5·(its highest)
     b   = min(1.2, T/max(1, T − d))             d the mean distance, of a peer to itself too
 
@@ -42,7 +43,7 @@ from peerbayes.learning.strategies import Declaration, LearningSettings, Network
 from peerbayes.model.devices import NUMPY, Device
 
 # How fast r̄ follows, how the guard's average of ‖R̂‖ forgets, when it acts (beside the lowest and the highest so far),
-# and how far κ goes; where nothing may be measured, κ begins with FIRST_SHARE.
+# and how far κ goes. Without any reflex the loop of image features oscillates, so κ begins with FIRST_SHARE at least.
 FOLLOW, FORGET, GROWTH, OF_HIGHEST = 0.2, 0.6, 1.25, 0.5
 FIRST_SHARE, SHARE_STEP, LARGEST_SHARE = 0.1, 0.1, 0.6
 
@@ -162,7 +163,7 @@ class Relay:
             )
         several = exchange_count(settings.messages, settings.exchanges) > 1
         similar = facts.difference is not None and facts.difference <= DIFFERENT
-        share = FIRST_SHARE if facts.likeness is None else facts.likeness
+        share = FIRST_SHARE if facts.likeness is None else max(FIRST_SHARE, facts.likeness)
         return cls(facts.tree(), settings.rounds, reflex=similar or not several, first_share=share)
 
     def on(self, device: Device) -> Relay:
