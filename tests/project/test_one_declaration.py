@@ -203,7 +203,11 @@ MEANT = {
     ("report", "family = 'naive-bayes'"),
     ("report", "evaluate_every = 1"),
     ("peer", "epsilon, delta, min_rows, secure_sum, combine, guard"),
-    ("audit", "message_loss, message_delay, peers_down, change_every, local_steps, objective, faults"),
+    ("simulation", "messages = 'float64'"),
+    (
+        "audit",
+        "message_loss, message_delay, peers_down, change_every, local_steps, objective, faults, messages, exchanges",
+    ),
     ("audit", "evaluate_every, evaluate_rows, device, dtype, secure_sum, privacy, robust, attack"),
 }
 
