@@ -121,3 +121,36 @@ def test_peers_that_lose_messages_still_agree_on_the_mean(topology, loss):
     plain, _ = network.run(600, drawn(network, loss, 5), by_link=False)
     error, before = (np.abs(history[-1] - aim).max() for history in (stats, plain))
     assert error < 0.1 * before
+
+
+@pytest.mark.parametrize("topology", ["ring", "tree+20"])
+def test_a_liar_that_is_cut_late_leaves_as_little_as_one_that_is_cut_early(topology):
+    """With its correction what it would have gone on to push is gone: what is left fades as an early lie does."""
+    network = Network(topology, 6)
+    honest = np.arange(1, 12)
+    aim = network.targets[honest].mean(axis=0)
+    touches = (network.senders == 0) | (network.receivers == 0)
+
+    def error(cut_at, dropped):
+        strategy = Exact(400)
+        state = strategy.begin(network.start, network.residual)
+        links = Corrections.begin(len(network.senders), network.start)
+        for turn in range(400):
+            message = strategy.message(state)
+            message[0] += 5.0 if turn < cut_at else 0.0
+            cut = touches & (turn >= cut_at)
+            pulls = network.link_weights * (message[network.senders] - message[network.receivers])
+            pulls[cut] = 0.0
+            mixed = message + network.summed(pulls)
+            nothing = np.zeros(0, dtype=int), np.zeros((0, 2, 3))
+            received = Received(
+                ~cut, pulls, *nothing, links.missed[network.other], cut if dropped else cut & False
+            )
+            links, added = after_round(links, received)
+            if dropped:
+                mixed = mixed + network.summed(added.values, added.links)
+            state = strategy.step(state, mixed, network.residual)
+        return np.abs(mixed[honest] - aim).max()
+
+    assert error(20, dropped=True) < 1.5 * error(5, dropped=True) + 1e-3
+    assert error(20, dropped=False) > 10 * error(20, dropped=True) + 0.1
