@@ -17,9 +17,11 @@ from peerbayes.learning.robust.attacks import KINDS
 from peerbayes.learning.robust.invariants import REASONS, Invariants, invariants_of
 from peerbayes.learning.strategies import CRC, Exact
 from peerbayes.model import layout
+from peerbayes.model.devices import NUMPY
 from peerbayes.network.mixing import rows_of
 from peerbayes.peer.learning.learner import Broadcaster
-from peerbayes.simulation.rounds import Defence
+from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.rounds import Broadcast, Defence, Screened
 
 CANCER = load_breast_cancer(return_X_y=True)
 
@@ -329,6 +331,9 @@ def test_rows_that_do_not_sum_to_one_sum_to_what_they_did(case, share):
     weights = clipped(thinner, messages)
     np.testing.assert_allclose(weights.sum(axis=1), thinner.sum(axis=1), rtol=1e-12)
     np.testing.assert_allclose(weights, share * clipped(mixing, messages), rtol=1e-9, atol=1e-12)
+    screened = Screened.of(messages, thinner, rows_of(thinner) != thinner.indices)
+    expected = (thinner @ messages.reshape(len(messages), -1)).reshape(messages.shape)
+    np.testing.assert_allclose(screened.mixed(thinner), expected, rtol=1e-9, atol=1e-9)
 
 
 @given(
@@ -560,6 +565,26 @@ def test_a_defence_does_what_each_peer_would_do(rule, guarded, kind, rng):
         assert max(watch.strikes.values()) >= 3
     else:
         assert state.strikes.size == 0
+
+
+@pytest.mark.parametrize(("strategy", "by_link"), [(CRC(), False), (Exact(4), False), (Exact(4), True)])
+def test_a_mix_is_put_back_on_its_class_sums_before_a_peer_learns_from_it(strategy, by_link, rng):
+    """Messages are off by less than is tolerated; R is taken where nothing is."""
+    start, asked = np.array([[4.0, 0.0, 2.0], [4.0, 0.0, 2.0]]), []
+    limits = Invariants(
+        start.sum(axis=0), 8.0, csr_array((0, 3)), start, None, np.ones(3), np.full(3, 9.0), rounding=0.05
+    )
+    defence = Defence("clip", limits, None, np.zeros(0, dtype=int), 0, None, lambda stats: stats)
+
+    def residual(stats):
+        asked.append(stats.copy())
+        return np.zeros_like(stats)
+
+    schedule = network.schedule("regular-4", 9, np.random.default_rng(0), None)
+    driver = Broadcast(strategy, schedule, residual, Faults(0.0, 0), NUMPY, None, defence, by_link)
+    state, _ = driver.advance(driver.begin(start + rng.uniform(-0.05, 0.05, (9, 2, 3))), 1)
+    np.testing.assert_allclose(asked[-1].sum(axis=1), np.tile(limits.sums, (9, 1)), rtol=0, atol=1e-12)
+    assert not (state.state if by_link else state).rejected.any()
 
 
 def test_float32_tolerates_a_thousandth_of_the_mass_and_no_more():
