@@ -372,22 +372,6 @@ def test_after_a_call_without_an_answer_the_next_one_has_a_connection_of_its_own
     within(work())
 
 
-def test_a_connection_gets_more_time_where_little_does_not_suffice(network):
-    async def work():
-        async with asking_from(network.homes["peer-1"]) as asker:  # nobody listens
-            times = []
-            for _ in range(12):
-                times.append(asker._attempt("peer-2"))
-                with pytest.raises(Unreachable):
-                    await asker.ask("peer-2", b"", HANG)
-            assert times == [2.0] * 3 + [4.0] * 3 + [8.0] * 3 + [15.0] * 3
-            async with serving(network.homes["peer-2"], echo):
-                await asker.ask("peer-2", b"", HANG)
-            assert asker._attempt("peer-2") == 2.0
-
-    within(work())
-
-
 def test_a_relayed_reply_is_refused(network, monkeypatch):
     """Also where the proof of the key were not asked for."""
     before = replaced(network, "peer-2")

@@ -130,7 +130,10 @@ class Tunnels(World):
             self.ports[name] = server.sockets[0].getsockname()[1]
 
     async def _connect(self, caller, reader, writer):
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError),
+        ):
             wanted = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
             called = self.names[wanted]
             host, _, port = wanted.rpartition(":")
@@ -139,7 +142,6 @@ class Tunnels(World):
                 inward, outward = await asyncio.open_connection(host, int(port))
             except OSError:
                 writer.write(b"HTTP/1.1 502 refused\r\n\r\n")
-                writer.close()
                 return
             writer.write(b"HTTP/1.1 200 connected\r\n\r\n")
             await asyncio.gather(

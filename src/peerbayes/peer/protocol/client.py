@@ -94,12 +94,12 @@ class Client:
             if request is None:
                 await session.changes.wait(None)
                 continue
-            began, grace = time.monotonic(), min(state.grace, tasks.GRACE)
+            began, grace = time.monotonic(), state.grace
             try:
                 reply = await self._exchange(neighbour, request, request.wait + grace)
             except Unreachable as error:
                 if time.monotonic() - began > request.wait + grace / 2:  # nothing came, not even a refusal
-                    state.grace = 2 * grace
+                    state.calls.missed += 1
                 session.note(neighbour, str(error), lost=True)
                 if session.roster.closed:
                     self.agreement.sums.unreachable(neighbour)
@@ -120,8 +120,8 @@ class Client:
                 # A "not yet" between invalid replies does not shorten the pause.
                 pause = tasks.FIRST_PAUSE if reply.status == "ok" else pause
                 seconds = time.monotonic() - began
-                if 4 * seconds < grace:
-                    state.grace = max(tasks.FIRST_GRACE, grace / 2)
+                state.calls.add(seconds - request.wait if reply.status == "not yet" else seconds)
+                state.calls.missed = 0
                 held = request.wait and seconds >= request.wait / 2
                 if reply.status != "refused" and (held or self._wanted(neighbour) != request):
                     continue
@@ -144,7 +144,7 @@ class Client:
             if not (requests := self._ahead(neighbour)):
                 await self.session.changes.wait(None)
                 continue
-            grace = min(self.session.neighbour(neighbour).grace, tasks.GRACE)
+            grace = self.session.neighbour(neighbour).grace
             exchanges = (self._exchange(neighbour, request, grace) for request in requests)
             outcomes = await asyncio.gather(*exchanges, return_exceptions=True)
             if any(isinstance(outcome, BaseException) or outcome.status != "ok" for outcome in outcomes):
@@ -156,6 +156,10 @@ class Client:
         """Return requests for messages of the rounds after the coming one that a neighbour has and this peer lacks."""
         session, agreed, state = self.session, self.session.agreed, self.session.neighbour(neighbour)
         if agreed is None or neighbour not in agreed.learner.neighbours or state.note:
+            return []
+        if (
+            session.terms.messages != "float64"
+        ):  # each is a difference from the one before: they come in order
             return []
         coming = session.round_index + 1
         last = min(coming + AHEAD, state.done + 1, session.terms.rounds)

@@ -103,8 +103,13 @@ class NeighbourState:
     answered: bool = False
     """Whether it has answered since this peer started."""
     response: ResponseTime = field(default_factory=ResponseTime)
-    grace: float = field(default_factory=lambda: tasks.FIRST_GRACE)
-    """Seconds for a reply to arrive: twice as many after a call without one, fewer after quick ones."""
+    calls: ResponseTime = field(default_factory=ResponseTime)
+    """How long its replies take, beyond the time that they may wait; `missed`: calls in a row without one."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds for a reply to arrive: what it usually takes, twice as many after every call without one."""
+        return min(tasks.GRACE, max(tasks.FIRST_GRACE, self.calls.usual) * 2.0 ** min(self.calls.missed, 10))
 
 
 class Waiting(NamedTuple):

@@ -63,7 +63,6 @@ ROOM = 64 << 10  # bytes of a reply beside its numbers
 # Waiting calls of all neighbours together; gRPC itself rejects more.
 WAITING = 256
 GUARD = 0.5  # seconds between two checks of the server
-FIRST_ATTEMPT, LONGEST_ATTEMPT = 2.0, 15.0  # seconds for a connection to come about
 HANDSHAKE = 10.0  # seconds for TLS and the first frame of a connection, after which it is cut off
 
 
@@ -109,7 +108,6 @@ class Grpc:
         self._server: Any = None
         self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._failed: Counter[str] = Counter()  # calls in a row
         self._proven: dict[str, str] = {}
         # Certificates whose keys neighbours proved to hold, and this peer's own.
         self._shown: dict[str, Shown] = {
@@ -196,7 +194,6 @@ class Grpc:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 self._hang_up(neighbour, ask)
             raise explained(neighbour, self._addresses[neighbour], error) from error
-        self._failed[neighbour] = 0
         digests = await proofs.digest(request), await proofs.digest(reply)
         if not self.signed(neighbour, signature, self._ends_to(neighbour).reply(nonce, *digests)):
             self._proven.pop(neighbour, None)
@@ -261,8 +258,7 @@ class Grpc:
                     ("grpc.max_send_message_length", LARGEST_REQUEST),
                     ("grpc.enable_retries", 0),
                     ("grpc.initial_reconnect_backoff_ms", 100),
-                    # Also how long one attempt may take: after a break a new one is faster than an older one.
-                    ("grpc.min_reconnect_backoff_ms", round(1000 * self._attempt(neighbour))),
+                    ("grpc.min_reconnect_backoff_ms", 15_000),  # also how long one attempt may take
                     ("grpc.max_reconnect_backoff_ms", 2000),
                     ("grpc.keepalive_time_ms", 20_000),  # notices a host that was switched off
                     ("grpc.keepalive_timeout_ms", 10_000),
@@ -280,14 +276,9 @@ class Grpc:
         entry = self._channels.get(neighbour)
         if entry is not None and entry[2][0] is ask:
             del self._channels[neighbour]
-            self._failed[neighbour] += 1
             closing = asyncio.create_task(entry[1].close(HANDSHAKE))  # once no other call is under way
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-
-    def _attempt(self, neighbour: str) -> float:
-        """Return the seconds for a connection to come about: few at first, and more where these do not suffice."""
-        return min(FIRST_ATTEMPT * 2.0 ** (self._failed[neighbour] // 3), LONGEST_ATTEMPT)
 
     # --- incoming calls --------------------------------------------------------------------------------
     # Requests are read here, as a stream of one message, to count callers before they send anything.
