@@ -101,8 +101,16 @@ def test_a_simulation_knows_its_classes_and_counts(kinds, name):
 
 
 def test_relay_begins_with_the_share_that_neighbours_have_in_common():
+    """With fewer rows than features (20 of a peer) at least a tenth; also where nothing is measured."""
     unmeasured, different = (replace(FACTS, likeness=likeness) for likeness in (None, 0.05))
-    for facts, share in ((FACTS, 0.3), (unmeasured, 0.1), (different, 0.1)):
+    wide, narrow = (replace(different, features=features) for features in (21, 20))
+    for facts, share in (
+        (FACTS, 0.3),
+        (unmeasured, 0.1),
+        (wide, 0.1),
+        (narrow, 0.05),
+        (replace(wide, likeness=0.2), 0.2),
+    ):
         strategy = plan(LearningSettings("relay", 16), facts).strategy
         assert strategy.first_share == share
         assert (strategy.begin(np.zeros((12, 2, 3))).share == share).all()

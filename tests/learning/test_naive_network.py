@@ -787,7 +787,8 @@ class Naive:
         if strategy == "relay":
             first = [step(start) for step, start in zip(self.once, self.starts, strict=True)]
             _, alike = naive.link_facts(first, np.ones(PEERS), self.links(1))
-            return naive.RelayNetwork(self.starts, self.residuals, self.lasting(1), rounds, max(0.1, alike))
+            share = max(alike, 0.1) if self.family.size > sum(SIZES) / PEERS else alike
+            return naive.RelayNetwork(self.starts, self.residuals, self.lasting(1), rounds, share)
         total = sum(SIZES)
         lossy = self.loss or self.late or self.down
         make = {

@@ -77,8 +77,11 @@ def test_auto_measures_how_far_apart_data_are(alike, chosen, tmp_path, rng):
     order = rng.permutation(len(y)) if alike else np.argsort(y)
     terms = Terms("test", "label", strategy="auto", rounds=4)  # too few for everybody to be near
     shared = X, y, np.split(order, np.cumsum(SIZES)[:-1])
-    peers, _ = same_as_simulated(tmp_path, terms, nx.path_graph(5), shared)
-    assert peers.nodes["p0"].session.agreed.strategy == chosen
+    peers, run = same_as_simulated(tmp_path, terms, nx.path_graph(5), shared)
+    agreed = peers.nodes["p0"].session.agreed
+    assert agreed.strategy == chosen and agreed.reason == run.made["choice"]
+    [facts] = [facts for event, facts in peers.told["p0"] if event == "agreed"]
+    assert facts["strategy"] == agreed.reason  # the log says why
 
 
 @pytest.mark.long

@@ -11,10 +11,10 @@ time is paid. Delay in a feedback loop can oscillate; two things damp it. The re
     P_v = Σ_j q_v(j)·(R − r̄_v)(j rounds ago),   q_v(j) the share of peers more than j hops away,
 
 estimates the others' residuals that have not arrived yet, from v's own rows less its lasting difference r̄_v from the
-network. Its share κ begins as ρ, the correlation of neighbours' first residuals (`choice.LinkSums`), or 0.1 if that is
-more: of all multiples of a peer's residual, ρ times it is nearest to another peer's. And the guard raises κ_v where the
-network's residual grows again, and back to half of its highest: late in a run, when little is left to learn, growth is
-noise.
+network. Its share κ begins as ρ, the correlation of neighbours' first residuals (`choice.LinkSums`): of all multiples
+of a peer's residual, ρ times it is nearest to another peer's. But with at least 0.1 where peers have fewer rows than
+features: one step then fits all rows, and the loop needs damping. And the guard raises κ_v where the network's residual
+grows again, and back to half of its highest: late in a run, when little is left to learn, growth is noise.
 
     R̂_v = (G_v − G_v of the last round) / n     the network's residual, as v receives it
     r̄_v += 0.2·(R − R̂_v − r̄_v)                  from the second round on
@@ -43,7 +43,7 @@ from peerbayes.learning.strategies import Declaration, LearningSettings, Network
 from peerbayes.model.devices import NUMPY, Device
 
 # How fast r̄ follows, how the guard's average of ‖R̂‖ forgets, when it acts (beside the lowest and the highest so far),
-# and how far κ goes. Without any reflex the loop of image features oscillates, so κ begins with FIRST_SHARE at least.
+# and how far κ goes. κ begins with FIRST_SHARE where nothing may be measured, and at least so with few rows.
 FOLLOW, FORGET, GROWTH, OF_HIGHEST = 0.2, 0.6, 1.25, 0.5
 FIRST_SHARE, SHARE_STEP, LARGEST_SHARE = 0.1, 0.1, 0.6
 
@@ -163,7 +163,8 @@ class Relay:
             )
         several = exchange_count(settings.messages, settings.exchanges) > 1
         similar = facts.difference is not None and facts.difference <= DIFFERENT
-        share = FIRST_SHARE if facts.likeness is None else max(FIRST_SHARE, facts.likeness)
+        least = FIRST_SHARE if facts.features > facts.rows / facts.peers else 0.0
+        share = FIRST_SHARE if facts.likeness is None else max(least, facts.likeness)
         return cls(facts.tree(), settings.rounds, reflex=similar or not several, first_share=share)
 
     def on(self, device: Device) -> Relay:

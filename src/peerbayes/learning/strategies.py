@@ -119,6 +119,7 @@ class NetworkFacts:
     weight       the weight of all rows; None: as many as there are rows
     largest      the largest weight of the rows of one peer; None: as `weight`
     classes      C; 0: not known
+    features     K; 0: not known
     counted      whether columns are discrete, so that statistics count their values
     tree         returns the spanning tree of a fixed network; None: the network changes
     absences     whether peers are known to be absent in some rounds
@@ -134,6 +135,7 @@ class NetworkFacts:
     weight: float | None = None
     largest: float | None = None
     classes: int = 0
+    features: int = 0
     counted: bool = False
     tree: Callable[[], Any] | None = None
     absences: bool = False

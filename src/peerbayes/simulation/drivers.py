@@ -133,7 +133,7 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
     lasting = topologies.without_absences(network)
     facts = NetworkFacts(
         local.peer_count, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()),
-        classes=local.classes, counted=local.rows.codes.shape[1] > 0,
+        classes=local.classes, features=local.family.size, counted=local.rows.codes.shape[1] > 0,
         tree=planning.tree_of(lasting.at(1)) if lasting.static else None, absences=network.static != lasting.static,
         completed=bool(local.incomplete.any()),
     )  # fmt: skip

@@ -172,8 +172,8 @@ async def agree(
     settings, gapped = settings_of(terms), _gapped(family, schema, summary)
     facts = NetworkFacts(
         summary.peers, summary.rows, weight=float(summary.rows), largest=float(most),
-        classes=len(schema.classes), counted=len(schema.discrete) > 0, tree=planning.tree_of(roster.adjacency()),
-        completed=gapped,
+        classes=len(schema.classes), features=family.size, counted=len(schema.discrete) > 0,
+        tree=planning.tree_of(roster.adjacency()), completed=gapped,
     )  # fmt: skip
     plan = planning.plan(settings, facts)
     terms.refuse(PeerError, completed=gapped)
