@@ -35,6 +35,9 @@ FORMS = {
     "exact int8 x 4": {"strategy": "exact", "messages": "int8"},
     "relay int8 x 4": {"strategy": "relay", "messages": "int8"},
     "exact int8 x 8": {"strategy": "exact", "messages": "int8", "exchanges": 8},
+    "auto float64": {"strategy": "auto"},
+    "auto int8 x 4": {"strategy": "auto", "messages": "int8"},
+    "auto int8 x 8": {"strategy": "auto", "messages": "int8", "exchanges": 8},
     "relay int8 x 8": {"strategy": "relay", "messages": "int8", "exchanges": 8},
 }
 
@@ -57,6 +60,9 @@ def main() -> int:
     )
     parser.add_argument("--seeds", default="121", help="seeds with commas between them")
     parser.add_argument("--cells", default="secondary,letter", help=f"of {', '.join(CELLS)}")
+    parser.add_argument(
+        "--forms", default="", help="words that the names of forms have, with commas between them"
+    )
     parser.add_argument("--loss", default="0,0.2", help="shares of lost messages with commas between them")
     asked = parser.parse_args()
     if "PEERBAYES_DATA" not in os.environ:
@@ -73,6 +79,8 @@ def main() -> int:
         plain = None
         for loss in map(float, asked.loss.split(",")):
             for form, settings in FORMS.items():
+                if not all(word in form for word in asked.forms.split(",")):
+                    continue
                 runs = [figures(cell, settings, loss) for cell in cells]
                 gap = np.mean([error - rc for (error, _), rc in zip(runs, pooled, strict=True)])
                 sent = np.mean([sent for _, sent in runs])

@@ -1,6 +1,7 @@
 """Messages of few bytes: rounding loses nothing for good, conserves sums, and several exchanges make one step."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,15 @@ from peerbayes.network import Away
 from peerbayes.simulation.sharded.driver import simulate_shards
 
 INT8 = {"messages": "int8"}
-SMALL = {"peers": 8, "rows_per_peer": 12, "rounds": 12, "seed": 3, "references": False, "evaluate_every": 0}
+SMALL = {
+    "strategy": "exact",
+    "peers": 8,
+    "rows_per_peer": 12,
+    "rounds": 12,
+    "seed": 3,
+    "references": False,
+    "evaluate_every": 0,
+}
 
 values_of = arrays(np.float64, (2, 3, 4), elements=st.floats(-1e6, 1e6, width=32))
 
@@ -115,6 +124,20 @@ def test_nothing_is_wrapped_without_a_reason():
     assert planned("exact", exchanges=3).rounding.form == "float64"
     own = planned(CRC(with_self=True), messages="int8", exchanges=2)
     assert (own.inner, own.exchanges, own.mixing) == (CRC(with_self=True), 2, "closed_mean")
+
+
+def test_with_several_exchanges_peers_are_nearer_to_each_other():
+    """Distances count in exchanges: over a path of 41, relaying takes too long in 64 of them, and not in 256."""
+    path = np.diag(np.ones(40), 1)
+    facts = NetworkFacts(
+        41, 400.0, tree=planning.tree_of(csr_array(path + path.T)), difference=1.0, likeness=0.5
+    )
+    chosen = [plan(LearningSettings("auto", 64, **form), facts).strategy for form in ({}, INT8)]
+    assert isinstance(chosen[0], Exact) and isinstance(chosen[1], Relay)
+    assert (
+        chosen[1].reflex
+        and not plan(LearningSettings("relay", 64, **INT8), replace(facts, difference=9.0)).strategy.reflex
+    )
 
 
 def test_class_sums_that_move_are_not_left_out():

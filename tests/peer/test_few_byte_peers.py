@@ -25,7 +25,7 @@ from peerbayes.peer.state.store import Store
 from peerbayes.privacy.mechanism import Mechanism
 from shared import private_agreements
 from shared.peers_in_memory import DENSE, Peers, peers_of, same_as_simulated, shared_out, simulated
-from shared.private_agreements import ROUNDS, X, Y
+from shared.private_agreements import X, Y
 from shared.scripted_loss import LosingPeers
 
 pytestmark = pytest.mark.usefixtures("impatient_with_grace")
@@ -100,7 +100,7 @@ def test_with_noise_there_is_a_release_a_round_whatever_the_exchanges(tmp_path, 
     parts, ring = np.array_split(np.random.default_rng(0).permutation(450), 5), nx.cycle_graph(5)
     spent = {}
     for messages in ("float64", "int8"):
-        terms = private_agreements.terms(messages=messages)
+        terms = private_agreements.terms(messages=messages, rounds=3)
         peers = Peers(
             tmp_path, replace(terms, network=messages), ring, [(X.iloc[part], Y[part]) for part in parts]
         )
@@ -109,9 +109,9 @@ def test_with_noise_there_is_a_release_a_round_whatever_the_exchanges(tmp_path, 
         reached = np.stack(asyncio.run(peers.all()))
         with contextlib.closing(Store(peers.folder / "p0" / "state.sqlite", readonly=True)) as store:
             spent[messages] = [(entry["name"], entry["cost"]) for entry in store.releases()]
-    assert len(spent["int8"]) == ROUNDS and spent["int8"] == spent["float64"]
+    assert len(spent["int8"]) == 3 and spent["int8"] == spent["float64"]
     run = pb.simulate(
-        X, Y, schema=public_schema(terms), peers=5, partition=parts, topology=ring, rounds=ROUNDS, messages="int8",
+        X, Y, schema=public_schema(terms), peers=5, partition=parts, topology=ring, rounds=3, messages="int8",
         privacy=pb.Privacy(epsilon=4.0), references=False, evaluate_every=0, test=(X, Y),
     )  # fmt: skip
     assert np.abs(reached - run.stats).max() < 1e-8

@@ -8,15 +8,17 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from peerbayes.learning import relay
+from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.relay import DIFFERENT, Relay
 from peerbayes.learning.strategies import Declaration, Exact, LearningSettings, NetworkFacts
 from peerbayes.model import core
 
-# Up to this share of the rounds as the mean distance between peers, delay costs less than mixing: `relay` fits.
+# Up to this share of all exchanges of messages as the mean distance between peers, delay costs less than mixing:
+# `relay` fits.
 NEAR = 1 / 9
 
 # Where first residuals are mostly noise (few rows, many features), peers of `exact` fit their own rows first: below
-# this correlation of neighbours' residuals, `relay` fits up to this share of the rounds.
+# this correlation of neighbours' residuals, `relay` fits up to this share of them.
 NOISY, NEAR_ENOUGH = 0.24, 1 / 6
 
 TINY = float(np.finfo(float).tiny)
@@ -58,17 +60,20 @@ class Auto:
         if excluded := _excluded(settings, facts):
             return Exact, excluded
         assert facts.tree is not None
-        distance = f"{facts.tree().mean_distance:.1f} hops apart on average in {settings.rounds} rounds"
+        hops = settings.rounds * exchange_count(
+            settings.messages, settings.exchanges
+        )  # that sums travel in a run
+        distance = f"{facts.tree().mean_distance:.1f} hops apart on average in {hops} exchanges of messages"
         if facts.difference is not None and facts.difference > DIFFERENT:
             differ = f"peers' rows differ (F = {facts.difference:.2f})"
             if facts.classes == 2 and facts.counted:
                 return Exact, f"{differ} in counts of two classes, which cancel, but not where they are late"
             return Relay, differ
-        if facts.tree().mean_distance <= NEAR * settings.rounds:
+        if facts.tree().mean_distance <= NEAR * hops:
             return Relay, f"peers are near each other ({distance})"
         if facts.difference is None or facts.likeness is None:
             return Exact, "nothing is measured yet"
-        if facts.likeness < NOISY and facts.tree().mean_distance <= NEAR_ENOUGH * settings.rounds:
+        if facts.likeness < NOISY and facts.tree().mean_distance <= NEAR_ENOUGH * hops:
             return (
                 Relay,
                 f"few rows tell little of other peers' rows (correlation {facts.likeness:.2f}), {distance}",
