@@ -182,12 +182,13 @@ def test_requests_and_replies_have_no_place_for_them():
         "version", "run", "sender", "kind", "phase", "turn", "schema", "done", "roster", "wait",
         "body", "roster_digest",  # a roster
         "heard",  # signed digests of others' messages
+        "base",  # which message of the other peer its sender has
         "process", "shown",  # which start of a peer speaks, and how many rounds and releases it has stored
         "lowest", "highest",  # versions
     }  # fmt: skip
     assert set(wire.Reply.__struct_encode_fields__) == {
         "version", "run", "sender", "kind", "status", "phase", "turn", "schema", "done", "roster", "clock", "shape",
-        "digest", "body", "signature",  # releases, and what is made of them
+        "digest", "body", "signature", "base",  # releases, and what is made of them
         "missed",  # rounds since a message did not arrive
         "correction",  # a weighted sum of messages that both ends of the link have had
         "roster_digest", "process", "shown", "lowest", "highest",

@@ -61,7 +61,6 @@ NOT_RUN = {
     "python sweep.py auto": ("joins a cluster of several machines", None),
     "python benchmarks/gpu.py": ("needs an NVIDIA GPU", None),
     "python benchmarks/relay_rules.py": ("needs the paper's datasets", None),
-    "python benchmarks/bytes.py": ("needs the paper's datasets", None),
     "python benchmarks/missing.py": ("needs the paper's datasets", None),
     "peerbayes peer trace": ("needs a finished run; tests/cli/test_trace_command.py runs it", None),
     "peerbayes simulate run.toml --set message_loss": (

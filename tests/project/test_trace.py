@@ -7,7 +7,10 @@ import trace_files
 from peerbayes.model.core import statistics
 
 # The most files that a call passes through: fewer is better, more needs a reason.
-MOST = {"fit": 12, "simulation": 38}  # faults have a file since they are more than a number
+MOST = {
+    "fit": 12,
+    "simulation": 40,
+}  # three more since the strategy is chosen, faults are kinds and messages may be rounded
 
 
 @pytest.mark.parametrize("name", trace_files.calls())

@@ -98,6 +98,8 @@ DRAWN = {
         "limits": only(None),
         "privacy": only(None),
         "robust": only(None),
+        "messages": only("float64"),  # rounding follows the noise: tests/peer/test_few_byte_peers.py
+        "exchanges": only(None),
     },
     "limits": {
         "deadline": of(1.0, 60.0),

@@ -17,7 +17,9 @@ from peerbayes.simulation.sharded.workers import cluster, crossing, cut, plans
 
 X, Y = load_wine(return_X_y=True)
 X = X[:, :5]
-QUICK = {"peers": 30, "rows_per_peer": 5, "rounds": 12, "topology": "tree+8", "seed": 3}
+QUICK = {
+    "peers": 30, "rows_per_peer": 5, "rounds": 12, "topology": "tree+8", "seed": 3, "strategy": "exact",
+}  # fmt: skip
 
 
 def same(sharded, whole, rounds_judged=1, dtype="float64"):

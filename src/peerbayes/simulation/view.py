@@ -161,7 +161,7 @@ def spread(values: np.ndarray) -> np.ndarray:
     honest = ~np.isnan(values).all(axis=0)
     if honest.any():
         values = values[:, honest]
-    gaps = honest.any() and np.isnan(values).any()
+    gaps = honest.any() and np.isnan(values).any() and not np.isnan(values).all(axis=1).any()
     quantile, mean = (np.nanquantile, np.nanmean) if gaps else (np.quantile, np.mean)
     quantiles = quantile(values, (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0), axis=1)
     return np.concatenate([mean(values, axis=1)[:, None], quantiles.T], axis=1)

@@ -198,8 +198,6 @@ class Terms:
     lr: float = shared.LR.field()
     local_steps: int = shared.LOCAL_STEPS.field()
     clip: float | None = shared.CLIP.field()
-    messages: str = shared.MESSAGES.field(**ADDED)
-    exchanges: int | None = shared.EXCHANGES.field(**ADDED)
     limits: Limits = field(default_factory=Limits)
     """Timeouts, and limits on what a peer accepts from others, as a section [limits]."""
     privacy: Privacy = field(default_factory=Privacy, metadata=ADDED)
@@ -210,6 +208,8 @@ class Terms:
         (), Kind(_packages, "a list of names of packages, as pip writes them", (list,)),
         "packages outside peerbayes that the family and the strategy are of; none is loaded that is not named here",
         option="", example=None).field(**ADDED)
+    messages: str = shared.MESSAGES.field(**ADDED)
+    exchanges: int | None = shared.EXCHANGES.field(**ADDED)
     # fmt: on
 
     def __post_init__(self) -> None:
