@@ -16,8 +16,11 @@ from peerbayes.errors import PeerbayesError, PeerError
 
 # --- timeouts of a peer, in seconds; always read as `tasks.WAIT`, so that there is one of each
 
-WAIT = 2.0  # that an answer may wait for the requested content
-FIRST_GRACE, GRACE = 2.0, 13.0  # added before a call is given up: at first, and at most, for slow links
+SHORT_WAIT, WAIT = (
+    2.0,
+    5.0,
+)  # that an answer may wait for the requested content: where replies are quick, and at most
+FIRST_GRACE, GRACE = 2.0, 10.0  # added before a call is given up: at first, and at most, for slow links
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # between attempts to reach a neighbour
 SHORT_PAUSE = 0.5  # the same for one that was silent and calls
 LEAVE = 2.0  # to tell a neighbour that this peer leaves

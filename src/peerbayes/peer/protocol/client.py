@@ -71,7 +71,7 @@ class Client:
         if state.roster < 0 or not roster.closed:
             return session.request(neighbour, "hello")
         if (pending := self.agreement.sums.wanted(neighbour)) is not None:
-            return session.request(neighbour, pending[0], phase=pending[1], wait=tasks.WAIT)
+            return session.request(neighbour, pending[0], phase=pending[1], wait=state.wait)
         if (agreed := session.agreed) is None:
             return None
         sends = neighbour in agreed.learner.neighbours
@@ -79,7 +79,7 @@ class Client:
             base = {} if session.terms.messages == "float64" else {"base": self.inbox.base(neighbour)}
             return session.request(
                 neighbour, session.kind, round_index=session.round_index + 1, schema=agreed.schema.fingerprint,
-                wait=tasks.WAIT, heard=self.evidence.to_pass_on(neighbour), **base,
+                wait=state.wait, heard=self.evidence.to_pass_on(neighbour), **base,
             )  # fmt: skip
         if session.round_index >= rounds > state.done:
             return session.request(neighbour, "hello")

@@ -107,6 +107,11 @@ class NeighbourState:
     """How long its replies take, beyond the time that they may wait; `missed`: calls in a row without one."""
 
     @property
+    def wait(self) -> float:
+        """Seconds that it may wait before it replies: few, so that a break is noticed, more where replies are slow."""
+        return min(tasks.WAIT, max(tasks.SHORT_WAIT, self.calls.usual))
+
+    @property
     def grace(self) -> float:
         """Seconds for a reply to arrive: what it usually takes, twice as many after every call without one."""
         return min(tasks.GRACE, max(tasks.FIRST_GRACE, self.calls.usual) * 2.0 ** min(self.calls.missed, 10))
