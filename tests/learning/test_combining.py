@@ -570,20 +570,20 @@ def test_a_defence_does_what_each_peer_would_do(rule, guarded, kind, rng):
 @pytest.mark.parametrize(("strategy", "by_link"), [(CRC(), False), (Exact(4), False), (Exact(4), True)])
 def test_a_mix_is_put_back_on_its_class_sums_before_a_peer_learns_from_it(strategy, by_link, rng):
     """Messages are off by less than is tolerated; R is taken where nothing is."""
-    start, asked = np.array([[4.0, 0.0, 2.0], [4.0, 0.0, 2.0]]), []
+    start, learned_from = np.array([[4.0, 0.0, 2.0], [4.0, 0.0, 2.0]]), []
     limits = Invariants(
         start.sum(axis=0), 8.0, csr_array((0, 3)), start, None, np.ones(3), np.full(3, 9.0), rounding=0.05
     )
     defence = Defence("clip", limits, None, np.zeros(0, dtype=int), 0, None, lambda stats: stats)
 
     def residual(stats):
-        asked.append(stats.copy())
+        learned_from.append(stats.copy())
         return np.zeros_like(stats)
 
     schedule = network.schedule("regular-4", 9, np.random.default_rng(0), None)
     driver = Broadcast(strategy, schedule, residual, Faults(0.0, 0), NUMPY, None, defence, by_link)
     state, _ = driver.advance(driver.begin(start + rng.uniform(-0.05, 0.05, (9, 2, 3))), 1)
-    np.testing.assert_allclose(asked[-1].sum(axis=1), np.tile(limits.sums, (9, 1)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(learned_from[-1].sum(axis=1), np.tile(limits.sums, (9, 1)), rtol=0, atol=1e-12)
     assert not (state.state if by_link else state).rejected.any()
 
 
