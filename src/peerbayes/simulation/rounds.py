@@ -96,7 +96,7 @@ class Screened(NamedTuple):
 class Defence:
     """How peers treat messages that may be false.
 
-    rule        "mean" or "clip": see `combining`
+    rule        "mean" or "clip": see `robust.rules`
     invariants  what honest messages obey; others are refused, and their weight goes to the receiver
     attack      the kind of attack; None: there is none
     attackers   the indices of the attackers

@@ -10,7 +10,7 @@ A peer's first message is S⁰ + b·R(S⁰), and a row adds at most b_k = max|φ
 convex, so after t steps |S − S⁰| ≤ t·m_v·b_k by induction; `exact` extrapolates, so there it is only unusual to be
 beyond twice that, and absurd to be beyond ten times what all rows together could do.
 
-The checks find mistakes, damage and crude attacks. A forger who knows them can pass them: see `combining` and `guard`.
+The checks find mistakes, damage and crude attacks. A forger who knows them can pass them: see `rules`.
 """
 
 from __future__ import annotations

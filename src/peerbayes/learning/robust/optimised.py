@@ -6,7 +6,7 @@ simulation can. All attackers b of a victim v send it the same message,
     φ_v + l·d̃_v·u        d̃_v the median distance of v's honest neighbours, l one of `LENGTHS`, u a unit vector
 
 the one after which v's mix has the largest soft error on honest rows, among those that v does not strike. Each is
-put through v's own rules first (`guard`, `combining.clip_factors`). The directions u, projected on what keeps
+put through v's own rules first (`rules.strikes`, `rules.clip_factors`). The directions u, projected on what keeps
 the invariants, R(S) the residual of S and φ̄ the mean of the honest messages:
 
     swap, merge, ipm        from φ̄, as in `attacks`
@@ -50,7 +50,7 @@ class Optimiser:
     counts      [C] rows of each class at honest peers
     theta       θ of the family
     invariants  what honest messages obey
-    rule        how receivers combine: see `combining`
+    rule        how receivers combine: see `rules`
     guarded     whether receivers have a guard
     """
 
