@@ -295,7 +295,9 @@ class SettingsFile:
                 )
             elif name not in further:
                 names = ", ".join((*settings, *further))
-                raise self.error(f"{self.at(*path, name)}{shown(name):.50} is {noun}; expected one of {names}")
+                raise self.error(
+                    f"{self.at(*path, name)}{shown(name):.50} is {noun}; expected one of {names}"
+                )
         return values
 
 

@@ -367,12 +367,12 @@ class Exact:
         """
         xp = array_namespace(mixed)
         adapted = _added(residual(mixed), mixed, self.boost)
-        correction = mixed - state.adapted
-        if share is None:
-            sent = _added(correction, adapted, self.memory)
-        else:
-            sent = mixed + share[..., None, None] * (adapted - mixed + self.memory * correction)
-            adapted = sent - self.memory * correction
+        sent = _added(mixed - state.adapted, adapted, self.memory)
+        if share is not None:
+            some = share < 1.0  # most peers hear all their neighbours
+            correction = sent[some] - adapted[some]
+            sent[some] = mixed[some] + share[some][..., None, None] * (sent[some] - mixed[some])
+            adapted[some] = sent[some] - correction
         recent = (mixed, *state.recent[: self.window - 1])
         heard = xp.clip(state.heard + 1.0, None, float(self.window))
         return ExactState(adapted, sent, recent, heard)
