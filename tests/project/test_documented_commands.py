@@ -67,6 +67,7 @@ NOT_RUN = {
         "replays it; tests/cli/test_trace_command.py does",
         None,
     ),
+    "python benchmarks/baselines.py": ("needs the paper's datasets", None),
     "ssh ": ("another machine", None),
     "peerbayes report runs/exact --figures": (
         "drawn by a browser; tests/report/test_report.py does, where there is one",

@@ -235,6 +235,7 @@ STRATEGIES_HEAD = """# Which strategy when
 
 Written by the command of [the reproduction](reproduction.md), from the same results. Mean over {datasets} datasets and
 {seeds} seeds of the test error's gap to RC on the pooled rows, the number of datasets below 0.01, and the largest gap.
+Softmax regression, FedAvg and ensembles, and where they beat these: [other methods](baselines.md).
 
 """
 SETTINGS = (
