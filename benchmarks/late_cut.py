@@ -3,8 +3,8 @@
     python benchmarks/late_cut.py [--datasets digits adult letter] [--seeds 501 502 503]
 
 20 peers of 40 rows on a tree with 20 more links, 64 rounds of `exact`; two of the peers lie in every round until all
-others cut them at once, as they do with a member that told two stories. Test error of the honest peers. Limit: round 20
-costs at most .01 more.
+others cut them at once, as they do with a member that told two stories. Test error of the honest peers. Limit: with
+robust terms, round 20 costs at most .01 more; without, every lie counts in full for as long as it is heard.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[501, 502, 503])
     arguments = parser.parse_args()
     print("| dataset | attack | robust | cut at round 5 | at round 20 | more |\n|---|---|---|---|---|---|")
-    worst = -np.inf
+    worst = {None: -np.inf, "clip": -np.inf}
     for name in arguments.datasets:
         data = rows_and_labels(name)
         for kind in KINDS:
@@ -73,13 +73,13 @@ def main() -> int:
                     np.mean([error(data, kind, robust, seed, cut_at) for seed in arguments.seeds])
                     for cut_at in (EARLY, LATE)
                 )
-                worst = max(worst, late - early)
+                worst[robust] = max(worst[robust], late - early)
                 print(
                     f"| {name} | {kind} | {robust or 'no'} | {early:.3f} | {late:.3f} | {late - early:+.3f} |",
                     flush=True,
                 )
-    print(f"\nlargest {worst:+.3f}; limit {LIMIT}")
-    return int(worst > LIMIT)
+    print(f"\nlargest {worst['clip']:+.3f} with robust terms, limit {LIMIT}; {worst[None]:+.3f} without")
+    return int(worst["clip"] > LIMIT)
 
 
 if __name__ == "__main__":
