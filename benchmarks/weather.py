@@ -35,6 +35,7 @@ import peerbayes as pb
 from peerbayes.experiments.cells import prepared
 from peerbayes.network import LossTrace
 from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.status import status
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from shared.failing_hosts import Hosts, Namespaces
@@ -132,9 +133,7 @@ def run(hosts: Hosts, world: Weather, scenario: str, rounds: int, seed: int) -> 
             hosts.start(UNSTEADY)
         wait(hosts, lambda: min(len(hosts.history(name)) for name in NAMES) >= rounds)
         seconds = time.monotonic() - began
-        world.storm = None  # the results are known: let them part in peace
-        world.cut.clear()
-        wait(hosts, lambda: all(process.poll() is not None for process in hosts.processes.values()))
+        wait(hosts, lambda: all(status(home)["verdict"] for home in hosts.homes.values()))
     return seconds
 
 

@@ -109,12 +109,16 @@ class NeighbourState:
     @property
     def wait(self) -> float:
         """Seconds that it may wait before it replies: few, so that a break is noticed, more where replies are slow."""
-        return min(tasks.WAIT, max(tasks.SHORT_WAIT, self.calls.usual))
+        return min(tasks.WAIT, max(tasks.SHORT_WAIT, 2 * (self.calls.mean or 0.0)))
 
     @property
     def grace(self) -> float:
-        """Seconds for a reply to arrive: what it usually takes, twice as many after every call without one."""
-        return min(tasks.GRACE, max(tasks.FIRST_GRACE, self.calls.usual) * 2.0 ** min(self.calls.missed, 10))
+        """Seconds for a reply to arrive: four times the mean, twice as many after every call without one.
+
+        By the mean: with deviations a single reply that a break delayed would make the next break last.
+        """
+        seconds = max(tasks.FIRST_GRACE, 4 * (self.calls.mean or 0.0))
+        return min(tasks.GRACE, seconds * 2.0 ** min(self.calls.missed, 10))
 
 
 class Waiting(NamedTuple):
