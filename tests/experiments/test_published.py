@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from peerbayes.experiments.cells import SPECIFIED, Cell, compute
-from peerbayes.learning import relay, strategies
+from peerbayes.learning import choice, relay, strategies
 
 PAGES = Path(__file__).parents[2] / "docs"
 RESULTS, FAMILIES = PAGES / "results.parquet", PAGES / "families.parquet"
@@ -114,7 +114,7 @@ CONSTANTS = {
     "the window of exact": ("exact", strategies.Exact, "window", property(lambda learner: 5)),
     "the boost of exact": ("exact", strategies.Exact, "boost", property(lambda learner: 1.03)),
     "how fast relay's r̄ follows": ("auto", relay, "FOLLOW", 0.25),
-    "relay's first share": ("auto", relay, "FIRST_SHARE", 0.12),
+    "relay's first share": ("auto", choice.LinkSums, "likeness", property(lambda sums: 0.12)),
     "relay's largest boost": ("auto", relay, "LARGEST_BOOST", 1.1),
 }
 
@@ -123,8 +123,9 @@ CONSTANTS = {
 def test_another_constant_would_be_noticed(paper_data, monkeypatch, name):
     """What the tests above are for: a small change of a constant moves a published cell."""
     strategy, owner, attribute, value = CONSTANTS[name]
-    dataset = "pulsar" if strategy == "auto" else "adult"  # `auto` relays it
-    cell, row = published(RESULTS, strategy=strategy, partition="drift-xy", dataset=dataset, seed=3)
+    dataset = "run" if strategy == "auto" else "adult"  # `auto` relays it
+    settings = {"strategy": strategy, "partition": "drift-xy", "topology": "tree", "dataset": dataset}
+    cell, row = published(RESULTS, **settings, seed=3)
     monkeypatch.setattr(owner, attribute, value)
     assert max(differences(cell, row).values()) > EXACTLY
 
