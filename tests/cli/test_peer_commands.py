@@ -79,7 +79,7 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
     rows, labels = IRIS.drop(columns="target").reset_index(drop=True), IRIS["target"].to_numpy()
     run = pb.simulate(
         rows, labels, peers=3, topology="chain", partition=[range(60), range(60, 105), range(105, 150)], rounds=12,
-        test=(rows, labels),
+        strategy="exact", test=(rows, labels),
     )  # fmt: skip
     for place, home in enumerate(network.homes.values()):
         model = pb.load(home.model_path)

@@ -527,7 +527,7 @@ def session(tmp_path):
 
 def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(session):
     inbox, message = Inbox(session), np.zeros((2, 3))
-    for turn in (0, 2, 7):
+    for turn in (0, 3, 7):
         inbox.put("peer-2", turn, message)
         assert inbox.lacks("peer-2")
     inbox.put("peer-2", 1, message)
@@ -535,6 +535,12 @@ def test_a_message_of_a_round_that_is_closed_is_not_put_into_the_next(session):
     session.round_index = 1
     inbox.clear()
     inbox.put("peer-2", 1, message)
+    assert inbox.lacks("peer-2")
+    session.round_index = 2
+    inbox.clear()
+    assert not inbox.lacks("peer-2")  # that of round 3 came early, and waited for its round
+    session.round_index = 3
+    inbox.clear()
     assert inbox.lacks("peer-2")
 
 
@@ -551,13 +557,13 @@ def test_junk_between_other_words_is_asked_for_ever_less_often(tmp_path, monkeyp
             async def said(*given):
                 return next(words)
 
-            async def sleep(seconds):
+            async def pause(self, state, seconds):
                 pauses.append(seconds)
                 node.session.neighbour("peer-2").left = len(pauses) == 8
 
             monkeypatch.setattr(node.transport, "ask", said)
             monkeypatch.setattr(Client, "_wanted", lambda self, name: asked)
-            monkeypatch.setattr("peerbayes.peer.protocol.client.asyncio.sleep", sleep)
+            monkeypatch.setattr(Client, "_pause", pause)
             await node._client._forever("peer-2")
 
     within(work())

@@ -68,6 +68,7 @@ NOT_RUN = {
         None,
     ),
     "python benchmarks/baselines.py": ("needs the paper's datasets", None),
+    "python benchmarks/unseen.py": ("takes minutes", None),
     "ssh ": ("another machine", None),
     "peerbayes report runs/exact --figures": (
         "drawn by a browser; tests/report/test_report.py does, where there is one",

@@ -31,9 +31,8 @@ from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.state import store as stores
 from peerbayes.peer.tasks import BackgroundTasks
 
-AHEAD = (
-    2  # messages of later rounds that a peer which is behind asks for at once: a neighbour answers four calls
-)
+# Messages of later rounds that a peer which is behind asks for at once: a neighbour answers four calls.
+AHEAD = 2
 
 
 @dataclass(eq=False)
@@ -140,27 +139,33 @@ class Client:
 
     async def _catch_up(self, neighbour: str) -> None:
         """Ask for messages of later rounds that a neighbour has stored: several rounds in one round trip."""
-        while neighbour in self.session.neighbours:
+        session = self.session
+        while neighbour in session.neighbours:
             if not (requests := self._ahead(neighbour)):
-                await self.session.changes.wait(None)
+                await session.changes.wait(None)
                 continue
-            grace = self.session.neighbour(neighbour).grace
+            coming, grace = session.round_index, session.neighbour(neighbour).grace
             exchanges = (self._exchange(neighbour, request, grace) for request in requests)
             outcomes = await asyncio.gather(*exchanges, return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, RefusedMessage):
+                    session.refuse(neighbour, outcome)
+                elif isinstance(outcome, OSError | sqlite3.Error):
+                    session.room.note(f"answer of {neighbour}", outcome)
+                elif isinstance(outcome, BaseException) and not isinstance(outcome, Unreachable):
+                    raise outcome
             if any(isinstance(outcome, BaseException) or outcome.status != "ok" for outcome in outcomes):
-                await asyncio.sleep(
-                    tasks.LONGEST_PAUSE
-                )  # the line to it says why; these are asked for again in time
+                # The line to it goes on; what comes after the next round is asked for then.
+                while session.round_index == coming and neighbour in session.neighbours:
+                    await session.changes.wait(None)
 
     def _ahead(self, neighbour: str) -> list[Request]:
         """Return requests for messages of the rounds after the coming one that a neighbour has and this peer lacks."""
         session, agreed, state = self.session, self.session.agreed, self.session.neighbour(neighbour)
         if agreed is None or neighbour not in agreed.learner.neighbours or state.note:
             return []
-        if (
-            session.terms.messages != "float64"
-        ):  # each is a difference from the one before: they come in order
-            return []
+        if session.terms.messages != "float64":
+            return []  # each is a difference from the one before: they come in order
         coming = session.round_index + 1
         last = min(coming + AHEAD, state.done + 1, session.terms.rounds)
         return [

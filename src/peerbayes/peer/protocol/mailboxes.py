@@ -42,9 +42,9 @@ class OpenRound:
     def timeouts(self, expected: list[str], lacking: list[str], seconds: float) -> dict[str, float]:
         """Return the seconds that each lacking neighbour may take in all, `seconds` after the round began."""
         coming = self.session.round_index + 1
-        # Neighbours that have closed a round beyond the coming one did so without this peer.
+        # Neighbours that have closed a round beyond the coming one did so without this peer; one that says so may lie.
         ahead = sum(self.session.neighbour(name).done > coming for name in expected)
-        return {name: self._timeout(name, seconds, 2 * ahead >= len(expected)) for name in lacking}
+        return {name: self._timeout(name, seconds, 2 * ahead > len(expected)) for name in lacking}
 
     def _timeout(self, name: str, seconds: float, left_behind: bool) -> float:
         state, deadline = self.session.neighbour(name), self.session.terms.limits.deadline
