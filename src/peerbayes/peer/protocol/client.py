@@ -140,7 +140,7 @@ class Client:
     async def _catch_up(self, neighbour: str) -> None:
         """Ask for messages of later rounds that a neighbour has stored: several rounds in one round trip."""
         session = self.session
-        while neighbour in session.neighbours:
+        while neighbour in self.session.neighbours:
             if not (requests := self._ahead(neighbour)):
                 await session.changes.wait(None)
                 continue
