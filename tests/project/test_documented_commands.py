@@ -45,6 +45,7 @@ NOT_RUN = {
     "python tools/mutants.py": ("runs the tests once for every mutant", None),
     "mkdocs build": ("tests/project/test_reference.py builds the site", None),
     "peerbayes reproduce 4 6 --datasets letter,adult": ("downloads datasets", None),
+    "peerbayes reproduce 5 6 7 --datasets secondary": ("downloads datasets", None),
     "peerbayes reproduce all": (
         "needs all datasets, some of which must be imported by hand",
         "peerbayes reproduce all --datasets digits --columns rows20 --seeds 1 --engine local --format markdown",

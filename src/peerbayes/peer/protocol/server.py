@@ -267,10 +267,10 @@ class Server:
         }.get(request.kind, f"{request.kind} {request.phase}".strip())
         if self.session.terms.privacy.epsilon is not None:
             description = f"private {description}"
-        self.session.audit.add(caller, description, len(ready.body), ready.digest)
         if ready.correction:
             size, digest = len(ready.correction), wire.digest_of(ready.correction)
             self.session.audit.add(caller, f"correction of {description}", size, digest)
+        self.session.audit.add(caller, description, len(ready.body), ready.digest)
 
     def _deliver(self, request: Request, ready: Ready) -> Reply:
         agreed, signature = self.session.agreed, b""
