@@ -1,4 +1,4 @@
-"""What faults of a network cost each strategy: eight cells, twelve kinds of faults, 64 rounds.
+"""What faults of a network cost each strategy: eight cells, thirteen kinds of faults, 64 rounds.
 
     PEERBAYES_DATA=folder python benchmarks/loss.py [--seeds 321 322] [--strategies exact,relay] [--cells letter]
         [--kinds flapping] [--rounds 1000] [--store results.jsonl]
@@ -59,6 +59,7 @@ def kinds(peers: int, rounds: int, seed: int) -> dict[str, list[Fault]]:
             f"flapping {side}": [Flapping(host, 2, 5, direction)]
             for side, direction in (("deaf", "in"), ("unheard", "out"), ("each", "each"), ("both", "both"))
         },
+        "heard once in 6": [Flapping(host, 1, 5, "both")],
         "a tenth away": [Away(0.1, rounds // 3 + 1, 2 * rounds // 3)],
         "one vanishes": [Away(host, 20)],
         "5% dead links": [DeadLinks(0.05)],

@@ -133,7 +133,7 @@ class Link:
         waiting, self.outcomes = [start], list[Outcome]()
         for before in waiting:
             for heard in map(np.array, itertools.product((False, True), repeat=2)):
-                after, _ = after_round(before, received(before, heard, np.zeros((2, size, 1))))
+                after, *_ = after_round(before, received(before, heard, np.zeros((2, size, 1))))
                 after = Corrections(*(np.minimum(counter, self.cap) for counter in after))
                 if (mode := self._mode(after)) not in modes:
                     modes[mode] = len(modes)
@@ -202,11 +202,19 @@ def received(before: Corrections, heard: np.ndarray, differences: np.ndarray) ->
     )
 
 
-def moved(before: Corrections, heard: np.ndarray, differences: np.ndarray, size: int) -> np.ndarray:
-    """Return d after a round, as rows of coefficients of x: [2, D]. d before are the first two coordinates of x."""
+def moved(
+    before: Corrections, heard: np.ndarray, differences: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return d after a round, and what S alone takes, as rows of coefficients of x: two [2, D].
+
+    d before are the first two coordinates of x.
+    """
     values = np.eye(2, size)[:, :, None]
     state = before._replace(values=values)
-    return after_round(state, received(state, heard, differences[:, :, None]))[0].values[:, :, 0]
+    links, _, late = after_round(state, received(state, heard, differences[:, :, None]))
+    beside = np.zeros((2, size))
+    beside[late.links] = late.values[:, :, 0]
+    return links.values[:, :, 0], beside
 
 
 def driven_link() -> Link:
@@ -214,7 +222,7 @@ def driven_link() -> Link:
 
     def step(before: Corrections, heard: np.ndarray) -> np.ndarray:
         difference = np.eye(3)[2]
-        return np.vstack([moved(before, heard, np.stack([difference, -difference]), 3), np.zeros(3)])
+        return np.vstack([moved(before, heard, np.stack([difference, -difference]), 3)[0], np.zeros(3)])
 
     return Link(step, 3)
 
@@ -227,8 +235,8 @@ def closed_link(weight: float, pull: float, targets: float = 0.0) -> Link:
         share = before.up.astype(float)[:, None]
         stats, pushed = unit[2:4], pull * (np.array([[targets], [-targets]]) * unit[4] - unit[2:4]) + unit[:2]
         message = stats + share * pushed
-        values = moved(before, heard, weight * (message[::-1] - message), 5)
-        return np.vstack([values, message + values - unit[:2], unit[4]])
+        values, beside = moved(before, heard, weight * (message[::-1] - message), 5)
+        return np.vstack([values, message + values + beside - unit[:2], unit[4]])
 
     return Link(step, 5)
 
@@ -257,9 +265,10 @@ class Asymmetry:
 def asymmetry(loss: float) -> Asymmetry:
     """Return the stationary asymmetry of a link with corrections, from e ← c·e + s·δ, mode by mode.
 
-    The decay of links that are down is left out (c is the larger of the two ends' factors).
+    Links do not go down here: c is the larger of the two ends' factors, and d takes all of every difference.
     """
-    link = driven_link()
+    with constants(TAKEN=1.0):
+        link = driven_link()
     chance = np.zeros((link.modes, link.modes))
     first, square, added, mixed = (np.zeros_like(chance) for _ in range(4))
     attached = np.zeros(link.modes)

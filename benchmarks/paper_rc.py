@@ -42,8 +42,17 @@ def errors(folder: Path, name: str) -> tuple[float, float]:
         order = np.random.default_rng(seed).permutation(len(X))
         train, test = order[:TRAIN], order[TRAIN : TRAIN + TEST]
         models = (
-            pb.MixedNB(kinds="paper"),
-            pb.MixedNB(kinds="paper", calibrate=True, start="uniform", lr=0.05, max_iter=64, keep="last"),
+            pb.MixedNB(kinds="paper", alpha=1.0, shrinkage=None),
+            pb.MixedNB(
+                kinds="paper",
+                calibrate=True,
+                start="uniform",
+                lr=0.05,
+                max_iter=64,
+                keep="last",
+                step="fixed",
+                validation_fraction=0,
+            ),
         )
         found.append([1 - m.fit(X.iloc[train], y[train]).score(X.iloc[test], y[test]) for m in models])
     likely, calibrated = np.mean(found, axis=0)

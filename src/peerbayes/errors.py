@@ -38,6 +38,8 @@
         └── RefusedMessage     a message that was not taken, with a named reason
             └── OtherProcess   a message of a peer of which another process was heard
 
+`SingularDataWarning` is a warning: training rows that a model cannot be told from, though one is made.
+
 A caller's mistake in an argument is a plain ValueError or TypeError. Every message says what arrived, what
 was expected, and what to do.
 """
@@ -51,6 +53,10 @@ from typing import Any
 
 class PeerbayesError(Exception):
     """The root of every named error."""
+
+
+class SingularDataWarning(UserWarning):
+    """Training rows that leave parameters open: a class of one row, columns that determine each other."""
 
 
 class SchemaError(PeerbayesError, ValueError):

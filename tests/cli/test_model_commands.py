@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,9 @@ from typer.testing import CliRunner
 
 import peerbayes as pb
 from peerbayes.cli.app import app
+from peerbayes.learning.metrics import Outcome
 from peerbayes.model.explain import mutual_information, of_categories, of_gaussians
+from peerbayes.model.scaling import Scaling
 
 RNG = np.random.default_rng(5)
 ROWS = 60
@@ -117,6 +120,22 @@ def test_true_classes_give_the_error_rate_and_the_confusion(home):
     assert counts.sum() == ROWS
     assert np.trace(counts) == round(ROWS * (1 - wrong))
     assert done.stdout.splitlines()[1:] == list(MODEL.predict(FRAME))
+
+
+def test_true_classes_give_log_loss_and_calibration_error_with_and_without_the_scaling(home, tmp_path):
+    codes = np.searchsorted(MODEL.classes_, ILL)
+    scaling = Scaling(3.0, (0.5, 0.1, -0.6), 0.05)
+    scaled = type(MODEL).from_statistics(replace(MODEL.statistics_, scaling=scaling))
+    scaled.save(tmp_path / "scaled")
+    sentences = []
+    for model in (scaled, MODEL):
+        loss = -np.log(model.predict_proba(FRAME)[np.arange(ROWS), codes]).mean()
+        error = Outcome.of(model.predict_proba(FRAME), codes).calibration_error
+        sentences.append(f"log loss {loss:.4f}, calibration error {error:.4f}")
+    done = run("predict", tmp_path / "scaled", home / "rows.csv", "--label", "ill")
+    assert f"{sentences[0]}; without scaling {sentences[1]}\n" in done.stderr
+    done = run("predict", home, home / "rows.csv", "--label", "ill")
+    assert f"{sentences[1]}\n" in done.stderr and "without" not in done.stderr
 
 
 def test_labels_that_the_model_does_not_know_are_errors(home, tmp_path):

@@ -160,9 +160,11 @@ def test_a_file_is_a_header_raw_arrays_and_a_digest(small):
     content = path.read_bytes()
     header, body = parts(content)
     assert content == sealed(json.dumps(header, sort_keys=True).encode(), body)
-    np.testing.assert_array_equal(
-        np.frombuffer(body, "<f8").reshape(model.statistics_.shape), model.statistics_.values
-    )
+    statistics = model.statistics_
+    arrays = {"statistics": statistics.values, **statistics.observed._asdict()}
+    assert header["arrays"] == {name: list(array.shape) for name, array in arrays.items()}
+    in_order = [arrays[name].ravel() for name in sorted(arrays)]
+    np.testing.assert_array_equal(np.frombuffer(body, "<f8"), np.concatenate(in_order))
 
 
 def test_loading_never_unpickles(small, monkeypatch):

@@ -19,6 +19,9 @@ import peerbayes as pb
 
 ESTIMATORS = [pb.MixedNB, pb.QDA, pb.LDA]
 
+# For tests of what singular data do besides the warning, which tests/estimators/test_conventions.py is about.
+SINGULAR = pytest.mark.filterwarnings("ignore::peerbayes.errors.SingularDataWarning")
+
 
 def patients(rows=300, seed=0):
     rng = np.random.default_rng(seed)
@@ -153,7 +156,7 @@ def test_decisions_follow_costs(estimator):
 
 def test_describe_speaks_the_units_of_the_table(estimator):
     X, y = patients()
-    told = estimator(alpha=0).fit(X, y).describe().set_index(["class", "feature"])
+    told = estimator(alpha=0, shrinkage=None).fit(X, y).describe().set_index(["class", "feature"])
     ill = X[y == "ill"]
     assert told.loc[("ill", "age"), "mean"].item() == pytest.approx(ill["age"].mean())
     assert told.loc[("ill", "(prior)"), "probability"].item() == pytest.approx((y == "ill").mean())
@@ -163,16 +166,21 @@ def test_describe_speaks_the_units_of_the_table(estimator):
         assert told.loc[("ill", "age"), "deviation"].item() == pytest.approx(ill["age"].std(ddof=0))
 
 
+@SINGULAR
 def test_floors_are_counted():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
     assert pb.MixedNB().fit(X, y).floored_ == 0
     X[y == 1, 0] = 5.0  # no variance in one class
-    assert pb.MixedNB().fit(X, y).floored_ == 1
-    assert pb.QDA().fit(X, y).floored_ == 1
+    assert pb.MixedNB(shrinkage=None).fit(X, y).floored_ == 1
+    assert pb.QDA(shrinkage=None).fit(X, y).floored_ == 1
+    assert (
+        pb.MixedNB().fit(X, y).floored_ == pb.QDA().fit(X, y).floored_ == 0
+    )  # a prior keeps them from the floor
     assert pb.MixedNB(variance_floor=100.0).fit(X, y).floored_ == 6
 
 
+@SINGULAR
 def test_clipping_tames_an_outlier(estimator):
     X, y = load_iris(return_X_y=True)
     X = X.copy()
@@ -205,11 +213,13 @@ def test_partial_fit_learns_new_categories():
     )
 
 
+@SINGULAR
 def test_one_row_per_class_is_enough(estimator):
     model = estimator().fit([[1.0, 2.0], [3.0, 5.0]], ["a", "b"])
     assert list(model.predict([[1.0, 2.0], [3.0, 5.0]])) == ["a", "b"]
 
 
+@SINGULAR
 def test_more_columns_than_rows(estimator):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(20, 60)), np.arange(20) % 2

@@ -1,5 +1,6 @@
 """scikit-learn's own checks, for every estimator."""
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import peerbayes as pb
@@ -12,6 +13,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::peerbayes.errors.SingularDataWarning")  # the checks' data are few rows
 @parametrize_with_checks(ESTIMATORS)
 def test_estimator_check(estimator, check):
     check(estimator)

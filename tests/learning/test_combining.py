@@ -262,7 +262,7 @@ def test_references_are_of_honest_rows():
     attack = pb.Attack("label", 0.25)
     run = pb.simulate(X, y, partition=rows, peers=8, rounds=4, attack=attack)
     honest = np.concatenate([rows[place] for place in range(8) if place not in run.attackers])
-    alone = pb.MixedNB(schema=run.schema).fit(X[honest], y[honest])
+    alone = pb.MixedNB(schema=run.schema, alpha=1.0, shrinkage=None).fit(X[honest], y[honest])
     assert run.references["train_ml"] == pytest.approx(1 - alone.score(X[honest], y[honest]))
 
 

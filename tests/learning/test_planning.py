@@ -159,8 +159,12 @@ def test_settings_matter_where_declared(name):
 
 def test_names_are_chosen_by_declarations():
     assert planning.names(lambda declaration: declaration.judged) == ("crc", "exact", "auto")
-    assert planning.names(lambda declaration: not declaration.summed) == ("relay",)
-    assert planning.names(lambda declaration: bool(declaration.exposes)) == ("consensus-ml", "dsgd")
+    assert planning.names(lambda declaration: not declaration.summed) == ("relay", "tree-sum")
+    assert planning.names(lambda declaration: bool(declaration.exposes)) == (
+        "consensus-ml",
+        "dsgd",
+        "tree-sum",
+    )
     assert [name for name in planning.names() if planning.silent(name)] == [planning.ALONE]
     assert planning.declaration_of("of another package") == planning.Declaration()
 

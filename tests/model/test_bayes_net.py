@@ -113,7 +113,8 @@ def test_estimators_without_and_with_all_links_are_mixed_nb_and_qda():
     nb, net = pb.MixedNB().fit(X, y), BayesNetClassifier().fit(X, y)
     np.testing.assert_allclose(net.predict_proba(X), nb.predict_proba(X), rtol=1e-12)
     everybody = {name: list(X.columns[:place]) for place, name in enumerate(X.columns)}
-    full, qda = BayesNetClassifier(everybody).fit(X, y), pb.QDA().fit(X, y)
+    full = BayesNetClassifier(everybody, shrinkage=None).fit(X, y)
+    qda = pb.QDA(shrinkage=None).fit(X, y)
     np.testing.assert_allclose(full.predict_joint_log_proba(X), qda.predict_joint_log_proba(X), rtol=1e-9)
 
 
@@ -149,7 +150,7 @@ def test_the_tree_and_its_tables_are_pgmpys(load, columns):
         )
         model = DiscreteBayesianNetwork(tree.edges())
         model.fit(table, estimator=DiscreteMLE())
-    ours = TAN(alpha=0.0).fit(X, y)
+    ours = TAN(alpha=0.0, shrinkage=None, penalty="none").fit(X, y)
     links = {(parent, name) for name, parents in ours.parents_.items() for parent in parents}
     assert links == {(a, b) for a, b in tree.edges() if a != "outcome"}
     tables = ours.conditional_tables()
@@ -273,7 +274,7 @@ def test_a_configuration_never_seen_is_like_the_whole_class():
     X = pd.DataFrame({"a": list("xxxxyyyy") * 10, "b": list("ppqqpppp") * 10})
     y = np.array([0, 1] * 40)
     X.loc[80] = ["z", "p"]
-    model = BayesNetClassifier({"b": "a"}, alpha=0.0).fit(X, np.append(y, 0))
+    model = BayesNetClassifier({"b": "a"}, alpha=0.0, shrinkage=None).fit(X, np.append(y, 0))
     assert model.conditional_tables()["b"][(1, "z")] == pytest.approx({"p": 0.5, "q": 0.5})
     backed = BayesNetClassifier({"b": "a"}, alpha=0.0, shrinkage=5.0).fit(X, np.append(y, 0))
     assert backed.conditional_tables()["b"][(1, "z")]["p"] == pytest.approx(0.75, abs=0.01)
@@ -312,7 +313,7 @@ def test_the_structure_over_the_network_is_the_pooled_one(family):
     order_of_rows = np.argsort(y.to_numpy(), kind="stable")[:1600]  # one class per peer
     parts = np.array_split(order_of_rows, 20)
     run = pb.simulate(X, y, family=family, peers=20, partition=parts, start="ml", rounds=4)
-    pooled = {"tan": TAN, "kdb": KDB}[family](schema=run.schema).fit(
+    pooled = {"tan": TAN, "kdb": KDB}[family](schema=run.schema, penalty="none").fit(
         X.iloc[order_of_rows], y.iloc[order_of_rows]
     )
     assert run.classifier(0).parents_ == pooled.parents_

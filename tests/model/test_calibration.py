@@ -2,14 +2,18 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.metrics import log_loss
 
 import peerbayes as pb
-from peerbayes.model.calibration import calibrate, start_statistics
+from peerbayes.estimators.classifiers import KDB, TAN
+from peerbayes.model.calibration import TO_THE_END, calibrate, start_statistics
 from peerbayes.model.families import NaiveBayes
 from peerbayes.model.passes import Held
 
 ESTIMATORS = [pb.MixedNB, pb.QDA, pb.LDA]
+PAPER = {"calibrate": True, "step": "fixed", "validation_fraction": 0.0}  # the paper's steps, on all rows
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -45,7 +49,7 @@ def test_where_maximum_likelihood_separates_calibration_never_raises_the_soft_er
     X, y = separated(seed)
     likely = estimator(calibrate=True, start="ml", max_iter=0).fit(X, y)
     assert likely.score(X, y) == 1
-    calibrated = estimator(calibrate=True, start="ml", keep=keep).fit(X, y)
+    calibrated = estimator(**PAPER, start="ml", keep=keep).fit(X, y)
     soft = calibrated.history_["soft_error"].to_numpy()
     assert calibrated.score(X, y) == 1
     assert (np.diff(soft) <= 1e-12).all()
@@ -56,41 +60,40 @@ def test_where_maximum_likelihood_separates_calibration_never_raises_the_soft_er
 @pytest.mark.parametrize("seed", range(3))
 def test_on_separated_classes_every_iteration_lowers_the_soft_error(start, seed):
     X, y = separated(seed)
-    history = pb.MixedNB(calibrate=True, start=start).fit(X, y).history_
+    history = pb.MixedNB(**PAPER, start=start).fit(X, y).history_
     assert (np.diff(history["soft_error"]) < 0).all()
     assert history["error"].iloc[-1] == 0
 
 
-def test_best_is_the_iterate_with_the_lowest_soft_error_and_last_the_last():
+def test_best_is_the_iterate_with_the_lowest_log_loss_and_last_the_last():
     X, y = load_wine(return_X_y=True)
-    settings = {
-        "calibrate": True,
-        "lr": 2.0,
-        "max_iter": 30,
-    }  # far too large a step: the soft error jumps about
+    settings = {**PAPER, "lr": 2.0, "max_iter": 30}  # far too large a step: the log loss jumps about
     best, last = pb.MixedNB(**settings).fit(X, y), pb.MixedNB(**settings, keep="last").fit(X, y)
-    soft = best.history_["soft_error"]
-    np.testing.assert_array_equal(soft, last.history_["soft_error"])
-    assert best.best_iter_ == soft.idxmin() < 30
+    loss = best.history_["log_loss"]
+    np.testing.assert_array_equal(loss, last.history_["log_loss"])
+    assert best.best_iter_ == loss.idxmin() < 30 == last.best_iter_
+    assert best.best_iter_ != best.history_["soft_error"].idxmin()  # which rewards overconfidence
     truncated = pb.MixedNB(**{**settings, "max_iter": best.best_iter_}, keep="last").fit(X, y)
     np.testing.assert_array_equal(np.asarray(best.statistics_), np.asarray(truncated.statistics_))
-    posterior = best.predict_proba(X)[np.arange(len(y)), y]
-    assert 1 - posterior.mean() == pytest.approx(soft.min())
+    assert log_loss(y, best.predict_proba(X)) == pytest.approx(loss.min())
 
 
-def test_the_history_tells_the_errors_of_every_iterate():
+@pytest.mark.parametrize("step", ["fixed", "adaptive"])
+def test_the_history_tells_the_errors_of_every_iterate(step):
     X, y = load_iris(return_X_y=True)
-    history = pb.MixedNB(calibrate=True, max_iter=7).fit(X, y).history_
-    for iteration, soft_error, error in history.itertuples(index=False):
-        model = pb.MixedNB(calibrate=True, max_iter=iteration, keep="last").fit(X, y)
+    settings = {"calibrate": True, "step": step, "validation_fraction": 0.0}
+    history = pb.MixedNB(**settings, max_iter=7).fit(X, y).history_
+    for iteration, soft_error, error, loss in history.itertuples(index=False):
+        model = pb.MixedNB(**settings, max_iter=iteration, keep="last").fit(X, y)
         assert 1 - model.predict_proba(X)[np.arange(len(y)), y].mean() == pytest.approx(soft_error)
+        assert log_loss(y, model.predict_proba(X)) == pytest.approx(loss)
         assert 1 - model.score(X, y) == pytest.approx(error)
 
 
 def test_patience_stops_early():
     X, y = load_wine(return_X_y=True)
-    model = pb.MixedNB(calibrate=True, max_iter=500, patience=3, tol=1e-3).fit(X, y)
-    slow = -np.diff(model.history_["soft_error"]) <= 1e-3
+    model = pb.MixedNB(**PAPER, max_iter=500, patience=3, tol=1e-3).fit(X, y)
+    slow = -np.diff(model.history_["log_loss"]) <= 1e-3
     assert model.n_iter_ < 500
     assert slow[-3:].all()
     assert not any(slow[k : k + 3].all() for k in range(len(slow) - 3))
@@ -135,20 +138,21 @@ def test_a_users_own_start():
     X, y = load_iris(return_X_y=True)
     expert = pb.MixedNB().fit(X[::3], y[::3]).statistics_
     free = {"variance_floor": 1e-9, "count_floor": 1e-30}  # floors are in each table's own units
-    model = pb.MixedNB(calibrate=True, start=expert, max_iter=0, **free).fit(X, y)
+    model = pb.MixedNB(calibrate=True, temperature=False, start=expert, max_iter=0, **free).fit(X, y)
     assert model.statistics_.rows == pytest.approx(150)
     np.testing.assert_allclose(
-        model.predict_proba(X), pb.MixedNB.from_statistics(expert).predict_proba(X), atol=1e-9
+        model.predict_proba(X), pb.MixedNB.from_statistics(expert, shrinkage=None).predict_proba(X), atol=1e-9
     )
 
 
-def test_weights_count_rows():
+@pytest.mark.parametrize("settings", [{**PAPER, "max_iter": 10, "keep": "last"}, {"calibrate": True}])
+def test_weights_count_rows(settings):
+    """By the paper's steps, and by those whose number is chosen on held-out rows: equal rows are held out together."""
     X, y = load_iris(return_X_y=True)
     times = np.random.default_rng(0).integers(0, 4, len(y))
-    weighted = pb.MixedNB(calibrate=True, max_iter=10, keep="last").fit(X, y, sample_weight=times)
-    repeated = pb.MixedNB(calibrate=True, max_iter=10, keep="last").fit(
-        np.repeat(X, times, axis=0), np.repeat(y, times)
-    )
+    model = pb.MixedNB(**settings)
+    weighted = clone(model).fit(X, y, sample_weight=times)
+    repeated = clone(model).fit(np.repeat(X, times, axis=0), np.repeat(y, times))
     np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-9)
     np.testing.assert_allclose(weighted.history_["soft_error"], repeated.history_["soft_error"], atol=1e-12)
 
@@ -172,7 +176,7 @@ def plain_data():
 def test_sixty_four_steps_of_a_twentieth_unless_somebody_says_otherwise():
     family, data = plain_data()
     calibrated, stats = (
-        calibrate(family, data, family.uniform(3, 150.0), keep="last"),
+        calibrate(family, data, family.uniform(3, 150.0), step="fixed", keep="last"),
         family.uniform(3, 150.0),
     )
     for _ in range(64):
@@ -201,10 +205,9 @@ def test_patience_counts_the_iterations_that_lower_nothing(patience):
 def test_a_gain_below_the_tolerance_is_none():
     family, data = plain_data()
     start = family.uniform(3, 150.0)
-    soft = calibrate(family, data, start, max_iter=3).soft_error
-    gains = -np.diff(soft)
-    assert calibrate(family, data, start, patience=1, tol=gains[0] * 1.01).error.size == 2
-    assert calibrate(family, data, start, patience=1, tol=gains.min() * 0.99, max_iter=3).error.size == 4
+    gains = -np.diff(calibrate(family, data, start, step="fixed", max_iter=3).log_loss)
+    for settings, size in (({"tol": gains[0] * 1.01}, 2), ({"tol": gains.min() * 0.99, "max_iter": 3}, 4)):
+        assert calibrate(family, data, start, step="fixed", patience=1, **settings).error.size == size
 
 
 @pytest.mark.parametrize(
@@ -212,6 +215,7 @@ def test_a_gain_below_the_tolerance_is_none():
     [
         ({"lr": 0.0}, "lr is 0.0; expected a positive"), ({"lr": np.nan}, "lr is nan"),
         ({"max_iter": -1}, "max_iter is -1"), ({"keep": "first"}, "keep is 'first'"),
+        ({"step": "long"}, "step is 'long'; expected 'adaptive' or 'fixed'"),
     ],
 )  # fmt: skip
 def test_calibrations_that_make_no_sense_are_refused(change, reason):
@@ -219,6 +223,66 @@ def test_calibrations_that_make_no_sense_are_refused(change, reason):
     with pytest.raises(ValueError, match=reason):
         calibrate(family, data, family.uniform(3, 150.0), **change)
     assert calibrate(family, data, family.uniform(3, 150.0), max_iter=0).error.size == 1
+
+
+# --- adaptive steps
+
+
+def overlapping(seed, rows=300):
+    """Mixed columns, one class much like another, and a column that says the same as another one."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, rows)
+    x, z = rng.normal(size=(rows, 2)) + 0.7 * y[:, None], rng.integers(0, 4, rows) + (y == 2)
+    return np.column_stack([x, x[:, 0] + 0.1 * rng.normal(size=rows), z]), y
+
+
+KINDS = {"kinds": ["continuous"] * 3 + ["discrete"]}
+
+
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, TAN, KDB])
+@pytest.mark.parametrize("start", ["uniform", "marginal", "ml"])
+@pytest.mark.parametrize("lr", [0.05, 50.0])
+def test_the_training_log_loss_never_rises_however_long_the_first_step(estimator, start, lr):
+    X, y = overlapping(0)
+    settings = {"calibrate": True, "start": start, "lr": lr, "max_iter": 24, "validation_fraction": 0.0}
+    model = estimator(**settings, keep="last", **KINDS).fit(X, y)
+    loss = model.history_["log_loss"]
+    assert (np.diff(loss) <= 0).all() and loss.iloc[-1] < loss.iloc[0]
+    assert log_loss(y, model.predict_proba(X)) == pytest.approx(loss.iloc[-1])
+
+
+@pytest.mark.parametrize("estimator", [pb.MixedNB, TAN])
+def test_adaptive_steps_go_farther_than_eight_times_as_many_of_the_papers(estimator):
+    X, y = overlapping(1)
+    short = estimator(calibrate=True, validation_fraction=0.0, keep="last", **KINDS).fit(X, y).history_
+    long = estimator(**PAPER, max_iter=512, keep="last", **KINDS).fit(X, y).history_
+    assert len(short) <= 65 and short["log_loss"].iloc[-1] <= long["log_loss"].iloc[-1] + 1e-3
+
+
+def test_at_most_max_iter_evaluations_with_steps_back_among_them():
+    family, data = plain_data()
+
+    class Counting(Held):
+        calls = 0
+
+        def evaluate(self, weights):
+            Counting.calls += 1
+            return super().evaluate(weights)
+
+    counting = Counting(data.features, data.labels)
+    calibrated = calibrate(family, counting, family.uniform(3, 150.0), lr=100.0, max_iter=7)
+    assert Counting.calls == calibrated.log_loss.size == 8
+    assert (np.diff(calibrated.log_loss) == 0).any()  # a step back
+
+
+def test_to_the_end_is_where_more_steps_change_little():
+    family, data = plain_data()
+    start = family.uniform(3, 150.0)
+    end = calibrate(family, data, start, **TO_THE_END)
+    farther = calibrate(family, data, end.stats, step="adaptive", keep="last", max_iter=8)
+    assert end.kept == end.error.size - 1 < TO_THE_END["max_iter"]
+    assert end.log_loss[-1] - farther.log_loss[-1] < 1e-3
+    assert end.log_loss[-1] < calibrate(family, data, start, step="fixed", keep="last").log_loss[-1] - 0.01
 
 
 @pytest.mark.parametrize(

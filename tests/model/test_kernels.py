@@ -1,5 +1,6 @@
 """The kernels for large tables give the numbers of the plain code for small ones, in blocks or not."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from peerbayes.data.table import Table
 from peerbayes.model import core, passes, sources
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 from peerbayes.model.families.base import Family
+from peerbayes.model.kernels import bayes_nets, block_loops
 from peerbayes.model.residuals import residual_of
 
 ROWS = 5000  # two and a half blocks
@@ -67,6 +69,7 @@ def test_blocks_equal_the_whole(kind, missing, weighted, rows, way, monkeypatch)
         np.testing.assert_allclose(found.residual, expected[0], rtol=1e-9, atol=1e-9)
         assert found.soft_error == pytest.approx(expected[1], rel=1e-12)
         assert found.error == pytest.approx(expected[2], abs=1e-12)
+        assert found.log_loss == pytest.approx(expected[3], rel=1e-12)
 
 
 def test_equal_classes_are_wrong_but_for_the_first():
@@ -118,10 +121,11 @@ def test_a_network_of_columns_passes_by_in_blocks(weighted):
     expected = core.statistics(family.features(rows), one_hot)
     np.testing.assert_allclose(blocks.statistics(), expected, rtol=1e-11, atol=1e-9)
     model = family.weights(expected)
-    residual, soft, wrong = core.evaluate(family.features(rows), one_hot, model)
+    residual, soft, wrong, loss = core.evaluate(family.features(rows), one_hot, model)
     evaluated = blocks.evaluate(model)
     np.testing.assert_allclose(evaluated.residual, residual, rtol=1e-9, atol=1e-8)
     assert evaluated.soft_error == pytest.approx(soft) and evaluated.error == pytest.approx(wrong)
+    assert evaluated.log_loss == pytest.approx(loss)
 
 
 def test_scores_beyond_the_exponential_are_told_apart():
@@ -129,9 +133,18 @@ def test_scores_beyond_the_exponential_are_told_apart():
     weights, labels = np.array([1.0, 2.0, 3.0]), np.array([1, 2, 0])
     posterior = special.softmax(logits, axis=0)
     np.testing.assert_allclose(passes.softmax(logits.copy()), posterior, rtol=1e-12)
-    soft, wrong = passes.residuals(logits, labels, weights)
+    in_kernel, best, exact = logits.copy(), np.empty(3, dtype=np.int64), special.log_softmax(logits, axis=0)
+    soft, wrong, loss = passes.residuals(logits, labels, weights)
     np.testing.assert_allclose(logits, weights * (np.eye(3)[:, labels] - posterior), atol=1e-12)
     assert soft == pytest.approx(weights @ (1 - posterior[labels, range(3)])) and wrong == 2.0 + 3.0
+    assert loss == pytest.approx(-weights @ exact[labels, range(3)]) and loss > 3 * 20
+    sums = block_loops.residuals(in_kernel, best, labels, weights)
+    np.testing.assert_allclose(sums, (soft, wrong, loss), rtol=1e-12)
+    for losses in (
+        passes.residuals(np.array([[0.0], [1e4]]), np.array([0]), np.ones(1)),
+        block_loops.residuals(np.array([[0.0], [1e4]]), best[:1], np.array([0]), np.ones(1)),
+    ):
+        assert losses[2] == 1e4  # where p(y|x) itself is 0
 
 
 @pytest.mark.parametrize("estimator", [pb.MixedNB, pb.QDA, pb.LDA])
@@ -272,7 +285,7 @@ def test_a_column_may_have_very_many_categories(kernels, weighted, monkeypatch):
     rng = np.random.default_rng(10)
     X = np.stack([rng.permutation(6000), rng.integers(0, 3, 6000)], axis=1)
     y, weights = rng.integers(0, 2, 6000), rng.uniform(1, 2, 6000) if weighted else np.ones(6000)
-    model = pb.MixedNB(kinds="discrete").fit(X, y, weights if weighted else None)
+    model = pb.MixedNB(kinds="discrete", alpha=1.0).fit(X, y, weights if weighted else None)
     counts = np.asarray(model.statistics_)[:, 1:6001]
     np.testing.assert_allclose(counts[y, X[:, 0]], weights)
     assert np.count_nonzero(counts) == 6000
@@ -337,3 +350,164 @@ def test_below_the_kernels_nothing_grows_with_the_rows():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < X.nbytes / 2
+
+
+# --- networks whose entries are gathered
+
+NETWORKS = {
+    "tables": BayesNet(cardinalities=(3, 2, 4), parents=((), (0,), (0, 1))),
+    "lines": BayesNet(continuous=3, parents=((), (0,), (0,))),
+    "two parents": BayesNet(continuous=4, parents=((), (0,), (0, 1), (0, 2))),
+    "mixed": BayesNet(
+        continuous=4,
+        cardinalities=(3, 4, 2, 5),
+        parents=((), (0,), (0, 4, 5), (0, 1, 5), (), (4,), (4, 5), ()),
+    ),
+    "independent": BayesNet(continuous=2, cardinalities=(3,)),
+}
+
+
+def network_rows(family, rng, rows, classes):
+    """Rows of a network, a source of them, and labels; columns without links lack some values."""
+    codes = [rng.integers(0, size, rows) for size in family.cardinalities]
+    codes = np.stack(codes, axis=1) if codes else np.zeros((rows, 0))
+    alone = ~family.linked[family.continuous :]
+    codes[:, alone] = np.where(rng.random((rows, alone.sum())) < 0.1, -1, codes[:, alone])
+    encoded = Rows(rng.normal(size=(rows, family.continuous)), codes.astype(np.int32))
+    columns = [pb.Column(f"x{j}", "continuous") for j in range(family.continuous)]
+    columns += [
+        pb.Column(f"d{j}", "discrete", categories=tuple(range(r))) for j, r in enumerate(family.cardinalities)
+    ]
+    return sources.Encoded(pb.Schema(tuple(columns)), encoded), rng.integers(0, classes, rows).astype(
+        np.int32
+    )
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("classes", "rows"), [(2, 1), (3, 2500), (9, 33), (26, 300)])
+@pytest.mark.parametrize("shrinkage", [0.0, 0.01])
+def test_gathered_entries_equal_products_with_features(network, classes, rows, shrinkage):
+    rng = np.random.default_rng(classes)
+    family = dataclasses.replace(
+        NETWORKS[network], variance_floor=0.01, count_floor=1e-4, shrinkage=shrinkage
+    )
+    source, labels = network_rows(family, rng, rows, classes)
+    row_weights = rng.uniform(0, 2, rows)
+    one_hot, features = core.one_hot(labels, classes) * row_weights[:, None], family.features(source.data)
+    stats = family.uniform(classes, rows) + core.statistics(features, one_hot)
+    weights = family.weights(stats)
+    expected = core.evaluate(features, one_hot, weights)
+    data = passes.Gathered(family, source, labels, classes, row_weights)
+    for evaluated in (data.evaluate(weights), data.evaluate_at(stats)):
+        largest = max(np.abs(expected[0]).max(), 1.0)
+        np.testing.assert_allclose(evaluated.residual, expected[0], rtol=0, atol=1e-12 * largest)
+        np.testing.assert_allclose(evaluated[1:], expected[1:], rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("scale", [1.0, 1e-305, 1e300])
+def test_gathered_weights_accept_any_statistics(network, scale):
+    """θ of the kernels is that of the family where counts and variances are negative, S is 0, tiny, huge or NaN."""
+    rng = np.random.default_rng(5)
+    family = dataclasses.replace(NETWORKS[network], variance_floor=0.01, count_floor=1e-4, shrinkage=0.01)
+    for stats in (
+        rng.normal(size=(3, family.size)),
+        rng.random((3, family.size)),
+        np.zeros((3, family.size)),
+    ):
+        weights = bayes_nets.theta(family, scale * stats)
+        expected = family.weights(scale * stats)
+        np.testing.assert_allclose(weights[: family.size, :3].T, expected, rtol=1e-9, atol=1e-9)
+        assert np.all(weights[0, 3:] == -np.inf) and not weights[family.size :].any()
+    stats[1, 0] = np.nan
+    assert np.isnan(bayes_nets.theta(family, stats)).all()
+
+
+def test_equal_classes_of_a_gathered_network_are_wrong_but_for_the_first():
+    family, classes = NETWORKS["mixed"], 5
+    source, labels = network_rows(family, np.random.default_rng(0), 400, classes)
+    data = passes.Gathered(family, source, labels, classes)
+    evaluated = data.evaluate_at(family.uniform(classes, 400.0))
+    assert evaluated.error == pytest.approx(np.mean(labels != 0))
+    assert evaluated.log_loss == pytest.approx(np.log(classes))
+
+
+@pytest.mark.parametrize("estimator", [pb.TAN, pb.KDB])
+def test_networks_do_not_care_how_large_a_table_is(estimator, monkeypatch):
+    """Calibration that gathers entries ends where the plain one does, from an array and with a missing value."""
+    rng = np.random.default_rng(1)
+    X, kinds = mixed_table(rng, 2100)
+    y = (X[:, 0] * X[:, 1] + X[:, 4] + rng.normal(size=2100) > 3).astype(int)
+    incomplete = X.copy()
+    incomplete[7, 2] = np.nan
+    use_kernels(monkeypatch, True)
+    ways, evaluated = set(), passes.Gathered._evaluated
+    monkeypatch.setattr(
+        passes.Gathered, "_evaluated", lambda self, weights: ways.add("gathered") or evaluated(self, weights)
+    )
+    settings = {"start": "uniform", "max_iter": 5, "keep": "last"}
+    for table in (X, incomplete):
+        monkeypatch.setenv("PEERBAYES_PLAIN", "1")
+        plain = estimator(calibrate=True, kinds=kinds, **settings).fit(table, y)
+        assert not ways
+        monkeypatch.delenv("PEERBAYES_PLAIN")
+        fitted = estimator(calibrate=True, kinds=kinds, **settings).fit(table, y)
+        assert ways == {"gathered"}
+        ways.clear()
+        np.testing.assert_allclose(
+            np.asarray(fitted.statistics_), np.asarray(plain.statistics_), rtol=1e-9, atol=1e-9
+        )
+        np.testing.assert_allclose(fitted.history_, plain.history_, rtol=1e-9)
+
+
+# --- naive Bayes without φ
+
+
+@pytest.mark.parametrize(("continuous", "discrete"), [(1, 0), (4, 3), (7, 0), (20, 1), (0, 2)])
+@pytest.mark.parametrize(("classes", "rows"), [(2, 1), (3, 64), (7, 8193), (26, 300)])
+def test_naive_bayes_without_features_equals_products_with_them(
+    continuous, discrete, classes, rows, monkeypatch
+):
+    monkeypatch.setattr(sources, "FUSED_ROWS", 0)
+    rng = np.random.default_rng(rows)
+    X = np.concatenate(
+        [rng.normal(3, 2, (rows, continuous)), rng.integers(0, 4, (rows, discrete)).astype(float)], axis=1
+    )
+    X[:, continuous:][rng.random((rows, discrete)) < 0.1] = np.nan  # nothing is added for them
+    columns = [pb.Column(f"x{j}", "continuous", location=3.0, scale=2.0) for j in range(continuous)]
+    columns += [pb.Column(f"d{j}", "discrete", categories=(0, 1, 2, 3)) for j in range(discrete)]
+    schema = pb.Schema(tuple(columns), clip=1.5)
+    family = NaiveBayes(continuous=continuous, cardinalities=(4,) * discrete, variance_floor=0.05)
+    labels, row_weights = rng.integers(0, classes, rows).astype(np.int32), rng.uniform(0, 2, rows)
+    model = family.weights(
+        family.uniform(classes, 1.0) + rng.normal(0, 0.02 / classes, (classes, family.size))
+    )
+    one_hot = core.one_hot(labels, classes) * row_weights[:, None]
+    expected = core.evaluate(family.features(schema.encode(X)), one_hot, model)
+    data = passes.Streamed(family, sources.Raw(schema, Table.of(X)), labels, classes, row_weights)
+    monkeypatch.setattr(passes, "fast_logits", None)  # the way by products with φ
+    evaluated = data.evaluate(model)
+    largest = max(np.abs(expected[0]).max(), 1.0)
+    np.testing.assert_allclose(evaluated.residual, expected[0], rtol=0, atol=1e-12 * largest)
+    np.testing.assert_allclose(evaluated[1:], expected[1:], rtol=1e-11, atol=1e-14)
+
+
+def test_equal_classes_without_features_are_wrong_but_for_the_first(monkeypatch):
+    monkeypatch.setattr(sources, "FUSED_ROWS", 0)
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(ROWS, 2)), rng.integers(0, 3, ROWS).astype(np.int32)
+    family, source = NaiveBayes(continuous=2), sources.Raw(pb.Schema.infer(X), Table.of(X))
+    evaluated = passes.Streamed(family, source, labels, 3).evaluate(family.weights(family.uniform(3, 1.0)))
+    assert evaluated.error == pytest.approx(np.mean(labels != 0))
+    assert evaluated.log_loss == pytest.approx(np.log(3))
+
+
+def test_published_numbers_of_rows_and_plain_processes_keep_their_way(monkeypatch):
+    """Passes over up to 16,000 rows, layouts with missing values and PEERBAYES_PLAIN take products with φ."""
+    family, large = NaiveBayes(continuous=2), sources.FUSED_ROWS
+    assert sources.is_fused(family, large) and large > 50 * 320
+    assert not sources.is_fused(family, large - 1)
+    assert not sources.is_fused(family.with_missing(), large)
+    assert not sources.is_fused(SharedGaussian(continuous=2), large)
+    monkeypatch.setenv("PEERBAYES_PLAIN", "1")
+    assert not sources.is_fused(family, large)

@@ -275,7 +275,7 @@ def test_the_core_is_what_loops_over_rows_and_classes_give():
     codes, of_rows = rng.integers(0, CLASSES, 9), rng.uniform(0, 3, 9)
     labels = np.zeros((9, CLASSES))
     labels[np.arange(9), codes] = of_rows
-    change, soft, wrong = np.zeros((CLASSES, 4)), 0.0, 0.0
+    change, soft, wrong, loss = np.zeros((CLASSES, 4)), 0.0, 0.0, 0.0
     for x, code, weight in zip(features, codes, of_rows, strict=True):
         scores = [sum(w * f for w, f in zip(of_class, x, strict=True)) for of_class in weights]
         total = sum(math.exp(score) for score in scores)
@@ -283,6 +283,7 @@ def test_the_core_is_what_loops_over_rows_and_classes_give():
             change[c] += weight * ((code == c) - math.exp(scores[c]) / total) * x
         soft += weight * (1 - math.exp(scores[code]) / total)
         wrong += weight * (int(np.argmax(scores)) != code)
+        loss += weight * (math.log(total) - scores[code])
     evaluated = core.evaluate(features, labels, weights)
     np.testing.assert_allclose(evaluated[0], change, atol=1e-12)
     np.testing.assert_allclose(core.residual(features, labels, weights), change, atol=1e-12)
@@ -290,6 +291,7 @@ def test_the_core_is_what_loops_over_rows_and_classes_give():
         wrong / of_rows.sum()
     )
     assert evaluated[1] != pytest.approx(evaluated[2])
+    assert evaluated[3] == pytest.approx(loss / of_rows.sum())
     far = np.array([[1e4, 1e4 + 1.0, -1e4], [-1e300, 0.0, 1e300]])
     np.testing.assert_allclose(
         core.softmax(far), [[1 / (1 + math.e), math.e / (1 + math.e), 0], [0, 0, 1]], rtol=1e-12

@@ -25,7 +25,7 @@ from peerbayes.model.families.gaussian import floored_precision
 def test_continuous_columns_equal_gaussian_nb(load, weighted):
     X, y = load(return_X_y=True)
     weights = np.random.default_rng(0).uniform(0.1, 3, len(y)) if weighted else None
-    ours = pb.MixedNB(clip=None).fit(X, y, sample_weight=weights)
+    ours = pb.MixedNB(clip=None, shrinkage=None).fit(X, y, sample_weight=weights)
     theirs = GaussianNB(var_smoothing=0).fit(X, y, sample_weight=weights)
     np.testing.assert_allclose(
         ours.predict_joint_log_proba(X), theirs.predict_joint_log_proba(X), rtol=0, atol=1e-10
@@ -52,7 +52,7 @@ def test_mixed_columns_are_the_product_of_the_two():
     frame = pd.DataFrame(X[:, 4:], columns=[f"c{j}" for j in range(9)])
     for j in range(4):
         frame.insert(2 * j, f"d{j}", np.array(list("abcdefgh"))[cells[:, j]])
-    ours = pb.MixedNB(clip=None, alpha=0.7).fit(frame, y)
+    ours = pb.MixedNB(clip=None, shrinkage=None, alpha=0.7).fit(frame, y)
     gaussian = GaussianNB(var_smoothing=0).fit(X[:, 4:], y)
     categorical = CategoricalNB(alpha=0.7).fit(cells, y)
     product = gaussian.predict_joint_log_proba(X[:, 4:]) + categorical.predict_joint_log_proba(cells)
@@ -86,7 +86,7 @@ def test_qda_equals_scikit_learns(data):
     X, y = data()
     Z = standardised(X)
     theirs = QuadraticDiscriminantAnalysis(solver="eigen").fit(Z, y)
-    ours = pb.QDA(clip=None).fit(X, y)
+    ours = pb.QDA(clip=None, shrinkage=None).fit(X, y)
     np.testing.assert_allclose(ours.predict_log_proba(X), theirs.predict_log_proba(Z), rtol=1e-8, atol=1e-8)
 
 
@@ -98,7 +98,7 @@ def test_lda_equals_scikit_learns(data):
     X, y = data()
     Z = standardised(X)
     theirs = LinearDiscriminantAnalysis(solver="lsqr").fit(Z, y)
-    ours = pb.LDA(clip=None).fit(X, y)
+    ours = pb.LDA(clip=None, shrinkage=None).fit(X, y)
     np.testing.assert_allclose(ours.predict_log_proba(X), theirs.predict_log_proba(Z), rtol=1e-8, atol=1e-8)
 
 
@@ -117,7 +117,7 @@ def test_naive_bayes_log_joint_is_scipys():
         axis=1,
     )
     np.testing.assert_allclose(
-        pb.MixedNB(clip=None).fit(X, y).predict_joint_log_proba(X), expected, atol=1e-10
+        pb.MixedNB(clip=None, shrinkage=None).fit(X, y).predict_joint_log_proba(X), expected, atol=1e-10
     )
 
 
@@ -130,7 +130,9 @@ def test_qda_log_joint_is_scipys():
         ],
         axis=1,
     )
-    np.testing.assert_allclose(pb.QDA(clip=None).fit(X, y).predict_joint_log_proba(X), expected, atol=1e-8)
+    np.testing.assert_allclose(
+        pb.QDA(clip=None, shrinkage=None).fit(X, y).predict_joint_log_proba(X), expected, atol=1e-8
+    )
 
 
 def test_lda_log_joint_is_scipys():
@@ -143,18 +145,20 @@ def test_lda_log_joint_is_scipys():
         ],
         axis=1,
     )
-    np.testing.assert_allclose(pb.LDA(clip=None).fit(X, y).predict_joint_log_proba(X), expected, atol=1e-8)
+    np.testing.assert_allclose(
+        pb.LDA(clip=None, shrinkage=None).fit(X, y).predict_joint_log_proba(X), expected, atol=1e-8
+    )
 
 
 def test_a_missing_value_leaves_the_marginal_density():
     """Training and prediction: exactly what a model without that value would say."""
     X, y = load_iris(return_X_y=True)
-    model = pb.MixedNB(clip=None).fit(X, y)
+    model = pb.MixedNB(clip=None, shrinkage=None).fit(X, y)
     for column in range(4):
         rows = X[::10].copy()
         rows[:, column] = np.nan
         others = np.delete(np.arange(4), column)
-        smaller = pb.MixedNB(clip=None).fit(X[:, others], y)
+        smaller = pb.MixedNB(clip=None, shrinkage=None).fit(X[:, others], y)
         np.testing.assert_allclose(
             model.predict_joint_log_proba(rows), smaller.predict_joint_log_proba(rows[:, others]), atol=1e-10
         )
@@ -162,7 +166,7 @@ def test_a_missing_value_leaves_the_marginal_density():
 
 def test_a_missing_value_integrates_to_one():
     X, y = load_iris(return_X_y=True)
-    model = pb.MixedNB(clip=None).fit(X[:, :2], y)
+    model = pb.MixedNB(clip=None, shrinkage=None).fit(X[:, :2], y)
     row = X[0, :2]
 
     def joint(value):
@@ -176,7 +180,7 @@ def test_training_with_missing_values_uses_what_is_there():
     X, y = load_wine(return_X_y=True)
     holes = np.random.default_rng(0).random(X.shape) < 0.3
     holed = np.where(holes, np.nan, X)
-    model = pb.MixedNB(clip=None).fit(holed, y)
+    model = pb.MixedNB(clip=None, shrinkage=None).fit(holed, y)
     expected = np.zeros((len(y), 3))
     for c in range(3):
         rows = holed[y == c]
@@ -189,8 +193,9 @@ def test_risk_based_calibration_equals_the_paper_written_out():
     """Algorithm 1 with loops over rows and classes, from the uniform start."""
     X, y = load_iris(return_X_y=True)
     model = pb.MixedNB(
-        calibrate=True, max_iter=5, keep="last", clip=None, variance_floor=1e-9, count_floor=1e-30
-    )
+        calibrate=True, max_iter=5, step="fixed", validation_fraction=0.0, keep="last", clip=None,
+        variance_floor=1e-9, count_floor=1e-30,
+    )  # fmt: skip
     model.fit(X, y)
     Z = (X - X.mean(axis=0)) / X.std(axis=0)
     rows, columns = Z.shape

@@ -136,3 +136,4 @@ def test_a_tables_residual_comes_with_the_errors_of_the_same_pass(incomplete):
     evaluation = residual.evaluate(stats)
     np.testing.assert_array_equal(residual(stats), evaluation.residual)
     assert evaluation.soft_error == pytest.approx(0.5) and evaluation.error == pytest.approx(labels.mean())
+    assert evaluation.log_loss == pytest.approx(np.log(2))

@@ -117,7 +117,7 @@ deadline = 60
         ("rounds = 64", "clip = true", 3, "false for no clipping"),
         ("rounds = 64", "clip = -1", 3, "clip is -1"),
         ("rounds = 64", 'family = "forest"', 3, "expected one of naive-bayes"),
-        ("rounds = 64", 'strategy = "fedavg"', 3, "relay, auto"),
+        ("rounds = 64", 'strategy = "fedavg"', 3, "relay, tree-sum, auto"),
         ("rounds = 64", 'start = "zero"', 3, "expected one of uniform, marginal, ml"),
         ('"hospitals"', '"the hospitals"', 1, "expected 1 to 40 letters"),
         ('"outcome"', '""', 2, "the column to predict"),

@@ -46,6 +46,7 @@ NOT_RUN = {
     "mkdocs build": ("tests/project/test_reference.py builds the site", None),
     "peerbayes reproduce 4 6 --datasets letter,adult": ("downloads datasets", None),
     "peerbayes reproduce 5 6 7 --datasets secondary": ("downloads datasets", None),
+    "python benchmarks/last_cells.py": ("needs the paper's datasets; figures of an hour", None),
     "peerbayes reproduce all": (
         "needs all datasets, some of which must be imported by hand",
         "peerbayes reproduce all --datasets digits --columns rows20 --seeds 1 --engine local --format markdown",

@@ -30,27 +30,27 @@ EDITS = {
     "simulation": {
         "simulation/settings.py": (
             "    evaluate_every: Annotated[int, EVALUATE_EVERY]\n",
-            f'    patience: Annotated[int, Setting(3, whole_number(1, 9), "{HELP}")]\n',
+            f'    endurance: Annotated[int, Setting(3, whole_number(1, 9), "{HELP}")]\n',
         ),
         "simulation/run.py": (
             "    settings, provenance = SimulationSettings(arguments), result.made()\n",
-            '    provenance["patience"] = str(settings.patience)\n',
+            '    provenance["endurance"] = str(settings.endurance)\n',
         ),
     },
     "agreement": {
         "peer/agreement/terms.py": (
             "    clip: float | None = shared.CLIP.field()\n",
-            f'    patience: int = Setting(3, whole_number(1, 9), "{HELP}").field(**ADDED)\n',
+            f'    endurance: int = Setting(3, whole_number(1, 9), "{HELP}").field(**ADDED)\n',
         ),
         "cli/network.py": (
             '    yield f"  predict    {terms.label}"\n',
-            '    yield f"  patience   {terms.patience}"\n',
+            '    yield f"  endurance   {terms.endurance}"\n',
         ),
     },
     "peer": {
         "peer/state/peer_settings.py": (
             "    # fmt: on\n",
-            f'    patience: float = Setting(3.0, real_number("a positive number", above=0.0), "{HELP}").field()\n',
+            f'    endurance: float = Setting(3.0, real_number("a positive number", above=0.0), "{HELP}").field()\n',
         ),
     },
 }
@@ -91,32 +91,32 @@ def wrong(name, text):
 
 X, y = np.arange(40.0)[:, None] % 7, np.arange(40) % 2
 quick = {"peers": 4, "rows_per_peer": 5, "rounds": 1, "references": False}
-run = pb.simulate(X, y, **quick, patience=5)
-few, more = Terms("n", "y"), Terms("n", "y", patience=4)
-command("network", "new", "net", "--name", "n", "--label", "y", "--patience", 7)
-command("peer", "request", "a", "--name", "a", "--address", "h:1", "--data", "x.csv", "--patience", 8)
+run = pb.simulate(X, y, **quick, endurance=5)
+few, more = Terms("n", "y"), Terms("n", "y", endurance=4)
+command("network", "new", "net", "--name", "n", "--label", "y", "--endurance", 7)
+command("peer", "request", "a", "--name", "a", "--address", "h:1", "--data", "x.csv", "--endurance", 8)
 shown = {
-    "signature": inspect.signature(pb.simulate).parameters["patience"].default,
+    "signature": inspect.signature(pb.simulate).parameters["endurance"].default,
     "docstring": inspect.getdoc(pb.simulate),
-    "recorded": run.configuration["patience"],
-    "used": run.made["patience"],
-    "refused": refusal(pb.simulate, X, y, patience=0),
-    "by line": command("simulate", wrong("run.toml", "[simulation]\\npeers = 4\\npatience = 0\\n")),
-    "--set": command("simulate", wrong("good.toml", "[simulation]\\npeers = 4\\n"), "--set", "patience=10"),
-    "shards": refusal(simulate_shards, X, y, patience=5),
+    "recorded": run.configuration["endurance"],
+    "used": run.made["endurance"],
+    "refused": refusal(pb.simulate, X, y, endurance=0),
+    "by line": command("simulate", wrong("run.toml", "[simulation]\\npeers = 4\\nendurance = 0\\n")),
+    "--set": command("simulate", wrong("good.toml", "[simulation]\\npeers = 4\\n"), "--set", "endurance=10"),
+    "shards": refusal(simulate_shards, X, y, endurance=5),
     "simulation reference": reference.simulation_table(),
     "digest": few.digest,
     "other digest": more.digest,
     "differences": few.differences(more),
     "agreement file": more.to_toml(),
-    "read back": Terms.parse(more.to_toml(), "here").patience,
-    "agreement by line": refusal(Terms.parse, 'network = "n"\\nlabel = "y"\\npatience = 10\\n', "here"),
+    "read back": Terms.parse(more.to_toml(), "here").endurance,
+    "agreement by line": refusal(Terms.parse, 'network = "n"\\nlabel = "y"\\nendurance = 10\\n', "here"),
     "inspect": command("network", "inspect", "net"),
     "agreement reference": reference.terms_table(),
     "commands reference": reference.command_tables(),
     "peer file": Path("a/peer.toml").read_text(),
-    "peer": Home(Path("a")).settings().patience,
-    "peer by line": refusal(Settings.read, wrong("peer.toml", "name = 'a'\\npatience = true\\n")),
+    "peer": Home(Path("a")).settings().endurance,
+    "peer by line": refusal(Settings.read, wrong("peer.toml", "name = 'a'\\nendurance = true\\n")),
     "peer reference": reference.peer_table(),
 }
 json.dump(shown, sys.stdout)
@@ -153,33 +153,33 @@ def test_a_setting_is_added_in_two_files_or_fewer(place):
 @pytest.mark.long
 def test_a_setting_of_a_simulation_is_known_everywhere(shown):
     assert shown["signature"] == 3 and shown["recorded"] == 5 and shown["used"] == "5"
-    assert f"\npatience        {HELP}\n" in shown["docstring"]
-    expected = "patience is 0; expected a whole number of 1 or more"
+    assert f"\nendurance       {HELP}\n" in shown["docstring"]
+    expected = "endurance is 0; expected a whole number of 1 or more"
     assert shown["refused"] == f"ValueError: {expected}"
     assert shown["by line"] == f"peerbayes: run.toml, line 3: {expected}\n"
-    assert "--set patience=10: patience is 10; expected a whole number from 1 to 9" in shown["--set"]
-    assert shown["shards"].startswith("ValueError: patience: not for shards")
-    assert f"| `patience` | a whole number of 1 or more | `3` | {HELP} |" in shown["simulation reference"]
+    assert "--set endurance=10: endurance is 10; expected a whole number from 1 to 9" in shown["--set"]
+    assert shown["shards"].startswith("ValueError: endurance: not for shards")
+    assert f"| `endurance` | a whole number of 1 or more | `3` | {HELP} |" in shown["simulation reference"]
 
 
 @pytest.mark.long
 def test_a_setting_of_an_agreement_is_known_everywhere(shown):
     assert shown["digest"] == terms.Terms("n", "y").digest != shown["other digest"]
-    assert shown["differences"] == ["patience: 3 against 4"]
-    assert f"\npatience = 4  # {HELP}\n" in shown["agreement file"] and shown["read back"] == 4
-    expected = "patience is 10; expected a whole number from 1 to 9"
+    assert shown["differences"] == ["endurance: 3 against 4"]
+    assert f"\nendurance = 4  # {HELP}\n" in shown["agreement file"] and shown["read back"] == 4
+    expected = "endurance is 10; expected a whole number from 1 to 9"
     assert shown["agreement by line"] == f"TermsError: here, line 3: {expected}"
-    assert "  patience   7\n" in shown["inspect"]  # `network new --patience 7`
-    assert f"| `patience` | a whole number of 1 or more | `3` | {HELP} |" in shown["agreement reference"]
-    assert f"| `--patience` |  | {HELP.capitalize()}. |" in shown["commands reference"]
+    assert "  endurance   7\n" in shown["inspect"]  # `network new --endurance 7`
+    assert f"| `endurance` | a whole number of 1 or more | `3` | {HELP} |" in shown["agreement reference"]
+    assert f"| `--endurance` |  | {HELP.capitalize()}. |" in shown["commands reference"]
 
 
 @pytest.mark.long
 def test_a_setting_of_a_peer_is_known_everywhere(shown):
-    assert f"\npatience = 8.0  # {HELP}\n" in shown["peer file"] and shown["peer"] == 8
-    expected = "patience is True; expected a positive number"
+    assert f"\nendurance = 8.0  # {HELP}\n" in shown["peer file"] and shown["peer"] == 8
+    expected = "endurance is True; expected a positive number"
     assert shown["peer by line"] == f"ConfigurationError: peer.toml, line 2: {expected}"
-    assert f"| `patience` | a positive number | `3.0` | {HELP} |" in shown["peer reference"]
+    assert f"| `endurance` | a positive number | `3.0` | {HELP} |" in shown["peer reference"]
 
 
 # --- nothing is said twice
@@ -204,6 +204,7 @@ MEANT = {
     ("report", "evaluate_every = 1"),
     ("peer", "epsilon, delta, min_rows, secure_sum, combine, guard"),
     ("simulation", "messages = 'float64'"),
+    ("simulation", "messages, exchanges, faults, penalty, hold_out, select, patience"),
     (
         "audit",
         "message_loss, message_delay, peers_down, change_every, local_steps, objective, faults, messages, exchanges",

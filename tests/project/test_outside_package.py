@@ -450,7 +450,7 @@ def test_a_broken_package_is_named(installed, wine, tmp_path, group, code, says)
 def test_errors_list_the_names_of_packages(installed, wine):
     for setting, name in (
         ("family", "kdb, centroid"),
-        ("strategy", "relay, auto, momentum"),
+        ("strategy", "relay, tree-sum, auto, momentum"),
         ("topology", "wheel"),
     ):
         with pytest.raises(ValueError, match=f"{setting} is 'forest'; expected one of .*{name}"):

@@ -9,8 +9,8 @@ from peerbayes.model.core import statistics
 # The most files that a call passes through: fewer is better, more needs a reason.
 MOST = {
     "fit": 12,
-    "simulation": 40,
-}  # three more since the strategy is chosen, faults are kinds and messages may be rounded
+    "simulation": 41,
+}  # four more since the strategy is chosen, faults are kinds, messages may be rounded and models have a scaling
 
 
 @pytest.mark.parametrize("name", trace_files.calls())

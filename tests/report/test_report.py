@@ -26,7 +26,7 @@ from peerbayes.errors import DrawingFailed, PlotlyMissing
 from peerbayes.learning.metrics import Outcome
 from peerbayes.report import figures, page, style
 from peerbayes.report.curves import MOST_CURVES, MOST_POINTS, drawn_peers
-from peerbayes.report.model_figures import Model
+from peerbayes.report.model_figures import Model, reliability
 from peerbayes.report.network_figure import positions
 from peerbayes.report.page import STATIC
 from peerbayes.report.style import distinct, gapped, label, packed, shown, size
@@ -307,6 +307,19 @@ def test_many_classes_and_many_columns_stay_readable():
     assert "1000 columns" in found["telling"]["layout"]["meta"]["summary"]
     assert len(found["features"]["data"]) == 12 * 10
     assert len(found["confusion"]["data"][0]["x"]) == 100
+
+
+def test_reliability_has_a_dashed_curve_without_the_scaling():
+    rng = np.random.default_rng(1)
+    outcomes = {
+        name: Outcome(rng.random((2, 2)), rng.random((15, 3))) for name in ("peers", "unscaled", "rc")
+    }
+    spec = reliability(replace(View.of(run_of(references=False)), outcomes=outcomes))
+    curves = {curve["name"].split(" (")[0]: curve["line"] for curve in spec["data"]}
+    assert curves["unscaled"]["dash"] == "dash"
+    assert curves["peers"]["dash"] == curves["RC"]["dash"] == "solid"
+    assert curves["unscaled"]["color"] == curves["peers"]["color"]
+    assert f"peers, unscaled: {outcomes['unscaled'].calibration_error:.3f}" in str(spec["layout"])
 
 
 def test_the_most_telling_columns_are_those_of_describe(run):

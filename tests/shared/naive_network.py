@@ -241,7 +241,10 @@ class End:
 
 
 class LinkedExact:
-    """d = d + w(φ_u − φ_v), and S = φ + Σ (d − d before); φ = S + σ(b·R(S) + Σ d), σ the share of links that are up."""
+    """d = d + w(φ_u − φ_v), and S = φ + Σ (d − d before); φ = S + σ(b·R(S) + Σ d), σ the share of links that are up.
+
+    After three silent rounds or more, d takes 0.4 of the difference, and S all of it.
+    """
 
     def __init__(self, start, residual, rounds):
         self.plain = Exact(start, residual, rounds)
@@ -288,11 +291,14 @@ class LinkedNetwork(Network):
                         end.pull = 0.99 * before
                 else:
                     losses, theirs, attached = told[other][number]
+                    taken = 0.4 if end.silent >= 3 else 1.0
                     end.silent = 0
                     end.losses += [(t, False) for t in losses[-1:]]
                     if attached:
                         end.pull = (before - theirs) / 2
-                    end.pull = end.pull + weights[number][other] * (messages[other] - messages[number])
+                    difference = weights[number][other] * (messages[other] - messages[number])
+                    end.pull = end.pull + taken * difference
+                    moved = moved + (1.0 - taken) * difference
                 moved = moved + end.pull - before
             self._learn(peer, number, weights[number], messages[number] + moved)
 

@@ -100,6 +100,9 @@ DRAWN = {
         "robust": only(None),
         "messages": only("float64"),  # rounding follows the noise: tests/peer/test_few_byte_peers.py
         "exchanges": only(None),
+        "penalty": only("none"),  # of learned structures, which an epsilon excludes
+        "select": only("last"),  # "held-out" is refused with an epsilon
+        "patience": only(4),
     },
     "limits": {
         "deadline": of(1.0, 60.0),

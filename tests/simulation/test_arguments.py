@@ -76,6 +76,7 @@ TAKEN = {
     "local_steps": COUNTS,
     "messages": set(),
     "exchanges": {"None", *COUNTS},
+    "penalty": set(),
     "objective": set(),
     "test": {"None"},
     "evaluate_rows": {"None", *COUNTS},
@@ -94,6 +95,9 @@ TAKEN = {
     "privacy": {"None"},
     "robust": {"None"},
     "attack": {"None"},
+    "hold_out": SHARES,
+    "select": set(),
+    "patience": {"None", *COUNTS},
     "references": FLAGS,
     "checkpoint": {"None", "text"},
     "live": {"None", "text"},
@@ -518,7 +522,15 @@ def test_a_strategy_that_says_nothing_of_late_messages_is_refused_where_there_ar
 def counts_of_rows_that_say_nothing(lr, rounds):
     """S of 1 for each of two classes with 30 rows and 20, after so many steps of RC: [2]."""
     X, y = pd.DataFrame({"a": ["same"] * 50}), np.repeat([0, 1], [30, 20])
-    model = pb.MixedNB(calibrate=True, start="uniform", keep="last", lr=lr, max_iter=rounds).fit(X, y)
+    model = pb.MixedNB(
+        calibrate=True,
+        start="uniform",
+        keep="last",
+        step="fixed",
+        validation_fraction=0.0,
+        lr=lr,
+        max_iter=rounds,
+    ).fit(X, y)
     return model.statistics_.values[:, 0]
 
 

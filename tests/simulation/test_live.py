@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 import peerbayes as pb
-from peerbayes.learning.metrics import Outcome
+from peerbayes.learning.metrics import Outcome, log_loss
 from peerbayes.simulation.result import COLUMNS, LIVE_FILE
 from peerbayes.simulation.view import (
     CURVES,
@@ -232,8 +232,8 @@ def test_outcomes_tell_the_errors(wine, run):
             rows == total and right == pytest.approx(np.trace(outcome.confusion)) and right <= total >= sure
         )
         bins = outcome.reliability
-        mean = bins[:, 1] / np.maximum(bins[:, 0], 1)
-        inside = (mean >= np.arange(10) / 10 - 1e-9) & (mean <= np.arange(1, 11) / 10 + 1e-9)
+        mean = bins[:, 1] / np.where(bins[:, 0] > 0, bins[:, 0], 1)
+        inside = (mean >= np.arange(15) / 15 - 1e-9) & (mean <= np.arange(1, 16) / 15 + 1e-9)
         assert inside[bins[:, 0] > 0].all()
 
 
@@ -241,9 +241,11 @@ def test_an_outcome_by_hand():
     posterior = np.array([[1.0, 0.0], [0.55, 0.45], [0.2, 0.8]])
     outcome = Outcome.of(posterior, np.array([0, 1, 1]))
     assert outcome.confusion.tolist() == [[1, 0], [1, 1]]
-    assert outcome.reliability[9].tolist() == [1, 1, 1]
-    assert outcome.reliability[5].tolist() == [1, 0.55, 0]
-    assert outcome.reliability[8].tolist() == [1, 0.8, 1]
+    assert outcome.reliability[14].tolist() == [1, 1, 1]
+    assert outcome.reliability[8].tolist() == [1, 0.55, 0]
+    assert outcome.reliability[12].tolist() == [1, 0.8, 1]
+    assert outcome.calibration_error == pytest.approx((0 + 0.55 + 0.2) / 3)
+    assert log_loss(np.log(posterior[1:]), np.array([1, 1])) == pytest.approx(-np.log(0.45 * 0.8) / 2)
 
 
 @pytest.mark.parametrize("strategy", ["exact", "local", "dsgd", "relay", "consensus-ml"])
@@ -262,6 +264,15 @@ def test_everything_to_see_is_saved(run, tmp_path):
     assert loaded.references == run.references and set(loaded.outcomes) == {"peers", "rc", "ml"}
     assert (loaded.outcomes["rc"].confusion == run.outcomes["rc"].confusion).all()
     assert {"began", "peerbayes", "python", "numpy"} <= set(run.made)
+
+
+def test_rc_at_its_end_is_a_second_reference(wine):
+    """It does not depend on the rounds, nor on a small step, as RC itself does."""
+    few, more = (
+        pb.simulate(*wine, **SETTINGS | {"rounds": rounds, "lr": 0.001}).summary() for rounds in (1, 4)
+    )
+    assert few["train_rc_end"] == more["train_rc_end"] < few["train_rc"]
+    assert few["train_gap_rc_end"] == few["train_error"] - few["train_rc_end"]
 
 
 def test_a_run_without_references_is_saved_too(wine, tmp_path):

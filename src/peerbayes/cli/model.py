@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from peerbayes.cli import Format, argument, check_format, console, option, print_table, print_text
+from peerbayes.cli import Format, argument, check_format, option, print_table, print_text
 from peerbayes.data import files, sources
 from peerbayes.data.files import as_json, in_cell, printable
 from peerbayes.data.sources import SourceError
 from peerbayes.data.sources.flat_files import need_pyarrow
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import ModelFileError
-from peerbayes.model.explain import PRIOR, mutual_information
+from peerbayes.learning.metrics import Outcome, log_loss
+from peerbayes.model.explain import LIKELIHOOD, NOT_OF_ROWS, PRIOR, mutual_information
+from peerbayes.model.scaling import Scaling
 
 if TYPE_CHECKING:
     from peerbayes.estimators.generative import GenerativeClassifier
@@ -107,12 +109,32 @@ def judged(classes: list[Any], labels: list[Any], predicted: list[Any]) -> tuple
     return 1.0 - float(np.trace(counts)) / len(labels), table
 
 
+def reliability(classifier: GenerativeClassifier, X: Any, labels: np.ndarray) -> str:
+    """Return a sentence: log loss and expected calibration error of the rows with a label that the model knows.
+
+    A model with a scaling has both figures without it too.
+    """
+    position = {value: index for index, value in enumerate(classifier.classes_.tolist())}
+    codes = np.array([position.get(value, -1) for value in labels.tolist()])
+    joint, codes = classifier.predict_joint_log_proba(X)[codes >= 0], codes[codes >= 0]
+
+    def figures(scaling: Scaling) -> str:
+        log_posterior = scaling.log_probabilities(joint)
+        error = Outcome.of(np.exp(log_posterior), codes).calibration_error
+        return f"log loss {log_loss(log_posterior, codes):.4f}, calibration error {error:.4f}"
+
+    if classifier.scaling_.is_identity:
+        return figures(classifier.scaling_)
+    return f"{figures(classifier.scaling_)}; without scaling {figures(Scaling.identity(joint.shape[1]))}"
+
+
 def learned(classifier: GenerativeClassifier, top: int) -> dict[str, Any]:
-    """Return the prior of every class, and the features with most information about it."""
+    """Return the share of every class, and the features with most information about it."""
     described = classifier.describe()
     features = []
     for name, bits in mutual_information(described).head(top).itertuples(index=False):
-        rows = described[described["feature"] == name].drop(columns="feature").to_dict("records")
+        of_feature = described[described["feature"] == name]
+        rows = of_feature.drop(columns=["feature", "bits", "statistics"]).to_dict("records")
         present = [
             {key: plain(value) for key, value in row.items() if plain(value) is not None} for row in rows
         ]
@@ -120,6 +142,8 @@ def learned(classifier: GenerativeClassifier, top: int) -> dict[str, Any]:
     prior = described[described["feature"] == PRIOR]
     return {
         "estimator": type(classifier).__name__,
+        "statistics": described["statistics"].iloc[0],
+        "counted": bool(described["bits"].notna().any()),
         "prior": _by_class(prior["class"], prior["probability"]),
         "features": features,
     }
@@ -141,6 +165,7 @@ def reasons(classifier: GenerativeClassifier, frame: Any, row: int, top: int) ->
         "row": row,
         "predicted": plain(predicted),
         "against": plain(table["against"].iloc[0]),
+        "statistics": table["statistics"].iloc[0],
         "probabilities": _by_class(classifier.classes_, classifier.predict_proba(X)[0]),
         "contributions": shown,
         "others": float(sum(contribution["log_odds"] for contribution in contributions[len(shown) :])),
@@ -194,10 +219,11 @@ def predict(
     evaluation = None if labels is None else judged(classes, labels.tolist(), predicted.tolist())
     text = _write_table(table, file_format, out)
     _print_remarks(unknown)
-    if evaluation is not None:
+    if evaluation is not None and labels is not None:
         error, confusion = evaluation
         matrix = confusion.rename(index=_name, columns=_name).to_string()
         print(f"error rate {error:.4f} over {len(predicted)} rows", file=sys.stderr)
+        print(reliability(classifier, X, labels), file=sys.stderr)
         print(f"confusion matrix (rows: true class, columns: predicted class)\n{matrix}", file=sys.stderr)
     print(text, end="")
 
@@ -306,10 +332,15 @@ def _name(value: Any) -> Any:
 
 
 def _print_learned(explanation: dict[str, Any]) -> None:
-    console.print(f"Model: {explanation['estimator']}. Class priors:\n")
+    of_rows = explanation["statistics"] == LIKELIHOOD
+    source = "the training rows (maximum likelihood)" if of_rows else "the calibrated model"
+    print_text(f"Model: {explanation['estimator']}. Class shares in {source}:\n")
     prior = [(str(entry["class"]), f"{entry['probability']:.4g}") for entry in explanation["prior"]]
-    print_table(("class", "prior"), prior)
-    console.print("\nMost informative features, with bits about the class and values by class:\n")
+    print_table(("class", "share"), prior)
+    bits = "counted in the rows" if explanation["counted"] else "of Gaussians and categories as shown"
+    print_text(
+        f"\nMost informative features, with bits about the class ({bits}) and values by class, in {source}:\n"
+    )
     few = len(prior) <= MOST_CLASSES
     names = [name for name, _ in prior] if few else []
     rows = [
@@ -317,6 +348,8 @@ def _print_learned(explanation: dict[str, Any]) -> None:
         for entry in explanation["features"]
     ]
     print_table(("feature", "bits", *names), rows)
+    if not of_rows:
+        print_text(f"\n{NOT_OF_ROWS}")
 
 
 def _class_texts(cells: list[dict[str, Any]]) -> list[str]:
@@ -339,7 +372,8 @@ def _print_reasons(explanation: dict[str, Any]) -> None:
     predicted, against = explanation["predicted"], explanation["against"]
     print_text(
         f"Row {explanation['row']} is {_name(predicted)} (probability {probability[predicted]:.4g}) rather than "
-        f"{_name(against)} ({probability[against]:.4g}).\nLog-odds for {_name(predicted)} against {_name(against)}:\n"
+        f"{_name(against)} ({probability[against]:.4g}).\nLog-odds for {_name(predicted)} against {_name(against)} "
+        f"by the {explanation['statistics']} statistics, beside a typical row (the baseline):\n"
     )
     rows = [
         (entry["feature"], _shown(entry["value"]), f"{entry['log_odds']:+.3f}")

@@ -54,6 +54,10 @@ def _terms_lines(terms: Terms) -> Iterator[str]:
     )
     if terms.message_rounds > terms.rounds or terms.messages != "float64":
         yield f"  messages   {terms.messages}, {terms.message_rounds // terms.rounds} exchanges a round"
+    if terms.penalty != "none":
+        yield f"  structure  links with a penalty, {terms.penalty}"
+    if terms.select != "last":
+        yield f"  end        the round with the lowest log loss of {terms.select} rows; patience {terms.patience}"
     if terms.packages:
         yield f"  packages   {', '.join(terms.packages)}: code that every member installs"
     yield (

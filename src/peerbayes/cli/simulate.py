@@ -108,6 +108,7 @@ def print_summary(run: Run, form: str) -> None:
             summary["train_error"],
         ),
         ("RC on the pooled rows", summary["test_rc"], "", summary["train_rc"]),
+        ("RC on the pooled rows, to its end", summary["test_rc_end"], "", summary["train_rc_end"]),
         ("ML on the pooled rows", summary["test_ml"], "", summary["train_ml"]),
     ]
     print_table(("", "test error", "std over peers", "training error"), rows)

@@ -17,6 +17,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import Any, TypeVar, get_type_hints
 
@@ -29,6 +30,8 @@ NEEDED: Any = inspect.Parameter.empty
 """The default of a setting that must be given."""
 
 WIDTH = 116  # characters in a line of a docstring
+
+LISTED = 24  # names of settings in an error
 
 T = TypeVar("T")
 
@@ -294,9 +297,12 @@ class SettingsFile:
                     settings[name], prefix + name, value, self.at(*path, name), self.error
                 )
             elif name not in further:
-                names = ", ".join((*settings, *further))
+                names = (*settings, *further)
+                more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+                hint = "".join(f". Is it {close}?" for close in get_close_matches(name, names, 1))
                 raise self.error(
-                    f"{self.at(*path, name)}{shown(name):.50} is {noun}; expected one of {names}"
+                    f"{self.at(*path, name)}{shown(name):.50} is {noun}; expected one of "
+                    f"{', '.join(names[:LISTED])}{more}{hint}"
                 )
         return values
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
@@ -27,17 +27,33 @@ from sklearn.utils.validation import (
 from peerbayes.data.arguments import number, refusal, whole
 from peerbayes.data.infer import infer_classes, plain_labels
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Table, frame_of, missing_of
-from peerbayes.errors import SchemaError, SchemaMismatch, StatisticsMismatch
+from peerbayes.data.table import Rows, Table, frame_of, missing_of
+from peerbayes.errors import SchemaError, SchemaMismatch, SingularDataWarning, StatisticsMismatch
+from peerbayes.estimators import conventions
 from peerbayes.estimators.prediction import Predictor, cost_table, restored
-from peerbayes.model import calibration, passes
-from peerbayes.model.calibration import STARTS, Calibrated, beginning, calibrate
-from peerbayes.model.explain import log_units
+from peerbayes.model import calibration, folds, passes
+from peerbayes.model.calibration import STARTS, Calibrated, Fold, beginning, calibrate
+from peerbayes.model.explain import log_joint, log_units
 from peerbayes.model.families import Family, NaiveBayes
 from peerbayes.model.families.base import guarded, laid_out
+from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
 from peerbayes.model.passes import IncompleteData
-from peerbayes.model.sources import FRAME_ROWS, Raw, Source, check_rows, first_missing, source_of
+from peerbayes.model.scaling import Scaling, fit
+from peerbayes.model.sources import (
+    FRAME_ROWS,
+    Observed,
+    Raw,
+    Source,
+    check_rows,
+    counted_rows,
+    first_missing,
+    observe,
+    source_of,
+    taken,
+)
 from peerbayes.model.statistics import Statistics, aligned, covers_some_columns, prior_for
+
+Labelled = passes.Data | IncompleteData
 
 # --- an estimator's parameters: checks before any work
 
@@ -51,23 +67,35 @@ def check(parameters: Mapping[str, Any]) -> None:
     def positive(name: str, advice: str = "") -> None:
         number(name, parameters[name], f"a positive number{advice}", above=0.0)
 
-    for name in ("alpha", "tol", "em_tol"):
+    for name in ("tol", "em_tol"):
         at_least_0(name)
     positive("lr", " (the paper's is 0.05)")
     if parameters["clip"] is not None:
         positive("clip", ", or None for no clipping")
     if parameters["variance_floor"] is not None:
         positive("variance_floor", ", or None for the default")
-    for name in ("count_floor", "shrinkage"):
-        if parameters.get(name) is not None:
-            at_least_0(name, ", or None for the default")
+    if parameters["count_floor"] is not None:
+        at_least_0("count_floor", ", or None for the default")
+    for name, words, advice in (
+        ("alpha", ("auto",), ", or 'auto' to estimate it"),
+        ("shrinkage", ("auto", None), ", or 'auto' to estimate it, or None for the default"),
+    ):
+        if not isinstance(parameters[name], str | None) or parameters[name] not in words:
+            at_least_0(name, advice)
     whole("max_iter", parameters["max_iter"], 0)
     whole("em_iter", parameters["em_iter"], 1)
     if parameters["patience"] is not None:
         whole("patience", parameters["patience"], 1, advice=", or None for no early stop")
-    keep = parameters["keep"]
-    if not isinstance(keep, str) or keep not in ("best", "last"):
-        raise refusal("keep", keep, "'best' or 'last'")
+    for name, values in (("keep", ("best", "last")), ("step", ("adaptive", "fixed"))):
+        if not isinstance(parameters[name], str) or parameters[name] not in values:
+            raise refusal(name, parameters[name], f"{values[0]!r} or {values[1]!r}")
+    share = parameters["validation_fraction"]
+    number("validation_fraction", share, "a share of rows from 0 to 0.5", least=0.0, most=0.5)
+    if parameters["class_weight"] is not None:
+        conventions.check_class_weight(parameters["class_weight"])
+    temperature = parameters["temperature"]
+    if not isinstance(temperature, bool) and not (isinstance(temperature, str) and temperature == "auto"):
+        raise refusal("temperature", temperature, "'auto', True or False")
     _check_types(parameters)
 
 
@@ -86,6 +114,8 @@ def _check_types(parameters: Mapping[str, Any]) -> None:
         raise ValueError(
             "prior is for calibrate=False; calibration takes knowledge as its start: start=prior"
         )
+    if parameters["temperature"] is True and not parameters["calibrate"]:
+        raise ValueError("temperature=True needs calibrate=True: rows are held out by calibration alone")
     unlabelled = parameters["unlabelled"]
     if not isinstance(unlabelled, str | Real | np.generic | None):
         raise TypeError(
@@ -94,6 +124,10 @@ def _check_types(parameters: Mapping[str, Any]) -> None:
     if unlabelled is not None and parameters["calibrate"]:
         raise ValueError(
             "unlabelled is for calibrate=False: calibration learns from labels. Leave the other rows out"
+        )
+    if unlabelled is not None and parameters["priors"] is not None:
+        raise ValueError(
+            "priors fix the class frequencies, rows without a label (unlabelled) help to learn them; leave one out"
         )
     if not isinstance(start, str | Statistics | np.ndarray) or (
         isinstance(start, str) and start not in STARTS
@@ -132,7 +166,7 @@ def classes_of_all(classes: Any, known_classes: tuple[Any, ...]) -> tuple[Any, .
     named_classes = known_classes if classes is None else infer_classes(classes)[0]
     if known_classes and set(named_classes) != set(known_classes):
         raise ValueError(
-            f"classes={list(named_classes)} is not the same as on the last call to partial_fit, or in the schema: "
+            f"classes={list(named_classes)} is not the same as on last call to partial_fit, or in the schema: "
             f"{list(known_classes)}"
         )
     if len(named_classes) < 2:
@@ -190,14 +224,18 @@ class Training(NamedTuple):
         return np.where(self.labels < 0, -1, schema_codes[self.labels])
 
 
-def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any) -> Training:
+def training_rows(table: Table, y: Any, sample_weight: Any, unlabelled: Any, class_weight: Any) -> Training:
     """Return rows with labels y, where `unlabelled` means no label, and weights; rows of weight 0 are left out."""
     labels, classes = _labels_of(table, y, unlabelled)
-    if sample_weight is None:
+    weights = None
+    if sample_weight is not None:
+        weights = _check_sample_weight(
+            sample_weight, np.empty((table.rows, 0)), dtype=np.float64, ensure_non_negative=True
+        )
+    if class_weight is not None:
+        weights = conventions.weights_by_class(class_weight, labels, classes, weights)
+    if weights is None:
         return Training(table, labels, classes, None)
-    weights = _check_sample_weight(
-        sample_weight, np.empty((table.rows, 0)), dtype=np.float64, ensure_non_negative=True
-    )
     counted = weights > 0
     if not counted.any():
         raise ValueError("every sample_weight is 0; expected a positive weight for at least one row")
@@ -231,6 +269,60 @@ def _is_unlabelled(labels: np.ndarray, sentinel: Any) -> np.ndarray:
     if isinstance(sentinel, float) and np.isnan(sentinel):
         return missing_of(labels)
     return np.array([value == sentinel for value in labels.tolist()], dtype=bool)
+
+
+def _observed(source: Source, training: Training, labels: np.ndarray) -> Observed:
+    """Return what the training rows say of each column, from as many of them as it takes."""
+    schema = source.schema
+    indices = counted_rows(source.rows, len(schema.columns))
+    if isinstance(source, Raw):
+        rows = schema.encode(training.table.take(indices))
+    else:
+        rows = Rows(source.data.values[indices], source.data.codes[indices])
+    weights = None if training.weights is None else training.weights[indices]
+    return observe(rows, labels[indices], len(schema.classes), weights)
+
+
+# --- rows that leave parameters open
+
+
+def warn_of_singular(family: Family, stats: np.ndarray, labels: np.ndarray, classes: Sequence[Any]) -> None:
+    """Warn of classes of one row, which have no variance, and of covariances that are singular.
+
+    family    the model, with its floors
+    stats     S + prior [C, K]
+    labels    class indices of the training rows [n]; −1: none
+    """
+    if not family.continuous:
+        return
+    rows = np.bincount(labels[labels >= 0], minlength=len(classes))
+    single = [classes[c] for c in np.flatnonzero(rows == 1).tolist()]
+    if single and not isinstance(family, SharedGaussian):
+        warnings.warn(
+            f"class {single[0]!r} has one row{_and_others(single)}, which shows no variance: those of its columns are "
+            f"what variance_floor={family.variance_floor:g} makes of 0 (1: a column's own). Add rows, leave the class "
+            "out, or raise variance_floor",
+            SingularDataWarning,
+            stacklevel=4,
+        )
+    if not isinstance(family, Gaussian) or not (short := family.singular(stats)).any():
+        return
+    shared = len(short) != len(classes)
+    singular = [classes[c] for c in np.flatnonzero(short).tolist() if rows[c] != 1] if not shared else []
+    if shared or singular:
+        owner = "shared by the classes" if shared else f"of class {singular[0]!r}{_and_others(singular)}"
+        warnings.warn(
+            f"the covariance {owner} is singular: rows have no variance in {int(short.max())} of {family.continuous} "
+            "directions, since columns are constant or determine each other, or rows are few. "
+            f"variance_floor={family.variance_floor:g} stands in for it. Leave such columns out, or raise shrinkage",
+            SingularDataWarning,
+            stacklevel=4,
+        )
+
+
+def _and_others(labels: Sequence[Any]) -> str:
+    """Return how many more classes there are than the first."""
+    return f" (as {len(labels) - 1} more)" if len(labels) > 1 else ""
 
 
 # --- the estimator
@@ -274,6 +366,7 @@ class GenerativeClassifier(Predictor):
                 "least two classes. Name the others in a schema, or add rows of one class to a model by partial_fit "
                 "with classes=..."
             )
+        self._check_classes(schema.classes)
         labels = training.labels_in(schema)
         source = source_of(schema, training.table, again=self.calibrate or self.learns_structure)
         missing = self._missing(source, training)
@@ -281,11 +374,21 @@ class GenerativeClassifier(Predictor):
         layout = self._structured(layout, source, labels, classes, training.weights)
         family = self._guarded(layout, training.mass)
         incomplete = first_missing(source, layout, missing) is not None
-        data = passes.labelled(family, source, labels, classes, training.weights, missing=incomplete)
-        for name in ("history_", "n_iter_", "best_iter_", "log_likelihood_", "_finds_columns"):
+
+        def rows_of(rows: np.ndarray | None = None) -> Labelled:
+            if rows is None:
+                return passes.labelled(family, source, labels, classes, training.weights, missing=incomplete)
+            weights = None if training.weights is None else training.weights[rows]
+            return passes.labelled(
+                family, taken(source, rows), labels[rows], classes, weights, missing=incomplete
+            )
+
+        data = rows_of()
+        for name in ("history_", "n_iter_", "best_iter_", "validation_", "log_likelihood_", "_finds_columns"):
             self.__dict__.pop(name, None)
         if isinstance(data, IncompleteData) and not isinstance(family, NaiveBayes):
             calibration.refuse_empty(data, schema)
+        observed = _observed(source, training, labels)
         if not self.calibrate:
             self.n_iter_ = 1  # a single pass over the rows, unless something is missing
             stats = (
@@ -293,11 +396,23 @@ class GenerativeClassifier(Predictor):
                 if isinstance(data, IncompleteData)
                 else data.statistics()
             )
-            return self._adopt(Statistics(stats, schema, layout))
-        calibrated = self._calibrated(family, data, schema)
+            self._adopt(Statistics(stats, schema, layout, observed=observed))
+            warn_of_singular(self.family_, stats + self.prior_, labels, schema.classes)
+            return self
+        held_out, self.validation_ = [], "no row was held out: validation_fraction is 0"
+        if self.validation_fraction:
+            rows = folds.split(schema, training.table, labels, training.weights, self.validation_fraction)
+            held_out, self.validation_ = list(rows.held_out()), rows.description
+        pairs = [(rows_of(~held), rows_of(held)) for held in held_out]
+        calibrated = self._calibrated(family, data, schema, pairs)
         self.history_ = calibrated.history()
         self.n_iter_, self.best_iter_ = calibrated.soft_error.size - 1, calibrated.kept
-        return self._adopt(Statistics(calibrated.stats, schema, layout, calibrated=True))
+        likelihood = calibration.likelihood(data)
+        fold_weights = [family.weights(stats) for stats in calibrated.fold_stats]
+        scaling = self._scaling(family, fold_weights, held_out, source, labels, training.weights)
+        return self._adopt(
+            Statistics(calibrated.stats, schema, layout, True, likelihood, observed, scaling=scaling)
+        )
 
     @available_if(_learns_by_adding)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -311,6 +426,11 @@ class GenerativeClassifier(Predictor):
             raise ValueError(
                 "partial_fit adds up labelled rows; rows without a label (unlabelled=...) need fit"
             )
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs the class frequencies of all rows, and partial_fit sees only some of "
+                "them; give a mapping, for instance from sklearn.utils.class_weight.compute_class_weight"
+            )
         with self._all_or_nothing():
             return self._partial_fit(X, y, classes, sample_weight)
 
@@ -323,6 +443,7 @@ class GenerativeClassifier(Predictor):
         all_classes = classes_of_all(classes, agreed if first else tuple(self.schema_.classes))
         kinds = self.kinds if first else kinds_so_far(self.schema_)
         schema = replace(self._schema_for(training, all_classes, kinds=kinds), classes=all_classes)
+        self._check_classes(all_classes)
         labels = training.labels_in(schema)
         unclipped = schema if self.schema is not None else replace(schema, clip=None)
         source = source_of(unclipped, training.table, again=False)
@@ -374,8 +495,9 @@ class GenerativeClassifier(Predictor):
     @classmethod
     def _loaded(cls, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self:
         """Return the estimator that a file's header and arrays describe."""
-        statistics = Statistics.restored(header, arrays["statistics"])
-        parameters = restored(header["parameters"], arrays)
+        statistics = Statistics.restored(header, arrays["statistics"], arrays)
+        # Files of naive Bayes that do not name a shrinkage are from before it had one.
+        parameters = {"shrinkage": None, **restored(header["parameters"], arrays)}
         estimator = cls.from_statistics(statistics, **parameters)
         if parameters["costs"] is not None:
             cost_table(parameters["costs"], estimator.classes_)
@@ -394,7 +516,7 @@ class GenerativeClassifier(Predictor):
             raise SchemaMismatch(
                 f"the schema has no column {', '.join(extra[:5])}; leave it out of the table"
             )
-        return training_rows(table, y, sample_weight, self.unlabelled)
+        return training_rows(table, y, sample_weight, self.unlabelled, self.class_weight)
 
     def _schema_for(self, training: Training, classes: tuple[Any, ...], kinds: Any) -> Schema:
         """Return the given schema, or that of the rows with the categories of prior knowledge."""
@@ -413,7 +535,7 @@ class GenerativeClassifier(Predictor):
     def _missing(self, source: Source, training: Training) -> bool:
         """Whether training values are missing, or prior knowledge covers only some columns."""
         inferred = training.weights is None and self.schema is None
-        missing = check_rows(source, training.table, training=True, inferred=inferred)
+        missing = check_rows(source, training.table, inferred=inferred)
         return missing or covers_some_columns(self._knowledge())
 
     def _structured(
@@ -445,20 +567,53 @@ class GenerativeClassifier(Predictor):
             )
         return maximised.stats
 
-    def _calibrated(self, family: Family, data: passes.Data | IncompleteData, schema: Schema) -> Calibrated:
-        """Calibrate with this estimator's parameters."""
+    def _calibrated(
+        self, family: Family, data: Labelled, schema: Schema, pairs: Sequence[tuple[Labelled, Labelled]] = ()
+    ) -> Calibrated:
+        """Calibrate with this estimator's parameters; `pairs` are training rows and those held out of them."""
         start = aligned(self.start, schema, family) if isinstance(self.start, Statistics) else self.start
+
+        def first(rows: Labelled) -> np.ndarray:
+            return beginning(start, family, rows, len(schema.classes), self.em_iter, self.em_tol)
+
         return calibrate(
             family,
             data,
-            beginning(start, family, data, len(schema.classes), self.em_iter, self.em_tol),
+            first(data),
+            folds=[Fold(rows, first(rows), held_out) for rows, held_out in pairs],
             lr=self.lr,
             max_iter=self.max_iter,
+            step=self.step,
             keep=self.keep,
             patience=self.patience,
             tol=self.tol,
             callback=self.callback if not self.verbose else Progress(self.max_iter, self.callback),
         )
+
+    def _check_classes(self, classes: tuple[Any, ...]) -> None:
+        """Refuse priors and weights that do not fit these classes."""
+        if self.priors is not None or self.class_weight is not None:
+            conventions.check_classes(self.priors, self.class_weight, classes)
+
+    def _scaling(
+        self,
+        family: Family,
+        fold_weights: Sequence[np.ndarray],
+        held_out: Sequence[np.ndarray],
+        source: Source,
+        labels: np.ndarray,
+        weights: np.ndarray | None,
+    ) -> Scaling | None:
+        """Fit the map from logits to probabilities on held-out rows, each under the W [C, K] that never saw it."""
+        if self.temperature is True and not held_out:
+            raise ValueError(f"temperature=True needs held-out rows, but {self.validation_}")
+        if self.temperature is False or not held_out:
+            return None
+        logits = np.empty((labels.size, len(fold_weights[0])))
+        for held, model_weights in zip(held_out, fold_weights, strict=True):
+            logits[held] = log_joint(family, model_weights, taken(source, held))
+        chosen = np.any(held_out, axis=0)
+        return fit(logits[chosen], labels[chosen], None if weights is None else weights[chosen])
 
     def _adopt(self, statistics: Statistics) -> Self:
         """Become the model of these statistics; calibrated ones need no prior."""
@@ -467,7 +622,14 @@ class GenerativeClassifier(Predictor):
         if statistics.calibrated:
             prior = np.zeros(statistics.shape)
         else:
-            prior = prior_for(schema, layout, self.alpha, self.prior)
+            prior = prior_for(schema, layout, self.alpha, self.prior, statistics.values, self.shrinkage)
+        self._priors = None
+        if self.priors is not None:
+            self._priors = conventions.checked_priors(self.priors, schema.classes)
+            of_rows = statistics.likelihood if statistics.calibrated else statistics.values + prior
+            scaling = None if self.temperature is False else statistics.scaling
+            temperature = 1.0 if scaling is None else scaling.temperature
+            family = conventions.with_priors(family, of_rows, self._priors, temperature)
         self._weights = family.weights(statistics.values + prior)
         self.statistics_, self.prior_ = statistics, prior
         self.schema_, self.family_ = schema, family
@@ -491,7 +653,7 @@ class GenerativeClassifier(Predictor):
             self.calibrate,
             self.variance_floor,
             self.count_floor,
-            getattr(self, "shrinkage", None),
+            None if isinstance(self.shrinkage, str) else self.shrinkage,
         )
 
     def _table(self, X: Any, reset: bool) -> Table:
@@ -521,8 +683,7 @@ class GenerativeClassifier(Predictor):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
-        tags.input_tags.categorical = True
+        tags.input_tags.string = tags.input_tags.categorical = self.kinds != "continuous"
         return tags
 
     @contextmanager

@@ -18,8 +18,10 @@ from sklearn.utils.validation import check_is_fitted
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
+from peerbayes.estimators.conventions import Conventions, with_priors
 from peerbayes.model import explain as reading
 from peerbayes.model.families import Family, NaiveBayes
+from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import Source, all_rows, check_rows, source_of
 from peerbayes.model.statistics import Statistics
 
@@ -66,7 +68,7 @@ class Model(NamedTuple):
     def reading(self, table: Table) -> tuple[Self, Source]:
         """Return the model in the layout that the table's missing values need, and the table as a source of rows."""
         source = source_of(self.schema, table, again=False)
-        missing = check_rows(source, table, training=False)
+        missing = check_rows(source, table)
         return (self._with_missing() if missing else self), source
 
     def _with_missing(self) -> Self:
@@ -97,16 +99,19 @@ def portable(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, n
         elif isinstance(value, Schema):
             plain[name] = {"schema": value.to_json()}
         elif isinstance(value, Mapping):
-            plain[name] = {"pairs": [[key, kind] for key, kind in value.items()]}
+            plain[name] = {"pairs": [[_plain(key), _plain(kind)] for key, kind in value.items()]}
         elif isinstance(value, np.ndarray | list | tuple):
             plain[name] = {"list": np.asarray(value).tolist()}
         elif isinstance(value, float | np.floating) and math.isnan(value):
             plain[name] = {"missing": True}
-        elif isinstance(value, np.generic):
-            plain[name] = value.item()
         else:
-            plain[name] = value
+            plain[name] = _plain(value)
     return plain, arrays
+
+
+def _plain(value: Any) -> Any:
+    """Return a scalar of NumPy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def restored(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -132,7 +137,7 @@ def restored(plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Predictor(ClassifierMixin, BaseEstimator):
+class Predictor(Conventions, ClassifierMixin, BaseEstimator):
     """Parameters of an estimator, and what it does once it is fitted."""
 
     family_type: ClassVar[type[Family]]
@@ -142,14 +147,20 @@ class Predictor(ClassifierMixin, BaseEstimator):
     start: Any = "uniform"
     lr: float = 0.05
     max_iter: int = 64
+    step: Any = "adaptive"
     keep: Any = "best"
+    validation_fraction: float = 0.1
     clip: float | None = 5.0
-    alpha: float = 1.0
+    alpha: float | str = "auto"
+    shrinkage: float | str | None = "auto"
     prior: Statistics | None = None
+    priors: Any = None
+    class_weight: Any = None
     variance_floor: float | None = None
     count_floor: float | None = None
     patience: int | None = None
     tol: float = 0.0
+    temperature: Any = "auto"
     em_iter: int = 100
     em_tol: float = 1e-4
     unlabelled: Any = None
@@ -163,31 +174,34 @@ class Predictor(ClassifierMixin, BaseEstimator):
     family_: Family = field(init=False)
     prior_: np.ndarray = field(init=False)
     classes_: np.ndarray = field(init=False)
+    _priors: np.ndarray | None = field(init=False)
     _weights: np.ndarray = field(init=False)
 
     # --- predicting ------------------------------------------------------------------------------------
 
     def predict_joint_log_proba(self, X: Any) -> np.ndarray:
-        """Return log p(x, c) of the rows X, in the units of the table: [n, C]."""
+        """Return log p(x, c) of the rows X, in the units of the table: [n, C].
+
+        It is that of the generative model: `scaling_` applies to probabilities and decisions alone.
+        """
         family, weights, source = self._reading(X)
         return reading.log_joint(family, weights, source) - reading.log_units(family, source)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return p(c | x) of the rows X: [n, C]."""
-        return reading.posterior(*self._reading(X))
+        return reading.posterior(*self._reading(X), self.scaling_)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log p(c | x) of the rows X: [n, C]."""
         joint = reading.log_joint(*self._reading(X))
-        joint -= joint.max(axis=1, keepdims=True)
-        return joint - np.log(np.exp(joint).sum(axis=1, keepdims=True))
+        return self.scaling_.log_probabilities(joint)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
         if self.costs is not None:
             return self.decide(X, self.costs)
         joint = reading.log_joint(*self._reading(X))
-        return self.classes_[joint.argmax(axis=1)]
+        return self.classes_[self.scaling_.scaled(joint).argmax(axis=1)]
 
     def decide(self, X: Any, costs: Any) -> np.ndarray:
         """Return the class of least expected cost for each row of X: [n].
@@ -201,31 +215,54 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def explain(self, x: Any, of: Any = None, against: Any = None) -> Any:
         """Return each column's contribution to the log-odds log p(of|x) − log p(against|x), as a DataFrame.
 
-        It has one row per row of x and column, the strongest first, after a "(baseline)" with what does not depend
-        on x (the class prior, and for QDA the determinants). They add up to the log-odds. By default `of` is the
-        predicted class and `against` the runner-up. x is a table, or one row as an array, a Series or a mapping;
-        columns that a mapping does not name are missing. A missing value contributes 0 in naive Bayes and in
-        networks, where the terms of other columns depend only on the observed ones before them; in QDA and LDA it has
-        a share of the change of the determinant.
+        It has one row per row of x and column, the strongest first, after a "(baseline)": the log-odds of a typical
+        row, which has the mean of each numeric column and the most frequent category of each other. A contribution is
+        what the value changes beside the typical one, so that a constant column has none. They add up to the
+        log-odds of `predict_proba`, by the statistics that the model predicts with (`statistics`); where a `scaling_`
+        was fitted, "(noise)" comes last. By default `of` is the predicted class and `against` the runner-up. x is a
+        table, or one row as an array, a Series or a mapping; columns that a mapping does not name are missing. A
+        missing value contributes 0, and is missing in the typical row too.
         """
         check_is_fitted(self)
         order = list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         table = self._table(reading.rows_of(x, list(self.schema_.names), order), reset=False)
         model, source = self._model.reading(table)
         rows = all_rows(source)
-        return reading.explain(
-            model.schema, model.family, model.stats, self.classes_, table, rows, of, against
+        typical = reading.typical_row(*self._portrait, of_rows=self.statistics_.of_rows is not None)
+        explained = reading.explain(
+            model.schema,
+            model.family,
+            model.stats,
+            self.classes_,
+            table,
+            rows,
+            of,
+            against,
+            self.scaling_,
+            typical,
         )
+        return explained.assign(statistics=self._deciding)
 
     def describe(self) -> Any:
-        """Return the model's parameters in the units of the table, as a DataFrame."""
+        """Return what the classes look like in the units of the table, and how many bits each column tells.
+
+        A DataFrame with a row per class and column or category. A calibrated model describes its training rows, by
+        the statistics of maximum likelihood that it keeps beside its own; its column `statistics` says which they are.
+        "calibrated" are those of a model that kept no others (of an older file, or private): they decide predictions
+        and may not describe the data.
+        """
         check_is_fitted(self)
-        return reading.describe(self.schema_, self.family_, self._model.stats, self.classes_)
+        family, stats = self._portrait
+        statistics = reading.CALIBRATED if self.statistics_.of_rows is None else reading.LIKELIHOOD
+        observed = self.statistics_.observed
+        bits = None if observed is None else observed.bits
+        return reading.describe(self.schema_, family, stats, self.classes_, bits, statistics)
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> tuple[Any, np.ndarray]:
         """Return `n_samples` synthetic rows in the original columns, and labels; a DataFrame where one was fitted.
 
-        `random_state` is a seed or a generator.
+        They look like the training rows: a calibrated model draws from its statistics of maximum likelihood, if it
+        has them (see `describe`). `random_state` is a seed or a generator.
         """
         check_is_fitted(self)
         if n_samples < 1:
@@ -233,8 +270,15 @@ class Predictor(ClassifierMixin, BaseEstimator):
         rng = random_state
         if not isinstance(rng, np.random.Generator):
             rng = np.random.default_rng(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-        drawn, labels = reading.sample(self.schema_, self.family_, self._model.stats, n_samples, rng)
+        drawn, labels = reading.sample(self.schema_, *self._portrait, n_samples, rng)
         return (drawn if hasattr(self, "feature_names_in_") else drawn.to_numpy()), self.classes_[labels]
+
+    @property
+    def scaling_(self) -> Scaling:
+        """The map from logits to probabilities; it changes nothing where none was fitted, or with temperature=False."""
+        check_is_fitted(self)
+        scaling = None if self.temperature is False else self.statistics_.scaling
+        return scaling or Scaling.identity(len(self.classes_))
 
     @property
     def floored_(self) -> int:
@@ -256,9 +300,22 @@ class Predictor(ClassifierMixin, BaseEstimator):
             "named": hasattr(self, "feature_names_in_"),
             **self.statistics_.described(),
         }
-        files.write(path, files.pack(header, {"statistics": self.statistics_.values, **arrays}))
+        files.write(path, files.pack(header, {**self.statistics_.arrays(), **arrays}))
 
     # --- inside ----------------------------------------------------------------------------------------
+
+    @property
+    def _deciding(self) -> str:
+        """The name of the statistics that decide predictions."""
+        return reading.CALIBRATED if self.statistics_.calibrated else reading.LIKELIHOOD
+
+    @property
+    def _portrait(self) -> tuple[Family, np.ndarray]:
+        """The family and the statistics [C, K] that say what classes look like: of the rows, where they are kept."""
+        statistics = self.statistics_
+        if statistics.likelihood is None:
+            return self.family_, self._model.stats
+        return with_priors(statistics.family, statistics.likelihood, self._priors), statistics.likelihood
 
     @property
     def _model(self) -> Model:

@@ -16,7 +16,7 @@ import numpy as np
 from peerbayes.data.datasets import load
 from peerbayes.data.declarations import declarations
 from peerbayes.data.schema import Schema
-from peerbayes.errors import ConfigurationError
+from peerbayes.errors import ConfigurationError, SingularDataWarning
 from peerbayes.model.families import BayesNet, Family
 from peerbayes.simulation.old_names import from_stored, to_stored
 
@@ -220,17 +220,24 @@ def _reference(cell: Cell) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, calibrate in (("rc", True), ("ml", False)):
         steps: dict[str, Any] = {"em_iter": AGREED_STEPS, "em_tol": 0.0} if calibrate else {}  # as peers take
+        if cell.family in LEARNED:
+            steps["penalty"] = "none"
         model = {**ESTIMATOR_OF, **LEARNED}[cell.family](
             calibrate=calibrate,
+            alpha=1.0,
+            shrinkage=None,
             schema=schema,
             start=cell.start,
             lr=cell.lr,
             max_iter=cell.rounds,
             keep="last",
+            step="fixed",
+            validation_fraction=0.0,
             **steps,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not converge
+            warnings.simplefilter("ignore", SingularDataWarning)
             model.fit(*train)
         figures[f"train_{name}"] = 1.0 - model.score(*train)
         figures[f"test_{name}"] = 1.0 - model.score(*test)

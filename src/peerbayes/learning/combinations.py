@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from peerbayes.learning import planning
 from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.integer_sums import MIN_GROUP
+from peerbayes.learning.selection import LAST
 from peerbayes.learning.strategies import Declaration, LearningSettings, NetworkFacts
 from peerbayes.model.families import FAMILIES, BayesNet
 from peerbayes.model.layout import STRUCTURES
@@ -59,6 +60,7 @@ class Combination:
     dtype: str = "float64"
     messages: str = "float64"
     exchanges: int | None = None
+    select: str = LAST
     sharded: bool = False
     bought: tuple[tuple[str, str], ...] = ()
     changing: bool | None = None
@@ -233,12 +235,28 @@ RULES = (
          "messages {run.messages!r} in {run.exchange_count} exchanges a round with strategy {run.name!r}, whose peers "
          "leave themselves out of their mix: messages stay far from the ones before, and what rounding leaves out adds "
          "up; expected {settling}"),
+    Rule(lambda run: run.few_bytes and run.declaration.by_sums,
+         "messages {run.messages!r} in {run.exchange_count} exchanges a round with strategy {run.name!r}, whose "
+         "messages are exact sums; expected messages 'float64', and one exchange a round"),
+    Rule(lambda run: run.declaration.by_sums and (run.dtype != "float64" or run.device is not None),
+         "strategy {run.name!r} with device {run.device!r} and dtype {run.dtype!r}; expected NumPy and float64: leave "
+         "out both"),
     Rule(lambda run: run.few_bytes and run.secure_sum,
          "messages {run.messages!r} in {run.exchange_count} exchanges a round with secure_sum: masked numbers take "
          "eight bytes each, however they are rounded, and every exchange needs its own masks; expected one of the two"),
     Rule(lambda run: run.few_bytes and (run.robust or run.attack),
          "messages {run.messages!r} in {run.exchange_count} exchanges a round with {run.doubted}: the bounds by which "
          "messages are judged are those of one unrounded message a round; expected one of the two"),
+    # --- a round chosen by held-out rows
+    Rule(lambda run: run.select != LAST and run.epsilon,
+         "select {run.select!r} with epsilon {run.epsilon:g}: the log losses of held-out rows would be told exactly, "
+         "and nothing accounts for them; expected select 'last'"),
+    Rule(lambda run: run.select != LAST and run.secure_sum,
+         "select {run.select!r} with secure_sum: log losses are added along a tree, which tells a leaf's to its "
+         "neighbour; expected one of the two"),
+    Rule(lambda run: run.select != LAST and (run.robust or run.attack),
+         "select {run.select!r} with {run.doubted}: one false log loss would decide which round everybody keeps, and "
+         "when all stop; expected select 'last'"),
     # --- shards: they add up messages, and agree on nothing but the schema
     Rule(lambda run: run.sharded and not run.declaration.summed,
          "shards with strategy {run.name!r}, which needs single messages; expected {summed}, or `simulate`"),
@@ -262,6 +280,9 @@ RULES = (
     Rule(lambda run: run.declaration.over_tree and run.changing,
          "strategy {run.name!r} with a network that changes, so that no spanning tree stays; expected a fixed "
          "network, or {without_tree}"),
+    Rule(lambda run: run.select != LAST and run.changing,
+         "select {run.select!r} with a network that changes, so that no spanning tree stays to sum along; expected a "
+         "fixed network, or select 'last'"),
     Rule(lambda run: run.sharded and run.changing,
          "shards with a network that changes; expected a fixed network, or `simulate`"),
     # --- facts about the rows

@@ -182,6 +182,10 @@ class Rounded:
             values = self.inner.message(inner)
         return RoundedState(inner, values, self.rounding.shown(values, state.shown), done)
 
+    def uncorrected(self, state: RoundedState, late: Array) -> RoundedState:
+        """Return the state before an exchange whose mix has [..., C, K] that is no correction: see `Exact`."""
+        return state._replace(inner=self.inner.uncorrected(state.inner, late))
+
     def read(self, state: RoundedState) -> Array:
         return self.inner.read(state.inner)
 

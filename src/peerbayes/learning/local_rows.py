@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from peerbayes.learning.choice import LinkSums, first_residual, link_sums
+from peerbayes.learning.metrics import Sample, log_losses
 from peerbayes.model import core
 from peerbayes.model.missing import alone, apart, complete
 from peerbayes.model.residuals import PeerRows, Residual, residual_of
@@ -26,6 +28,19 @@ class LocalRows(PeerRows):
         if self.family.wide:
             return self.sparse_sums(self.one_hot)
         return np.concatenate([core.statistics(features, labels) for _, features, labels in self.blocks()])
+
+    def sum_terms(self, rounds: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the function of one S [1, C, K] for all peers to each one's R_v and log loss: [N, C·K + 1]."""
+        residual, rows = self.residual(rounds), Sample(self.family, self.rows, self.labels)
+        owner = np.repeat(np.arange(self.peer_count), self.sizes)
+
+        def terms(stats: np.ndarray) -> np.ndarray:
+            changes = residual(np.repeat(stats, self.peer_count, axis=0)).reshape(self.peer_count, -1)
+            losses = self.row_weights * log_losses(rows.logits(self.family.weights(stats[0])), self.labels)
+            of_peers = np.bincount(owner, losses, minlength=self.peer_count)
+            return np.concatenate([changes, of_peers[:, None]], axis=1)
+
+        return terms
 
     def features_of(self, indices: Any) -> np.ndarray:
         """Return φ of complete rows: [P, K]."""

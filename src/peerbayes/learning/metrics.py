@@ -16,6 +16,7 @@ from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device, fetch
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.missing import Completion, complete
+from peerbayes.model.scaling import Scaling
 
 # Logits held at a time while many models are evaluated: 64 MB of float64.
 LOGITS_HELD = 1 << 23
@@ -30,12 +31,15 @@ FEATURES_KEPT = 1 << 24
 JUDGEMENTS, FEWEST_JUDGED = 1 << 23, 256
 EVALUATION_STREAM = 4  # separates the rows drawn from other random numbers of the same seed
 
+# The log loss of a row whose logits are no numbers.
+LARGEST_LOSS = 1e6
+
 # Entries of S evaluated at a time.
 STATISTICS_AT_ONCE = 1 << 19
 
 
 # The most logits that confusion and reliability are computed from, and the bins of confidence.
-OUTCOME_LOGITS, BINS = 1 << 24, 10
+OUTCOME_LOGITS, BINS = 1 << 24, 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,7 @@ class Outcome:
     confusion: np.ndarray
     """[C, C] rows by true class (down) and predicted class (across)."""
     reliability: np.ndarray
-    """[10, 3] by confidence, in tenths: rows, the sum of their confidence, rows predicted correctly."""
+    """[15, 3] by confidence, in fifteenths: rows, the sum of their confidence, rows predicted correctly."""
 
     @classmethod
     def of(cls, posterior: np.ndarray, labels: np.ndarray) -> Outcome:
@@ -61,6 +65,12 @@ class Outcome:
         ]
         return cls(cells.reshape(classes, classes).astype(float), np.stack(columns, axis=1))
 
+    @property
+    def calibration_error(self) -> float:
+        """The expected calibration error: Σ rows·|accuracy − confidence| / Σ rows over the bins."""
+        rows, confidence, correct = self.reliability.T
+        return float(np.abs(correct - confidence).sum() / max(rows.sum(), 1e-12))
+
     @classmethod
     def mean(cls, outcomes: Iterable[Outcome]) -> Outcome:
         """Return the mean outcome over models."""
@@ -69,6 +79,18 @@ class Outcome:
             np.mean([model.confusion for model in models], axis=0),
             np.mean([model.reliability for model in models], axis=0),
         )
+
+
+def log_loss(log_posterior: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean of −log p(y|x): log p [m, C], class indices [m]."""
+    return float(-log_posterior[np.arange(labels.size), labels].mean())
+
+
+def log_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return −log softmax(logits_i)[label_i] of each row, large where it is not finite: [m, C], [m] -> [m]."""
+    shifted = logits - logits.max(axis=1, keepdims=True, initial=-np.inf)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(labels.size), labels]
+    return np.where(np.isfinite(losses), losses, LARGEST_LOSS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +102,12 @@ class Sample:
     labels: np.ndarray  # [m] class index
     device: Device = NUMPY
 
-    def errors(self, weights: Array, soft: bool) -> tuple[np.ndarray, np.ndarray]:
+    def errors(
+        self, weights: Array, soft: bool, scaling: Scaling | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the 0-1 error and, if `soft`, the soft error of each model: W [N, C, K] -> two [N]."""
+        if scaling is not None:
+            return self._scaled_errors(weights, scaling)
         models, classes, _ = weights.shape
         wrong, soft_loss = np.zeros(models), np.zeros(models)
         if self._incomplete is not None:
@@ -93,15 +119,26 @@ class Sample:
         count = max(self.labels.size, 1)
         return wrong / count, soft_loss / count
 
-    def outcome(self, stats: np.ndarray, of_weights: bool) -> Outcome:
+    def _scaled_errors(self, weights: Array, scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
+        """Return `errors` of models whose logits are scaled: W [N, C, K] -> two [N]."""
+        wrong, soft = np.zeros(len(weights)), np.zeros(len(weights))
+        rows = np.arange(self.labels.size)
+        for model, model_weights in enumerate(np.asarray(fetch(weights), dtype=np.float64)):
+            posterior = scaling.probabilities(self.logits(model_weights))
+            wrong[model] = np.mean(posterior.argmax(axis=1) != self.labels)
+            soft[model] = np.mean(1.0 - posterior[rows, self.labels])
+        return wrong, soft
+
+    def outcome(self, stats: np.ndarray, of_weights: bool, scaling: Scaling | None = None) -> Outcome:
         """Return the outcome of the peers' predictions [N, C, K]; of evenly spaced ones where they are many."""
+        scaling = scaling or Scaling.identity(stats.shape[1])
         limit = max(1, OUTCOME_LOGITS // max(self.labels.size * stats.shape[1], 1))
         chosen = stats[np.unique(np.linspace(0, len(stats) - 1, min(limit, len(stats))).astype(np.int64))]
         weights = chosen if of_weights else fetch(self.family.weights(chosen))
-        return Outcome.mean(self._outcome(model_weights) for model_weights in weights)
-
-    def _outcome(self, weights: np.ndarray) -> Outcome:
-        return Outcome.of(core.softmax(self.logits(weights)), self.labels)
+        return Outcome.mean(
+            Outcome.of(scaling.probabilities(self.logits(model_weights)), self.labels)
+            for model_weights in weights
+        )
 
     def logits(self, weights: np.ndarray) -> np.ndarray:
         """Return log p(x_obs, c) of every row, for one model W [C, K]: [m, C]."""
@@ -221,19 +258,25 @@ def sample(
 
 
 def judged(
-    stats: Array, mean: Array, of_weights: bool, family: Family, train: Sample, test: Sample | None
+    stats: Array,
+    mean: Array,
+    of_weights: bool,
+    family: Family,
+    train: Sample,
+    test: Sample | None,
+    scaling: Scaling | None = None,
 ) -> np.ndarray:
     """Return each peer's training error, test error, soft error, disagreement and count of active floors: [5, N].
 
-    `mean` is the mean over all peers [C, K], also over those not in `stats`.
+    `mean` is the mean over all peers [C, K], also over those not in `stats`; `scaling` that of their logits.
     """
     figures = []
     batch = max(1, STATISTICS_AT_ONCE // max(1, math.prod(stats.shape[1:])))
     for first in range(0, len(stats), batch):
         block = stats[first : first + batch, ...]
         weights = block if of_weights else family.weights(block)
-        error, soft = train.errors(weights, soft=True)
-        test_error = np.full(len(block), np.nan) if test is None else test.errors(weights, soft=False)[0]
+        error, soft = train.errors(weights, soft=True, scaling=scaling)
+        test_error = np.full(len(block), np.nan) if test is None else test.errors(weights, False, scaling)[0]
         floored = np.zeros(len(block)) if of_weights else fetch(family.floored(block))
         figures.append(np.stack([error, test_error, soft, fetch(disagreement(block, mean)), floored]))
     return np.concatenate(figures, axis=1)

@@ -34,11 +34,12 @@ from peerbayes.learning.strategies import (
     NetworkFacts,
     declared,
 )
+from peerbayes.learning.tree_sum import TreeSum
 from peerbayes.model.calibration import AGREED_STEPS, start_statistics
 from peerbayes.model.families import Family
 
-# Strategies that are not of the kind of `STRATEGIES`: one over a tree, and a choice.
-OTHERS: dict[str, Any] = {Relay.name: Relay, Auto.name: Auto}
+# Strategies that are not of the kind of `STRATEGIES`: two over a tree, and a choice.
+OTHERS: dict[str, Any] = {Relay.name: Relay, TreeSum.name: TreeSum, Auto.name: Auto}
 
 # The paper's strategy, the one without messages that every run is compared with, and the one over a tree.
 PAPER, ALONE, OVER_TREE = CRC.name, Local.name, Relay.name

@@ -6,10 +6,12 @@ from peerbayes.data.declarations import Setting, choice, optional, real_number, 
 from peerbayes.errors import SchemaError
 from peerbayes.learning import planning
 from peerbayes.learning.few_bytes import FORMS
+from peerbayes.learning.selection import CHECK_EVERY, LAST, SELECTIONS
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES
 from peerbayes.model.layout import known as known_families
+from peerbayes.model.structure import PENALTIES
 
 # More than anyone would wait for.
 MOST_ROUNDS, MOST_EXCHANGES = 2**31 - 1, 2**8
@@ -24,11 +26,18 @@ FAMILY = Setting(
     'the model of a class: "naive-bayes", "qda", "lda", "tan", "kdb"',
     "All take missing values",
 )
+PENALTY = Setting(
+    "none",
+    choice(tuple(PENALTIES)),
+    'what a link costs where the structure is learned (families "tan" and "kdb"), for each parameter that it adds: '
+    '"none", "aic" or "bic"; a link that is worth less is refused',
+    'With "none", as in the published tables, every link is taken; `TAN` and `KDB` have "aic"',
+)
 STRATEGY = Setting(
     "auto",
     choice(planning.choices(), planning.names()),
-    'how peers learn: "auto" (chooses between the next two), "exact", "relay", "crc" (the paper\'s), "tracking", '
-    '"local", "consensus-ml", "dsgd"',
+    'how peers learn: "auto" (chooses between the next two), "exact", "relay", "tree-sum", "crc" (the paper\'s), '
+    '"tracking", "local", "consensus-ml", "dsgd"',
 )
 START = Setting(
     "uniform",
@@ -39,6 +48,19 @@ ROUNDS = Setting(
     64,
     whole_number(1, MOST_ROUNDS),
     "rounds of learning, 64 as in the paper; each has one exchange of messages, or `exchanges`",
+)
+SELECT = Setting(
+    LAST,
+    choice(SELECTIONS),
+    'which round\'s model all peers end with: "last", or by "held-out" the one with the lowest log loss on all peers\' '
+    "held-out rows",
+    f"It is agreed by a sum of two numbers every {CHECK_EVERY} rounds; `rounds` is then a limit, see `patience`",
+)
+PATIENCE = Setting(
+    4,
+    optional(whole_number(1, MOST_ROUNDS), "for all rounds"),
+    f"checks, one every {CHECK_EVERY} rounds, without a lower log loss on held-out rows after which all peers stop "
+    'together, with select "held-out"; None: they never do',
 )
 MESSAGES = Setting(
     "float64",

@@ -62,6 +62,8 @@ class Declaration:
     """What would leave a peer that noise cannot protect, and what to use instead; empty: nothing."""
     over_tree: bool = False
     """Whether each neighbour on a spanning tree of a fixed network gets its own sum over the peers behind it."""
+    by_sums: bool = False
+    """Whether a round is one exact sum over all peers along that tree: see `tree_sum`."""
     by_link: bool = False
     """Whether it adds up what messages differ by, so that losses on one side are repaired link by link: see
     `corrections`. Its `step` then takes the share of each peer's weight whose links are up."""
@@ -377,6 +379,10 @@ class Exact:
         heard = xp.clip(state.heard + 1.0, None, float(self.window))
         return ExactState(adapted, sent, recent, heard)
 
+    def uncorrected(self, state: ExactState, late: Array) -> ExactState:
+        """Return the state before a step whose mix has [..., C, K] that is no correction: D = S − ψ without it."""
+        return state._replace(adapted=state.adapted + late)
+
     def read(self, state: ExactState) -> Array:
         xp = array_namespace(state.heard)
         count = xp.clip(state.heard, 1.0, None)[..., None, None]
@@ -457,8 +463,8 @@ def _added(change: Array, stats: Array, factor: float = 1.0) -> Array:
     return change
 
 
-# Names that drivers handle themselves: `relay` is no strategy of this kind, and "auto" chooses between two.
-OF_DRIVERS = ("relay", "auto")
+# Names that drivers handle themselves: those over a tree are no strategies of this kind, and "auto" chooses one.
+OF_DRIVERS = ("relay", "tree-sum", "auto")
 
 # What a driver needs of every strategy.
 NEEDED = ("name", "mixing", "of_weights", "takes_old", "begin", "message", "step", "read")

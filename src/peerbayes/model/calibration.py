@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ from peerbayes.data.schema import Schema
 from peerbayes.errors import SchemaError
 from peerbayes.model.families.base import Family
 from peerbayes.model.missing import alone
-from peerbayes.model.passes import Data, IncompleteData
-from peerbayes.model.residuals import residual_of
+from peerbayes.model.passes import Data, Evaluated, IncompleteData
+from peerbayes.model.residuals import TableResidual, residual_beside, residual_of
 
 # --- expectation-maximisation: maximum likelihood where values or labels are missing
 #     S ← Σ_n y_n Φ̃_{y_n}(x_n; θ(S))            a row without a label counts in every class, by p(c | x_obs)
@@ -68,6 +69,13 @@ def maximise_likelihood(
     return maximise(family, data, prior, iterations, tol)
 
 
+def likelihood(data: Data | IncompleteData) -> np.ndarray:
+    """Return YᵀΦ of the rows, kept beside a calibrated model; by a few steps where values are missing: [C, K]."""
+    if isinstance(data, IncompleteData):
+        return maximise(data.family, data, 0.0, AGREED_STEPS, 0.0).stats
+    return data.statistics()
+
+
 def refuse_empty(data: IncompleteData, schema: Schema) -> None:
     """Refuse a column without any value: its dependence on others cannot be learned."""
     counts = data.column_sums[:, 1 : 1 + len(schema.continuous)].sum(axis=0)
@@ -87,6 +95,7 @@ def refuse_empty(data: IncompleteData, schema: Schema) -> None:
 # completed values move them a little: see `completion`.
 
 Keep = Literal["best", "last"]
+Step = Literal["adaptive", "fixed"]
 STARTS = ("uniform", "marginal", "ml")
 
 # Called after every iteration with its number, soft error and 0-1 error; a true return value ends the calibration.
@@ -95,19 +104,26 @@ Callback = Callable[[int, float, float], object]
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The result of calibration: the statistics kept, and the training errors of every iterate."""
+    """The result of calibration: the statistics kept, and the losses of every iterate on training rows.
+
+    Where rows were held out, the losses are means over the folds, and `stats` those of all rows after as many steps.
+    """
 
     stats: np.ndarray  # [C, K]
     kept: int  # the iteration of `stats`; 0 is the start
     soft_error: np.ndarray  # [T + 1] mean of 1 − p(y|x)
     error: np.ndarray  # [T + 1] share of rows misclassified
+    log_loss: np.ndarray  # [T + 1] mean of −log p(y|x)
+    held_out: np.ndarray | None = None  # [T + 1] log loss of held-out rows
+    fold_stats: tuple[np.ndarray, ...] = ()  # the iterate kept, of each fold: [C, K]
 
     def history(self) -> Any:
-        """Return the errors of every iterate as a DataFrame."""
+        """Return the losses of every iterate as a DataFrame."""
         import pandas as pd
 
-        iterations = np.arange(self.error.size)
-        return pd.DataFrame({"iteration": iterations, "soft_error": self.soft_error, "error": self.error})
+        losses = {"soft_error": self.soft_error, "error": self.error, "log_loss": self.log_loss}
+        held_out = {} if self.held_out is None else {"held_out_log_loss": self.held_out}
+        return pd.DataFrame({"iteration": np.arange(self.error.size), **losses, **held_out})
 
 
 def start_statistics(
@@ -161,13 +177,112 @@ def beginning(
     return start_statistics(start, family, classes, data.mass, ml)
 
 
+# --- the steps of calibration: S ← S + η·D
+#
+# fixed      η = lr and D = R: the paper's
+# adaptive   conjugate directions. R is minus the gradient of the log loss in W, and with J = ∂θ/∂S a change D of S
+#            changes W by J·D, so that ⟨R, J·D⟩ is how fast the log loss falls. After a step from S, R to S′, R′
+#
+#                D ← R′ + β·D,                    β = η ⟨R′ − R, J·R′⟩ / ⟨R − R′, W′ − W⟩, at least 0
+#                η ← ⟨R′, J·D⟩ / (c ⟨D, J·D⟩),    c = ⟨R − R′, W′ − W⟩ / ⟨S′ − S, W′ − W⟩, the curvature
+#
+#            and η at most doubles. A step after which the log loss is not lower is not taken: η is halved, and after
+#            two of them in a row D is R again. So the log loss never rises, however large lr is.
+#
+# Both yield S and what it is worth after each evaluation, of which a step back is one too.
+
+Iterates = Iterator[tuple[np.ndarray, Evaluated]]
+
+
+def fixed_steps(rows: TableResidual, stats: np.ndarray, lr: float) -> Iterates:
+    """Yield S and its evaluation after each step of the paper's: [C, K]."""
+    while True:
+        evaluated = rows.evaluate(stats)
+        yield stats, evaluated
+        stats = stats + lr * evaluated.residual
+
+
+def adaptive_steps(rows: TableResidual, stats: np.ndarray, lr: float) -> Iterates:
+    """Yield S and its evaluation after each adaptive step or step back: [C, K]."""
+    weights = rows.weights(stats)
+    evaluated = rows.data.evaluate(weights)
+    direction, step, rises = evaluated.residual, lr, 0
+    while True:
+        yield stats, evaluated
+        trial = stats + step * direction
+        trial_weights = rows.weights(trial)
+        trial_evaluated = rows.data.evaluate(trial_weights)
+        if trial_evaluated.log_loss < evaluated.log_loss:
+            before, change = evaluated.residual, trial_weights - weights
+            stats, weights, evaluated = trial, trial_weights, trial_evaluated
+            tangent = _tangent(rows, stats, weights, evaluated.residual)
+            direction, step = _conjugate(before, evaluated.residual, change, tangent, direction, step)
+            rises = 0
+        else:
+            step, rises = step / 2, rises + 1
+            direction = evaluated.residual if rises == 2 else direction
+
+
+def _tangent(
+    rows: TableResidual, stats: np.ndarray, weights: np.ndarray, direction: np.ndarray
+) -> np.ndarray:
+    """Return J·D by a difference of θ, given W = θ(S): [C, K]."""
+    largest = np.abs(direction).max()
+    if largest == 0:
+        return np.zeros(weights.shape)
+    tiny = 1e-6 * np.abs(stats).max() / largest
+    return (rows.weights(stats + tiny * direction) - weights) / tiny
+
+
+def _conjugate(
+    before: np.ndarray,
+    after: np.ndarray,
+    change: np.ndarray,
+    tangent: np.ndarray,
+    direction: np.ndarray,
+    step: float,
+) -> tuple[np.ndarray, float]:
+    """Return the next D and η, from R, R′, W′ − W, J·R′, and the last D and η."""
+    bend, length = float(np.sum((before - after) * change)), step * float(np.sum(direction * change))
+    if not (bend > 0 and length > 0):  # the log loss falls ever faster
+        return after, 2 * step
+    share = max(0.0, step * float(np.sum((after - before) * tangent)) / bend)
+    turned, moved = after + share * direction, tangent + share / step * change
+    slope, norm = float(np.sum(after * moved)), float(np.sum(turned * moved))
+    if not (slope > 0 and norm > 0):  # no way down
+        turned, slope, norm = after, 1.0, 1.0
+    return turned, min(2 * step, slope / norm * (length / bend))
+
+
+# --- calibration, to an end that is chosen on held-out rows
+
+# An adaptive calibration has converged when the training log loss fell by less during so many evaluations.
+CONVERGED, WINDOW = 3e-4, 8
+
+# Evaluations in a row that do not lower the log loss of held-out rows, after which it ends: where `patience` is None.
+HELD_OUT_PATIENCE = 16
+
+# RC at its end, as parameters of `calibrate` and of estimators: where adaptive steps lead, whatever held-out rows say.
+TO_THE_END: dict[str, Any] = {"step": "adaptive", "keep": "last", "max_iter": 512}
+
+
+class Fold(NamedTuple):
+    """Training rows, where they begin, and rows that are held out of them."""
+
+    data: Data | IncompleteData
+    start: np.ndarray  # [C, K]
+    held_out: Data | IncompleteData | None = None
+
+
 def calibrate(
     family: Family,
     data: Data | IncompleteData,
     start: np.ndarray,
     *,
+    folds: Sequence[Fold] = (),
     lr: float = 0.05,
     max_iter: int = 64,
+    step: Step = "adaptive",
     keep: Keep = "best",
     patience: int | None = None,
     tol: float = 0.0,
@@ -175,30 +290,73 @@ def calibrate(
 ) -> Calibrated:
     """Run risk-based calibration from the statistics `start` [C, K].
 
-    keep      "best": the iterate with the lowest soft 0-1 loss on the rows; "last": the last one
-    patience  stop early after this many iterations in a row that lower the soft error by no more than `tol`
+    folds     rows held out, to choose the number of steps by: the folds are calibrated first, side by side, and then
+              all rows take as many steps
+    max_iter  the most evaluations of the residual after that of the start, steps back included
+    keep      "best": the iterate with the lowest log loss, on held-out rows if there are any; "last": the last one
+    patience  stop early after this many iterations in a row that lower this log loss by no more than `tol`
     """
     if keep not in ("best", "last"):
         raise ValueError(f"keep is {keep!r}; expected 'best' or 'last'")
+    if step not in ("adaptive", "fixed"):
+        raise ValueError(f"step is {step!r}; expected 'adaptive' or 'fixed'")
     if not lr > 0:
         raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
     if max_iter < 0:
         raise ValueError(f"max_iter is {max_iter}; expected 0 or more")
-    residual_at = residual_of(data, family, max_iter + 1)
-    stats = kept_stats = start
+    if patience is None:
+        patience = HELD_OUT_PATIENCE if folds else max_iter + 1
+    kept: tuple[np.ndarray, ...] = (start,)
     kept_iteration, lowest, waited = 0, np.inf, 0
-    soft_errors: list[float] = []
-    errors: list[float] = []
-    for iteration in range(max_iter + 1):
-        residual, soft, error = residual_at.evaluate(stats)
-        soft_errors.append(soft)
-        errors.append(error)
-        waited = 0 if soft < lowest - tol else waited + 1
-        if soft < lowest or keep == "last":
-            kept_stats, kept_iteration = stats, iteration
-        lowest = min(lowest, soft)
+    losses: list[tuple[float, ...]] = []
+    iterates = _side_by_side(family, folds or (Fold(data, start),), step, lr, max_iter)
+    for iteration, (stats, (soft, error, log_loss), selected) in enumerate(islice(iterates, max_iter + 1)):
+        losses.append((soft, error, log_loss, selected))
+        waited = 0 if selected < lowest - tol else waited + 1
+        if selected < lowest or keep == "last":
+            kept, kept_iteration = stats, iteration
+        lowest = min(lowest, selected)
         stop = callback is not None and bool(callback(iteration, soft, error))
-        if stop or iteration == max_iter or (patience is not None and waited >= patience):
+        converged = (
+            step == "adaptive" and iteration >= WINDOW and losses[-1 - WINDOW][2] - log_loss < CONVERGED
+        )
+        if stop or converged or waited >= patience:
             break
-        stats = stats + lr * residual
-    return Calibrated(kept_stats, kept_iteration, np.array(soft_errors), np.array(errors))
+    soft_errors, errors, log_losses, held_out = np.array(losses).T
+    if not folds:
+        return Calibrated(kept[0], kept_iteration, soft_errors, errors, log_losses)
+    last = calibrate(family, data, start, lr=lr, max_iter=kept_iteration, step=step, keep="last")
+    return Calibrated(last.stats, kept_iteration, soft_errors, errors, log_losses, held_out, kept)
+
+
+def _side_by_side(
+    family: Family, folds: Sequence[Fold], step: Step, lr: float, max_iter: int
+) -> Iterator[tuple[tuple[np.ndarray, ...], tuple[float, ...], float]]:
+    """Yield S of each fold after each evaluation, the means of their training losses, and the loss to select by."""
+    steps = adaptive_steps if step == "adaptive" else fixed_steps
+    training = [residual_of(fold.data, family, max_iter + 1) for fold in folds]
+    courses = [steps(rows, fold.start, lr) for rows, fold in zip(training, folds, strict=True)]
+    if folds[0].held_out is None:
+        for stats, evaluated in courses[0]:
+            yield (stats,), evaluated[1:], evaluated.log_loss
+    held_out = [
+        residual_beside(rows, fold.held_out, max_iter + 1)
+        for rows, fold in zip(training, folds, strict=True)
+        if fold.held_out
+    ]
+    training_shares, shares = (_shares([rows.data for rows in side]) for side in (training, held_out))
+    seen: list[Any] = [None] * len(folds)
+    held_out_losses = np.zeros(len(folds))
+    for iterates in zip(*courses, strict=True):
+        for fold, (stats, _) in enumerate(iterates):
+            if stats is not seen[fold]:  # after a step back it is
+                held_out_losses[fold] = held_out[fold].evaluate(stats).log_loss
+                seen[fold] = stats
+        losses = training_shares @ np.array([evaluated[1:] for _, evaluated in iterates])
+        yield tuple(seen), tuple(losses.tolist()), float(shares @ held_out_losses)
+
+
+def _shares(rows: Sequence[Data | IncompleteData]) -> np.ndarray:
+    """Return the weights of folds in their mean: [F]."""
+    masses = np.array([data.mass for data in rows])
+    return masses / masses.sum()

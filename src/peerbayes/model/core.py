@@ -38,6 +38,13 @@ def softmax(logits: Array) -> Array:
     return shifted / xp.sum(shifted, axis=-1, keepdims=True)
 
 
+def log_softmax(logits: Array) -> Array:
+    """Return the logarithm of `softmax`, finite where softmax is 0: [..., C]."""
+    xp = array_namespace(logits)
+    shifted = logits - xp.max(logits, axis=-1, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
+
+
 def posterior(features: Array, weights: Array) -> Array:
     """Return P = softmax(Φ Wᵀ): [..., n, K], [..., C, K] -> [..., n, C]."""
     return softmax(log_joint(features, weights))
@@ -51,11 +58,12 @@ def residual(features: Array, labels: Array, weights: Array) -> Array:
     return _change(features, labels, posterior(features, weights))
 
 
-def evaluate(features: Array, labels: Array, weights: Array) -> tuple[Array, Array, Array]:
-    """Return R, and the soft and 0-1 error of W on the same rows, from one posterior: [..., C, K], [...], [...]."""
-    posteriors = posterior(features, weights)
-    change = _change(features, labels, posteriors)
-    return change, soft_error(labels, posteriors), error(labels, posteriors)
+def evaluate(features: Array, labels: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+    """Return R [..., C, K], and the soft error, the 0-1 error and the log loss of W on the same rows: [...] each."""
+    logits = log_joint(features, weights)
+    posteriors = softmax(logits)
+    change, loss = _change(features, labels, posteriors), log_loss(labels, logits)
+    return change, soft_error(labels, posteriors), error(labels, posteriors), loss
 
 
 def _change(features: Array, labels: Array, posteriors: Array) -> Array:
@@ -66,20 +74,25 @@ def _change(features: Array, labels: Array, posteriors: Array) -> Array:
 
 def soft_error(labels: Array, posteriors: Array) -> Array:
     """Return the mean soft 0-1 loss 1 − p(y|x) of the rows, 0 without rows: [..., n, C], [..., n, C] -> [...]."""
-    return _share_lost(labels, posteriors)
+    return _mean(labels, 1.0 - posteriors)
 
 
 def error(labels: Array, scores: Array) -> Array:
     """Return the share of rows whose highest score is not their label's, 0 without rows: two [..., n, C] -> [...]."""
     xp = array_namespace(labels)
-    return _share_lost(labels, one_hot(xp.argmax(scores, axis=-1), scores.shape[-1], labels.dtype))
+    return _mean(labels, 1.0 - one_hot(xp.argmax(scores, axis=-1), scores.shape[-1], labels.dtype))
 
 
-def _share_lost(labels: Array, credit: Array) -> Array:
-    """Return the share of the rows' weight without credit: Σ Y∘(1 − credit) / Σ Y."""
+def log_loss(labels: Array, logits: Array) -> Array:
+    """Return the mean of −log p(y|x) of the rows, 0 without rows: [..., n, C], [..., n, C] -> [...]."""
+    return _mean(labels, -log_softmax(logits))
+
+
+def _mean(labels: Array, losses: Array) -> Array:
+    """Return the mean loss of the rows, given that of each class: Σ Y∘losses / Σ Y."""
     xp = array_namespace(labels)
     total = xp.sum(labels, axis=(-2, -1))
-    return xp.sum(labels * (1.0 - credit), axis=(-2, -1)) / xp.where(total > 0, total, xp.ones_like(total))
+    return xp.sum(labels * losses, axis=(-2, -1)) / xp.where(total > 0, total, xp.ones_like(total))
 
 
 def _on(array: Array) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from scipy.special import logsumexp, ndtri
 
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Rows, Table, frame_of
-from peerbayes.errors import SchemaMismatch
+from peerbayes.errors import NotSupported, SchemaMismatch
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.missing import complete, contributions
 from peerbayes.model.passes import fast_logits, plain_logits, softmax
+from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import FRAME_ROWS, Source, block_rows, columns_of, is_large
 
 # --- predictions for rows without labels
@@ -36,8 +37,10 @@ def log_units(family: Family, source: Source) -> Any:
     return units
 
 
-def posterior(family: Family, weights: np.ndarray, source: Source) -> np.ndarray:
+def posterior(family: Family, weights: np.ndarray, source: Source, scaling: Scaling) -> np.ndarray:
     """Return p(c | x) of every row: [n, C]."""
+    if not scaling.is_identity:
+        return _predicted(family, weights, source, lambda logits: scaling.probabilities(logits.T).T)
     if not is_large(family, source.rows):
         return _predicted(family, weights, source, softmax)
     from peerbayes.model.kernels import block_loops
@@ -75,6 +78,16 @@ def _predicted(
 
 BASELINE = "(baseline)"
 PRIOR = "(prior)"
+NOISE = "(noise)"
+
+# The statistics that a description is of.
+LIKELIHOOD, CALIBRATED = "maximum likelihood", "calibrated"
+
+# What is said of a description without statistics of the rows.
+NOT_OF_ROWS = (
+    "The statistics of the rows were not kept with this model: class shares, means, deviations, categories and bits "
+    "are those of the calibrated model, which decide its predictions and may not describe the data."
+)
 
 
 def rows_of(x: Any, names: list[str], order: list[str] | None) -> Any:
@@ -107,11 +120,21 @@ def explain(
     rows: Rows,
     of: Any = None,
     against: Any = None,
+    scaling: Scaling | None = None,
+    typical: Rows | None = None,
 ) -> Any:
-    """Return each column's term of log p(of|x) − log p(against|x): a DataFrame with a row per table row and column."""
+    """Return each column's term of log p(of|x) − log p(against|x): a DataFrame with a row per table row and column.
+
+    A term is what the value changes beside that of the `typical` row; what the model says of that row is the baseline.
+    A scaling divides them by its temperature and adds its bias to the baseline; what its noise takes from the log-odds
+    comes last.
+    """
     import pandas as pd
 
-    baseline, terms = contributions(family, stats, rows)
+    typical = typical_row(family, stats) if typical is None else typical
+    baseline, terms = centred_contributions(family, stats, rows, typical)
+    scaling = scaling or Scaling.identity(len(classes))
+    baseline, terms = scaling.scaled(baseline), terms / scaling.temperature
     ranking = np.argsort(-(baseline + terms.sum(axis=-1)), axis=1, kind="stable")
     columns, positions = [*schema.continuous, *schema.discrete], schema.places(table)
     names, values = [schema.names[j] for j in columns], [table.column(positions[j]) for j in columns]
@@ -121,36 +144,108 @@ def explain(
         of_index = _class_index(classes, of, next(int(c) for c in ranking[i] if c != excluded))
         against_index = _class_index(classes, against, next(int(c) for c in ranking[i] if c != of_index))
         sides = {"row": i, "of": classes[of_index], "against": classes[against_index]}
-        bias = baseline[of_index] - baseline[against_index]
+        bias = baseline[i, of_index] - baseline[i, against_index]
         records.append({**sides, "feature": BASELINE, "value": None, "log_odds": bias})
         odds = terms[i, of_index] - terms[i, against_index]
         records += [
             {**sides, "feature": names[k], "value": values[k][i], "log_odds": odds[k]}
             for k in np.argsort(-np.abs(odds), kind="stable")
         ]
+        if scaling.noise:
+            blurred = scaling.blurred(baseline[i] + terms[i].sum(axis=-1))
+            noise = blurred[of_index] - blurred[against_index] - bias - odds.sum()
+            records.append({**sides, "feature": NOISE, "value": None, "log_odds": noise})
     return pd.DataFrame.from_records(records)
 
 
-def describe(schema: Schema, family: Family, stats: np.ndarray, classes: np.ndarray) -> Any:
-    """Return the parameters in the units of the table: a DataFrame, a row per class and column or category."""
+def typical_row(family: Family, stats: np.ndarray, of_rows: bool = True) -> Rows:
+    """Return one row with the mean of each continuous column and the most frequent category of each discrete one.
+
+    They are those of the rows behind `stats` [C, K]. A calibrated model knows (`of_rows` false) only the mean that
+    standardises its rows, and the categories that it takes for frequent.
+    """
+    values, codes = np.zeros((1, family.continuous)), np.zeros((1, len(family.cardinalities)), dtype=np.int32)
+    try:
+        parameters = family.parameters(stats)
+    except NotSupported:  # a family of an outside package without `parameters`
+        return Rows(values, codes)
+    prior = np.exp(parameters.log_prior)
+    if of_rows:
+        values[0] = prior @ parameters.mean
+    if codes.size:
+        cells = np.split(prior @ np.exp(parameters.log_cells), family.offsets[1:])
+        codes[0] = [int(shares.argmax()) for shares in cells]
+    return Rows(values, codes)
+
+
+def centred_contributions(
+    family: Family, stats: np.ndarray, rows: Rows, typical: Rows
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a baseline [n, C] and a term per column [n, C, D] that add up to log p(x_obs, c).
+
+    The terms are `contributions` less those of the typical row with the same values missing, whose log joint is the
+    baseline. A value that is typical, as all those of a constant column are, therefore has no term of its own. If it
+    has one only through other columns (its parents in a network), these share it.
+    """
+    missing = np.concatenate([np.isnan(rows.values), rows.codes < 0], axis=1)
+    patterns, pattern = np.unique(missing, axis=0, return_inverse=True)
+    d, pattern = family.continuous, pattern.reshape(-1)
+    typical_rows = Rows(
+        np.where(patterns[:, :d], np.nan, typical.values), np.where(patterns[:, d:], -1, typical.codes)
+    )
+    baseline, terms = contributions(family, stats, rows)
+    _, typical_terms = contributions(family, stats, typical_rows)
+    terms = terms - typical_terms[pattern]
+    _share_typical(family, terms, rows, typical, missing)
+    return baseline + typical_terms.sum(axis=-1)[pattern], terms
+
+
+def _share_typical(family: Family, terms: np.ndarray, rows: Rows, typical: Rows, missing: np.ndarray) -> None:
+    """Move the terms [n, C, D] of typical values in place to columns that differ: to parents that do, or to all."""
+    near = np.isclose(rows.values, typical.values, rtol=1e-12, atol=1e-12)
+    differs = ~np.concatenate([near, rows.codes == typical.codes], axis=1) & ~missing
+    parents = getattr(family, "parents", ((),) * terms.shape[-1])
+    for i, j in np.argwhere(~differs & (terms != 0.0).any(axis=1)):
+        takers = [parent for parent in parents[j] if differs[i, parent]] or np.flatnonzero(differs[i])
+        if len(takers):
+            terms[i][:, takers] += terms[i, :, [j]].T / len(takers)
+            terms[i, :, j] = 0.0
+
+
+def describe(
+    schema: Schema,
+    family: Family,
+    stats: np.ndarray,
+    classes: np.ndarray,
+    bits: np.ndarray | None = None,
+    statistics: str = LIKELIHOOD,
+) -> Any:
+    """Return the parameters in the units of the table: a DataFrame, a row per class and column or category.
+
+    `bits` [D] are those counted in the rows, and `statistics` the name of the statistics, for columns of the same name.
+    """
     import pandas as pd
 
     parameters = family.parameters(stats)
     deviation = np.sqrt(np.maximum(_variances(family, parameters), 0.0)) * schema.scale
+    if statistics == LIKELIHOOD:  # a floor is no deviation
+        deviation = np.where([schema.columns[j].constant for j in schema.continuous], 0.0, deviation)
     mean = parameters.mean * schema.scale + schema.location
     records, names = [], schema.names
+    counted = dict(zip(columns_of(schema), [None] * len(names) if bits is None else bits, strict=True))
     for c, label in enumerate(classes):
         records.append({"class": label, "feature": PRIOR, "probability": np.exp(parameters.log_prior[c])})
         for k, j in enumerate(schema.continuous):
             moments = {"mean": mean[c, k], "deviation": deviation[c, k]}
-            records.append({"class": label, "feature": names[j], **moments})
+            records.append({"class": label, "feature": names[j], **moments, "bits": counted[names[j]]})
         for k, j in enumerate(schema.discrete):
             for level, category in enumerate(schema.columns[j].categories):
                 probability = np.exp(parameters.log_cells[c, family.offsets[k] + level])
                 cell = {"class": label, "feature": names[j], "category": category}
-                records.append({**cell, "probability": probability})
-    order = ["class", "feature", "category", "mean", "deviation", "probability"]
-    return pd.DataFrame.from_records(records, columns=order)
+                records.append({**cell, "probability": probability, "bits": counted[names[j]]})
+    order = ["class", "feature", "category", "mean", "deviation", "probability", "bits"]
+    frame = pd.DataFrame.from_records(records, columns=order).astype({"bits": np.float64})
+    return frame.assign(statistics=statistics)
 
 
 def sample(
@@ -180,7 +275,7 @@ def _class_index(classes: np.ndarray, wanted: Any, otherwise: int = -1) -> int:
     return int(matches[0])
 
 
-# --- mutual information of each column with the class, under the model, in bits
+# --- mutual information of each column with the class, under the model, in bits; see `observed` for that of the rows
 # I(x; c) = Σ_c π_c E[log₂ p(x|c)/p(x) | c]: 0 where the classes are alike, at most the entropy of the prior.
 
 # Quantiles that represent a Gaussian: the bits are then right to 0.01, enough for a ranking.
@@ -188,7 +283,11 @@ QUANTILES = ndtri((np.arange(255) + 0.5) / 255)
 
 
 def mutual_information(described: Any) -> Any:
-    """Return a DataFrame of features and their bits, highest first, from the output of `describe`."""
+    """Return a DataFrame of features and their bits, highest first, from the output of `describe`.
+
+    The bits are those counted in the rows, where they are known; otherwise those of Gaussians with these means and
+    deviations, and of categories with these probabilities.
+    """
     import pandas as pd
 
     prior = described.loc[described["feature"] == PRIOR, "probability"].to_numpy()
@@ -201,6 +300,8 @@ def mutual_information(described: Any) -> Any:
 
 def _bits(prior: np.ndarray, rows: Any) -> float:
     """Return the mutual information of one feature with the class."""
+    if "bits" in rows and rows["bits"].notna().all():
+        return float(rows["bits"].iloc[0])
     if rows["mean"].notna().all():
         return of_gaussians(prior, rows["mean"].to_numpy(), rows["deviation"].to_numpy())
     return of_categories(prior, rows["probability"].to_numpy().reshape(len(prior), -1))

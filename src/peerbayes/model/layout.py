@@ -13,10 +13,10 @@ from peerbayes.model.families.base import guarded as guarded
 from peerbayes.model.families.base import laid_out
 from peerbayes.model.families.structures import Parents
 from peerbayes.model.sources import columns_of
-from peerbayes.model.structure import Pairs, kdb, tan
+from peerbayes.model.structure import kdb, tan
 
-# Families whose structure is learned.
-STRUCTURES: dict[str, Callable[[Pairs], Parents]] = {"tan": tan, "kdb": kdb}
+# Families whose structure is learned, from `Pairs` and a `penalty`.
+STRUCTURES: dict[str, Callable[..., Parents]] = {"tan": tan, "kdb": kdb}
 
 # The most numbers that a model may have: half a gigabyte.
 MOST_NUMBERS = 1 << 26

@@ -131,8 +131,10 @@ class FeatureIndex:
 
     @cached_property
     def tree(self) -> bool:
-        """Whether no column has more than one parent, and φ multiplies at most two columns."""
-        return all(len(clique) <= 2 for clique in self.cliques)
+        """Whether φ multiplies no columns but a column and its only parent: the two columns of a QDA have none."""
+        return all(
+            len(clique) <= 2 and clique[1:] == self.parents[clique[0]] for clique in self.cliques if clique
+        )
 
     @cached_property
     def block_of(self) -> np.ndarray:

@@ -20,9 +20,20 @@ from peerbayes.data.infer import LONG_BLOCK_ROWS
 from peerbayes.data.table import Rows
 from peerbayes.model import core
 from peerbayes.model.families.base import Family
+from peerbayes.model.families.bayes_net import BayesNet
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.missing import Completion, apart, complete
-from peerbayes.model.sources import Block, Encoded, Source, all_rows, block_rows, columns_of, is_large
+from peerbayes.model.sources import (
+    BLOCK_ROWS,
+    Block,
+    Encoded,
+    Source,
+    all_rows,
+    block_rows,
+    columns_of,
+    is_fused,
+    is_large,
+)
 
 
 def holds_missing(family: Family) -> bool:
@@ -142,12 +153,13 @@ def fast_logits(family: Family, weights: np.ndarray, size: int) -> LogitsOf:
 # --- the residual and the errors of a model in one pass, from the logits of its blocks
 
 
-class Evaluation(NamedTuple):
-    """The residual and the errors of a model on labelled rows."""
+class Evaluated(NamedTuple):
+    """The residual of a model on labelled rows, and the weighted means of its losses."""
 
     residual: np.ndarray  # [C, K]
-    soft_error: float
-    error: float
+    soft_error: float  # 1 − p(y|x)
+    error: float  # 1 where another class is more probable than y
+    log_loss: float  # −log p(y|x)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -158,27 +170,31 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return logits
 
 
-def residuals(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Replace logits [C, b] by (Y − P) times the rows' weights; return the soft and the 0-1 error, in row weight."""
-    wrong = float(weights[logits.argmax(axis=0) != labels].sum())
+def residuals(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Replace logits [C, b] by (Y − P) times the rows' weights; return the sums of `Evaluated`'s three losses: [3].
+
+    −log p(y|x) = −log p(best|x) + logit of the best − logit of y: finite where p(y|x) itself is 0.
+    """
+    rows, best = np.arange(labels.size), logits.argmax(axis=0)
+    wrong = weights[best != labels].sum()
+    behind = logits[best, rows] - logits[labels, rows]
     softmax(logits)
+    loss = weights @ (behind - np.log(logits[best, rows]))
     logits *= -weights
-    label_entries = labels, np.arange(labels.size)
-    logits[label_entries] += weights
-    return float(logits[label_entries].sum()), wrong
+    logits[labels, rows] += weights
+    return np.array([logits[labels, rows].sum(), wrong, loss])
 
 
 def _evaluation(
     blocks: Iterable[tuple[Any, np.ndarray, np.ndarray]], weights: np.ndarray, mass: float
-) -> Evaluation:
-    """Return R and the errors of the model W on blocks of Φᵀ [K, b], labels [b] and row weights [b]."""
-    residual, soft, wrong = np.zeros(weights.shape), 0.0, 0.0
+) -> Evaluated:
+    """Return R and the losses of the model W on blocks of Φᵀ [K, b], labels [b] and row weights [b]."""
+    residual, losses = np.zeros(weights.shape), np.zeros(3)
     for features, labels, row_weights in blocks:
         logits = np.asarray(weights @ features)  # [C, b]
-        block_errors = residuals(logits, labels, row_weights)
-        soft, wrong = soft + block_errors[0], wrong + block_errors[1]
+        losses += residuals(logits, labels, row_weights)
         residual += logits @ features.T
-    return Evaluation(residual, soft / mass, wrong / mass)
+    return Evaluated(residual, *(losses / mass).tolist())
 
 
 # --- labelled rows that are read block by block
@@ -271,8 +287,8 @@ class Held:
         upper, lower = split_sums((features * self.weights[:, None]).T, self.labels > 0)
         return upper + lower
 
-    def evaluate(self, weights: np.ndarray) -> Evaluation:
-        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
+    def evaluate(self, weights: np.ndarray) -> Evaluated:
+        """Return R = (Y − P)ᵀΦ and the losses of the model W."""
         rows, size = self.features.shape[0], block_rows(self.features.shape[1])
         blocks = (slice(start, start + size) for start in range(0, rows, size))
         parts = ((self.features[block].T, self.classes[block], self.weights[block]) for block in blocks)
@@ -317,8 +333,8 @@ class Plain(Passing):
                 add_entries(family, block, labels, weights, cells)
         return np.concatenate([total + rounding_errors, cells], axis=1)
 
-    def evaluate(self, weights: np.ndarray) -> Evaluation:
-        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
+    def evaluate(self, weights: np.ndarray) -> Evaluated:
+        """Return R = (Y − P)ᵀΦ and the losses of the model W."""
         blocks = self.blocks(block_rows(self.family.size), fast=False)
         parts = ((all_features(self.family, block), *labels) for block, *labels in blocks)
         return _evaluation(parts, weights, self.mass)
@@ -351,26 +367,75 @@ class Streamed(Passing):
         stats[:, : family.dense_size] = dense
         return stats
 
-    def evaluate(self, weights: np.ndarray) -> Evaluation:
-        """Return R = (Y − P)ᵀΦ and the errors of the model W."""
+    def evaluate(self, weights: np.ndarray) -> Evaluated:
+        """Return R = (Y − P)ᵀΦ and the losses of the model W."""
         from peerbayes.model.kernels import block_loops
 
+        if is_fused(self.family, self.source.rows):
+            return self._fused(weights)
         family, size = self.family, block_rows(self.family.dense_size)
         logits_of = fast_logits(family, weights, size)
         residual = np.zeros((self.classes, family.dense_size))
         cells = np.zeros((sum(family.cardinalities), self.classes))
         product = np.empty_like(residual)
         best = np.empty(size, dtype=np.int64)
-        soft = wrong = 0.0
+        losses = np.zeros(3)
         for block, labels, row_weights in self.blocks(size, fast=True):
             features, logits = logits_of(block)
-            block_errors = block_loops.residuals(logits, best[: labels.size], labels, row_weights)
-            soft, wrong = soft + block_errors[0], wrong + block_errors[1]
+            losses += block_loops.residuals(logits, best[: labels.size], labels, row_weights)
             residual += np.dot(logits, features.T, out=product)
             if family.cardinalities:
                 block_loops.scatter_cells(block.codes, family.offsets, logits, cells)
-        mass = self.mass
-        return Evaluation(np.concatenate([residual, cells.T], axis=1), soft / mass, wrong / mass)
+        return Evaluated(np.concatenate([residual, cells.T], axis=1), *(losses / self.mass).tolist())
+
+    def _fused(self, weights: np.ndarray) -> Evaluated:
+        """Return R and the losses of the model W of naive Bayes, without φ."""
+        from peerbayes.model.kernels.naive_bayes_pass import Sums
+
+        sums = Sums(weights, self.family.continuous, self.family.offsets)
+        for block, labels, row_weights in self.blocks(LONG_BLOCK_ROWS, fast=True):
+            sums.add(tuple(block), labels, row_weights)
+        return Evaluated(sums.residual(), *(sums.losses / self.mass).tolist())
+
+
+# --- labelled rows of a Bayesian network: their few entries that are not zero are gathered by the kernels
+
+
+class Gathered(Plain):
+    """Labelled rows of a Bayesian network, of which the kernels know the entries that are not zero."""
+
+    family: BayesNet
+
+    def evaluate(self, weights: np.ndarray) -> Evaluated:
+        """Return R = (Y − P)ᵀΦ and the losses of the model W."""
+        from peerbayes.model.kernels import bayes_nets
+
+        return self._evaluated(bayes_nets.padded(self.family, weights))
+
+    def weights_at(self, stats: np.ndarray) -> np.ndarray:
+        """Return W = θ(S): [C, K]."""
+        from peerbayes.model.kernels import bayes_nets
+
+        return bayes_nets.weights_of(self.family, stats)
+
+    def evaluate_at(self, stats: np.ndarray) -> Evaluated:
+        """Return R = (Y − P)ᵀΦ and the losses of the model θ(S)."""
+        from peerbayes.model.kernels import bayes_nets
+
+        return self._evaluated(bayes_nets.theta(self.family, stats))
+
+    def _evaluated(self, weights: np.ndarray) -> Evaluated:
+        """Return R and the losses of the model W in the layout of the kernels: [K + spare, P]."""
+        from peerbayes.model.kernels import bayes_nets
+
+        changes, losses = bayes_nets.zeros(*weights.shape), np.zeros(3)
+        for block, labels, row_weights in self.blocks(BLOCK_ROWS, fast=True):
+            losses += bayes_nets.add_residual(
+                tuple(block), labels, row_weights, tuple(self.family.program), weights, changes
+            )
+        residual = np.empty((self.classes, self.family.size))
+        bayes_nets.transpose(changes, residual)
+        return Evaluated(residual, *(losses / self.mass).tolist())
 
 
 Data = Held | Plain | Streamed
@@ -402,16 +467,17 @@ class IncompleteData:
         """The total weight of the labelled rows."""
         return (0.0 if self.complete_data is None else self.complete_data.mass) + float(self.labels.sum())
 
-    def evaluate(self, weights: np.ndarray) -> Evaluation:
-        """Return R_c = Σ (y_c − p(c | x_obs)) Φ̃_c and the errors of W on the labelled rows."""
+    def evaluate(self, weights: np.ndarray) -> Evaluated:
+        """Return R_c = Σ (y_c − p(c | x_obs)) Φ̃_c and the losses of W on the labelled rows."""
         residual, joint = self.incomplete.residual(weights, self.labels)
         best = core.one_hot(joint.argmax(axis=1), len(weights))
-        soft, wrong = (float(np.sum(self.labels * (1.0 - credit))) for credit in (core.softmax(joint), best))
+        lost = (1.0 - core.softmax(joint), 1.0 - best, -core.log_softmax(joint))
+        losses = np.array([np.sum(self.labels * of_class) for of_class in lost])
         if self.complete_data is not None:
-            evaluation, mass = self.complete_data.evaluate(weights), self.complete_data.mass
-            residual += evaluation.residual
-            soft, wrong = soft + mass * evaluation.soft_error, wrong + mass * evaluation.error
-        return Evaluation(residual, soft / self.labelled_mass, wrong / self.labelled_mass)
+            of_complete, mass = self.complete_data.evaluate(weights), self.complete_data.mass
+            residual += of_complete.residual
+            losses += mass * np.array(of_complete[1:])
+        return Evaluated(residual, *(losses / self.labelled_mass).tolist())
 
     def expected(self, weights: np.ndarray, complete: np.ndarray) -> tuple[np.ndarray, float]:
         """Return Σ_n y_n Φ̃ of all rows [C, K], and their log likelihood; `complete`: S of the complete rows."""

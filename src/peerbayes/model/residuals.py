@@ -4,6 +4,7 @@
 
     held        Φ of the rows in memory: an array, or sparse where most of it is zero; computed anew in every call, for
                 a few peers at a time, where it is too large
+    gathered    entries of φ that are not zero, by the kernels: Bayesian networks on one table
     streamed    blocks of rows by the kernels: Φ of a table is never held, that of a peer stays in cache
     fused       kernels that hold x and not Φ, for naive Bayes: on the processor, or on a GPU in float32
     completed   any of these for the complete rows, and R_c = Σ (y_c − p(c | x_obs)) Φ̃_c for those with missing values
@@ -27,10 +28,10 @@ from scipy.sparse import csr_array
 from peerbayes.data.table import Array
 from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device
-from peerbayes.model.families import Family, NaiveBayes, Rows
+from peerbayes.model.families import BayesNet, Family, NaiveBayes, Rows
 from peerbayes.model.missing import Completion, complete
-from peerbayes.model.passes import Data, Evaluation, IncompleteData, Plain, Streamed
-from peerbayes.model.sources import are_large, is_held
+from peerbayes.model.passes import Data, Evaluated, Gathered, IncompleteData, Plain, Streamed
+from peerbayes.model.sources import are_large, gathers, is_held
 
 # Multiplications of a run above which a kernel pays for being loaded (and, once on a machine, compiled).
 FUSED_WORK = 1 << 30
@@ -47,7 +48,7 @@ class Residual(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TableResidual:
-    """R(S) of the labelled rows of a table, and the errors of the model of S on them."""
+    """R(S) of the labelled rows of a table, and the losses of the model of S on them."""
 
     family: Family
     data: Data | IncompleteData
@@ -55,9 +56,15 @@ class TableResidual:
     def __call__(self, stats: Array) -> Array:
         return self.evaluate(stats).residual
 
-    def evaluate(self, stats: np.ndarray) -> Evaluation:
-        """Return R(S), and the soft and 0-1 error of θ(S), from one pass: [C, K]."""
+    def evaluate(self, stats: np.ndarray) -> Evaluated:
+        """Return R(S) [C, K], and the soft error, the 0-1 error and the log loss of θ(S), from one pass."""
+        if isinstance(self.data, Gathered):
+            return self.data.evaluate_at(stats)
         return self.data.evaluate(self.family.weights(stats))
+
+    def weights(self, stats: np.ndarray) -> np.ndarray:
+        """Return W = θ(S), by the kernels where the rows pass by them: [C, K]."""
+        return self.data.weights_at(stats) if isinstance(self.data, Gathered) else self.family.weights(stats)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,9 +217,24 @@ def _for_passes(data: Data | IncompleteData, passes: int) -> Data | IncompleteDa
         return replace(data, complete_data=_for_passes(data.complete_data, passes))  # type: ignore[arg-type]
     if not isinstance(data, Plain):
         return data
+    if gathers(data.family, data.source.rows, data.classes, passes):
+        return _gathered(data)
     if are_large(data.family, data.source.rows, passes):
         return Streamed(data.family, data.source, data.labels, data.classes, data.weights)
     return data.held() if is_held(data.family, data.source.rows) else data
+
+
+def _gathered(data: Plain) -> Gathered:
+    """Return the rows of a Bayesian network with their entries gathered."""
+    assert isinstance(data.family, BayesNet)
+    return Gathered(data.family, data.source, data.labels, data.classes, data.weights)
+
+
+def residual_beside(first: TableResidual, rows: Data | IncompleteData, passes: int) -> TableResidual:
+    """Return R of other rows of the same table: few of them are gathered, too, where the kernels are loaded anyway."""
+    if isinstance(first.data, Gathered) and isinstance(rows, Plain):
+        return TableResidual(first.family, _gathered(rows))
+    return residual_of(rows, first.family, passes)
 
 
 def repeated(once: Residual, steps: int) -> Residual:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,8 +15,9 @@ from peerbayes.data.column import SMALL_RANGE
 from peerbayes.data.infer import LARGE
 from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Rows, Table
-from peerbayes.errors import SchemaError
 from peerbayes.model.families.base import Family
+from peerbayes.model.families.bayes_net import BayesNet
+from peerbayes.model.families.naive_bayes import NaiveBayes
 
 # --- sizes: rows of a block, features kept in memory, and the work from which the kernels pay off
 
@@ -28,6 +30,10 @@ HELD_ENTRIES = 1 << 19
 # Features of all rows above which one pass is worth the kernels (naive Bayes has two per continuous column), and
 # entries of Φ times passes above which many are: three to ten such fits make up for loading the kernels.
 LARGE_PASS, LARGE_PASSES = 2 * LARGE, 64 * HELD_ENTRIES
+
+# Rows from which naive Bayes is calibrated without Φ: more than any published figure has, so that these keep their
+# bits.
+FUSED_ROWS = 1 << 15
 
 # Rows of a DataFrame that are encoded at a time: large enough for its per-column cost not to matter.
 FRAME_ROWS = 1 << 15
@@ -47,6 +53,19 @@ def is_large(family: Family, rows: int) -> bool:
 def are_large(family: Family, rows: int, passes: int) -> bool:
     """Whether the given passes over the rows are worth the kernels."""
     return rows * family.size * passes > LARGE_PASSES and family.plain_cells
+
+
+def gathers(family: Family, rows: int, classes: int, passes: int) -> bool:
+    """Whether the given passes over the rows of a Bayesian network are worth the kernels that gather its entries."""
+    work = (rows * family.filled + family.size) * classes * passes
+    least = 2 * LARGE_PASSES if is_held(family, rows) else LARGE_PASSES // 8  # Φ would be built in every pass
+    return type(family) is BayesNet and work > least and not os.environ.get("PEERBAYES_PLAIN")
+
+
+def is_fused(family: Family, rows: int) -> bool:
+    """Whether passes over the rows are by the kernels of naive Bayes, without φ."""
+    fits = type(family) is NaiveBayes and not family.missing
+    return fits and rows >= FUSED_ROWS and not os.environ.get("PEERBAYES_PLAIN")
 
 
 def is_held(family: Family, rows: int) -> bool:
@@ -216,16 +235,23 @@ def all_rows(source: Source) -> Rows:
     return source.data if isinstance(source, Encoded) else source.schema.encode(source.table)
 
 
+def taken(source: Source, rows: np.ndarray) -> Source:
+    """Return the rows of a source where `rows` is true: [n]."""
+    if isinstance(source, Encoded):
+        return Encoded(source.schema, Rows(source.data.values[rows], source.data.codes[rows]))
+    return Raw(source.schema, source.table.take(rows))
+
+
 def columns_of(schema: Schema) -> list[str]:
     """Return the names of the columns in a family's order: continuous ones first."""
     return [schema.names[j] for j in (*schema.continuous, *schema.discrete)]
 
 
-# --- checks of rows: missing values, infinities, and training rows without any value
+# --- checks of rows: missing values and infinities
 
 
-def check_rows(source: Source, table: Table, *, training: bool, inferred: bool = False) -> bool:
-    """Return whether a continuous value is missing; refuse infinities, and training rows without any value.
+def check_rows(source: Source, table: Table, *, inferred: bool = False) -> bool:
+    """Return whether a continuous value is missing; refuse infinities.
 
     `inferred` says that the schema was inferred from these very rows, each counted once.
     """
@@ -235,19 +261,12 @@ def check_rows(source: Source, table: Table, *, training: bool, inferred: bool =
         array = source.table.numeric
         with np.errstate(over="ignore", invalid="ignore"):
             finite = array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64))
-        if finite and (source.schema.continuous or not training):
+        if finite:
             return False
         _refuse_infinity(array, source.schema, table)
     missing = False
-    for start, block in source.blocks(FRAME_ROWS):
-        absent = np.isnan(block.values)
-        missing |= bool(absent.any())
-        empty = absent.all(axis=1) & (block.codes < 0).all(axis=1)
-        if training and empty.any():
-            raise SchemaError(
-                f"row {table.number(start + int(np.argmax(empty)))} has no value in any column, only a label; "
-                "leave such rows out"
-            )
+    for _, block in source.blocks(FRAME_ROWS):  # all of them: encoding refuses infinities
+        missing |= bool(np.isnan(block.values).any())
     return missing
 
 
@@ -282,3 +301,94 @@ def _refuse_infinity(array: np.ndarray, schema: Schema, table: Table) -> None:
         for j in schema.continuous:
             if infinite[:, j].any():
                 raise infinity_in(schema.names[j], table.number(start + int(np.argmax(infinite[:, j]))))
+
+
+# --- what rows say of each column by counting, whatever the model: how much it tells of the class, and its range
+#     I(x; c) = Σ_xc p(x,c) log₂ p(x,c) / p(x)p(c) − bias        in bits, p the shares of the rows
+#
+# The bias of counted information is that of Miller and Madow, (cells − values − classes + 1)/(2n ln 2) over those that
+# occur. A column with few distinct values is counted by value, another in bins that hold equally many rows;
+# a value as frequent as a bin is one of its own.
+
+# The most rows and entries that are counted, evenly spaced among all: bits are then right to a few per cent, and
+# counting costs less than one pass over a large table.
+COUNTED_ROWS, COUNTED_ENTRIES, FEWEST_ROWS = 1 << 14, 3 << 15, 2000
+
+# The most distinct values that are counted one by one, and the most bins of other columns.
+VALUES, BINS = 256, 64
+
+# Rows that a cell of values has on average, at least, if they are counted one by one.
+ROWS_PER_CELL = 5
+
+# The share of the rows beyond either end of a range, which is therefore no single row's value in a large table.
+BEYOND = 0.005
+
+
+class Observed(NamedTuple):
+    """Bits and ranges of the columns, continuous ones first."""
+
+    bits: np.ndarray  # [D] mutual information with the class
+    ranges: np.ndarray  # [Dc, 2] low and high, in standardised units, between which nearly all values lie
+
+
+def counted_rows(rows: int, columns: int) -> np.ndarray:
+    """Return the indices of the rows to count, evenly spaced: [m]."""
+    most = min(COUNTED_ROWS, max(FEWEST_ROWS, COUNTED_ENTRIES // max(1, columns)))
+    return np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).astype(np.int64)
+
+
+def observe(rows: Rows, labels: np.ndarray, classes: int, weights: np.ndarray | None = None) -> Observed:
+    """Return the bits and ranges of encoded rows [n] with class indices [n], −1 for none, and weights [n]."""
+    weights = np.ones(labels.size) if weights is None else weights
+    labelled = labels >= 0
+    bits, ranges = [], np.zeros((rows.values.shape[1], 2))
+    for j, column in enumerate(rows.values.T):
+        ordered = np.sort(column[~np.isnan(column)])
+        ranges[j] = _range(ordered)
+        counted = labelled & ~np.isnan(column)
+        codes = _codes(column[counted], ordered, classes)
+        bits.append(_bits(codes, labels[counted], classes, weights[counted], weights[labelled].sum()))
+    for column in rows.codes.T:
+        counted = labelled & (column >= 0)
+        bits.append(
+            _bits(column[counted], labels[counted], classes, weights[counted], weights[labelled].sum())
+        )
+    return Observed(np.array(bits), ranges)
+
+
+def _range(ordered: np.ndarray) -> np.ndarray:
+    """Return the values with a share of `BEYOND` of the rows beyond them, or the extremes where these are one: [2]."""
+    if not ordered.size:
+        return np.zeros(2)
+    ends = ordered[[int(BEYOND * ordered.size), -1 - int(BEYOND * ordered.size)]]
+    return ends if ends[0] < ends[1] else ordered[[0, -1]]
+
+
+def _codes(values: np.ndarray, ordered: np.ndarray, classes: int) -> np.ndarray:
+    """Return the number of the value, or of the bin, of each row: [n] -> [n]."""
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1]])[: ordered.size])
+    edges = ordered[starts]
+    if edges.size > min(VALUES, ordered.size / (ROWS_PER_CELL * classes)):
+        bins = int(np.clip(np.sqrt(ordered.size / classes), 2, BINS))
+        frequent = np.diff(starts, append=ordered.size) * bins >= ordered.size
+        others = np.repeat(edges, np.where(frequent, 0, np.diff(starts, append=ordered.size)))
+        after = np.concatenate([[True], frequent[:-1]])  # a frequent value has a bin of its own
+        quantiles = others[np.arange(bins) * others.size // bins] if others.size else others
+        edges = np.union1d(edges[frequent | after], quantiles)
+    return np.searchsorted(edges, values, side="right") - 1
+
+
+def _bits(codes: np.ndarray, labels: np.ndarray, classes: int, weights: np.ndarray, total: float) -> float:
+    """Return I(x; c) of counted values; where x is missing, in `total` − Σ weights, it tells nothing."""
+    if not codes.size:
+        return 0.0
+    values = int(codes.max()) + 1
+    counts = np.bincount(codes + values * labels, weights, values * classes).reshape(classes, values)
+    mass = counts.sum()
+    joint = counts / mass
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+    occurs = joint > 0
+    plain = float(np.sum(joint[occurs] * np.log2(joint[occurs] / independent[occurs])))
+    excess = int(occurs.sum()) - int(occurs.any(axis=0).sum()) - int(occurs.any(axis=1).sum()) + 1
+    rows = mass**2 / np.sum(weights**2)  # as many equal rows vary as much
+    return max(0.0, plain - excess / (2 * rows * np.log(2.0))) * float(mass / total)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from peerbayes.errors import ModelFileDamaged, StatisticsMismatch
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.families.base import Family, Move
 from peerbayes.model.families.naive_bayes import NaiveBayes
+from peerbayes.model.scaling import Scaling
+from peerbayes.model.sources import Observed
 
 # --- sufficient statistics with their schema and family, so that they can be added
 #     S = Σ_rows y φ(x)ᵀ      so S(A ∪ B) = S(A) + S(B)
@@ -39,6 +42,12 @@ class Statistics:
     """The layout of the numbers."""
     calibrated: bool = False
     """Whether they come from calibration: they then describe a model, no longer a set of rows."""
+    likelihood: np.ndarray | None = None
+    """YᵀΦ of the rows that calibrated statistics learned from, [C, K]: what the classes look like. None: not kept."""
+    observed: Observed | None = None
+    """How much each column tells of the class, and its range, as counted in the rows. None: not counted."""
+    scaling: Scaling | None = field(default=None, kw_only=True)
+    """The map from its logits to probabilities, where one was fitted. Sums of statistics have none."""
 
     def __post_init__(self) -> None:
         layout = len(self.schema.continuous), self.schema.cardinalities
@@ -49,7 +58,30 @@ class Statistics:
             )
         if not isinstance(self.calibrated, bool):
             raise StatisticsMismatch(f"calibrated is {self.calibrated!r}; expected true or false")
-        values = np.array(self.values, dtype=np.float64)  # a copy, which nobody else can change
+        if self.scaling is not None and len(self.scaling.bias) != len(self.schema.classes):
+            raise StatisticsMismatch(
+                f"the scaling has {len(self.scaling.bias)} classes, the schema {len(self.schema.classes)}"
+            )
+        object.__setattr__(self, "values", self._checked(self.values))
+        if self.likelihood is not None:
+            if not self.calibrated:
+                raise StatisticsMismatch(
+                    "statistics of rows are those of maximum likelihood themselves; expected no others beside them"
+                )
+            object.__setattr__(self, "likelihood", self._checked(self.likelihood))
+        if self.observed is not None:
+            shapes = tuple(np.shape(numbers) for numbers in self.observed)
+            if shapes != ((len(self.schema.columns),), (layout[0], 2)):
+                raise StatisticsMismatch(
+                    f"bits and ranges of columns have shapes {shapes}; the schema has {len(self.schema.columns)} "
+                    f"columns, {layout[0]} of them continuous"
+                )
+            if not all(np.isfinite(numbers).all() for numbers in self.observed):
+                raise StatisticsMismatch("bits and ranges of columns hold NaN or infinity; expected numbers")
+
+    def _checked(self, numbers: np.ndarray) -> np.ndarray:
+        """Return statistics [C, K] as a copy that nobody else can change, of the right shape and finite."""
+        values = np.array(numbers, dtype=np.float64)
         expected = (len(self.schema.classes), self.family.size)
         if values.shape != expected:
             raise StatisticsMismatch(
@@ -59,15 +91,28 @@ class Statistics:
         if not np.isfinite(values).all():
             raise StatisticsMismatch("the statistics hold NaN or infinity; expected finite numbers")
         values.setflags(write=False)
-        object.__setattr__(self, "values", values)
+        return values
 
     @property
     def rows(self) -> float:
         """The number of rows: Σ_c S_c0."""
         return float(self.values[:, 0].sum())
 
+    @property
+    def of_rows(self) -> np.ndarray | None:
+        """The statistics of maximum likelihood, [C, K]: of the rows, or beside a calibrated model; None: not kept."""
+        return self.likelihood if self.calibrated else self.values
+
     @classmethod
-    def of_model(cls, values: np.ndarray, schema: Schema, family: Family, rows: float) -> Statistics:
+    def of_model(
+        cls,
+        values: np.ndarray,
+        schema: Schema,
+        family: Family,
+        rows: float,
+        likelihood: np.ndarray | None = None,
+        observed: Observed | None = None,
+    ) -> Statistics:
         """Return a calibrated model as statistics of `rows` rows; guards that count pseudo-rows then act as they did.
 
         Peers calibrate statistics of weight m⁰; θ(aS) = θ(S), so their scale is free.
@@ -76,9 +121,11 @@ class Statistics:
         schema   the columns and classes
         family   the layout of the numbers
         rows     how many rows the model was made from
+        likelihood, observed  YᵀΦ of these rows, and what was counted of their columns, where they are known
         """
         mass = float(values[:, 0].sum())
-        return cls(values * (rows / mass) if mass > 0 else values, schema, family, calibrated=True)
+        scaled = values * (rows / mass) if mass > 0 else values
+        return cls(scaled, schema, family, True, likelihood, observed)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,7 +140,8 @@ class Statistics:
         return np.array(self.values, dtype=dtype, copy=copy)
 
     def __mul__(self, factor: float) -> Statistics:
-        return replace(self, values=self.values * float(factor))
+        likelihood = None if self.likelihood is None else self.likelihood * float(factor)
+        return replace(self, values=self.values * float(factor), likelihood=likelihood)
 
     __rmul__ = __mul__
 
@@ -120,7 +168,11 @@ class Statistics:
         missing = any(isinstance(s.family, NaiveBayes) and s.family.missing for s in (mine, theirs))
         if missing:
             mine, theirs = mine.with_missing(), theirs.with_missing()
-        return replace(mine, values=mine.values + theirs.values)
+        both = mine.likelihood is not None and theirs.likelihood is not None
+        likelihood = mine.likelihood + theirs.likelihood if both else None  # type: ignore[operator]
+        return replace(
+            mine, values=mine.values + theirs.values, likelihood=likelihood, observed=None, scaling=None
+        )
 
     __radd__ = __add__
 
@@ -128,7 +180,9 @@ class Statistics:
         """Return the same statistics in the layout for missing values; only naive Bayes has one."""
         if not isinstance(self.family, NaiveBayes):
             return self
-        return replace(self, values=self.family.spread(self.values), family=self.family.with_missing())
+        likelihood = None if self.likelihood is None else self.family.spread(self.likelihood)
+        values, family = self.family.spread(self.values), self.family.with_missing()
+        return replace(self, values=values, family=family, likelihood=likelihood)
 
     def expressed(self, schema: Schema) -> Statistics:
         """Return the same statistics in another schema, which must have every category and class that they hold."""
@@ -146,10 +200,30 @@ class Statistics:
     def _expressed(self, schema: Schema) -> Statistics:
         """Return the same statistics in another schema, in the present layout."""
         classes = [_index_of(schema.classes, value, "class") for value in self.schema.classes]
-        family, moved = self.family.moved(self.values, self._move_to(schema))
-        values = np.zeros((len(schema.classes), family.size))
-        values[classes] = moved
-        return replace(self, values=values, schema=schema, family=family)
+        move = self._move_to(schema)
+
+        def expressed(numbers: np.ndarray) -> tuple[Family, np.ndarray]:
+            family, moved = self.family.moved(numbers, move)
+            values = np.zeros((len(schema.classes), family.size))
+            values[classes] = moved
+            return family, values
+
+        family, values = expressed(self.values)
+        likelihood = None if self.likelihood is None else expressed(self.likelihood)[1]
+        scaling = self.scaling
+        if scaling is not None:
+            bias = np.zeros(len(schema.classes))
+            bias[classes] = scaling.bias
+            scaling = replace(scaling, bias=tuple(bias.tolist()))
+        return replace(
+            self,
+            values=values,
+            schema=schema,
+            family=family,
+            likelihood=likelihood,
+            observed=None,
+            scaling=scaling,
+        )
 
     # --- bytes -----------------------------------------------------------------------------------------
 
@@ -159,11 +233,29 @@ class Statistics:
             "schema": self.schema.to_json(),
             **describe_family(self.family),
             "calibrated": self.calibrated,
+            **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
         }
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the numbers by their names in a file."""
+        arrays = {"statistics": self.values}
+        if self.likelihood is not None:
+            arrays["likelihood"] = self.likelihood
+        if self.observed is not None:
+            arrays |= self.observed._asdict()
+        return arrays
+
     @classmethod
-    def restored(cls, described: dict[str, Any], values: np.ndarray) -> Statistics:
-        """Return the statistics that `described` and `values` represent; an unknown family is refused."""
+    def restored(
+        cls,
+        described: dict[str, Any],
+        values: np.ndarray,
+        arrays: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> Statistics:
+        """Return the statistics that `described` and `values` represent; an unknown family is refused.
+
+        `arrays` are those of a file: an older one has no likelihood, bits and ranges.
+        """
         schema, family = Schema.from_json(described["schema"]), described["family"]
         family_type = family_of(described)
         layout: dict[str, Any] = {"missing": True} if family.get("missing") is True else {}
@@ -175,18 +267,21 @@ class Statistics:
             raise StatisticsMismatch(
                 f"the family {family} does not fit the schema, which needs {built.layout()}"
             )
-        return cls(values, schema, built, described["calibrated"])
+        observed = Observed(arrays["bits"], arrays["ranges"]) if "bits" in arrays else None
+        scaling = Scaling.from_json(described["scaling"]) if "scaling" in described else None
+        likelihood = arrays.get("likelihood")
+        return cls(values, schema, built, described["calibrated"], likelihood, observed, scaling=scaling)
 
     def to_bytes(self) -> bytes:
         """Return these statistics as bytes for another party: schema, family, numbers and a digest; no rows."""
-        return files.pack({"kind": "statistics", **self.described()}, {"statistics": self.values})
+        return files.pack({"kind": "statistics", **self.described()}, self.arrays())
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Statistics:
         """Return the statistics in `content`, which `to_bytes` wrote, after checking all of it."""
         header, arrays = files.unpack(content, "the statistics")
         try:
-            return cls.restored(header, arrays["statistics"])
+            return cls.restored(header, arrays["statistics"], arrays)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"these bytes hold no statistics: {error}") from error
 
@@ -257,10 +352,27 @@ def aligned(statistics: Statistics, schema: Schema, family: Family) -> np.ndarra
     return expressed.values
 
 
-def prior_for(schema: Schema, family: Family, alpha: float, prior: Statistics | None) -> np.ndarray:
-    """Return Laplace smoothing and the user's prior as one statistic: [C, K]."""
-    smoothing = family.smoothing(len(schema.classes), alpha)
-    return smoothing if prior is None else smoothing + aligned(prior, schema, family)
+def prior_for(
+    schema: Schema,
+    family: Family,
+    alpha: float | str,
+    prior: Statistics | None,
+    stats: np.ndarray | None = None,
+    shrinkage: float | str | None = None,
+) -> np.ndarray:
+    """Return smoothing, shrinkage and the user's prior as one statistic: [C, K].
+
+    What is "auto" is estimated from `stats` [C, K] and the user's prior; without them alpha is one row in every cell.
+    A number as `shrinkage` is for families that do not have it as a setting of their own.
+    """
+    user_prior = None if prior is None else aligned(prior, schema, family)
+    by_family = hasattr(family, "shrinkage") and shrinkage != "auto"
+    if stats is None or (alpha != "auto" and (by_family or not shrinkage)):
+        smoothing = family.smoothing(len(schema.classes), 1.0 if isinstance(alpha, str) else alpha)
+    else:
+        known = stats if user_prior is None else stats + user_prior
+        smoothing = family.estimated_prior(known, alpha, None if by_family else shrinkage)
+    return smoothing if user_prior is None else smoothing + user_prior
 
 
 def covers_some_columns(statistics: Iterable[Statistics]) -> bool:

@@ -9,15 +9,24 @@
 TAN is the tree of maximum information (Chow and Liu). KDB ranks columns by their information about the class, and
 gives each one the k parents among those ranked higher with which it shares most.
 A discrete column takes discrete parents only, so discrete columns form a tree of their own at the top.
+
+Information measured in n rows is too large by about f/2n, f the parameters that a link adds in a class, and the link
+then predicts new rows worse than it does these by as much again. A penalty takes that off; a link that is left with
+nothing is refused, so that the tree becomes a forest and columns have fewer parents:
+
+    none   0        as Chow and Liu have it: every link is taken
+    aic    f/n      what the link gains on new rows
+    bic    f·½ log N/n, N all rows
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.sparse.csgraph import breadth_first_order
 
 from peerbayes.data.table import Rows
 from peerbayes.errors import StructureError
@@ -29,6 +38,13 @@ PSEUDO_ROWS = 5.0
 
 # The largest correlation, and the least variance, in standardised units.
 CORRELATION, VARIANCE = 1.0 - 1e-9, 1e-6
+
+# Penalties of a link, for each parameter that it adds, by the number of all rows N; None: no penalty.
+PENALTIES: dict[str, Callable[[float], float] | None] = {
+    "none": None,
+    "aic": lambda rows: 1.0,
+    "bic": lambda rows: 0.5 * math.log(max(rows, 1.0)),
+}
 
 # The most categories whose one-hots are expanded for a matrix product, and rows of a block of them.
 FEW_CATEGORIES, BLOCK_ROWS = 512, 2048
@@ -115,6 +131,40 @@ class Pairs:
             information[d + a, d : d + a] = information[d : d + a, d + a] = self.prior @ self._of_discrete(a)
         np.fill_diagonal(information, 0.0)
         return np.maximum(information, 0.0)
+
+    @cached_property
+    def freedom(self) -> np.ndarray:
+        """Σ_c p(c) f_c/n_c: parameters that a link adds, by the rows with both columns present. [D, D].
+
+        Categories that no row of the class has add none.
+        """
+        d, starts = self.continuous, np.cumsum([0, *self.cardinalities])[:-1]
+        parameters = np.ones((self.counts.size, self.columns, self.columns))
+        rows = np.zeros(parameters.shape)
+        rows[:, :d, :d] = self.moments[:, 0]
+        if starts.size:
+            pairs = np.add.reduceat(np.maximum(self.cells, 0.0), starts, axis=2)  # [C, R, Dd]
+            rows[:, d:, d:] = np.add.reduceat(pairs, starts, axis=1)
+            levels = np.add.reduceat(
+                (pairs > 0).astype(float), starts, axis=1
+            )  # of a row's column, [C, Dd, Dd]
+            parameters[:, d:, d:] = (levels - 1.0) * (np.swapaxes(levels, 1, 2) - 1.0)
+            present = np.maximum(self.mixed[:, 0], 0.0)  # [C, R, Dc]
+            across = 2.0 * (np.add.reduceat((present > 0).astype(float), starts, axis=1) - 1.0)
+            beside_rows = np.add.reduceat(present, starts, axis=1)
+            parameters[:, d:, :d], parameters[:, :d, d:] = across, np.swapaxes(across, 1, 2)
+            rows[:, d:, :d], rows[:, :d, d:] = beside_rows, np.swapaxes(beside_rows, 1, 2)
+        shares = np.divide(np.maximum(parameters, 0.0), rows, out=np.zeros(rows.shape), where=rows > 0)
+        return np.einsum("c,cij->ij", self.prior, shares)
+
+    def score(self, penalty: str) -> np.ndarray:
+        """Return the information of each pair less its penalty: [D, D]; a link below 0 is refused."""
+        if penalty not in PENALTIES:
+            raise StructureError(f"penalty is {penalty!r}; expected one of {', '.join(PENALTIES)}")
+        weight = PENALTIES[penalty]
+        if weight is None:
+            return self.information
+        return self.information - weight(float(self.counts.sum())) * self.freedom
 
     @cached_property
     def of_class(self) -> np.ndarray:
@@ -298,24 +348,41 @@ def _between(count: np.ndarray, first: np.ndarray, second: np.ndarray, pseudo: f
 # --- structures --------------------------------------------------------------------------------------------
 
 
-def tan(pairs: Pairs) -> Parents:
-    """Return the tree of maximum information, directed away from its first discrete column, or the first one."""
-    d, columns = pairs.continuous, pairs.columns
-    chosen = _spanning(pairs.information, range(d, columns), [])
-    chosen += _spanning(pairs.information, range(columns), chosen)
-    root = d if columns > d else 0
-    if not columns:
-        return ()
-    links = np.zeros((columns, columns))
-    links[tuple(np.array(chosen, dtype=np.int64).reshape(-1, 2).T)] = 1.0
-    parent = breadth_first_order(links, root, directed=False)[1]  # negative where there is none
-    return checked([(p,) if p >= 0 else () for p in parent.tolist()], d, columns)
+def tan(pairs: Pairs, penalty: str = "none") -> Parents:
+    """Return the tree of maximum score, directed away from its first discrete column, or the first one.
+
+    With a penalty it may be a forest, each of whose trees is directed away from its first discrete, or first, column.
+    """
+    d, columns, score = pairs.continuous, pairs.columns, pairs.score(penalty)
+    least = -math.inf if PENALTIES[penalty] is None else 0.0
+    chosen = _spanning(score, range(d, columns), [], least)
+    # A continuous column between two trees of discrete ones would be the parent of one: they count as linked.
+    linked = [(i, i + 1) for i in range(d, columns - 1)]
+    chosen += _spanning(score, range(columns), linked, least)
+    neighbours: list[list[int]] = [[] for _ in range(columns)]
+    for i, j in sorted(chosen):
+        neighbours[i].append(j)
+        neighbours[j].append(i)
+    parents: list[tuple[int, ...]] = [() for _ in range(columns)]
+    reached = [False] * columns
+    for root in (*range(d, columns), *range(d)):
+        queue = [] if reached[root] else [root]
+        reached[root] = True
+        for column in queue:  # grows
+            children = [other for other in sorted(neighbours[column]) if not reached[other]]
+            for child in children:
+                parents[child], reached[child] = (column,), True
+            queue += children
+    return checked(parents, d, columns)
 
 
 def _spanning(
-    information: np.ndarray, columns: range, links_so_far: list[tuple[int, int]]
+    score: np.ndarray, columns: range, links_so_far: list[tuple[int, int]], least: float
 ) -> list[tuple[int, int]]:
-    """Return the links that extend `links_so_far` to a maximum spanning tree (Kruskal); ties go to low numbers."""
+    """Return the links above `least` that extend `links_so_far` to a maximum spanning tree, or forest (Kruskal).
+
+    Ties go to low numbers.
+    """
     parent_of = {column: column for column in columns}
 
     def root(column: int) -> int:
@@ -326,7 +393,8 @@ def _spanning(
     for i, j in links_so_far:
         parent_of[root(i)] = root(j)
     links = sorted(
-        ((i, j) for i in columns for j in columns if i < j), key=lambda pair: (-information[pair], pair)
+        ((i, j) for i in columns for j in columns if i < j and score[i, j] > least),
+        key=lambda pair: (-score[pair], pair),
     )
     chosen = []
     for i, j in links:
@@ -336,22 +404,24 @@ def _spanning(
     return chosen
 
 
-def kdb(pairs: Pairs, k: int = 2) -> Parents:
-    """Return the k parents of each column: the most informative ones among columns that say more about the class."""
+def kdb(pairs: Pairs, k: int = 2, penalty: str = "none") -> Parents:
+    """Return up to k parents of each column: those of highest score among columns that say more about the class."""
     if k < 0:
         raise StructureError(f"k is {k}; expected 0 or more parents")
-    d, information = pairs.continuous, pairs.information
+    d, score = pairs.continuous, pairs.score(penalty)
+    least = -math.inf if PENALTIES[penalty] is None else 0.0
     order = sorted(range(pairs.columns), key=lambda column: (-pairs.of_class[column], column))
     parents: list[tuple[int, ...]] = [() for _ in range(pairs.columns)]
     for rank, column in enumerate(order):
-        before = [other for other in order[:rank] if column < d or other >= d]
-        before.sort(key=lambda other: (-information[column, other], other))
+        before = [
+            other for other in order[:rank] if (column < d or other >= d) and score[column, other] > least
+        ]
+        before.sort(key=lambda other: (-score[column, other], other))
         parents[column] = tuple(sorted(before[:k]))
     return checked(parents, d, pairs.columns)
 
 
-def total_information(pairs: Pairs, parents: Parents) -> float:
-    """Return the total information of the links of a structure, by which peers check a proposal."""
-    return float(
-        sum(pairs.information[column, parent] for column, links in enumerate(parents) for parent in links)
-    )
+def total_information(pairs: Pairs, parents: Parents, penalty: str = "none") -> float:
+    """Return the total information of the links of a structure, less penalties: peers check a proposal by it."""
+    score = pairs.score(penalty)
+    return float(sum(score[column, parent] for column, links in enumerate(parents) for parent in links))

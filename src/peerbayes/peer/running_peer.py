@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from peerbayes.errors import IdentityError, NeedsPerson, RefusedMessage, TwoRosters
+from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed, data_digest
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.identity.roster import Roster
@@ -84,7 +85,9 @@ class RunningPeer:
         self._client = Client(session, agreement, inbox, *common)
         self._server = Server(session, agreement, outbox, *common)
         self.answer = self._server.answer
-        self._rounds = Rounds(session, self.store, inbox, outbox, blocklist, evidence, ModelFile(self.model))
+        model = ModelFile(self.model)
+        sums = lambda: agreement.sums  # noqa: E731 (the roster may still be open)
+        self._rounds = Rounds(session, self.store, inbox, outbox, blocklist, evidence, model, sums)
 
     async def run(self) -> np.ndarray:
         """Run from the stored state to the end; return S [C, K] of this peer's model."""
@@ -112,10 +115,10 @@ class RunningPeer:
         self._tell_agreed(agreed)
         self.session.step = "rounds"
         evaluator = Evaluator.of(agreed, self.away)
-        stats = await self._rounds.run(agreed, evaluator)
-        self.verdict = await self._conclude(agreed, evaluator, stats)
+        last = await self._rounds.run(agreed, evaluator)
+        self.verdict = await self._conclude(agreed, evaluator, last)
         await self._finish(self.verdict)
-        return stats
+        return self._rounds.model(last)
 
     def remember(self) -> None:
         """Flush the audit log, and store its length and the progress of neighbours' processes."""
@@ -198,31 +201,38 @@ class RunningPeer:
         self.session.emit("agreed", schema=agreed.schema.fingerprint, peers=agreed.peers, rows=agreed.rows,
                            strategy=agreed.reason or agreed.strategy)  # fmt: skip
 
-    async def _conclude(self, agreed: Agreed, evaluator: Evaluator, stats: np.ndarray) -> Verdict:
-        """Evaluate the whole run, and store the verdict for `status`."""
+    async def _conclude(self, agreed: Agreed, evaluator: Evaluator, last: np.ndarray) -> Verdict:
+        """Evaluate the whole run, which ended with S [C, K], and store the verdict for `status`."""
         session = self.session
         session.step = "judging the run"
         departed = {name: session.neighbour(name).note or "left" for name in session.roster.neighbours(session.name)
                 if name not in session.neighbours}  # fmt: skip
         departed |= {name: "revoked" for name in departed if name in session.roster.revoked}
+        selecting = self._rounds.selecting
+        notes = (*self._rounds.notes, *(() if selecting is None else (selecting.sentence(),)))
         verdict = await asyncio.to_thread(
-            concluded, agreed, session.terms, self.store, evaluator, stats, departed
-        )
+            concluded, agreed, session.terms, self.store, evaluator, last, self._rounds.model(last), departed,
+            session.round_index, notes, self._rounds.scaling,
+        )  # fmt: skip
         await session.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
 
     async def _finish(self, verdict: Verdict) -> None:
         """Stay until the neighbours are done too: they may still need this peer's messages."""
-        session, rounds = self.session, self.session.terms.message_rounds
+        session, rounds, sums = self.session, self.session.rounds, self._agreement.sums
         session.step = "staying for its neighbours"
         if verdict.good:
             session.emit("done", round=session.round_index, verdict="; ".join(verdict.sentences))
         else:
             session.emit("ended badly", round=session.round_index, problem=verdict.problem)
-        until = time.monotonic() + self.linger
-        while (behind := [name for name in session.neighbours if session.neighbour(name).done < rounds]) and (
-            time.monotonic() < until
-        ):
+        until, drained, behind = time.monotonic() + self.linger, time.monotonic() + tasks.DRAIN, list[str]()
+        selecting = self._rounds.selecting
+        phases = [*self._rounds.phases, *(() if selecting is None else selecting.phases)]
+        while time.monotonic() < until:
+            behind = [name for name in session.neighbours if session.neighbour(name).done < rounds]
+            if not behind and (time.monotonic() > drained or not sums.owed(phases)):
+                break
+            await self._leave_those_beyond(rounds)
             await session.changes.wait(min(1.0, max(0.0, until - time.monotonic())))
         if behind:
             session.emit("left behind", neighbours=behind)
@@ -232,3 +242,12 @@ class RunningPeer:
                 last = session.request(name, "leave")
             with contextlib.suppress(Unreachable, RefusedMessage):
                 await session.ask(name, last, 1.0)
+
+    async def _leave_those_beyond(self, rounds: int) -> None:
+        """Tell neighbours that go on, though all were to stop, not to wait: they lack a sum that this peer has."""
+        session = self.session
+        for name in session.neighbours:
+            if session.stopped and session.neighbour(name).done > rounds:
+                with contextlib.suppress(Unreachable, RefusedMessage):
+                    await session.ask(name, session.request(name, "leave"), 1.0)
+                    session.neighbour(name).left = True

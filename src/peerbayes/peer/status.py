@@ -147,6 +147,8 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         neighbour["state"] = (
             "revoked" if name in peer.roster.revoked else state_of(neighbour, report["running"])
         )
+    if report["verdict"] is not None:  # all peers may have stopped together before the limit
+        report["rounds"] = report["round"]
     report["done"] = report["round"] >= report["rounds"]
     return report
 
@@ -462,7 +464,7 @@ class Journal:
             self._written = written
 
 
-WARNINGS = ("left behind", "parted", "exposed", "ended badly", "disk full", "warning")
+WARNINGS = ("left behind", "not selected", "parted", "exposed", "ended badly", "disk full", "warning")
 LINES = {
     "warning": "{warning}",
     "disk full": f"the disk is full: {WAITING}. Nothing is lost, and the peer goes on when there is room",
@@ -477,6 +479,8 @@ LINES = {
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",
+    "checked": "round {round}: log loss {loss:.4f} on the held-out rows of all peers; the lowest so far: round {kept}",
+    "not selected": "{reason}",
     "done": "all {round} rounds are done: {verdict}. Staying until the neighbours are done as well",
     "ended badly": "the run has ended after {round} rounds, but not well: {problem}",
     "parted": "{neighbour} is no longer heard, {reason}: {why}",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from peerbayes.errors import NotSupported
+from peerbayes.model.explain import NOT_OF_ROWS
 from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, disagreement, error
 from peerbayes.report.model_figures import (
     Model,
@@ -49,21 +50,17 @@ CAPTIONS = {
         "Number of peers by current error. A narrow peak near RC means that all peers predict about equally well.",
     ),
     "bytes": ("Bytes sent", "Bytes that a peer has sent to all of its neighbours since the first round."),
-    "priors": (
-        "Class priors",
-        "The model's prior probability of each class, next to the share of the rows in that class. Calibration moves "
-        "priors away from these shares where that improves the predictions.",
-    ),
+    "priors": ("Class shares", "The share of each class, next to its share of the evaluated rows."),
     "features": (
         "Column distributions by class",
-        "The most informative columns: the less the curves of two classes overlap, the better the column separates "
-        "them.",
+        "The most informative columns: Gaussians with the mean and deviation of each class, or shares of categories. "
+        "The less the curves of two classes overlap, the better the column separates them.",
     ),
     "feature": ("Distribution of one column", "Choose any of the most informative columns."),
     "telling": (
         "Most informative columns",
-        "Mutual information between each column and the class, in bits, according to the model. The information in "
-        "different columns may overlap.",
+        "Mutual information between each column and the class, in bits. The information in different columns may "
+        "overlap.",
     ),
     "structure": (
         "Bayesian network structure",
@@ -79,13 +76,35 @@ CAPTIONS = {
     "reliability": (
         "Calibration",
         "Accuracy of the predictions by their confidence: on the dotted line, the model is right as often as it "
-        "claims; below the line, it is overconfident. The expected calibration error is in brackets.",
+        "claims; below the line, it is overconfident. The expected calibration error is in brackets. "
+        "Where a scaling was fitted on held-out rows, the dashed curve shows the predictions without it.",
     ),
 }
+# What the captions of figures of classes end with.
+OF_CLASSES = ("priors", "features", "feature", "telling")
+OF_ROWS = (
+    "This is what the training rows look like (statistics of maximum likelihood), not what decides a prediction "
+    "(calibrated statistics)."
+)
+OF_GAUSSIANS = "Bits are those of the Gaussians and shares shown, not counted in the rows."
 COMPARED = (
     "The mean of each run's peers; the shaded band contains 90 % of them. Choose a peer above, or click one in a "
     "network below, to see its own curve."
 )
+
+
+def captions_of(views: Sequence[View | None]) -> dict[str, tuple[str, str]]:
+    """Return the titles and captions of the figures of these views; those of classes say what they are of."""
+    shown_statistics = [view.statistics for view in views if view is not None and view.statistics is not None]
+    endings = dict.fromkeys(OF_CLASSES, OF_ROWS)
+    if any(statistics.observed is None for statistics in shown_statistics):
+        endings["telling"] = f"{OF_GAUSSIANS} {OF_ROWS}"
+    if any(statistics.of_rows is None for statistics in shown_statistics):
+        endings = dict.fromkeys(OF_CLASSES, NOT_OF_ROWS)
+    return {
+        name: (title, f"{caption} {endings[name]}" if name in endings else caption)
+        for name, (title, caption) in CAPTIONS.items()
+    }
 
 
 # --- all figures of a view as plain plotly dictionaries: pure functions, used by reports, dashboards and image files

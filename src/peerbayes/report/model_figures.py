@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.learning.metrics import Outcome
-from peerbayes.model.explain import describe, of_categories, of_gaussians
+from peerbayes.model.explain import CALIBRATED, describe, of_categories, of_gaussians
 from peerbayes.model.statistics import Statistics
 from peerbayes.report.curves import REFERENCE_TITLES
 from peerbayes.report.style import (
@@ -46,22 +46,29 @@ class Column:
     deviation: np.ndarray | None = None  # [C]
     categories: tuple[object, ...] = ()
     cells: np.ndarray | None = None  # [C, K]
+    range: tuple[float, float] = (-np.inf, np.inf)  # of the values in the rows, where it is known
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Classes, their prior, and the columns, the most informative first."""
+    """Classes, their shares, and the columns, the most informative first."""
 
     classes: tuple[object, ...]
     prior: np.ndarray
     columns: tuple[Column, ...]
     count: int
     """Number of columns of the data."""
+    of_rows: bool
+    """Whether these are shares and distributions of the rows; otherwise they are parameters of a calibrated model."""
 
     @classmethod
     def of(cls, stats: Statistics) -> Model:
         schema, classes, names = stats.schema, stats.schema.classes, stats.schema.names
-        described = describe(schema, stats.family, stats.values, np.array(classes, dtype=object))
+        labels = np.array(classes, dtype=object)
+        if stats.of_rows is None:
+            described = describe(schema, stats.family, stats.values, labels, statistics=CALIBRATED)
+        else:
+            described = describe(schema, stats.family, stats.of_rows, labels)
         table = described[["mean", "deviation", "probability"]].to_numpy(dtype=np.float64)
         table = table.reshape(len(classes), -1, 3)  # by class: its prior, Gaussians, cells
         prior = table[:, 0, 2] / table[:, 0, 2].sum()
@@ -71,39 +78,51 @@ class Model:
         common = np.argsort(-prior, kind="stable")[:RANKING_CLASSES]
         weights = np.maximum(prior[common], np.finfo(float).tiny)
         weights = weights / weights.sum()
-        separation = _separation(weights, mean[common], deviation[common])
+        observed = stats.observed
+        ranges = np.tile([-np.inf, np.inf], (continuous, 1))
+        if observed is None:
+            ranking = -_separation(weights, mean[common], deviation[common])
+        else:
+            ranking = -observed.bits[:continuous]
+            ranges = observed.ranges * schema.scale[:, None] + schema.location[:, None]
         columns = [
             Column(
                 names[schema.continuous[index]],
-                of_gaussians(weights, mean[common, index], deviation[common, index]),
+                of_gaussians(weights, mean[common, index], deviation[common, index])
+                if observed is None
+                else float(observed.bits[index]),
                 mean=mean[:, index],
                 deviation=deviation[:, index],
+                range=(float(ranges[index, 0]), float(ranges[index, 1])),
             )
-            for index in np.argsort(-separation, kind="stable")[:RANKED]
+            for index in np.argsort(ranking, kind="stable")[:RANKED]
         ]
-        for index, shares in zip(schema.discrete, cells, strict=False):
-            bits, categories = of_categories(weights, shares[common]), schema.columns[index].categories
-            columns.append(Column(names[index], bits, categories=categories, cells=shares))
+        for position, (index, shares) in enumerate(zip(schema.discrete, cells, strict=False)):
+            bits = (
+                of_categories(weights, shares[common])
+                if observed is None
+                else float(observed.bits[continuous + position])
+            )
+            columns.append(
+                Column(names[index], bits, categories=schema.columns[index].categories, cells=shares)
+            )
         columns.sort(key=lambda column: -column.bits)
-        return cls(classes, prior, tuple(columns[:RANKED]), len(names))
+        return cls(classes, prior, tuple(columns[:RANKED]), len(names), stats.of_rows is not None)
 
 
 def _separation(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """Return the separation of the classes relative to their widths: [C], [C, D], [C, D] -> [D]. Cheaper than bits."""
-    middle = prior @ mean
-    within = np.maximum(prior @ deviation**2, np.finfo(float).tiny)
-    return (
-        prior @ (mean - middle) ** 2 / within
-        + np.log(within)
-        - prior @ np.log(np.maximum(deviation, np.finfo(float).tiny) ** 2)
-    )
+    variance = np.maximum(deviation**2, np.finfo(float).tiny)
+    within = prior @ variance
+    return prior @ (mean - prior @ mean) ** 2 / within + np.log(within) - prior @ np.log(variance)
 
 
 def priors(view: View, model: Model) -> Spec:
-    """Return the figure of the class priors, next to the class shares of the evaluated rows."""
+    """Return the figure of the class shares in the training rows, next to those in the evaluated rows."""
     indices = np.arange(len(model.classes))
     names = [label(name) for name in model.classes]
-    data = [_bar("prior", indices, model.prior, names, "prior %{y:.4f}", name="prior in the model")]
+    kind, name = ("share", "share of the training rows") if model.of_rows else ("prior", "prior in the model")
+    data = [_bar("prior", indices, model.prior, names, f"{kind} %{{y:.4f}}", name=name)]
     if "peers" in view.outcomes:
         rows = view.outcomes["peers"].confusion.sum(axis=1)
         data.append(
@@ -125,8 +144,8 @@ def priors(view: View, model: Model) -> Spec:
         )
     return figure(
         data,
-        f"Priors of {len(indices)} classes, from {decimal(model.prior.min())} to {decimal(model.prior.max())}, "
-        f"highest for {shown(model.classes[int(model.prior.argmax())])}.",
+        f"{kind.capitalize()}s of {len(indices)} classes, from {decimal(model.prior.min())} to "
+        f"{decimal(model.prior.max())}, highest for {shown(model.classes[int(model.prior.argmax())])}.",
         showlegend=len(data) > 1,
         xaxis=axis("class", **tick_labels(model.classes)),
         yaxis=axis("probability", rangemode="tozero"),
@@ -273,8 +292,9 @@ def _panel(
     assert column.mean is not None and column.deviation is not None
     mean, deviation = column.mean[class_indices], column.deviation[class_indices]
     common = model.prior[class_indices] >= min(RARE, float(model.prior[class_indices].max()))
-    low = float((mean - REACH * deviation)[common].min())
-    high = float((mean + REACH * deviation)[common].max())
+    low, high = (mean - REACH * deviation)[common].min(), (mean + REACH * deviation)[common].max()
+    low = float(max(low, min(column.range[0], mean[common].min())))  # within the range of the rows
+    high = float(min(high, max(column.range[1], mean[common].max())))
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = low - 0.5, high + 0.5
     x = np.linspace(low, high, POINTS)
@@ -327,8 +347,13 @@ def _bars(
 
 MOST_CONFUSED = 100  # classes in a confusion matrix: the most frequent ones
 MOST_WITH_NUMBERS = 12  # classes up to which cells show their values
-TITLES = {"peers": "peers, on average", "rc": REFERENCE_TITLES["rc"], "ml": REFERENCE_TITLES["ml"]}
-LABELS = {"peers": "peers", "rc": "RC", "ml": "ML"}
+TITLES = {
+    "peers": "peers, on average",
+    "unscaled": "peers, unscaled",
+    "rc": REFERENCE_TITLES["rc"],
+    "ml": REFERENCE_TITLES["ml"],
+}
+LABELS = {"peers": "peers", "unscaled": "unscaled", "rc": "RC", "ml": "ML"}
 
 
 def confusion(view: View, classes: tuple[object, ...]) -> Spec:
@@ -360,7 +385,7 @@ def reliability(view: View) -> Spec:
         "diagonal", ends, ends, mode="lines", name="perfect calibration", line=dotted, hoverinfo="skip"
     )
     outcomes = {model: view.outcomes[model] for model in LABELS if model in view.outcomes}
-    errors = [f"{TITLES[model]}: {calibration_error(outcome):.3f}" for model, outcome in outcomes.items()]
+    errors = [f"{TITLES[model]}: {outcome.calibration_error:.3f}" for model, outcome in outcomes.items()]
     curves = [_reliability_curve(outcome, model) for model, outcome in outcomes.items()]
     return figure(
         [diagonal, *reversed(curves)],  # the peers on top
@@ -370,12 +395,6 @@ def reliability(view: View) -> Spec:
         xaxis=axis("confidence", range=[0, 1.02]),
         yaxis=axis("accuracy", range=[0, 1.04]),
     )
-
-
-def calibration_error(outcome: Outcome) -> float:
-    """Return Σ rows·|accuracy − confidence| / Σ rows over ten bins of confidence."""
-    rows, confidence, correct = outcome.reliability.T
-    return float(np.abs(correct - confidence).sum() / max(rows.sum(), 1e-12))
 
 
 def _heatmap(counts: np.ndarray, names: list[str]) -> Spec:
@@ -404,15 +423,21 @@ def _heatmap(counts: np.ndarray, names: list[str]) -> Spec:
 
 def _reliability_curve(outcome: Outcome, model: str) -> Spec:
     rows, confidence, correct = outcome.reliability[outcome.reliability[:, 0] > 0].T
+    unscaled = model == "unscaled"
+    shade = colour("peers" if unscaled else model)
     return trace(
         model,
         confidence / rows,
         correct / rows,
         mode="lines+markers",
-        name=f"{LABELS[model]} ({calibration_error(outcome):.3f})",
+        name=f"{LABELS[model]} ({outcome.calibration_error:.3f})",
         customdata=packed(rows),
-        line={"color": colour(model), "width": 2.5 if model == "peers" else 1.5},
-        marker={"color": colour(model), "size": 7},
+        line={
+            "color": shade,
+            "width": 2.5 if model == "peers" else 1.5,
+            "dash": "dash" if unscaled else "solid",
+        },
+        marker={"color": shade, "size": 7},
         hovertemplate="%{customdata:,.0f} rows, confidence %{x:.2f}, accuracy %{y:.2f}",
     )
 

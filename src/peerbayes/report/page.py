@@ -12,7 +12,7 @@ from typing import Any
 from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.errors import ExtensionError
 from peerbayes.report.curves import ERROR_NAMES, REFERENCE_TITLES, compared
-from peerbayes.report.figures import CAPTIONS, COMPARED, columns, learned_by, of
+from peerbayes.report.figures import COMPARED, captions_of, columns, learned_by, of
 from peerbayes.report.style import STATIC, Spec, compact_json, figure, packed, script, shown, size, style_ids
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import HELD, View, sampled
@@ -89,7 +89,7 @@ def html(runs: Sequence[Run], titles: Sequence[str], sections: Sequence[str] = (
         title=escape(_title(runs, titles)),
         styles="\n".join(f"<style{name}>{text}</style>" for name, text in styles),
         lead="\n".join(f'<p class="lead">{escape(text)}</p>' for text in _lead(runs, titles)),
-        main=_main(runs, titles, figures, choices, [block for block, _ in outside]),
+        main=_main(runs, titles, figures, choices, captions_of(views), [block for block, _ in outside]),
         content=data(content),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),
     )
@@ -196,13 +196,14 @@ def _main(
     titles: Sequence[str],
     specs: dict[str, Spec],
     choices: Choices,
+    captions: Mapping[str, tuple[str, str]],
     outside: Sequence[str],
 ) -> str:
     single = len(runs) == 1
     results = outcome(runs[0]) if single else summary(runs, titles)
     blocks = ["<h2>Results</h2>", f'<div class="card">{results}</div>']
     for heading, names in SECTIONS.items():
-        cards = [card for name in names for card in _cards(name, titles, specs, choices)]
+        cards = [card for name in names for card in _cards(name, captions[name], titles, specs, choices)]
         if not cards:
             continue
         blocks.append(f"<h2>{escape(heading)}</h2>")
@@ -215,9 +216,11 @@ def _main(
     )
 
 
-def _cards(name: str, titles: Sequence[str], specs: dict[str, Spec], choices: Choices) -> list[str]:
-    """Return the cards of a figure: one per run, or one of all runs together."""
-    heading, caption = CAPTIONS[name]
+def _cards(
+    name: str, titled: tuple[str, str], titles: Sequence[str], specs: dict[str, Spec], choices: Choices
+) -> list[str]:
+    """Return the cards of a figure, which has a title and a caption: one per run, or one of all runs together."""
+    heading, caption = titled
     several, present = len(titles) > 1, {*specs, *choices}
     if name in present:
         width = 6 if several else SPANS.get(name, 2)
@@ -269,6 +272,7 @@ ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("Test error, mean of the peers", "test_error", _error),
     ("Test error, standard deviation over peers", "test_std", _error),
     ("Test error of RC on the pooled rows", "test_rc", _error),
+    ("Test error of RC on the pooled rows, taken to its end", "test_rc_end", _error),
     ("Test error of ML on the pooled rows", "test_ml", _error),
     ("Test error of each peer alone", "test_local", _error),
     ("Gap to RC", "test_gap_rc", _gap),

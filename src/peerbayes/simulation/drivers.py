@@ -27,10 +27,10 @@ from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.population import Population
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.reports import Reported
-from peerbayes.simulation.rounds import Broadcast, Defence, OverTree
+from peerbayes.simulation.rounds import Broadcast, BySums, Defence, OverTree
 from peerbayes.simulation.settings import SimulationSettings
 
-Driver = Broadcast | OverTree
+Driver = Broadcast | OverTree | BySums
 
 # --- the start: sums by gossip over the network, of numbers that may be noisy or false
 
@@ -154,6 +154,11 @@ def _repairs(settings: SimulationSettings, peers: Population) -> bool:
 def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -> Driver:
     """Return the driver without secure sums and defence."""
     local, network, strategy, faults = peers.held, peers.network, plan.strategy, settings.network_faults
+    if plan.declaration.by_sums:
+        assert plan.facts.tree is not None
+        return BySums(
+            strategy, local.sum_terms(settings.rounds), local.family.weights, faults, plan.facts.tree()
+        )
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         return OverTree(strategy.on(local.device), residual, faults, network)

@@ -12,11 +12,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Table
+from peerbayes.errors import SingularDataWarning
 from peerbayes.estimators.classifiers import ESTIMATOR_OF
 from peerbayes.learning import metrics, planning
-from peerbayes.model import layout
-from peerbayes.model.calibration import AGREED_STEPS
+from peerbayes.model import layout, passes
+from peerbayes.model.calibration import AGREED_STEPS, TO_THE_END, likelihood
 from peerbayes.model.families import BayesNet, Family, Rows
+from peerbayes.model.scaling import Scaling
+from peerbayes.model.sources import Encoded, Observed, counted_rows, observe
 from peerbayes.simulation import drivers
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.population import Population
@@ -69,7 +72,14 @@ class Evaluation:
         """Test rows and their labels, if there are any."""
         return () if self.test is None else (self.test.rows, self.test.labels)
 
-    def record(self, round_index: int, stats: Array, of_weights: bool, sent: np.ndarray) -> np.ndarray:
+    def record(
+        self,
+        round_index: int,
+        stats: Array,
+        of_weights: bool,
+        sent: np.ndarray,
+        scaling: Scaling | None = None,
+    ) -> np.ndarray:
         """Return a row for each peer after a round: [N, C, K], bytes sent [N] -> [N, 8].
 
         Attackers, and peers that have vanished for good, have no figures (NaN).
@@ -77,7 +87,7 @@ class Evaluation:
         without = self._without(round_index * self.exchanges)
         remaining = np.delete(np.arange(len(stats)), without)
         mean = array_namespace(stats).mean(stats[remaining, ...], axis=0)
-        figures = metrics.judged(stats, mean, of_weights, self.family, self.train, self.test)
+        figures = metrics.judged(stats, mean, of_weights, self.family, self.train, self.test, scaling)
         figures[:, without] = np.nan
         return record(round_index, figures, sent)
 
@@ -95,10 +105,29 @@ class Evaluation:
         mean = array_namespace(honest_stats).mean(honest_stats, axis=0)
         return metrics.judged(honest_stats, mean, False, self.family, self.train, self.test)[:2].mean(axis=1)
 
-    def outcome(self, stats: np.ndarray, of_weights: bool) -> metrics.Outcome:
+    def outcome(self, stats: np.ndarray, of_weights: bool, scaling: Scaling | None = None) -> metrics.Outcome:
         """Return the outcome of the predictions of peers that count, on test rows where there are any."""
         sample = self.train if self.test is None else self.test
-        return sample.outcome(stats[self.counted(len(stats))], of_weights)
+        return sample.outcome(stats[self.counted(len(stats))], of_weights, scaling)
+
+
+# --- what the rows look like, beside the peers' models
+
+
+def statistics_of_rows(peers: Population) -> tuple[np.ndarray, Observed] | tuple[None, None]:
+    """Return YᵀΦ [C, K] of the honest peers' rows, and their columns' bits and ranges; nothing of private rows.
+
+    Real peers have the first by one exact sum.
+    """
+    if peers.hidden is not None:
+        return None, None
+    held, honest = peers.held, np.flatnonzero(peers.from_honest)
+    rows, labels, weights = held.select(honest), held.labels[honest], held.row_weights[honest]
+    source, missing = Encoded(peers.schema, rows), bool(held.incomplete.any())
+    data = passes.labelled(peers.family, source, labels, held.classes, weights, missing=missing)
+    some = counted_rows(len(labels), len(peers.schema.columns))
+    counted = Rows(rows.values[some], rows.codes[some])
+    return likelihood(data), observe(counted, labels[some], held.classes, weights[some])
 
 
 # --- reference errors: of peers without a network, and of central learners that have all rows
@@ -162,22 +191,27 @@ class Pooled:
         for name, model in self._models(start, lr, rounds).items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not be perfect
+                warnings.simplefilter("ignore", SingularDataWarning)
                 model.fit(X, labels, sample_weight=self.weights)
             errors[f"train_{name}"] = float(1.0 - model.score(X, labels))
             errors[f"test_{name}"] = float(np.nan if self.test is None else 1.0 - model.score(*self.test))
+            if name == "rc_end":
+                continue
             inputs, truth = (X, labels) if self.test is None else self.test
             outcomes[name] = metrics.Outcome.of(model.predict_proba(inputs), self.schema.encode_labels(truth))
         return errors, outcomes
 
     def _models(self, start: str, lr: float, rounds: int) -> dict[str, Any]:
-        """Return the estimators of RC and ML, with the peers' structure if they have one."""
+        """Return the estimators of RC, of RC taken to its end and of ML, with the peers' structure if they have one."""
         parameters: dict[str, Any] = {
-            "schema": self.schema, "start": start, "lr": lr, "max_iter": rounds, "keep": "last"
+            "schema": self.schema, "start": start, "lr": lr, "max_iter": rounds, "keep": "last",
+            "step": "fixed", "validation_fraction": 0.0, "alpha": 1.0, "shrinkage": None,
         }  # fmt: skip
         if isinstance(self.family, BayesNet):
             parameters["structure"] = layout.named_parents(self.family, self.schema)
         kind = ESTIMATOR_OF[self.family.name]
         return {
             "rc": kind(calibrate=True, em_iter=AGREED_STEPS, em_tol=0.0, **parameters),
+            "rc_end": kind(calibrate=True, em_iter=AGREED_STEPS, em_tol=0.0, **{**parameters, **TO_THE_END}),
             "ml": kind(calibrate=False, **parameters),
         }

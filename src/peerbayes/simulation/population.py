@@ -21,7 +21,9 @@ from peerbayes.errors import SchemaError
 from peerbayes.learning import integer_sums, planning
 from peerbayes.learning.integer_sums import small_groups
 from peerbayes.learning.local_rows import LocalRows
+from peerbayes.learning.metrics import Sample
 from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
+from peerbayes.learning.selection import HELD_OUT, HeldOut, usable
 from peerbayes.model import core, layout
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.structure import Pairs
@@ -33,8 +35,8 @@ from peerbayes.simulation.settings import SimulationSettings
 
 # --- random choices from a simulation's seed: the rows of each peer, the network, and absences
 
-# Separate random numbers of the same seed: of the partition, of links, of absences.
-ROWS_STREAM, LINKS_STREAM, ABSENCE_STREAM = 0, 1, 2
+# Separate random numbers of the same seed: of the partition, of links, of absences, of held-out rows.
+ROWS_STREAM, LINKS_STREAM, ABSENCE_STREAM, HELD_OUT_STREAM = 0, 1, 2, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,9 @@ class Assignment:
     codes: np.ndarray
     """[n] the class of each row of the table."""
     parts: list[np.ndarray]
-    """The rows of each peer."""
+    """The rows that each peer learns from."""
+    held_out: tuple[np.ndarray, ...] = ()
+    """The rows that each peer holds out; (): none does."""
 
     @classmethod
     def of(cls, X: Any, y: Any, settings: SimpleNamespace) -> Assignment:
@@ -67,6 +71,23 @@ class Assignment:
             )
         return cls(table, schema, codes, rows_of_peers)
 
+    def holding_out(self, share: float, seed: int) -> Assignment:
+        """Return the assignment where peers hold out about that share of their rows, each row by chance.
+
+        A peer that would learn from none holds out none.
+        """
+        if not share:
+            return self
+        rng = np.random.default_rng([seed, HELD_OUT_STREAM])
+        away = [rng.random(len(part)) < share for part in self.parts]
+        away = [mask & ~mask.all() for mask in away]
+        learned = [part[~mask] for part, mask in zip(self.parts, away, strict=True)]
+        return replace(
+            self,
+            parts=learned,
+            held_out=tuple(part[mask] for part, mask in zip(self.parts, away, strict=True)),
+        )
+
     @cached_property
     def row_indices(self) -> np.ndarray:
         """[m] the rows of all peers, peer by peer."""
@@ -83,7 +104,8 @@ class Assignment:
 
     def rest(self) -> tuple[Any, Any] | None:
         """Return the rows that no peer holds and their labels, if there are any."""
-        return unassigned_rows(self.table, self.codes, self.row_indices, self.schema.classes)
+        assigned = np.concatenate([self.row_indices, *self.held_out])
+        return unassigned_rows(self.table, self.codes, assigned, self.schema.classes)
 
 
 def draw_network(
@@ -137,6 +159,8 @@ class Population:
     """[N] bytes that each peer sent to agree on a structure."""
     reports: Reported | None = None
     """The peers' reports before the first round, where they may be false or are bounded."""
+    held_out: HeldOut | None = None
+    """The rows by which a round is selected."""
 
     @classmethod
     def of(cls, settings: SimulationSettings, X: Any, y: Any) -> Population:
@@ -152,7 +176,7 @@ class Population:
             groups = enumerate(np.split(lasting.at(1).indices, lasting.at(1).indptr[1:-1]))
             small = small_groups({f"peer {peer}": group.tolist() for peer, group in groups})
             settings.refuse(few_neighbours=small)
-        assignment = Assignment.of(table, y, settings)
+        assignment = Assignment.of(table, y, settings).holding_out(settings.hold_out, seed)
         links = topologies.pairs(network.at(settings.rounds))
         if settings.peers_down:
             network = with_absences(network, settings.peers_down, seed)
@@ -173,7 +197,9 @@ class Population:
         if reports is not None:
             weights *= np.repeat(reports.weights, sizes)
         test_rows = _test_rows(agreed, test, assignment)
-        family, sent = _family(settings.family, agreed, rows, labels, sizes, test_rows, network, reports)
+        family, sent = _family(
+            settings.family, settings.penalty, agreed, rows, labels, sizes, test_rows, network, reports
+        )
         settings.refuse(
             gaps=None if settings.privacy is None else _gaps(agreed, rows),
             completed=_completes(settings.strategy, family, rows, test_rows),
@@ -195,6 +221,7 @@ class Population:
             hidden,
             sent,
             reports,
+            _held_out(assignment, settings, agreed, family) if settings.select == HELD_OUT else None,
         )
 
     @property
@@ -250,8 +277,23 @@ def _test_rows(schema: Schema, test: tuple[Any, Any] | None, assignment: Assignm
     return None if test_data is None else HeldOutRows(*test_data, *encoded_labelled(schema, test_data, name))
 
 
+def _held_out(
+    assignment: Assignment, settings: SimulationSettings, schema: Schema, family: Family
+) -> HeldOut:
+    """Return the held-out rows of each peer that models can be tested on."""
+    of_weights = planning.of_weights(settings.strategy)
+    samples = []
+    for part in assignment.held_out:
+        rows = encoded(schema, assignment.table.take(part), "X")
+        kept = usable(family, rows, of_weights)
+        labels = assignment.codes[part][kept]
+        samples.append(Sample(family, Rows(rows.values[kept], rows.codes[kept]), labels))
+    return HeldOut(tuple(samples), of_weights)
+
+
 def _family(
     name: str,
+    penalty: str,
     schema: Schema,
     rows: Rows,
     labels: np.ndarray,
@@ -267,7 +309,7 @@ def _family(
     if learned := layout.STRUCTURES.get(name):
         weights = None if reports is None else reports.weights
         pairs, sent = pooled_pairs(rows, labels, sizes, schema, network.at(1), weights)
-        parents = learned(pairs)
+        parents = learned(pairs, penalty=penalty)
     total = float((sizes if reports is None else reports.rows).sum())
     return layout.calibrated(name, schema, missing, total, parents), sent
 
@@ -451,6 +493,11 @@ def pooled_pairs(
     total = integer_sums.on_grid(first.vector, power)
     for peer_rows in slices[1:]:
         total += integer_sums.on_grid(pairs_of_peer(peer_rows).vector, power)
+    return first.from_vector(integer_sums.off_grid(total, power)), sum_bytes(links, total.size)
+
+
+def sum_bytes(links: csr_array, numbers: int) -> np.ndarray:
+    """Return the bytes that each peer sends for a sum of so many numbers along the spanning tree: [N, N] -> [N]."""
     branches = csgraph.breadth_first_tree(links, 0, directed=False).tocoo()
-    degrees = np.bincount(np.concatenate([branches.row, branches.col]), minlength=len(sizes))
-    return first.from_vector(integer_sums.off_grid(total, power)), degrees * 8.0 * total.size
+    degrees = np.bincount(np.concatenate([branches.row, branches.col]), minlength=links.shape[0])
+    return degrees * 8.0 * numbers

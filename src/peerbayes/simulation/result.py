@@ -7,7 +7,7 @@ import math
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -22,6 +22,8 @@ from peerbayes.errors import ModelFileDamaged
 from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.families import Family
+from peerbayes.model.scaling import Scaling
+from peerbayes.model.sources import Observed
 from peerbayes.model.statistics import Statistics, describe_family
 from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
 
@@ -61,7 +63,13 @@ def _git(root: Path, *arguments: str) -> str:
 # --- the result of a simulation: every peer's model, its errors by round, and reference errors
 
 COLUMNS = ("round", "peer", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
-REFERENCES = tuple(f"{kind}_{who}" for who in ("rc", "ml", "local") for kind in ("train", "test"))
+LEARNERS = (
+    "rc",
+    "rc_end",
+    "ml",
+    "local",
+)  # RC after as many steps as rounds, RC taken to its end, ML; and peers alone
+REFERENCES = tuple(f"{kind}_{who}" for who in LEARNERS for kind in ("train", "test"))
 SPENT = ("sigma", "rounds", "epsilon", "delta", "rho")
 RUN_FILE = "run.peerbayes"
 LIVE_FILE = "live.sqlite"  # written while a simulation runs
@@ -92,7 +100,9 @@ class Run:
     links: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
     """[E, 2] the links of the last round, each pair once, absent peers included."""
     outcomes: dict[str, Outcome] = field(default_factory=dict, repr=False)
-    """Confusion matrix and reliability at the end: of "peers" and, with references, of "rc" and "ml"."""
+    """Confusion matrix and reliability at the end: of "peers" and, with references, of "rc" and "ml".
+
+    With a `scaling` also of the peers' "unscaled" models."""
     made: dict[str, str] = field(default_factory=dict, repr=False)
     """When the run was made, with which versions, and under "choice" why a strategy was chosen."""
     spent: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)), repr=False)
@@ -101,6 +111,12 @@ class Run:
     """Peers that lied; figures of peers are those of the others."""
     rejected: dict[str, int] = field(default_factory=dict, repr=False)
     """Rejected messages by reason; empty where nothing was checked (no robust, no attack)."""
+    likelihood: np.ndarray | None = field(default=None, repr=False)
+    """[C, K] YᵀΦ of all honest peers' rows, beside which each model is described; None with privacy."""
+    observed: Observed | None = field(default=None, repr=False)
+    """What these rows say of each column: bits and ranges; None with privacy."""
+    scaling: Scaling | None = None
+    """How all peers' probabilities follow from their models, where that was fitted on held-out rows."""
 
     @property
     def history(self) -> Any:
@@ -133,6 +149,8 @@ class Run:
     def summary(self) -> dict[str, float]:
         """Return errors at the end: mean and standard deviation over honest peers, those of RC and ML, and gaps.
 
+        `rc` takes as many steps as there are rounds, `rc_end` goes to its end by adaptive steps.
+
         What peers sent is counted in bytes, and in messages of a peer to each neighbour in the rounds.
         Values that were not computed are NaN: test errors without test rows, references without `references`.
         With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
@@ -146,7 +164,7 @@ class Run:
         for kind in ("train", "test"):
             errors = column[f"{kind}_error"]
             summary[f"{kind}_error"], summary[f"{kind}_std"] = float(errors.mean()), float(errors.std())
-            for reference in ("rc", "ml", "local"):
+            for reference in LEARNERS:
                 summary[f"{kind}_{reference}"] = self.references.get(f"{kind}_{reference}", math.nan)
                 summary[f"{kind}_gap_{reference}"] = summary[f"{kind}_error"] - summary[f"{kind}_{reference}"]
         summary["disagreement"] = float(column["disagreement"].mean())
@@ -186,7 +204,11 @@ class Run:
     @refuse_old_names
     def statistics(self, peer: int) -> Statistics:
         """Return the statistics of the peer with the number `peer`, with their schema and family."""
-        return Statistics.of_model(self.stats[peer], self.schema, self.layout, float(self.sizes.sum()))
+        rows = float(self.sizes.sum())
+        model = Statistics.of_model(
+            self.stats[peer], self.schema, self.layout, rows, self.likelihood, self.observed
+        )
+        return replace(model, scaling=self.scaling)
 
     def report(self, path: str | Path, sections: Sequence[str] = ()) -> Path:
         """Write one self-contained HTML report of the run to `path`; needs the extra `report`.
@@ -213,11 +235,14 @@ class Run:
             "rejected": self.rejected,
             "schema": self.schema.to_json(),
             **describe_family(self.layout),
+            **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
         }
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
         if len(self.spent):
             arrays["spent"] = self.spent
         arrays["attackers"] = self.attackers
+        if self.likelihood is not None and self.observed is not None:
+            arrays |= {"likelihood": self.likelihood, **self.observed._asdict()}
         for who, outcome in self.outcomes.items():
             arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
         files.write(target / RUN_FILE, files.pack(header, arrays))
@@ -232,11 +257,11 @@ class Run:
         header, arrays = files.unpack(path.read_bytes(), path)
         try:
             first = {**header, "calibrated": True}
-            layout = Statistics.restored(first, arrays["stats"][0]).family
+            model = Statistics.restored(first, arrays["stats"][0], arrays)
             return cls(
                 from_stored(header["configuration"]),
                 Schema.from_json(header["schema"]),
-                layout,
+                model.family,
                 arrays["stats"],
                 arrays["records"],
                 {**dict.fromkeys(REFERENCES, math.nan), **header["references"]},
@@ -255,6 +280,9 @@ class Run:
                 arrays.get("spent", np.zeros((0, 5))),
                 arrays.get("attackers", np.zeros(0)).astype(np.int64),
                 header.get("rejected", {}),
+                model.likelihood,
+                model.observed,
+                Scaling.from_json(header["scaling"]) if "scaling" in header else None,
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

@@ -26,13 +26,14 @@ from peerbayes.learning.few_bytes import (
 )
 from peerbayes.learning.integer_sums import SecureSums
 from peerbayes.learning.planning import mixing_weights, silent
-from peerbayes.learning.relay import Relay
+from peerbayes.learning.relay import Relay, Tree
 from peerbayes.learning.robust import rules
 from peerbayes.learning.robust.attacks import HONEST_CODE, Attack
 from peerbayes.learning.robust.invariants import REASONS, Invariants
 from peerbayes.learning.robust.optimised import Optimiser
 from peerbayes.learning.robust.rules import link_weights
 from peerbayes.learning.strategies import Residual, Strategy
+from peerbayes.learning.tree_sum import TreeSum
 from peerbayes.model.devices import Device, fetch
 from peerbayes.network import Schedule, without_absences
 from peerbayes.network.mixing import only, row_sums, rows_of
@@ -359,12 +360,17 @@ class Broadcast:
             screened.heard[ends.entries], pulls, repairs,
             rounded_corrections(self.strategy, before.values[ends.other[repairs]]), before.missed[ends.other], gone,
         )  # fmt: skip
-        links, added = after_round(before, received, getattr(self.strategy, "memory", 1.0))
+        strategy: Any = self.strategy
+        links, added, late = after_round(
+            before, received, getattr(strategy, "memory", 1.0), exchanges_of(strategy)
+        )
         mixed += ends.summed(added.values, added.links)
         mixed = self.device.put(mixed if defence is None else defence.invariants.settled(mixed))
         share = ends.share_up(links.up, gone) if believed else None
-        step: Any = self.strategy.step
-        after = step(learned, mixed, self.residual, None if share is None else self.device.put(share))
+        begun = learned
+        if late.links.size:
+            begun = strategy.uncorrected(learned, self.device.put(ends.summed(late.values, late.links)))
+        after = strategy.step(begun, mixed, self.residual, None if share is None else self.device.put(share))
         after = self.faults.stays(round_index, learned, after)
         links = self.faults.stays(round_index, before, links, ends.receivers)
         after = after if defence is None else screened.after._replace(state=after)
@@ -440,6 +446,34 @@ class Broadcast:
         for wrapped in (self._stores_messages, self.by_link, self.defence is not None):
             state = state.state if wrapped else state
         return self.strategy.read(state)
+
+
+@dataclass(frozen=True)
+class BySums:
+    """Add up what all peers tell along a spanning tree; nobody goes on before everybody has the sum."""
+
+    strategy: TreeSum
+    terms: Callable[[np.ndarray], np.ndarray]
+    """S [1, C, K] -> what each peer adds: [N, C·K + 1]."""
+    theta: Callable[[np.ndarray], np.ndarray]
+    faults: Faults
+    tree: Tree
+
+    def begin(self, start: np.ndarray) -> Any:
+        return self.strategy.begin(np.array(start[:1], dtype=np.float64))
+
+    def advance(self, state: Any, round_index: int) -> tuple[Any, np.ndarray]:
+        if self.faults.gone(round_index).size:  # no sum is completed any more
+            return state, np.zeros(self.tree.nodes)
+        terms = self.terms(state.trial)
+        sent = np.ones(len(self.tree.sender))
+        if self.faults.occur:  # what is lost is asked for again
+            sent += ~self.faults.fates(round_index, self.tree.sender, self.tree.receiver)[0]
+        each = np.bincount(self.tree.sender, sent, minlength=self.tree.nodes)
+        return self.strategy.step(state, terms.sum(axis=0), self.theta), each * 8.0 * terms.shape[1]
+
+    def read(self, state: Any) -> np.ndarray:
+        return np.repeat(self.strategy.read(state), self.tree.nodes, axis=0)
 
 
 @dataclass(frozen=True)

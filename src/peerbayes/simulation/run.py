@@ -10,19 +10,32 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from peerbayes import network as topologies
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
 from peerbayes.learning.corrections import Linked
 from peerbayes.learning.few_bytes import exchanges_of
 from peerbayes.learning.robust.invariants import REASONS
+from peerbayes.learning.selection import (
+    HeldOut,
+    Selection,
+    incomplete,
+    is_check,
+    scaling_sentence,
+    scaling_sums,
+    summed,
+    too_few,
+)
 from peerbayes.learning.state import Checkpoint
 from peerbayes.model import layout
 from peerbayes.model.devices import fetch
+from peerbayes.model.scaling import Scaling
 from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
 from peerbayes.simulation.evaluation import Evaluation
+from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
-from peerbayes.simulation.population import Population, warn_untested
+from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
@@ -46,6 +59,62 @@ class Clock:
         self._last = now
 
 
+# --- the round that all peers keep, by their held-out rows
+
+
+@dataclass
+class Selector:
+    """Sums what all peers tell of their held-out rows, and keeps the models of the best round."""
+
+    held_out: HeldOut
+    patience: int | None
+    faults: Faults
+    exchanges: int
+    links: Any
+    """[N, N] of a fixed network; sums go along its spanning tree."""
+    selection: Selection
+    reason: str = ""
+    """Why no round is selected; empty: one is."""
+    scaling: Scaling | None = None
+    """How probabilities follow from the models of the round kept, once that is known."""
+
+    def check(self, round_index: int, stats: Any) -> tuple[bool, np.ndarray]:
+        """Check models S [N, C, K] after a round; return whether all peers stop, and the bytes that each sent."""
+        if not self.selection.lasts:
+            return False, np.zeros(len(stats))
+        if (gone := self.faults.gone(round_index * self.exchanges)).size:
+            self._end(incomplete(round_index, [f"peer {peer}" for peer in gone[:3]]))
+            return False, np.zeros(len(stats))
+        total = summed(self.held_out.losses(stats))
+        if reason := too_few(total):
+            self._end(reason)
+        else:
+            self.selection = self.selection.after(round_index, total, stats)
+        return self.selection.stops(self.patience), sum_bytes(self.links, total.size)
+
+    def fit_scaling(self) -> np.ndarray:
+        """Fit the scaling of the models that are kept; return the bytes that each peer sent: [N]."""
+        fit, sent = scaling_sums(self.held_out, self.selection.stats), np.zeros(self.links.shape[0])
+        try:
+            _, terms = next(fit)
+            while True:
+                total = summed(terms)
+                sent += sum_bytes(self.links, total.size + 1)  # a bound goes ahead of the numbers
+                _, terms = fit.send(total)
+        except StopIteration as end:
+            self.scaling = end.value
+        return sent
+
+    def sentence(self, round_index: int) -> str:
+        """Return in words which round is kept, and how probabilities follow from its models."""
+        if self.scaling is None:
+            return self.reason or self.selection.sentence(round_index)
+        return f"{self.selection.sentence(round_index)}; {scaling_sentence(self.scaling)}"
+
+    def _end(self, reason: str) -> None:
+        self.reason, self.selection = reason, self.selection.ended()
+
+
 # --- the loop over the rounds of a simulation, and its history
 
 
@@ -60,6 +129,8 @@ class Loop:
     """The driver's state of all peers."""
     sent: np.ndarray
     """[N] bytes sent so far."""
+    selector: Selector | None = None
+    """Which round is kept, by held-out rows; None: the last."""
     done: int = 0
     """Rounds done."""
     records: list[np.ndarray] = field(default_factory=list)
@@ -67,7 +138,7 @@ class Loop:
 
     def resume(self, saved: Checkpoint, hidden: PrivateRows | None) -> None:
         """Resume from a checkpoint, if a killed run left one."""
-        self.done, self.state, self.sent, self.records = saved.resume(self.state, self.sent)
+        self.done, self._stored, self.sent, self.records = saved.resume(self._stored, self.sent)
         if hidden is not None:
             hidden.calls += self.done
 
@@ -84,25 +155,56 @@ class Loop:
             live_file.add(np.concatenate(self.records))
         for round_index in range(self.done + 1, rounds + 1):
             self._advance(round_index)
-            if round_index == rounds or (evaluate_every and round_index % evaluate_every == 0):
-                self._evaluate()
+            ended = self._select(rounds) or round_index == rounds
+            if ended or (evaluate_every and round_index % evaluate_every == 0):
+                self._evaluate(ended)
                 if live_file is not None:
                     live_file.add(self.records[-1])
             if live_file is not None:
                 live_file.note_round(round_index)
             if saved is not None:
-                saved.keep(round_index, self.state, self.sent, self.records)
+                saved.keep(round_index, self._stored, self.sent, self.records)
                 self.clock.add("checkpoints")
             if progress is not None:
                 progress(round_index, rounds)
+            if ended:
+                break
         if saved is not None:
             saved.remove()
 
     def stats(self) -> np.ndarray:
-        """Return each peer's model: [N, C, K]."""
-        stats = np.asarray(fetch(self.driver.read(self.state)), dtype=np.float64)
+        """Return each peer's model, of the last round or of the one kept: [N, C, K]."""
+        stats = np.asarray(fetch(self._model()), dtype=np.float64)
         self.clock.add("rounds")
         return stats
+
+    @property
+    def _stored(self) -> Any:
+        """What a checkpoint stores: the driver's state, and which round is kept so far."""
+        return self.state if self.selector is None else (self.state, self.selector.selection)
+
+    @_stored.setter
+    def _stored(self, stored: Any) -> None:
+        if self.selector is None:
+            self.state = stored
+        else:
+            self.state, self.selector.selection = stored
+
+    def _model(self) -> Any:
+        if self.selector is None or not self.selector.selection.lasts:
+            return self.driver.read(self.state)
+        return self.selector.selection.stats
+
+    def _select(self, rounds: int) -> bool:
+        """Check the models of a round by held-out rows where it is due; return whether all peers stop."""
+        if self.selector is None or not is_check(self.done, rounds):
+            return False
+        stops, sent = self.selector.check(self.done, self.driver.read(self.state))
+        self.sent = self.sent + sent
+        if (stops or self.done == rounds) and self.selector.selection.lasts:
+            self.sent = self.sent + self.selector.fit_scaling()
+        self.clock.add("selection")
+        return stops
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -120,11 +222,13 @@ class Loop:
         self.done = round_index
         self.clock.add("rounds")
 
-    def _evaluate(self) -> None:
-        stats = self.driver.read(self.state)
-        self.records.append(
-            self.evaluation.record(self.done, stats, self.driver.strategy.of_weights, self.sent)
-        )
+    def _evaluate(self, ended: bool) -> None:
+        stats, of_weights = self.driver.read(self.state), self.driver.strategy.of_weights
+        if ended and self.selector is not None:
+            stats, scaling = self._model(), self.selector.scaling
+        else:
+            scaling = None
+        self.records.append(self.evaluation.record(self.done, stats, of_weights, self.sent, scaling))
         self.clock.add("evaluation")
 
 
@@ -158,6 +262,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         clock,
         driver.begin(settings.array_device.put(begin)),
         population.sent + start_bytes,
+        _selector(settings, population, begin),
     )
     del begin  # statistics take most of a large network's memory
     if saved is not None:
@@ -169,9 +274,15 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress)
 
     stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
+    if loop.selector is not None:
+        provenance |= {"selection": loop.selector.sentence(loop.done)}
+    scaling = None if loop.selector is None else loop.selector.scaling
     of_weights = driver.strategy.of_weights
     del loop, driver  # all peers' states
-    outcomes = {"peers": evaluation.outcome(stats, of_weights)}
+    outcomes = {"peers": evaluation.outcome(stats, of_weights, scaling)}
+    if scaling is not None:
+        outcomes["unscaled"] = evaluation.outcome(stats, of_weights)
+    of_rows = (None, None) if of_weights else reference_models.statistics_of_rows(population)
     clock.add("evaluation")
     run = Run(
         configuration,
@@ -189,6 +300,9 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         np.zeros((0, 5)) if population.hidden is None else population.hidden.spent(),
         population.attackers,
         rejected,
+        of_rows[0],
+        of_rows[1],
+        scaling,
     )
     if settings.references:
         errors = reference_models.local_errors(run, settings, population, evaluation)
@@ -200,6 +314,17 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     if live_file is not None:
         live_file.close()
     return run
+
+
+def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:
+    """Return what selects a round of models like S⁰ [N, C, K]; None: the last one is kept."""
+    if population.held_out is None:
+        return None
+    links = topologies.without_absences(population.network).at(1)
+    return Selector(
+        population.held_out, settings.patience, settings.network_faults, settings.exchange_count, links,
+        Selection.begin(settings.array_device.put(start)),
+    )  # fmt: skip
 
 
 def _checkpoint(

@@ -23,6 +23,7 @@ from peerbayes.data.declarations import (
     declarations,
     optional,
     probability,
+    real_number,
     true_or_false,
     whole_number,
     writable,
@@ -36,6 +37,7 @@ from peerbayes.learning import shared_settings as shared
 from peerbayes.learning.combinations import Combination
 from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.robust.attacks import Attack
+from peerbayes.learning.selection import HELD_OUT
 from peerbayes.learning.strategies import MIXINGS, Declaration, Strategy
 from peerbayes.model.devices import PRECISIONS, Device
 from peerbayes.network.fault_kinds import FAULTS_EXPECTED, faults_of, trace_of
@@ -56,7 +58,7 @@ Progress = Callable[[int, int], object]  # called with the rounds done and the t
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
 
 # Settings that stored runs and checkpoints did not have at first: at their defaults they are left out of files.
-ADDED = ("messages", "exchanges", "faults")
+ADDED = ("messages", "exchanges", "faults", "penalty", "hold_out", "select", "patience")
 
 LOSS_EXPECTED = (
     "a probability from 0 to below 1, or a LossTrace, or the path of its CSV file, or a list of paths"
@@ -287,6 +289,7 @@ class CommonArguments(TypedDict, total=False):
     local_steps: Annotated[int, shared.LOCAL_STEPS]
     messages: Annotated[str, shared.MESSAGES]
     exchanges: Annotated[int | None, shared.EXCHANGES]
+    penalty: Annotated[str, shared.PENALTY]
     objective: Annotated[str, Setting(
         "rows", choice(("rows", "peers")), '"rows": every row has the same weight; "peers": every peer has')]
     test: Annotated[tuple[Any, Any] | None, Setting(
@@ -350,6 +353,11 @@ class SimulationArguments(CommonArguments, total=False):
         "Errors, references and the history are then those of the honest peers and their rows. Before the first round "
         "attackers are honest, unless the attack has a `report`; robust peers refuse impossible ones with a "
         "`FalseReport`")]
+    hold_out: Annotated[float, Setting(
+        0.0, real_number("a share from 0 to below 1", least=0.0, below=1.0),
+        "share of each peer's rows that it does not learn from, drawn at random: select \"held-out\" uses them")]
+    select: Annotated[str, shared.SELECT]
+    patience: Annotated[int | None, shared.PATIENCE]
     references: Annotated[bool, Setting(
         True, replace(true_or_false(), types=()),
         'whether RC and ML on the pooled rows, and peers on their own (strategy "local"), are computed too')]
@@ -398,6 +406,8 @@ class SimulationSettings(SimpleNamespace):
             raise ValueError(
                 "faults: no peer is left at the end; expected one or more that come back or stay"
             )
+        if self.select == HELD_OUT and not self.hold_out:
+            raise refusal("hold_out", self.hold_out, "a share of rows above 0, which select 'held-out' needs")
         self.refuse()
 
     def refuse(self, **facts: Any) -> None:
@@ -428,6 +438,7 @@ class SimulationSettings(SimpleNamespace):
             dtype=self.dtype,
             messages=self.messages,
             exchanges=self.exchanges,
+            select=self.select,
         )
 
     @property

@@ -24,6 +24,7 @@ from scipy.sparse import csr_array
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Rows
 from peerbayes.errors import NotSupported
+from peerbayes.model.families.evidence import dirichlet
 
 # Means are clipped to this many standardised units. Real means are below √m; without a limit, a count near
 # zero with a large first moment overflows.
@@ -93,6 +94,8 @@ class Family(ABC):
     """A class count is at least this share of N/C, a cell of a discrete column of N/(C·r): never zero."""
     variance_floor: float = 1e-9
     """The least variance (naive Bayes) or eigenvalue (QDA, LDA), in standardised units."""
+    prior_shift: tuple[float, ...] = ()
+    """What is added to log p(c) of each class where a user fixed the priors; (): nothing."""
 
     # --- φ ---------------------------------------------------------------------------------------------
 
@@ -209,6 +212,40 @@ class Family(ABC):
         prior[:, self.dense_size :] = alpha
         return prior
 
+    def estimated_prior(
+        self, stats: np.ndarray, alpha: float | str, shrinkage: float | str | None
+    ) -> np.ndarray:
+        """Return the prior that rows with the statistics S ask for, by its evidence: [C, K] -> [C, K].
+
+        θ(S + prior) is the model. The prior depends on S and is a constant from then on.
+
+        alpha      rows in every cell of a discrete column, the same in each class; "auto": estimated for each column
+        shrinkage  rows of the column's own variance in every class; "auto": estimated; None: none
+        """
+        prior = np.zeros(stats.shape)
+        prior[:, self.dense_size :] = self._cell_rows(stats) if alpha == "auto" else alpha
+        if shrinkage:
+            prior[:, : self.dense_size] = self.variance_prior(stats, shrinkage)
+        return prior
+
+    def variance_prior(self, stats: np.ndarray, shrinkage: float | str) -> np.ndarray:
+        """Return the dense features of the prior, which keep variances from zero: [C, K] -> [C, dense_size]."""
+        return np.zeros((len(stats), self.dense_size))
+
+    def _cell_rows(self, stats: np.ndarray) -> np.ndarray:
+        """Return the rows to be added to each cell, by their evidence over all classes: [cells]."""
+        column, _ = self._cells
+        if not column.size:
+            return np.zeros(0)
+        sizes = np.asarray(self.cardinalities, dtype=float)
+        cells = np.clip(stats[:, self.dense_size :], 0.0, None)
+        totals = np.add.reduceat(cells, self.offsets, axis=1)  # [C, Dd]
+        even = np.broadcast_to(1.0 / sizes[column], cells.shape).ravel()
+        group = np.broadcast_to(column, cells.shape).ravel()
+        group_of_total = np.broadcast_to(np.arange(sizes.size), totals.shape).ravel()
+        rows = dirichlet(cells.ravel(), even, group, totals.ravel(), group_of_total, sizes.size)
+        return (rows / sizes)[column]
+
     def transformed(
         self, dense: np.ndarray, order: np.ndarray, shift: np.ndarray, ratio: np.ndarray
     ) -> np.ndarray:
@@ -256,12 +293,19 @@ class Family(ABC):
                 f"({self.continuous} continuous columns, {len(self.cardinalities)} discrete ones)"
             )
         top = xp.max(xp.abs(stats), axis=(-2, -1), keepdims=True)
-        unit = stats / xp.where(top > 0, top, xp.ones_like(top))
+        return self.guarded_counts(stats / xp.where(top > 0, top, xp.ones_like(top)))
+
+    def guarded_counts(self, unit: Array) -> Counts:
+        """Return the guarded class counts of S, or of its first features, divided by the largest entry of S."""
+        xp = array_namespace(unit)
         count = unit[..., 0]
         total = xp.sum(xp.clip(count, 0.0, None), axis=-1, keepdims=True)
-        floor = xp.clip(total * (self.count_floor / stats.shape[-2]), TINY, None)
+        floor = xp.clip(total * (self.count_floor / unit.shape[-2]), TINY, None)
         classes = xp.maximum(count, floor)
-        return Counts(unit, floor, classes, xp.log(classes / xp.sum(classes, axis=-1, keepdims=True)))
+        log_prior = xp.log(classes / xp.sum(classes, axis=-1, keepdims=True))
+        if self.prior_shift:
+            log_prior = log_prior + beside(unit, np.array(self.prior_shift), unit.dtype)
+        return Counts(unit, floor, classes, log_prior)
 
     @cached_property
     def _groups(self) -> tuple[list[tuple[int, np.ndarray]], np.ndarray]:

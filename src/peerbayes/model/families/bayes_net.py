@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -28,6 +29,7 @@ from array_api_compat import array_namespace, device
 from peerbayes.data.table import Array, Rows
 from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, Move, beside, here
 from peerbayes.model.families.gaussian import floored_precision
+from peerbayes.model.families.network_prior import Moments, estimated
 from peerbayes.model.families.regressions import SLOPE_LIMIT, Lines
 from peerbayes.model.families.structures import Parents, checked, order
 
@@ -56,6 +58,23 @@ class Regression(NamedTuple):
 
     columns: tuple[int, ...]
     moments: np.ndarray  # [G, configurations, 2 + q, 2 + q] indices of Σuuᵀ in φ, u = (1, x_j, x_Q)
+
+
+class Program(NamedTuple):
+    """How the entries of a row of φ follow from its values and codes: those that are not zero by construction.
+
+    Entry e has the index of its group's begin, which depends on codes, plus its offset; its value is the product of
+    two of (1, x): index 0 is the 1.
+    """
+
+    begins: np.ndarray  # [G] the first index of each group where all its codes are 0
+    link_ends: np.ndarray  # [G + 1] where the codes of each group begin and end in `columns` and `strides`
+    columns: np.ndarray  # [L] a discrete column
+    strides: np.ndarray  # [L] how far one category moves the group
+    groups: np.ndarray  # [E]
+    offsets: np.ndarray  # [E]
+    left: np.ndarray  # [E]
+    right: np.ndarray  # [E]
 
 
 class Conditional(NamedTuple):
@@ -281,6 +300,72 @@ class BayesNet(Family):
             cells[missing] = self.size
         return cells
 
+    @cached_property
+    def program(self) -> Program:
+        """The entries of a row: a group of the dense features, and one for each block after them."""
+        products = [(0, 0), *((0, 1 + i) for i in self.singles), *((1 + i, 1 + j) for i, j in self.products)]
+        entries = [(0, k, left, right) for k, (left, right) in enumerate(products)]
+        begins, links, link_ends = [0], [], [0, 0]
+        for column, offset, _, width in self.blocks:
+            linear, discrete = self.split(column)
+            group, stride = len(begins), width
+            if column >= self.continuous:
+                links.append((column - self.continuous, 1))
+                products = [(0, 0)]
+            else:
+                u = (0, 1 + column, *(1 + parent for parent in linear))
+                products = list(itertools.combinations_with_replacement(u, 2))
+            for parent in reversed(discrete):
+                links.append((parent, stride))
+                stride *= self.cardinalities[parent]
+            entries += [(group, k, left, right) for k, (left, right) in enumerate(products)]
+            begins.append(offset)
+            link_ends.append(len(links))
+        columns, strides = np.array(links, dtype=np.int64).reshape(-1, 2).T.copy()
+        return Program(np.array(begins), np.array(link_ends), columns, strides, *np.array(entries).T.copy())
+
+    @cached_property
+    def simple_regressions(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Regressions on one continuous parent p or none: where those of each column end, their moments, and if p is.
+
+        [R + 1]; [M, 6] the features Σ1, Σx_j, Σx_j², Σx_p, Σx_p², Σx_j x_p of each configuration; [R].
+        """
+        corners = ((0, 0), (0, 1), (1, 1), (0, 2), (2, 2), (1, 2))
+        ends, moments, linear = [0], [np.zeros((0, 6), dtype=np.int64)], []
+        for regression in self.regressions:
+            width = regression.moments.shape[-1]
+            if width > 3:
+                continue
+            for of_column in regression.moments:
+                moments.append(np.stack([of_column[:, i % width, j % width] for i, j in corners], axis=1))
+                ends.append(ends[-1] + len(of_column))
+                linear.append(width == 3)
+        return np.array(ends), np.concatenate(moments), np.array(linear, dtype=bool)
+
+    def other_regressions(self, counts: Counts) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the features and the natural weights of regressions on more parents: [terms], [C, terms]."""
+        for regression in self.regressions:
+            if regression.moments.shape[-1] > 3:
+                natural = _natural(self._conditional(counts, regression))
+                yield _upper(regression.moments).ravel(), natural.reshape(len(natural), -1)
+
+    @property
+    def correlation(self) -> float:
+        """The largest correlation of a column with a parent."""
+        return CORRELATION if self.shrinkage else 1.0
+
+    @cached_property
+    def head_size(self) -> int:
+        """The number of features before the tables."""
+        return min((int(table.cells.min()) for table in self.tables), default=self.size)
+
+    @cached_property
+    def table_shapes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The first feature of each table, its configurations and its values: three [Dd]."""
+        tables = [block[1:] for block in self.blocks if block[0] >= self.continuous]
+        begins, configurations, sizes = np.array(tables, dtype=np.int64).reshape(-1, 3).T.copy()
+        return begins, configurations, sizes
+
     def features(self, rows: Rows) -> Array:
         dense = self.dense(rows.values)
         if not self.blocks:
@@ -339,9 +424,8 @@ class BayesNet(Family):
         links = [link for link in links if len(link) == 2]
         indices = [(singles[j], singles[p], products[min(j, p), max(j, p)]) for j, p in links]
         children, parents, product = np.array(indices, dtype=np.int64).reshape(-1, 3).T
-        max_correlation = CORRELATION if self.shrinkage else 1.0
         root_columns = np.array(roots, dtype=np.int64)
-        return Lines(len(singles), len(products), root_columns, children, parents, product, max_correlation)
+        return Lines(len(singles), len(products), root_columns, children, parents, product, self.correlation)
 
     @cached_property
     def _summation(self) -> np.ndarray:
@@ -425,7 +509,7 @@ class BayesNet(Family):
         column_mean, parent_means = mean[..., 0], mean[..., 1:]
         if mean.shape[-1] == 1:
             return Conditional(column_mean, parent_means, spread[..., 0], count)
-        limit = xp.sqrt(spread) * (CORRELATION if self.shrinkage else 1.0)
+        limit = xp.sqrt(spread) * self.correlation
         limit = limit[..., :, None] * xp.sqrt(spread)[..., None, :]
         shrink_factor = rows / (rows + self._extra(counts)[..., None, None])
         covariance = xp.clip(covariance, -limit, limit) * shrink_factor[..., None, None]
@@ -488,6 +572,20 @@ class BayesNet(Family):
         for table in self.tables:
             prior[:, table.cells.ravel()] = alpha
         return prior
+
+    def estimated_prior(
+        self, stats: np.ndarray, alpha: float | str, shrinkage: float | str | None
+    ) -> np.ndarray:
+        groups = [
+            Moments(
+                regression.moments,
+                np.array([(column, *self.split(column)[0]) for column in regression.columns]),
+                not self._is_dense(regression),
+            )
+            for regression in self.regressions
+        ]
+        tables = [table.cells for table in self.tables]
+        return estimated(stats, tables, groups, alpha, shrinkage == "auto")
 
     @cached_property
     def _column_indices(self) -> dict[int, np.ndarray]:

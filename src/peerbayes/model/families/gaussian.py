@@ -18,6 +18,7 @@ from array_api_compat import array_namespace, device
 
 from peerbayes.data.table import Array, Rows
 from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, beside
+from peerbayes.model.families.evidence import variances, wishart
 
 # Up to this many covariances, all are inverted by eigenvalues if one needs them.
 FEW_MATRICES = 4
@@ -103,6 +104,10 @@ class Gaussian(Family):
         at_limit = xp.sum(xp.astype(xp.abs(mean) >= MEAN_LIMIT, xp.int64), axis=(-2, -1))
         return self.floored_counts(counts) + at_limit + xp.sum(precision.held, axis=-1)
 
+    def singular(self, stats: Array) -> Array:
+        """Return how many eigenvalues of each covariance are at the floor: [..., C], or [..., 1] when shared."""
+        return self._moments(self.counts(stats))[1].held
+
     def _baseline(self, counts: Counts, precision: Precision) -> Array:
         """Return log p(c) − ½ (d log 2π + log |Σ_c|): [..., C]."""
         return counts.log_prior - 0.5 * (self.continuous * LOG_2PI + precision.logdet)
@@ -117,6 +122,33 @@ class Gaussian(Family):
         mean = xp.clip(self._first(counts.stats) / counts.classes[..., None], -MEAN_LIMIT, MEAN_LIMIT)
         covariance = self._covariance(counts, mean, self._second(counts.stats))
         return mean, floored_precision(covariance, self.variance_floor)
+
+    def variance_prior(self, stats: np.ndarray, shrinkage: float | str) -> np.ndarray:
+        """Rows of independent columns with their variances over all classes: Σ = (scatter + m V)/(n + m).
+
+        Only what is estimated: a number is `Gaussian.shrinkage`.
+        """
+        prior = np.zeros((len(stats), self.dense_size))
+        if shrinkage != "auto" or not self.continuous:
+            return prior
+        count = np.maximum(stats[:, :1], 0.0)
+        first, second = self._first(stats), self._second(stats)
+        _, target = variances(count, first, np.linalg.diagonal(second))
+        mean = first / np.maximum(count, TINY)
+        scatter, rows = self._pooled(
+            second - count[..., None] * mean[:, :, None] * mean[:, None, :], count[:, 0]
+        )
+        unit = np.sqrt(np.maximum(target, TINY))
+        m = wishart(rows, np.linalg.eigvalsh(scatter / (unit[:, None] * unit)))
+        total = np.maximum(rows, TINY)[:, None, None]
+        change = m * (np.diag(target) - scatter / total) / (total + m)  # of the covariance
+        upper, right = self._triangle
+        prior[:, 1 + self.continuous :] = count * np.broadcast_to(change, second.shape)[:, upper, right]
+        return prior
+
+    def _pooled(self, scatter: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scatters that have a covariance of their own, and their rows: [M, d, d], [M]."""
+        return scatter, rows
 
     def _first(self, stats: Array) -> Array:
         return stats[..., 1 : 1 + self.continuous]
@@ -197,6 +229,9 @@ class SharedGaussian(Gaussian):
     """One covariance: Σ = (Σ_c S2_c − Σ_c n_c μ_c μ_cᵀ)/N. Calibration conserves Σ_c S2_c: the start decides it."""
 
     name: ClassVar[str] = "lda"
+
+    def _pooled(self, scatter: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return scatter.sum(axis=0, keepdims=True), rows.sum(keepdims=True)
 
     def _covariance(self, counts: Counts, mean: Array, second: Array) -> Array:
         xp = array_namespace(counts.stats)

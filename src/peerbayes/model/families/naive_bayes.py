@@ -17,6 +17,7 @@ from array_api_compat import array_namespace, device
 
 from peerbayes.data.table import Array, Rows
 from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family
+from peerbayes.model.families.evidence import variance_rows, variances
 
 
 class NaiveBayesParameters(NamedTuple):
@@ -108,6 +109,15 @@ class NaiveBayes(Family):
     def uniform_moments(self) -> np.ndarray:
         d = self.continuous
         return np.concatenate([np.ones(1 + d * self.missing), np.zeros(d), np.ones(d)])
+
+    def variance_prior(self, stats: np.ndarray, shrinkage: float | str) -> np.ndarray:
+        """Rows of the column's variance over all classes, added to Σx² so that σ² = (n σ̂² + m v)/(n + m)."""
+        count, first, second = self._split(stats)
+        variance, target = variances(count, first, second)
+        m = variance_rows(count, variance, target) if shrinkage == "auto" else float(shrinkage)
+        prior, rows = np.zeros((len(stats), self.dense_size)), np.maximum(count, 0.0)
+        prior[:, self.dense_size - self.continuous :] = rows * m * (target - variance) / (rows + m)
+        return prior
 
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
         over, squares = np.zeros(self.size, dtype=np.int64), np.zeros(self.size, dtype=bool)

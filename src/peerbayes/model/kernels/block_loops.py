@@ -241,10 +241,9 @@ def highest(logits, top, best):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def exponentials(logits, best, total):
-    """Compute exp(logit − highest) in place: [C, b]; `best` [b] is the class of the highest, `total` [b] the sum."""
+def exponentials(logits, top, best, total):
+    """Compute exp(logit − top) in place [C, b]; `top` is the highest logit, `best` its class, `total` the sum: [b]."""
     classes, rows = logits.shape
-    top = np.empty_like(logits[0])
     highest(logits, top, best)
     total[:] = 0.0
     for c in range(classes):
@@ -267,24 +266,31 @@ def scale_rows(logits, factors):
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def softmax(logits, best):
     """Compute P = softmax over classes in place: [C, b]; `best` [b] is the index of the highest logit."""
-    total = np.empty(logits.shape[1])
-    exponentials(logits, best, total)
+    top, total = np.empty_like(logits[0]), np.empty(logits.shape[1])
+    exponentials(logits, top, best, total)
     scale_rows(logits, 1.0 / total)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
 def residuals(logits, best, labels, weights):
-    """Compute (Y − P) times the rows' weights in place [C, b]; return the weights of soft and of hard errors."""
+    """Compute (Y − P) times the rows' weights in place [C, b]; return the sums of soft and hard errors and of log loss.
+
+    −log p(y|x) = log Σ exp(logit − top) + top − logit of y: finite where p itself is 0.
+    """
     rows = logits.shape[1]
-    soft, wrong = 0.0, 0.0
-    total = np.empty(rows)
-    exponentials(logits, best, total)
+    soft, wrong, loss = 0.0, 0.0, 0.0
+    top, total, of_label = np.empty_like(logits[0]), np.empty(rows), np.empty(rows)
+    for i in range(rows):
+        of_label[i] = logits[labels[i], i]
+    exponentials(logits, top, best, total)
     scale_rows(logits, -weights / total)
     for i in range(rows):
         logits[labels[i], i] += weights[i]
         soft += logits[labels[i], i]
         wrong += weights[i] if best[i] != labels[i] else 0.0
-    return soft, wrong
+    for i in range(rows):
+        loss += weights[i] * (logarithm(total[i]) + (top[i] - of_label[i]))
+    return soft, wrong, loss
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
@@ -298,7 +304,7 @@ def judge(logits, labels, soft, wrong, lost):
     for v in range(models):
         of_model = logits[v]
         if soft:
-            exponentials(of_model, best, total)
+            exponentials(of_model, top, best, total)
             for i in range(rows):
                 lost[v] += 1.0 - of_model[labels[i], i] / total[i]
         else:

@@ -33,7 +33,7 @@ from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.tree_sums import Phase, PooledReports, Reports, Total, pooled
 from peerbayes.peer.agreement.votes import Voter, agreed_bounds
 from peerbayes.peer.identity.roster import Roster
-from peerbayes.peer.learning.learner import Broadcaster, Learner, Relayer
+from peerbayes.peer.learning.learner import Broadcaster, Learner, Relayer, Summing
 from peerbayes.peer.learning.releases import PrivateResidual
 
 # --- how peers agree on the structure of dependencies between columns
@@ -71,12 +71,12 @@ async def agreed_structure(
     """
     refuse_large(terms, "the statistics of all pairs of columns", pairs.vector.size)
     summed = pairs.from_vector(await pooled("pairs", pairs.vector, total, checks))
-    best = layout.STRUCTURES[terms.family](summed)
+    best = layout.STRUCTURES[terms.family](summed, penalty=terms.penalty)
     proposal = await total(Phase("structure", Proposal.parse), Proposal(best if proposes else None))
     if proposal.parents is None:
         raise PeerError("nobody proposed a structure; expected one from the first member of the roster")
     chosen = checked(proposal.parents, summed.continuous, summed.columns)
-    information, most = total_information(summed, chosen), total_information(summed, best)
+    information, most = (total_information(summed, parents, terms.penalty) for parents in (chosen, best))
     if information < most - 1e-9 * max(1.0, most):
         raise PeerError(
             f"the structure proposed by the first member has {information:.6g} nats, the best one {most:.6g}; expected "
@@ -321,6 +321,8 @@ def learner_of(
 ) -> Learner:
     """Return this peer's side of the plan, with R of its rows or, where it is private, R̃."""
     strategy, index = plan.strategy, roster.place(name)
+    if plan.declaration.by_sums:
+        return Summing(strategy, start, local_rows.sum_terms(terms.rounds), local_rows.family.weights)
     residual = private or local_rows.residual(terms.rounds, terms.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         relay, neighbours = strategy.seen_from(index)

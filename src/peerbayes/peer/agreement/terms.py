@@ -210,6 +210,9 @@ class Terms:
         option="", example=None).field(**ADDED)
     messages: str = shared.MESSAGES.field(**ADDED)
     exchanges: int | None = shared.EXCHANGES.field(**ADDED)
+    penalty: str = shared.PENALTY.field(**ADDED)
+    select: str = shared.SELECT.field(**ADDED)
+    patience: int | None = shared.PATIENCE.field(**ADDED)
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -276,6 +279,7 @@ class Terms:
             edge_noise=self.privacy.edge_noise,
             messages=self.messages,
             exchanges=self.exchanges,
+            select=self.select,
             bought=tuple(bought) if private else (),
             gaps=tuple(name for name, facts in described if facts.missing) if private else None,
         )

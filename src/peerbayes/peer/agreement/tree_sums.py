@@ -15,14 +15,14 @@ import functools
 import math
 import operator
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from peerbayes.errors import AgreementRefused, FalseReport, NeedsPerson, RefusedMessage
+from peerbayes.errors import AgreementRefused, FalseReport, NeedsPerson, PeerError, RefusedMessage
 from peerbayes.learning import integer_sums
 from peerbayes.learning.relay import spanning_tree
 from peerbayes.learning.robust.bounds import MemberBounds, SumBounds
@@ -223,6 +223,14 @@ class MemberGone(NeedsPerson):
     """A member was revoked or left before the agreement: it can never be reached."""
 
 
+class SumIncomplete(PeerError):
+    """Nothing came in time from some neighbours on the tree, whose names it has."""
+
+    def __init__(self, phase: str, names: Sequence[str], seconds: float) -> None:
+        super().__init__(f"{phase}: nothing came from {', '.join(names)} in {seconds:g} s")
+        self.names = tuple(names)
+
+
 class Gone(NamedTuple):
     """Members that cannot be waited for."""
 
@@ -243,6 +251,7 @@ class TreeSums:
         self._phases: dict[str, tuple[Phase, Any]] = {}
         self._received: dict[str, dict[str, Any]] = {}
         self._served: dict[str, set[str]] = {}
+        self._given_up: set[str] = set()  # phases whose sum is not waited for any more
         self._local: np.ndarray | None = None
         self._check: Callable[[np.ndarray], None] = lambda numbers: None
         self._firsts: dict[str, np.ndarray] = {}
@@ -251,15 +260,31 @@ class TreeSums:
         self._behind = members_behind(name, roster)
         self.tree = tuple(self._behind)
 
-    async def total(self, phase: Phase, local: Any) -> Any:
-        """Return the sum over all peers."""
+    async def total(self, phase: Phase, local: Any, seconds: float | None = None) -> Any:
+        """Return the sum over all peers; SumIncomplete where it takes longer, and then nobody is asked for it again."""
         received = self._received.setdefault(phase.name, {})
         for sender, body in self._store.sums(phase.name).items():
             with self._objecting(phase, sender):
                 received[sender] = self._checked(phase, sender, body)
         self._phases[phase.name] = phase, local
-        await self._arrived(self._behind, received)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._arrived(self._behind, received)
+        except TimeoutError:
+            if lacking := [name for name in self._behind if name not in received]:
+                self._given_up.add(phase.name)
+                raise SumIncomplete(phase.name, lacking, seconds or 0.0) from None
+        except PeerError:
+            self._given_up.add(phase.name)
+            raise
         return _added(local, received)
+
+    def forget(self, name: str) -> None:
+        """Forget a phase that nobody needs any more, since everybody has contributed to a later one."""
+        self._phases.pop(name, None)
+        self._received.pop(name, None)
+        self._served.pop(name, None)
+        self._store.forget_sum(name)
 
     async def exchange(self, local: np.ndarray, check: Callable[[np.ndarray], None]) -> dict[str, np.ndarray]:
         """Exchange numbers with all neighbours; return theirs by name."""
@@ -288,7 +313,8 @@ class TreeSums:
                 return "hello", ""  # it may have stopped by itself, and then it is not waited for
             return "sum", next(reversed(self._phases))  # a neighbour that objects as well replies so
         for name in self._phases:
-            if neighbour not in self._received[name] and neighbour in self.tree:
+            wanted = name not in self._given_up and neighbour not in self._received[name]
+            if wanted and neighbour in self.tree:
                 return "sum", name
         return ("first", "") if self._local is not None and neighbour not in self._firsts else None
 
@@ -369,14 +395,15 @@ class TreeSums:
     async def drain(self, seconds: float) -> None:
         """Give neighbours time to fetch the sums that made this peer stop: they stop for the same reason."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and self._owed():
+        while time.monotonic() < until and self.owed():
             await self._changes.wait(0.5)
 
-    def _owed(self) -> bool:
-        """Return whether a tree neighbour has yet to learn why this peer stops."""
+    def owed(self, phases: Collection[str] | None = None) -> bool:
+        """Return whether a tree neighbour lacks a sum, of these phases or any, or has yet to learn of an objection."""
         if self.objection is not None:
             return bool(set(self.tree) - self._informed)
-        return any(set(self.tree) - self._served.get(name, set()) for name in self._phases)
+        names = set(self._phases if phases is None else phases) - self._given_up
+        return any(set(self.tree) - self._served.get(name, set()) for name in names)
 
 
 def _added(local: Any, received: Mapping[str, Any]) -> Any:

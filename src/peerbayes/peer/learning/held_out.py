@@ -9,7 +9,7 @@ import os
 import secrets
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from peerbayes.data.sources.flat_files import MARKERS
 from peerbayes.data.table import Table as Columns
 from peerbayes.errors import PeerError
 from peerbayes.learning.metrics import Sample
+from peerbayes.learning.selection import usable
 from peerbayes.model.families import Rows
+from peerbayes.model.scaling import Scaling
 from peerbayes.peer.agreement.column_facts import private
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.inspection import NO_NOISE
@@ -157,12 +159,22 @@ class ModelFile:
     due: float = 0.0
     """When the next write is due."""
 
-    def write(self, agreed: Agreed, stats: np.ndarray) -> None:
-        """Write the model of S [C, K]; a strategy on weights has no such model, and no file."""
+    def write(
+        self,
+        agreed: Agreed,
+        stats: np.ndarray,
+        scaling: Scaling | None = None,
+        likelihood: np.ndarray | None = None,
+    ) -> None:
+        """Write the model of S [C, K] with a scaling, and YᵀΦ of all rows [C, K] beside it.
+
+        A strategy on weights has no such model, and no file.
+        """
         began = time.monotonic()
         try:
             if self.path is not None and not agreed.of_weights:
-                files.write(self.path, agreed.statistics(stats).to_bytes())
+                model = replace(agreed.statistics(stats), scaling=scaling, likelihood=likelihood)
+                files.write(self.path, model.to_bytes())
         finally:
             took = time.monotonic() - began
             self.due = began + max(EVERY, WRITING_SHARE * took)
@@ -196,12 +208,8 @@ class Evaluator:
             away = away[0][in_schema], away[1][in_schema]
         if away is not None and len(away[1]):
             rows, labels = agreed.schema.encode(away[0]), agreed.schema.encode_labels(away[1])
-            # Where no training row misses a value, naive Bayes' layout cannot represent a row that does.
-            without_missing = agreed.family.marks_missing and not getattr(agreed.family, "missing", False)
-            usable = ~(np.isnan(rows.values).any(axis=1) & without_missing)
-            if agreed.of_weights:  # bare weights cannot complete missing values
-                usable &= ~agreed.family.incomplete(rows)
-            held_out = Sample(agreed.family, Rows(rows.values[usable], rows.codes[usable]), labels[usable])
+            kept = usable(agreed.family, rows, agreed.of_weights)
+            held_out = Sample(agreed.family, Rows(rows.values[kept], rows.codes[kept]), labels[kept])
         return cls(training, held_out, agreed.of_weights, unknown=unknown)
 
     def figures(self, stats: np.ndarray) -> dict[str, float | None]:

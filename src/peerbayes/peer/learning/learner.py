@@ -28,6 +28,10 @@ from peerbayes.learning.robust import rules
 from peerbayes.learning.robust.invariants import Invariants
 from peerbayes.learning.robust.rules import link_weights
 from peerbayes.learning.strategies import Declaration, Residual, Strategy, declared
+from peerbayes.learning.tree_sum import TreeSum
+
+# Who sends a sum over all peers, where a round has no other messages; no member has such a name.
+EVERYBODY = ""
 
 # Messages [M, C, K] -> the soft errors of their models on this peer's own rows [M].
 SoftErrors = Callable[[np.ndarray], np.ndarray]
@@ -200,15 +204,20 @@ class Broadcaster:
             heard = {name: heard[name] for name in heard if name not in left_out}
             gone = {*cut, *gone}
         mixed, differences = self._mixed(message, heard)
-        step: Any = self.strategy.step
+        strategy: Any = self.strategy
+        step, begun = strategy.step, self._strategy_state(state)
         if self.by_link:
             received = self._received(differences, attached, gone)
-            links, added = after_round(state.links, received, getattr(self.strategy, "memory", 1.0))
+            links, added, late = after_round(
+                state.links, received, getattr(strategy, "memory", 1.0), exchanges_of(strategy)
+            )
+            if late.links.size:
+                begun = strategy.uncorrected(begun, late.values.sum(axis=0)[None])
             if self.repairs:
                 share = share_up(np.array(list(self.weights.values())), links, received.gone)
                 step = partial(step, share=share)
             mixed = mixed + added.values.sum(axis=0)
-        after = step(self._strategy_state(state), self._settled(mixed), self.residual)
+        after = step(begun, self._settled(mixed), self.residual)
         after = after if self.soft is None else Judged(after, strikes, round_index)
         return Linked(after, links) if self.by_link else after
 
@@ -297,6 +306,62 @@ class Broadcaster:
         size = float(np.linalg.norm(message)) or 1.0
         distances = [float(np.linalg.norm(other[selection] - message)) for other in heard.values()]
         return sum(distances) / size / len(heard)
+
+
+@dataclass(frozen=True, eq=False)
+class Summing:
+    """Adds what its rows tell to a sum over all peers in each round, and sends no other messages."""
+
+    strategy: TreeSum
+    start: np.ndarray  # [C, K]
+    terms: Callable[[np.ndarray], np.ndarray]
+    """S [1, C, K] -> what this peer adds: [1, C·K + 1]."""
+    theta: Callable[[np.ndarray], np.ndarray]
+    neighbours: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.start.shape
+
+    @property
+    def base(self) -> np.ndarray:
+        return self.start
+
+    @property
+    def same_to_all(self) -> bool:
+        return declared(self.strategy).same_to_all
+
+    def begin(self) -> Any:
+        return self.strategy.begin(self.start[None])
+
+    def local(self, state: Any) -> np.ndarray:
+        """Return what this peer adds to the sum of the coming round: [C·K + 1]."""
+        return self.terms(state.trial)[0]
+
+    def outgoing(self, state: Any) -> dict[str, np.ndarray]:
+        return {}
+
+    def attached(self, state: Any) -> dict[str, Attachment]:
+        return {}
+
+    def step(
+        self,
+        state: Any,
+        heard: Mapping[str, np.ndarray],
+        attached: Mapping[str, Attachment] = {},
+        gone: Collection[str] = (),
+    ) -> Any:
+        """Return the state after a round; `heard` has the sum over all peers, under `EVERYBODY`."""
+        return self.strategy.step(state, heard[EVERYBODY], self.theta)
+
+    def read(self, state: Any) -> np.ndarray:
+        return self.strategy.read(state)[0]
+
+    def struck(self, state: Any) -> tuple[str, ...]:
+        return ()
+
+    def apart(self, state: Any, heard: Mapping[str, np.ndarray]) -> float | None:
+        return None  # all have the same S
 
 
 @dataclass(frozen=True, eq=False)

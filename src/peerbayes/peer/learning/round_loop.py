@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from peerbayes.errors import PeerError, RefusedMessage
+from peerbayes.errors import NeedsPerson, PeerError, RefusedMessage
 from peerbayes.learning.integer_sums import MIN_GROUP
+from peerbayes.learning.selection import HELD_OUT, HeldOut, Selection
 from peerbayes.learning.state import arrays_of, restored
+from peerbayes.model.scaling import Scaling
 from peerbayes.peer.agreement.negotiate import Agreed
+from peerbayes.peer.agreement.tree_sums import SumIncomplete, TreeSums, pooled
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
-from peerbayes.peer.learning.learner import Attachment
+from peerbayes.peer.learning.learner import EVERYBODY, Attachment, Summing
 from peerbayes.peer.learning.masks import Summed
 from peerbayes.peer.learning.releases import rounds_in
-from peerbayes.peer.learning.verdict import last_rounds
+from peerbayes.peer.learning.selecting import DEADLINES, Selecting
+from peerbayes.peer.learning.verdict import is_reference
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox
 from peerbayes.peer.protocol.session import Session
@@ -38,21 +43,41 @@ class Rounds:
         blocklist: Blocklist,
         evidence: Evidence,
         model: ModelFile,
+        sums: Callable[[], TreeSums],
     ) -> None:
         self._session, self._store, self._inbox, self._outbox = session, store, inbox, outbox
         self._blocklist, self._evidence, self._model = blocklist, evidence, model
         self._left_out: tuple[str, ...] = ()
+        self._sums = sums
+        self.selecting: Selecting | None = None
+        """What selects a round by held-out rows; None: the last one is kept."""
+        self.phases: list[str] = []
+        """The names of the sums of the last round, which neighbours may still need."""
+        self.notes: tuple[str, ...] = ()
+        """Why the run ended before its last round, if that was no agreement."""
 
     async def run(self, agreed: Agreed, evaluator: Evaluator) -> np.ndarray:
-        """Run the rounds; return S [C, K] of this peer's model."""
+        """Run the rounds; return S [C, K] after the last of them."""
         session, learner = self._session, agreed.learner
+        if session.terms.select == HELD_OUT:
+            held_out = HeldOut((evaluator.held_out,), agreed.of_weights)
+            shape = len(agreed.schema.classes), agreed.family.size
+            self.selecting = Selecting(session, self._sums, held_out, np.zeros(shape))
         state = await self._begun(agreed)
         self._blocklist.strike_off(learner.struck(state))
         session.changes.notify()
         quick = False
-        while session.round_index < session.terms.message_rounds:
+        while True:
+            if self.selecting is not None and await self.selecting.check(learner.read(state)):
+                session.stopped = True
+            if session.round_index >= session.rounds:
+                break
             self._refuse_alone()
-            heard = await self._inbox.enough(agreed)
+            try:
+                heard = await self._heard(agreed, state)
+            except (SumIncomplete, NeedsPerson) as error:
+                self._give_up(error)
+                break
             attached = self._inbox.attached
             missing = tuple(
                 name for name in learner.neighbours if name not in heard and name not in self._blocklist
@@ -73,8 +98,48 @@ class Rounds:
             state = ready.state
             self._close(agreed, ready, messages)
         stats = learner.read(state)
-        await session.room.until("model", partial(self._model.write, agreed, stats))
+        if self.selecting is not None:
+            await self.selecting.fit_scaling()
+            if not agreed.of_weights:
+                await self.selecting.sum_statistics(agreed.local_rows, self.model(stats))
+        likelihood = None if self.selecting is None else self.selecting.likelihood
+        write = partial(self._model.write, agreed, self.model(stats), self.scaling, likelihood)
+        await session.room.until("model", write)
         return stats
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How probabilities follow from the model at the end; None: as the model says."""
+        return None if self.selecting is None else self.selecting.scaling
+
+    async def _heard(self, agreed: Agreed, state: Any) -> dict[str, Any]:
+        """Return the messages of the coming round; where it is a sum over all peers, that."""
+        learner = agreed.learner
+        if not isinstance(learner, Summing):
+            return await self._inbox.enough(agreed)
+        coming, seconds = self._session.round_index + 1, DEADLINES * self._session.terms.limits.deadline
+        sums = self._sums()
+        self.phases = [f"bound of round {coming}", f"round {coming}"]
+        local = await asyncio.to_thread(learner.local, state)
+        total = await pooled(
+            f"round {coming}", local, lambda phase, values: sums.total(phase, values, seconds)
+        )
+        for name in (f"bound of round {coming - 1}", f"round {coming - 1}"):
+            await asyncio.to_thread(sums.forget, name)
+        return {EVERYBODY: total}
+
+    def _give_up(self, error: Exception) -> None:
+        """End the run with the model of the last round, since no sum is completed any more."""
+        session = self._session
+        session.stopped = True
+        self.notes = (
+            f"all peers were to take {session.terms.rounds} rounds, and it ended after {session.round_index}: {error}",
+        )
+        session.emit("not selected", reason=self.notes[0])
+
+    def model(self, stats: np.ndarray) -> np.ndarray:
+        """Return S [C, K] of this peer's model at the end: `stats` of the last round, or of the one kept."""
+        return stats if self.selecting is None else self.selecting.model(stats)
 
     async def _write_model(self, agreed: Agreed, stats: np.ndarray, in_thread: bool) -> None:
         """Write the current model. While the disk is full, the previous file stays."""
@@ -92,13 +157,17 @@ class Rounds:
             agreed.private.resting = stored is not None  # its state is on disk: nothing is drawn for it again
         state = await asyncio.to_thread(agreed.learner.begin)
         if stored is None:
-            ready = await asyncio.to_thread(self._outbox.prepared, agreed, 0, state)
+            ready = self._with_selection(await asyncio.to_thread(self._outbox.prepared, agreed, 0, state))
             self._outbox.show(
                 await self._session.room.until("round", partial(self._outbox.stored, agreed, ready))
             )
         else:
             self._session.round_index, nested = stored
             arrays = _flat(nested)
+            if self.selecting is not None:
+                count = len(self.selecting.selection)
+                self.selecting.selection = Selection(*arrays[-count:])
+                arrays = arrays[:-count]
             # A run that began before there were corrections by link goes on with corrections of zero, which come last.
             state = restored(state, iter([*arrays, *arrays_of(state)[len(arrays) :]]))
             self._session.emit("resumed", round=self._session.round_index)
@@ -124,13 +193,24 @@ class Rounds:
             figures = evaluator.figures(agreed.learner.read(state))
             figures["disagreement"] = agreed.learner.apart(before, heard)
         reference = None
-        if round_index == self._session.terms.message_rounds - last_rounds(
-            self._session.terms.message_rounds
-        ):
+        if is_reference(self._session.terms, round_index):
             reference = agreed.learner.read(state)
-        return self._outbox.prepared(
-            agreed, round_index, state, tuple(heard), missing, figures, self._left_out, reference
+        return self._with_selection(
+            self._outbox.prepared(
+                agreed,
+                round_index,
+                state,
+                tuple(filter(None, heard)),
+                missing,
+                figures,
+                self._left_out,
+                reference,
+            )
         )
+
+    def _with_selection(self, ready: RoundRecord) -> RoundRecord:
+        """Return a record with the round that is kept so far."""
+        return ready if self.selecting is None else ready._replace(selection=self.selecting.selection)
 
     def _gathered(self, state: Any, heard: dict[str, Any]) -> Any:
         """Return the input of the learner: the messages received, or their sum where they are masked."""

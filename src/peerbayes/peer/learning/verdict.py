@@ -14,11 +14,13 @@ import numpy as np
 from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.metrics import Sample
+from peerbayes.learning.selection import CHECK_EVERY, LAST
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model.calibration import shared_out, start_statistics
 from peerbayes.model.core import softmax
 from peerbayes.model.families import Family, Rows
+from peerbayes.model.scaling import Scaling
 from peerbayes.peer.agreement.negotiate import Agreed
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.held_out import Evaluator
@@ -38,9 +40,28 @@ BEYOND_CHANCE = 2.0  # standard errors of a paired difference
 ENDED_BADLY = 3  # the exit code of `peerbayes peer run`
 
 
-def last_rounds(rounds: int) -> int:
-    """Return the number of rounds over which the model's movement is measured: the last eighth."""
-    return max(1, rounds // 8)
+def last_rounds(terms: Terms, ended: int) -> int:
+    """Return the number of rounds over which the model's movement is measured: the last eighth.
+
+    Where all peers may stop after a check, those since the middle between the last two checks.
+    """
+    if terms.select == LAST:
+        return max(1, terms.message_rounds // 8)
+    exchanges = terms.message_rounds // terms.rounds
+    return next((ended - turn for turn in range(ended - 1, 0, -1) if _is_between(turn, exchanges)), ended)
+
+
+def is_reference(terms: Terms, round_index: int) -> bool:
+    """Return whether the model after a round may be the one that the last is compared with."""
+    if terms.select == LAST:
+        return round_index == terms.message_rounds - last_rounds(terms, terms.message_rounds)
+    return round_index < terms.message_rounds and _is_between(
+        round_index, terms.message_rounds // terms.rounds
+    )
+
+
+def _is_between(round_index: int, exchanges: int) -> bool:
+    return round_index % (CHECK_EVERY * exchanges) == CHECK_EVERY * exchanges // 2
 
 
 @dataclass(frozen=True)
@@ -104,6 +125,7 @@ def verdict(
     disagreement: float | None,
     compared: Comparison | None,
     last_rounds: int,
+    notes: Iterable[str] = (),
 ) -> Verdict:
     """Return the verdict on a run.
 
@@ -113,6 +135,7 @@ def verdict(
     moved         how far the last `last_rounds` rounds moved its answers on its own rows: the mean over rows of the
                   probability that went from some classes to others
     disagreement  how far neighbours' statistics are from its own; None where messages do not reveal it
+    notes         further sentences
     """
     rounds = [entry for entry in history if entry["round"] > 0]
     without: Counter[str] = Counter()
@@ -132,7 +155,7 @@ def verdict(
         fine.append("nobody was missing in any round")
     if compared is not None:
         (bad if compared.worse else fine).append(_compared(compared))
-    fine += [f"{name} did not stay: {why}" for name, why in gone.items()]
+    fine += [*notes, *(f"{name} did not stay: {why}" for name, why in gone.items())]
     joint_error, lone_error, judged_rows, held_out = None, None, 0, False
     if compared is not None:
         joint_error, lone_error = compared.joint_error, compared.lone_error
@@ -196,10 +219,21 @@ def concluded(
     terms: Terms,
     store: PeerState,
     evaluator: Evaluator,
+    last: np.ndarray,
     stats: np.ndarray,
     gone: Mapping[str, str],
+    ended: int,
+    notes: Iterable[str] = (),
+    scaling: Scaling | None = None,
 ) -> Verdict:
-    """Return the verdict on a run whose model is S [C, K]; the history comes from the store."""
+    """Return the verdict on a run; the history comes from the store.
+
+    last     [C, K] S after the last round
+    stats    [C, K] S of the model: of the last round, or of the one that was kept
+    ended    the last round
+    notes    further sentences
+    scaling  of the model's logits
+    """
     history = store.history()
     disagreement = next(
         (entry["disagreement"] for entry in reversed(history) if entry["disagreement"] is not None), None
@@ -208,11 +242,12 @@ def concluded(
         history,
         store.left_out(),
         gone,
-        moved=movement(agreed, evaluator, store.reference(), stats),
+        moved=movement(agreed, evaluator, store.reference(), last),
         # With noise neighbours never agree exactly: their disagreement says nothing about convergence.
         disagreement=None if agreed.private is not None else disagreement,
-        compared=comparison(agreed, terms, evaluator, stats),
-        last_rounds=last_rounds(terms.message_rounds),
+        compared=comparison(agreed, terms, evaluator, stats, scaling),
+        last_rounds=last_rounds(terms, ended),
+        notes=notes,
     )
 
 
@@ -227,7 +262,9 @@ def movement(
     return float(np.abs(earlier - later).sum(axis=1).mean() / 2)
 
 
-def comparison(agreed: Agreed, terms: Terms, evaluator: Evaluator, stats: np.ndarray) -> Comparison | None:
+def comparison(
+    agreed: Agreed, terms: Terms, evaluator: Evaluator, stats: np.ndarray, scaling: Scaling | None = None
+) -> Comparison | None:
     """Return how the joint model compares with a local one; None where there is nothing to compare.
 
     On held-out rows where there are enough. Otherwise by cross-validation on the peer's own rows: the local model of a
@@ -239,9 +276,13 @@ def comparison(agreed: Agreed, terms: Terms, evaluator: Evaluator, stats: np.nda
     classes = np.unique(
         training.labels
     ).size  # a local model that knows one class only is never wrong about it
-    if not agreed.learner.neighbours or tested.labels.size < FEWEST_ROWS or classes < 2:
+    messages = agreed.learner.neighbours or planning.declaration_of(agreed.strategy).by_sums
+    if not messages or tested.labels.size < FEWEST_ROWS or classes < 2:
         return None
-    joint_wrong = _posterior(tested, agreed, stats).argmax(axis=1) != tested.labels
+    posterior = _posterior(tested, agreed, stats)
+    if scaling is not None:
+        posterior = scaling.scaled(np.log(np.maximum(posterior, np.finfo(float).tiny)))
+    joint_wrong = posterior.argmax(axis=1) != tested.labels
     local_wrong = np.empty(tested.labels.size, dtype=bool)
     if has_held_out:
         local_wrong[:] = _wrong(_local(agreed, terms, _subsample(training)), tested)

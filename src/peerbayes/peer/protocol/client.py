@@ -60,7 +60,7 @@ class Client:
     def _wanted(self, neighbour: str) -> Request | None:
         """Return the next request to this neighbour; None: there is nothing to ask for."""
         session, state = self.session, self.session.neighbour(neighbour)
-        roster, rounds = session.roster, session.terms.message_rounds
+        roster, rounds = session.roster, session.rounds
         if state.versions is None:
             return session.request(neighbour, "hello")
         if state.roster > max(roster.version, state.tried) or state.wanted:

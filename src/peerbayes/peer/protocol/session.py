@@ -162,6 +162,8 @@ class Session:
     """Cancels the work in progress."""
     process: Callable[[], Process | None] = lambda: None
     """Returns the process that acts for this peer."""
+    stopped: bool = False
+    """Whether all peers stopped together after the last round, before the limit that was agreed on."""
     step: str = "starting"
     """The current phase, in a few words."""
     waiting: Waiting | None = None
@@ -171,6 +173,11 @@ class Session:
 
     def __post_init__(self) -> None:
         self.room = Room(self.emit)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of messages in all, as far as is known."""
+        return self.round_index if self.stopped else self.terms.message_rounds
 
     @property
     def phase(self) -> str:

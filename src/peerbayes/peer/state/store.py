@@ -57,6 +57,8 @@ class RoundRecord(NamedTuple):
     """S of a model that a later one is compared with."""
     attached: Mapping[str, Attachment] = {}
     """What messages have beside them, by receiver."""
+    selection: Any = ()
+    """The round that is kept so far, as arrays; (): the last one will be."""
 
 
 class StoredMessage(NamedTuple):
@@ -94,6 +96,7 @@ class PeerState(Protocol):
 
     # The agreement.
     def add_sum(self, phase: str, sender: str, body: bytes) -> None: ...
+    def forget_sum(self, phase: str) -> None: ...
     def forget_agreement(self) -> None: ...
     def sums(self, phase: str) -> dict[str, bytes]: ...
 
@@ -250,6 +253,9 @@ class Store:
     def add_sum(self, phase: str, sender: str, body: bytes) -> None:
         self._all("INSERT OR IGNORE INTO sums VALUES (?, ?, ?)", phase, sender, body)
 
+    def forget_sum(self, phase: str) -> None:
+        self._all("DELETE FROM sums WHERE phase = ?", phase)
+
     def forget_agreement(self) -> None:
         """Forget an agreement that failed: the next start begins anew, with whatever rows there are then.
 
@@ -308,7 +314,8 @@ class Store:
                 released = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
                 self._add_release(release.name, release.cost, released, None)
             stored_arrays: StoredArrays = {}
-            described = json.dumps(self._described(record.state, stored_arrays))
+            state = (record.state, record.selection) if record.selection else record.state
+            described = json.dumps(self._described(state, stored_arrays))
             digest = hashlib.sha256(described.encode()).digest()
             names = json.dumps(sorted(record.heard)), json.dumps(sorted(record.missing))
             row = (round_index, time.time(), described, digest, *names)

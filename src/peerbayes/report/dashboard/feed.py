@@ -19,7 +19,7 @@ from peerbayes.report import figures as report_figures
 from peerbayes.report.curves import drawn_peers
 from peerbayes.report.dashboard import peer_figures
 from peerbayes.report.dashboard.run_folder import RunFolder, Snapshot
-from peerbayes.report.figures import CAPTIONS
+from peerbayes.report.figures import captions_of
 from peerbayes.report.page import SECTIONS, SPANS, TALL
 from peerbayes.report.style import compact_json, number
 from peerbayes.simulation.view import LEVELS, View
@@ -126,7 +126,7 @@ def model(snapshot: Snapshot) -> bytes:
 
 def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
     """Return the sections of the page: [heading, [[name, title, caption, CSS classes of its card], …]], …"""
-    captions, headings = CAPTIONS, SECTIONS
+    captions, headings = captions_of([snapshot.view]), SECTIONS
     classes = {name: f"span-{SPANS.get(name, 2)}{' tall' if name in TALL else ''}" for name in captions}
     if snapshot.kind == "peer":
         captions, headings = captions | peer_figures.CAPTIONS, headings | peer_figures.SECTIONS

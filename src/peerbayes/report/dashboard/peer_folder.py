@@ -195,7 +195,7 @@ class PeerFolder:
             "closed": roster.closed,
             "round": done,
             "rounds": terms.message_rounds,
-            "finished": done >= terms.message_rounds,
+            "finished": done >= terms.message_rounds or self._verdict is not None,
             "verdict": self._verdict if self._exact else None,  # it is computed from rows without noise
             "running": self._running,
             "agreed": bool(self._rounds),

@@ -1,0 +1,159 @@
+"""How strong a prior the counts and moments of a table ask for: the strength of largest evidence, from S alone.
+
+A prior is worth m rows. Its evidence is the probability of the rows with the parameters integrated out, in closed form
+for conjugate priors, so that m needs no rows and no held-out data: the sums that peers agree on are enough.
+
+    cells            Dirichlet, mean b         Σ_d log Γ(m)/Γ(m + n_d) + Σ_dk log Γ(m b_k + n_dk)/Γ(m b_k)
+    covariances      inverse Wishart, mean I   log p(scatter | m), the means being free
+    regressions      slopes of variance 1/m    log p(x_j | parents, m), standardised within the class
+    configurations   normal inverse Wishart    log p(x of each configuration | m rows with the moments of the class)
+
+Each m is taken from a grid. Values that do not vary at all (a column that is constant in a class) have an unbounded
+density, which says nothing of m: they are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import gammaln, multigammaln
+
+# The strengths that are compared, in rows: six for each factor of ten, since the evidence is flat near its maximum.
+STRENGTHS = np.logspace(-2, 3, 31)
+
+# A variance, as a share of the column's, below which values are taken for constant.
+CONSTANT = 1e-8
+
+# The least count and variance that something is divided by.
+TINY = 1e-30
+
+
+def strongest(evidence: Callable[[float], np.ndarray]) -> np.ndarray:
+    """Return the strength of largest evidence for each entry of `evidence(m)`; one row where all are equal."""
+    values = np.array([evidence(float(strength)) for strength in STRENGTHS])
+    return np.where(np.ptp(values, axis=0) > 0, STRENGTHS[values.argmax(axis=0)], 1.0)
+
+
+def dirichlet(
+    counts: np.ndarray,
+    base: np.ndarray,
+    group: np.ndarray,
+    totals: np.ndarray,
+    group_of_total: np.ndarray,
+    groups: int,
+) -> np.ndarray:
+    """Return the strength of the prior m·base of each group of tables: [groups].
+
+    counts   of cells, with their probability `base` and their `group`: three [cells]
+    totals   of configurations, each the sum of its cells, with their `group_of_total`: two [configurations]
+    """
+    seen, filled = counts > 0, totals > 0  # others add nothing to the evidence
+    counts, base, group = counts[seen], base[seen], group[seen]
+    totals, group_of_total = totals[filled], group_of_total[filled]
+
+    def evidence(m: float) -> np.ndarray:
+        cells = np.bincount(group, gammaln(m * base + counts) - gammaln(m * base), groups)
+        return cells - np.bincount(group_of_total, gammaln(m + totals) - gammaln(m), groups)
+
+    return strongest(evidence)
+
+
+def variances(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the variances within classes [C, d] and over all rows [d], from Σ1, Σx and Σx²: three [C, d]."""
+
+    def variance(*sums: np.ndarray) -> np.ndarray:
+        rows = np.maximum(sums[0], TINY)
+        return np.maximum(sums[2] / rows - (sums[1] / rows) ** 2, 0.0)
+
+    return variance(count, first, second), variance(
+        *(moment.sum(axis=0) for moment in (count, first, second))
+    )
+
+
+def variance_rows(count: np.ndarray, variance: np.ndarray, target: np.ndarray) -> float:
+    """Return m, the rows of variance `target` [d] to be added to each variance of `count` rows: two [C, d]."""
+    rows = np.maximum(count, 0.0)
+    scatter = rows * variance / np.maximum(target, TINY)
+    return wishart(rows.ravel(), scatter.reshape(-1, 1))
+
+
+def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
+    """Return m, the rows of identity covariance to be added to each scatter, given its eigenvalues: [M], [M, d]."""
+    d = eigenvalues.shape[-1]
+    freedom = np.maximum(rows - 1.0, 0.0)
+    varying = eigenvalues > CONSTANT * np.maximum(rows, 1.0)[:, None]
+    rank = varying.sum(axis=-1)
+    constant = rank < np.minimum(d, freedom)  # fewer directions than rows and columns allow
+    varying |= ~constant[:, None]
+    size = np.where(constant, rank, d)
+    positive = np.maximum(eigenvalues, 0.0)
+
+    def evidence(m: float) -> np.ndarray:
+        prior = m + size + 1.0
+        logs = np.sum(np.where(varying, np.log(m + positive), 0.0), axis=-1)
+        gain = 0.5 * prior * size * np.log(m) - 0.5 * (prior + freedom) * logs
+        return np.sum(gain + _gammas(0.5 * (prior + freedom), size) - _gammas(0.5 * prior, size))
+
+    return float(strongest(evidence))
+
+
+def _gammas(value: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Return log Γ_d(value), the multivariate gamma function, up to terms of d alone: two [M] -> [M]."""
+    steps = np.arange(int(size.max(initial=0)))
+    inside = steps < size[:, None]
+    return np.sum(
+        np.where(inside, gammaln(np.where(inside, value[:, None] - 0.5 * steps, 1.0)), 0.0), axis=-1
+    )
+
+
+def regression(m: float, rows: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+    """Return the evidence of m rows of independence in the regressions of columns on q parents, by class: [C].
+
+    rows         of each class: [C]
+    correlation  of each column (first) and its parents, within the class: [C, G, 1 + q, 1 + q]
+    """
+    count = rows[:, None, None, None]
+    among, across = correlation[..., 1:, 1:], correlation[..., 1:, :1]
+    identity = np.eye(among.shape[-1])
+
+    def unexplained(extra: float | np.ndarray) -> np.ndarray:
+        ridge = np.linalg.solve(count * among + extra * identity, across)
+        return 1.0 - np.sum(count * across * ridge, axis=(-2, -1))
+
+    logdet = np.linalg.slogdet(count * among + m * identity)[1]
+    gain = 0.5 * (among.shape[-1] * np.log(m) - logdet)
+    gain -= 0.5 * np.maximum(rows - 1.0, 0.0)[:, None] * np.log(np.maximum(unexplained(m), CONSTANT))
+    constant = unexplained(CONSTANT * np.maximum(count, 1.0)) < 2 * CONSTANT
+    return np.sum(np.where(constant, 0.0, gain), axis=-1)
+
+
+def configurations(totals: np.ndarray, distances: np.ndarray, scatters: np.ndarray) -> np.ndarray:
+    """Return m, the rows with the moments of the class to be added to each configuration of discrete parents: [...].
+
+    totals     rows of each configuration: [..., configurations]
+    distances  of their means from the class's: [..., configurations, d]
+    scatters   within them, Σ(x − mean)(x − mean)ᵀ: [..., configurations, d, d]
+
+    The unit of both is the class's covariance.
+    """
+    d = distances.shape[-1]
+    rows = np.maximum(totals, 1.0)[..., None, None]
+    identity = np.eye(d)
+    constant = (totals > d) & (np.linalg.det(scatters / rows + 1e-300 * identity) < CONSTANT)
+    between = distances[..., :, None] * distances[..., None, :]
+
+    def evidence(m: float) -> np.ndarray:
+        prior = m + d + 1.0
+        shared = (m * totals / (m + totals))[..., None, None]
+        logdet = np.linalg.slogdet(m * identity + scatters + shared * between)[1]
+        gain = multigammaln(0.5 * (prior + totals), d) - multigammaln(0.5 * prior, d)
+        gain = (
+            gain
+            + 0.5 * d * np.log(m / (m + totals))
+            + 0.5 * prior * d * np.log(m)
+            - 0.5 * (prior + totals) * logdet
+        )
+        return np.sum(np.where(constant, 0.0, gain), axis=-1)
+
+    return strongest(evidence)
