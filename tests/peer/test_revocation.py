@@ -207,13 +207,13 @@ def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, m
 
 
 def test_who_told_two_stories_may_not_ask_after_a_restart_either(tmp_path):
-    network = made_network(tmp_path)
-    with contextlib.closing(Store(network.homes["peer-1"].state_path)) as store:
+    network = made_network(tmp_path)  # peer-2 goes on: its link to peer-3 is not on the tree of the sums
+    with contextlib.closing(Store(network.homes["peer-2"].state_path)) as store:
         store.keep(TWO_STORIES, json.dumps({"peer-3": {"round": 2}}))
 
     async def work():
-        async with running(network.homes["peer-1"]) as (node, told, _):
-            async with channel_of(network, "peer-1", "peer-3") as channel:
+        async with running(network.homes["peer-2"]) as (node, told, ends):
+            async with channel_of(network, "peer-2", "peer-3") as channel:
                 for kind in wire.OF_RUN:
                     reply = await ask(
                         channel, request(network, "peer-3", kind, phase="columns", round_index=1)
@@ -223,10 +223,11 @@ def test_who_told_two_stories_may_not_ask_after_a_restart_either(tmp_path):
                         and reply.reason.startswith("two stories")
                         and not reply.body
                     )
-            async with channel_of(network, "peer-1", "peer-2") as channel:
+            async with channel_of(network, "peer-2", "peer-1") as channel:
                 assert (
-                    await ask(channel, request(network, "peer-2", "round", round_index=1))
+                    await ask(channel, request(network, "peer-1", "round", round_index=1))
                 ).status == "not yet"
+            assert not ends.done()
             assert "peer-3" not in node.session.neighbours
             assert refused(told) == [("peer-3", "two stories")] * len(wire.OF_RUN)
 
