@@ -76,7 +76,7 @@ def unknown_categories(classifier: GenerativeClassifier, frame: Any) -> list[str
     """Return a warning for every column with categories that the model never saw."""
     table, warnings = Table.of(frame), []
     for j, column in enumerate(classifier.schema_.columns):
-        if not column.categories:
+        if not column.categories:  # every number lies in a bin
             continue
         values = table.column(j)
         unknown = values[(column.codes(values) < 0) & ~missing_of(values)]

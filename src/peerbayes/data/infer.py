@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 
 from peerbayes.data.arguments import one_of, refusal, shown
-from peerbayes.data.column import SMALL_RANGE, Column, Kind, Scalar, ordered, scalar, scalars
+from peerbayes.data.bins import edges_of
+from peerbayes.data.column import SMALL_RANGE, Column
+from peerbayes.data.scalars import Scalar, ordered, scalar, scalars
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import SchemaError
 
 # The paper's rule: a column with at most this many distinct values is discrete.
 PAPER_DISCRETE = 10
 
-KINDS = ("auto", "paper", "continuous", "discrete")
+# What `kinds` may say of a column.
+KINDS = ("auto", "paper", "continuous", "discrete", "binned")
+
+# What kinds="binned" says of all columns: numbers are binned, the others as with "auto".
+NUMBERS_BINNED = "numbers binned"
 
 
 def infer_columns(
@@ -51,7 +57,7 @@ def _rules(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list
     names = table.names
     check_kinds(kinds)
     if isinstance(kinds, str):
-        rules = [kinds] * len(names)
+        return [NUMBERS_BINNED if kinds == "binned" else kinds] * len(names)
     elif isinstance(kinds, Mapping):
         positions = {key: _position(key, table) for key in kinds}
         unknown = [key for key, position in positions.items() if position is None]
@@ -88,6 +94,8 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Colu
     values = table.column(j)
     present = ~missing_of(values)
     kind = _kind(values, present, rule, name, declared=table.declared(j) is not None)
+    if kind == "binned":
+        return binned(Column(name, kind, count=0.0), values, weights)
     if kind == "continuous" and not (rule == "paper" and values.dtype.kind == "O"):
         column = Column(name, kind, count=0.0)
         return measured(column, column.numbers(values), weights)
@@ -100,10 +108,27 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Colu
     return measured(column, column.numbers(values), weights)
 
 
-def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> Kind:
-    """Return whether a column is discrete or continuous under a rule; `declared`: it is a pandas categorical."""
-    if rule in ("continuous", "discrete"):
-        return rule  # type: ignore[return-value]
+def binned(column: Column, values: np.ndarray, weights: np.ndarray | None = None) -> Column:
+    """Return a binned column with edges, count and range of its present values [n]."""
+    numbers = column.numbers(values)
+    present = ~np.isnan(numbers)
+    if not present.all():
+        numbers, weights = numbers[present], None if weights is None else weights[present]
+    if not numbers.size:
+        return column
+    low, high = float(numbers.min()), float(numbers.max())
+    _refuse_infinite(column.name, low, high)
+    count = float(numbers.size if weights is None else weights.sum())
+    return replace(column, edges=edges_of(numbers, weights), count=count, low=low, high=high)
+
+
+def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> str:
+    """Return the kind of a column under a rule; `declared`: it is a pandas categorical."""
+    if rule in ("continuous", "discrete", "binned"):
+        return rule
+    if rule == NUMBERS_BINNED:
+        kind = _kind(values, present, "auto", name, declared)
+        return "binned" if kind == "continuous" else kind
     if rule == "paper":
         return "discrete" if len(distinct(values[present], name)) <= PAPER_DISCRETE else "continuous"
     if declared or values.dtype.kind == "b":
@@ -181,15 +206,20 @@ def _plain_columns(
     return plain
 
 
+def _refuse_infinite(name: str, low: float, high: float) -> None:
+    """Refuse a column whose lowest or highest number is infinite."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise SchemaError(
+            f"column {name!r} holds infinity (inf); expected finite numbers, or nothing for a missing value"
+        )
+
+
 def _with_moments(
     column: Column, count: float, mean: float, variance: float, low: float, high: float
 ) -> Column:
     if count == 0:
         return column
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise SchemaError(
-            f"column {column.name!r} holds infinity (inf); expected finite numbers, or nothing for a missing value"
-        )
+    _refuse_infinite(column.name, low, high)
     if not (math.isfinite(mean) and math.isfinite(variance)):
         raise SchemaError(
             f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}, or the weights are "

@@ -26,22 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.data.column import (
-    Column,
-    Scalar,
-    all_text,
-    column_differences,
-    merge_columns,
-    number,
-    scalars,
-    set_differences,
-    union,
-)
+from peerbayes.data.column import Column, column_differences, merge_columns
 from peerbayes.data.infer import infer_classes, infer_columns, measured
+from peerbayes.data.scalars import Scalar, all_text, number, scalars, set_differences, union
 from peerbayes.data.table import Rows, Table
 from peerbayes.errors import SchemaError, SchemaMismatch
 
 FORMAT = 1  # of the JSON text
+
+# Fields of columns that only some kinds have, with their defaults: texts and fingerprints are without those.
+OF_SOME_KINDS = {"edges": (), "low": None, "high": None}
 
 # Standardised values never exceed this, so that φ stays finite.
 FARTHEST = 1e100
@@ -88,9 +82,10 @@ class Schema:
         """Return the schema of a table X, and of its labels y if given; `sample_weight` weighs location and scale.
 
         kinds: "auto" (text, booleans and categoricals are discrete, numbers continuous), "paper" (label-encode
-        text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, one kind per
-        column, or a mapping from names (or positions) to kinds, the others "auto". clip: the bound of
-        standardised values, None for no clipping.
+        text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, "binned" (numbers
+        in bins that hold about equally many rows, the others as with "auto"), one kind per column, or a mapping
+        from names (or positions) to kinds, the others "auto". clip: the bound of standardised values, None for no
+        clipping.
         """
         table = Table.of(X)
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
@@ -113,18 +108,18 @@ class Schema:
 
     @cached_property
     def continuous(self) -> tuple[int, ...]:
-        """Positions of the continuous columns."""
-        return tuple(j for j, column in enumerate(self.columns) if column.kind == "continuous")
+        """Positions of the columns that are encoded as numbers."""
+        return tuple(j for j, column in enumerate(self.columns) if column.dense)
 
     @cached_property
     def discrete(self) -> tuple[int, ...]:
-        """Positions of the discrete columns."""
-        return tuple(j for j, column in enumerate(self.columns) if column.kind == "discrete")
+        """Positions of the columns that are encoded as cells: discrete and binned ones."""
+        return tuple(j for j, column in enumerate(self.columns) if not column.dense)
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
         """Cells of each discrete column; one without any value keeps a single empty cell."""
-        return tuple(max(1, len(self.columns[j].categories)) for j in self.discrete)
+        return tuple(self.columns[j].cells for j in self.discrete)
 
     @cached_property
     def location(self) -> np.ndarray:
@@ -147,14 +142,22 @@ class Schema:
         positions = self.places(table)
         values = np.empty((table.rows, len(self.continuous)))
         for k, j in enumerate(self.continuous):
-            values[:, k] = self.columns[j].numbers(table.column(positions[j]))
-            infinite = np.isinf(values[:, k])
-            if infinite.any():
-                raise infinity_in(self.names[j], table.number(int(np.argmax(infinite))))
+            values[:, k] = self._numbers(table, positions, j)
         codes = np.empty((table.rows, len(self.discrete)), dtype=np.int32)
         for k, j in enumerate(self.discrete):
-            codes[:, k] = self.columns[j].codes(table.column(positions[j]))
+            column = self.columns[j]
+            reads_numbers = column.traits.reads_numbers
+            raw = self._numbers(table, positions, j) if reads_numbers else table.column(positions[j])
+            codes[:, k] = column.codes(raw)
         return Rows(self.standardise(values), codes)
+
+    def _numbers(self, table: Table, positions: list[int], j: int) -> np.ndarray:
+        """Return the numbers of column j, NaN where missing; refuse infinite ones: [n]."""
+        numbers = self.columns[j].numbers(table.column(positions[j]))
+        infinite = np.isinf(numbers)
+        if infinite.any():
+            raise infinity_in(self.names[j], table.number(int(np.argmax(infinite))))
+        return numbers
 
     def standardise(self, values: np.ndarray) -> np.ndarray:
         """Return (values − location)/scale, clipped: [n, Dc] -> [n, Dc]."""
@@ -167,24 +170,19 @@ class Schema:
         """The bound of standardised values: the clip, or less where their squares would overflow."""
         return FARTHEST if self.clip is None else min(self.clip, FARTHEST)
 
-    def decode(self, rows: Rows) -> Any:
-        """Return encoded rows as a DataFrame in the original columns and units."""
+    def decode(self, rows: Rows, rng: np.random.Generator | None = None) -> Any:
+        """Return encoded rows as a DataFrame in the original columns and units.
+
+        A bin is decoded as its middle, or as a number that `rng` draws evenly from it.
+        """
         import pandas as pd
 
         values = np.asarray(rows.values) * self.scale + self.location
         positions = {j: k for kind in (self.continuous, self.discrete) for k, j in enumerate(kind)}
         decoded: dict[str, Any] = {}
         for j, column in enumerate(self.columns):
-            if column.kind == "continuous" and not column.categories:
-                decoded[column.name] = values[:, positions[j]]
-                continue
-            codes = np.asarray(rows.codes)[:, positions[j]] if column.kind == "discrete" else None
-            if codes is None:  # label-encoded text: the nearest category
-                nearest = np.clip(np.rint(values[:, positions[j]]), 0, len(column.categories) - 1)
-                codes = np.where(np.isnan(nearest), -1, nearest).astype(int)
-            decoded[column.name] = pd.Series(
-                [column.categories[code] if 0 <= code < len(column.categories) else None for code in codes]
-            )
+            encoded = values if column.dense else np.asarray(rows.codes)
+            decoded[column.name] = column.traits.decoded(column, encoded[:, positions[j]], rng)
         return pd.DataFrame(decoded)
 
     def encode_labels(self, y: Any) -> np.ndarray:
@@ -222,7 +220,7 @@ class Schema:
         positions = self.places(table)
         columns = [
             measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
-            if column.kind == "continuous"
+            if column.dense
             else column
             for j, column in enumerate(self.columns)
         ]
@@ -232,9 +230,7 @@ class Schema:
         """Return this schema with the categories of the `other` added; nothing else changes."""
         theirs = {column.name: column for column in other.columns}
         columns = [
-            replace(column, categories=union(column.categories, theirs[column.name].categories))
-            if column.kind == "discrete" and column.name in theirs
-            else column
+            column.traits.known(column, theirs[column.name]) if column.name in theirs else column
             for column in self.columns
         ]
         return replace(self, columns=tuple(columns))
@@ -282,9 +278,10 @@ class Schema:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 of everything that decides how a row is encoded, as 64 hexadecimal digits."""
-        described = asdict(self)
+        described = self._described()
         for column in described["columns"]:
-            del column["count"], column["constant"]
+            for name in ("count", "constant", "low", "high"):
+                column.pop(name, None)
             column["categories"] = _without_booleans(column["categories"])
         described["classes"] = _without_booleans(described["classes"])
         del described["label"]
@@ -298,7 +295,16 @@ class Schema:
 
     @cached_property
     def _text(self) -> str:
-        return _canonical({"format": FORMAT, **asdict(self)})
+        return _canonical({"format": FORMAT, **self._described()})
+
+    def _described(self) -> dict[str, Any]:
+        """Return the schema as plain values; fields that only some kinds have are left out of the others' columns."""
+        described = asdict(self)
+        for column in described["columns"]:
+            for name, default in OF_SOME_KINDS.items():
+                if column[name] == default:
+                    del column[name]
+        return described
 
     @classmethod
     def from_json(cls, text: str) -> Schema:

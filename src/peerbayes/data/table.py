@@ -214,8 +214,8 @@ def missing_of(values: np.ndarray) -> np.ndarray:
     return np.asarray(pd.isna(values))
 
 
-def numbers_of(values: np.ndarray, name: str) -> np.ndarray:
-    """Return a continuous column as float64, NaN where missing; text that is not a number is refused."""
+def numbers_of(values: np.ndarray, name: str, kind: str = "continuous") -> np.ndarray:
+    """Return a column of a numeric `kind` as float64, NaN where missing; text that is not a number is refused."""
     if values.dtype.kind != "O":
         return np.asarray(values, dtype=np.float64)
     missing = missing_of(values)
@@ -224,7 +224,7 @@ def numbers_of(values: np.ndarray, name: str) -> np.ndarray:
         numbers[~missing] = values[~missing].astype(np.float64)
     except (TypeError, ValueError) as error:
         raise SchemaError(
-            f"column {name!r} is continuous, but holds {_first_text(values)!r}, which is not a number; "
+            f"column {name!r} is {kind}, but holds {_first_text(values)!r}, which is not a number; "
             "correct the value, leave it empty, or make the column discrete with kinds={...: 'discrete'}"
         ) from error
     return numbers

@@ -34,7 +34,7 @@ class MixedNB(GenerativeClassifier, NaiveBayesConventions):
     """Naive Bayes with Gaussian continuous and categorical discrete columns; missing values are handled exactly.
 
     calibrate       False: maximum likelihood (MAP with `alpha` and `prior`); True: risk-based calibration
-    kinds           "auto", "paper", "continuous", "discrete", one kind per column, or a mapping; see `Schema.infer`
+    kinds           a kind, "auto", "paper" or "binned", one per column, or a mapping; see `Schema.infer`
     start           where calibration begins: "uniform", "marginal", "ml", or statistics of your own
     lr              learning rate of calibration: the length of its first step, or of all steps
     max_iter        at most this many iterations of calibration, each one pass over the rows; it ends earlier when the
@@ -226,11 +226,9 @@ class _Network(_FullGaussian):
         tables: dict[str, dict[tuple[Any, ...], dict[Any, float]]] = {}
         for j in range(family.continuous, len(columns)):
             probabilities = np.exp(conditionals[j])  # [C, configurations, r]
-            configurations = list(itertools.product(*(columns[p].categories for p in family.parents[j])))
+            configurations = list(itertools.product(*(columns[p].labels for p in family.parents[j])))
             tables[columns[j].name] = {
-                (label, *values): dict(
-                    zip(columns[j].categories, map(float, probabilities[c, d]), strict=True)
-                )
+                (label, *values): dict(zip(columns[j].labels, map(float, probabilities[c, d]), strict=True))
                 for c, label in enumerate(schema.classes)
                 for d, values in enumerate(configurations)
             }

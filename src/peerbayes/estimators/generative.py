@@ -177,11 +177,12 @@ def classes_of_all(classes: Any, known_classes: tuple[Any, ...]) -> tuple[Any, .
 def refuse_counting(kinds: Any) -> None:
     """Refuse kinds that depend on how many values a column has."""
     rules = [kinds] if isinstance(kinds, str) else kinds.values() if isinstance(kinds, dict) else kinds
-    if "paper" in rules:
-        raise ValueError(
-            "kinds='paper' counts the distinct values of all rows, and partial_fit sees only some of them; "
-            "give a schema, for instance schema=Schema.infer(X, y, kinds='paper')"
-        )
+    for rule, needs in (("paper", "counts the distinct values"), ("binned", "needs the quantiles")):
+        if rule in rules:
+            raise ValueError(
+                f"kinds={rule!r} {needs} of all rows, and partial_fit sees only some of them; "
+                f"give a schema, for instance schema=Schema.infer(X, y, kinds={rule!r})"
+            )
 
 
 def kinds_so_far(schema: Schema) -> dict[str, str]:

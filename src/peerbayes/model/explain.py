@@ -239,7 +239,7 @@ def describe(
             moments = {"mean": mean[c, k], "deviation": deviation[c, k]}
             records.append({"class": label, "feature": names[j], **moments, "bits": counted[names[j]]})
         for k, j in enumerate(schema.discrete):
-            for level, category in enumerate(schema.columns[j].categories):
+            for level, category in enumerate(schema.columns[j].labels):
                 probability = np.exp(parameters.log_cells[c, family.offsets[k] + level])
                 cell = {"class": label, "feature": names[j], "category": category}
                 records.append({**cell, "probability": probability, "bits": counted[names[j]]})
@@ -254,7 +254,7 @@ def sample(
     """Return synthetic rows in the original columns, as a DataFrame, and their class indices."""
     prior = np.exp(family.parameters(stats).log_prior)
     labels = rng.choice(len(prior), size=count, p=prior / prior.sum())
-    return schema.decode(family.sample(stats, labels, rng)), labels
+    return schema.decode(family.sample(stats, labels, rng), rng), labels
 
 
 def _variances(family: Family, parameters: Any) -> np.ndarray:

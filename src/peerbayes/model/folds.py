@@ -84,7 +84,7 @@ def row_keys(schema: Schema, table: Table) -> np.ndarray:
     keys = np.zeros(table.rows, dtype=np.uint64)
     for column, position in zip(schema.columns, schema.places(table), strict=True):
         values = table.column(position)
-        numbers = column.numbers(values) if column.kind == "continuous" else column.codes(values)
+        numbers = column.numbers(values) if column.traits.reads_numbers else column.codes(values)
         numbers = np.add(numbers, 0.0, dtype=np.float64)  # a copy, in which −0 is 0
         numbers[np.isnan(numbers)] = np.nan  # all of them with the same bits
         keys ^= numbers.view(np.uint64)

@@ -77,8 +77,10 @@ def is_held(family: Family, rows: int) -> bool:
 
 
 class Lookup(NamedTuple):
-    """Concatenated tables of category indices, one for each discrete column; −1 where there is no category."""
+    """Concatenated tables of category indices, one for each column with categories; −1 where there is none."""
 
+    places: np.ndarray  # [Dd] which of the columns that are encoded as cells they are
+    columns: np.ndarray  # [Dd] their positions in the table
     low: np.ndarray  # [Dd] the value that a column's table begins with
     starts: np.ndarray  # [Dd] where it begins
     sizes: np.ndarray  # [Dd] how long it is
@@ -86,9 +88,11 @@ class Lookup(NamedTuple):
 
 
 def lookup_of(schema: Schema) -> Lookup | None:
-    """Return the lookup tables of a schema, or None unless every discrete column holds small-range integers."""
+    """Return the lookup tables of a schema, or None unless all categories are small-range integers."""
+    places = [k for k, j in enumerate(schema.discrete) if not schema.columns[j].traits.reads_numbers]
+    columns = [schema.discrete[k] for k in places]
     lows, tables = [], []
-    for j in schema.discrete:
+    for j in columns:
         categories = schema.columns[j].categories
         if not categories or any(type(value) is not int for value in categories):
             return None
@@ -103,7 +107,14 @@ def lookup_of(schema: Schema) -> Lookup | None:
     sizes = np.array([table.size for table in tables], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
     concatenated = np.concatenate(tables) if tables else np.zeros(0, np.int32)
-    return Lookup(np.array(lows, dtype=np.int64), starts, sizes, concatenated)
+    return Lookup(
+        np.array(places, dtype=np.int64),
+        np.array(columns, dtype=np.int64),
+        np.array(lows, dtype=np.int64),
+        starts,
+        sizes,
+        concatenated,
+    )
 
 
 def look_up(
@@ -201,7 +212,8 @@ class Raw:
                     yield start + inner, block
             return
         look_up_codes: Callable[..., None] = look_up
-        if schema.discrete and (fast or array.size > infer.LARGE):
+        places, looked_up, *lookup = tables
+        if looked_up.size and (fast or array.size > infer.LARGE):
             from peerbayes.model.kernels import block_loops
 
             look_up_codes = block_loops.look_up
@@ -211,8 +223,14 @@ class Raw:
             chunk = array[start : start + size]
             values = chunk[:, continuous] if discrete.size else chunk
             codes = np.empty((chunk.shape[0], discrete.size), dtype=np.int32)
-            if discrete.size:
-                look_up_codes(np.ascontiguousarray(chunk), discrete, *tables, codes)
+            if looked_up.size:
+                category_codes = (
+                    codes if looked_up.size == discrete.size else codes[:, : looked_up.size].copy()
+                )
+                look_up_codes(np.ascontiguousarray(chunk), looked_up, *lookup, category_codes)
+                codes[:, places] = category_codes
+            for k in np.setdiff1d(np.arange(discrete.size), places):
+                codes[:, k] = schema.columns[discrete[k]].codes(chunk[:, discrete[k]])
             yield start, Block(np.ascontiguousarray(values, dtype=np.float64), codes, *units)
 
 
@@ -290,15 +308,16 @@ def _complete(source: Raw) -> bool:
     """Whether a schema inferred from these rows shows that none of their values is missing or infinite."""
     if source.table.numeric is not None and source.table.numeric.dtype.kind in "iu":
         return True
-    continuous = [source.schema.columns[j] for j in source.schema.continuous]
-    return bool(continuous) and all(column.count == source.rows for column in continuous)
+    numbers = [column for column in source.schema.columns if column.traits.reads_numbers]
+    return bool(numbers) and all(column.count == source.rows for column in numbers)
 
 
 def _refuse_infinity(array: np.ndarray, schema: Schema, table: Table) -> None:
-    """Raise for the first infinity in a continuous column."""
+    """Raise for the first infinity in a column of numbers."""
+    columns = [j for j, column in enumerate(schema.columns) if column.traits.reads_numbers]
     for start in range(0, array.shape[0], FRAME_ROWS):
         infinite = np.isinf(array[start : start + FRAME_ROWS])
-        for j in schema.continuous:
+        for j in columns:
             if infinite[:, j].any():
                 raise infinity_in(schema.names[j], table.number(start + int(np.argmax(infinite[:, j]))))
 

@@ -300,9 +300,9 @@ class Statistics:
         columns = tuple(discrete.get(schema.names[j], -1) for j in schema.discrete)
         levels = []
         for j, column in zip(schema.discrete, columns, strict=True):
-            categories = () if column < 0 else mine.columns[mine.discrete[column]].categories
+            cells = () if column < 0 else mine.columns[mine.discrete[column]].identities
             kind = f"category of {schema.names[j]!r}"
-            codes = [_index_of(schema.columns[j].categories, category, kind) for category in categories]
+            codes = [_index_of(schema.columns[j].identities, cell, kind) for cell in cells]
             levels.append(np.array(codes, dtype=np.int64))
         return Move(order, shift, ratio, schema.cardinalities, columns, tuple(levels))
 
@@ -436,7 +436,7 @@ def _believe(
     """Add a belief about one column of one class to its statistics [K]."""
     j = schema.names.index(name)
     d = family.continuous
-    if schema.columns[j].kind == "continuous":
+    if schema.columns[j].dense:
         try:
             mean, deviation = (float(number) for number in belief)
         except (TypeError, ValueError):
@@ -447,7 +447,7 @@ def _believe(
         mean, deviation = (mean - schema.location[k]) / schema.scale[k], deviation / schema.scale[k]
         row[[1 + k, 1 + d + k, 1 + 2 * d + k]] = worth, worth * mean, worth * (deviation**2 + mean**2)
         return
-    categories = schema.columns[j].categories
+    categories = schema.columns[j].labels
     if not isinstance(belief, Mapping) or not set(belief) <= set(categories):
         raise ValueError(
             f"the belief about {name!r} is {belief!r}; expected {{category: probability}} of {list(categories)}"

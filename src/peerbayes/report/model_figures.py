@@ -103,9 +103,7 @@ class Model:
                 if observed is None
                 else float(observed.bits[continuous + position])
             )
-            columns.append(
-                Column(names[index], bits, categories=schema.columns[index].categories, cells=shares)
-            )
+            columns.append(Column(names[index], bits, categories=schema.columns[index].labels, cells=shares))
         columns.sort(key=lambda column: -column.bits)
         return cls(classes, prior, tuple(columns[:RANKED]), len(names), stats.of_rows is not None)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from peerbayes.data.column import Scalar, scalars
 from peerbayes.data.declarations import toml
+from peerbayes.data.scalars import Scalar, scalars
 from peerbayes.errors import SchemaError, TermsError
 
 # --- documents that peers exchange and keep: JSON in one form only, and files that only their owner can read

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from peerbayes.data.column import Column, Scalar, ordered, with_units
+from peerbayes.data.column import Column, with_units
+from peerbayes.data.scalars import Scalar, ordered
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import PeerError, RefusedMessage, SchemaMismatch

@@ -1,0 +1,8 @@
+"""The kinds of columns, each a value that knows all about it: a new one is a file beside these and a line here."""
+
+from peerbayes.data.kinds.binned import Binned
+from peerbayes.data.kinds.continuous import Continuous
+from peerbayes.data.kinds.discrete import Discrete
+from peerbayes.data.kinds.kind import Kind
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Continuous(), Discrete(), Binned())}

@@ -1,0 +1,36 @@
+"""Distinct values as categories: probabilities in each class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from peerbayes.data.kinds.kind import Kind, category_values
+from peerbayes.data.scalars import union
+from peerbayes.errors import SchemaError
+
+if TYPE_CHECKING:
+    from peerbayes.data.column import Column
+
+
+class Discrete(Kind):
+    """Text, booleans or numbers of which each is a category."""
+
+    name: ClassVar[str] = "discrete"
+    dense: ClassVar[bool] = False
+    reads_numbers: ClassVar[bool] = False
+
+    def check(self, column: Column) -> None:
+        if not column.categories and column.count != 0:
+            raise SchemaError(f"column {column.name!r} is discrete and has no category; name them all")
+
+    def codes(self, column: Column, values: np.ndarray) -> np.ndarray:
+        return column.category_codes(values)
+
+    def decoded(self, column: Column, encoded: np.ndarray, rng: np.random.Generator | None) -> Any:
+        return category_values(column, encoded)
+
+    def known(self, column: Column, other: Column) -> Column:
+        return replace(column, categories=union(column.categories, other.categories))

@@ -1,0 +1,132 @@
+"""What is known of a kind of column: how it reads values, encodes and decodes them, and how two tables' become one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from peerbayes.data.scalars import Scalar, all_text, set_differences, union
+from peerbayes.errors import SchemaError
+
+if TYPE_CHECKING:
+    from peerbayes.data.column import Column
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of column: encoded as a number (dense) or as one of several cells, which is all that families see."""
+
+    name: ClassVar[str]
+    dense: ClassVar[bool]
+    """Whether rows hold a standardised number for it, and not the index of a cell."""
+    reads_numbers: ClassVar[bool]
+    """Whether its values are numbers, of which infinite ones are refused."""
+
+    # --- a column of this kind -------------------------------------------------------------------------
+
+    def check(self, column: Column) -> None:
+        """Refuse a column that is not described as this kind needs it."""
+
+    def is_empty(self, column: Column) -> bool:
+        """Whether nothing is known of the column: every value was missing, and nothing was declared."""
+        return not column.categories and column.count == 0
+
+    def cells(self, column: Column) -> int:
+        """Return the number of cells; one without any value keeps a single empty cell."""
+        return max(1, len(self.labels(column)))
+
+    def labels(self, column: Column) -> tuple[Scalar, ...]:
+        """Return what each cell is called where people read it."""
+        return column.categories
+
+    def identities(self, column: Column) -> tuple[Hashable, ...]:
+        """Return what each cell is: cells of two tables with the same identity are the same."""
+        return column.categories
+
+    # --- rows ------------------------------------------------------------------------------------------
+
+    def numbers(self, column: Column, values: np.ndarray) -> np.ndarray:
+        """Return the numbers that are standardised, or sorted into cells, NaN where missing: [n] -> [n]."""
+        raise NotImplementedError
+
+    def codes(self, column: Column, values: np.ndarray) -> np.ndarray:
+        """Return the cell of each of the `values`, −1 where it is missing or unknown: [n] -> [n]."""
+        raise NotImplementedError
+
+    def decoded(self, column: Column, encoded: np.ndarray, rng: np.random.Generator | None) -> Any:
+        """Return values of the table from cells, or from numbers that are no longer standardised: [n] -> [n].
+
+        `rng` draws where a cell stands for several values.
+        """
+        raise NotImplementedError
+
+    # --- two tables ------------------------------------------------------------------------------------
+
+    def known(self, column: Column, other: Column) -> Column:
+        """Return the column with what the `other`, of prior knowledge, knows beside; units stay."""
+        return column
+
+    def merged(self, mine: Column, theirs: Column) -> Column:
+        """Return one column for both tables, of which neither is empty: the union of categories, pooled units."""
+        categories = union(mine.categories, theirs.categories)
+        if mine.count is None or theirs.count is None:  # given explicitly: unchanged
+            return replace(mine if mine.count is None else theirs, categories=categories)
+        count = mine.count + theirs.count
+        if _units(mine) == _units(
+            theirs
+        ):  # nothing to pool, and no rounding that would change the fingerprint
+            return replace(mine, categories=categories, count=count)
+        share = theirs.count / count
+        gap = theirs.location - mine.location
+        within = (1 - share) * _variance(mine) + share * _variance(theirs)
+        variance = within + share * (1 - share) * gap * gap
+        if not math.isfinite(variance):
+            raise SchemaError(
+                f"column {mine.name!r} lies at {mine.location:.3g} in the first and at {theirs.location:.3g} in the "
+                "second: too far apart to be pooled. Divide the column by a constant"
+            )
+        deviation = math.sqrt(variance)
+        return replace(
+            mine,
+            categories=categories,
+            location=mine.location + share * gap,
+            scale=deviation or 1.0,
+            count=count,
+            constant=deviation == 0,
+        )
+
+    def differences(self, mine: Column, theirs: Column) -> list[str]:
+        """List the differences between two columns of this kind; "! " marks those that prevent merging."""
+        name = mine.name
+        differences = set_differences(f"column {name!r}: category", mine.categories, theirs.categories)
+        if differences and all_text(mine.categories) != all_text(theirs.categories):
+            differences = [
+                f"! column {name!r} holds text on one side, numbers on the other: {differences[0]}"
+            ]
+        if mine.location != theirs.location or mine.scale != theirs.scale:
+            fixed = mine.count is None and theirs.count is None
+            differences.append(
+                f"{'! ' if fixed else ''}column {name!r}: location {mine.location:.6g} and scale {mine.scale:.6g} "
+                f"in the first, {theirs.location:.6g} and {theirs.scale:.6g} in the second"
+            )
+        return differences
+
+
+def _units(column: Column) -> tuple[float, float, bool]:
+    return column.location, column.scale, column.constant
+
+
+def _variance(column: Column) -> float:
+    return 0.0 if column.constant else column.scale**2
+
+
+def category_values(column: Column, codes: np.ndarray) -> Any:
+    """Return the category of each code, None for codes without one: [n] -> a Series [n]."""
+    import pandas as pd
+
+    categories = column.categories
+    return pd.Series([categories[code] if 0 <= code < len(categories) else None for code in codes])
