@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from peerbayes.data.bins import cell_of
-from peerbayes.data.kinds.kind import Kind
+from peerbayes.data.kinds.kind import Column, Kind
 from peerbayes.data.scalars import Scalar
 from peerbayes.data.table import numbers_of
 from peerbayes.errors import SchemaError
-
-if TYPE_CHECKING:
-    from peerbayes.data.column import Column
 
 
 class Binned(Kind):

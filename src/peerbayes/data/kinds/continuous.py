@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from peerbayes.data.kinds.kind import Kind, category_values
+from peerbayes.data.kinds.kind import Column, Kind, category_values
 from peerbayes.data.scalars import set_differences
 from peerbayes.data.table import numbers_of
-
-if TYPE_CHECKING:
-    from peerbayes.data.column import Column
 
 
 class Continuous(Kind):

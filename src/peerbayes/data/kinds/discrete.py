@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from peerbayes.data.kinds.kind import Kind, category_values
+from peerbayes.data.kinds.kind import Column, Kind, category_values
 from peerbayes.data.scalars import union
 from peerbayes.errors import SchemaError
-
-if TYPE_CHECKING:
-    from peerbayes.data.column import Column
 
 
 class Discrete(Kind):

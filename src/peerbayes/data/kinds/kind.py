@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from peerbayes.data.scalars import Scalar, all_text, set_differences, union
 from peerbayes.errors import SchemaError
 
-if TYPE_CHECKING:
-    from peerbayes.data.column import Column
+Column = Any  # `peerbayes.data.column.Column`, which asks its kind
 
 
 @dataclass(frozen=True)
