@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TopologyError,
     )
     from peerbayes.estimators.classifiers import KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
+    from peerbayes.estimators.ga2m import GA2M
     from peerbayes.learning.robust.attacks import Attack
     from peerbayes.model.statistics import Statistics, prior_knowledge
     from peerbayes.privacy.accounting import Privacy
@@ -42,6 +43,7 @@ _HOMES = {
         "TopologyError",
     ),
     "estimators.classifiers": ("KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
+    "estimators.ga2m": ("GA2M",),
         "privacy.scheme": ("plan",),
     "privacy.accounting": ("Privacy",),
     "simulation.result": ("Run",),
@@ -55,6 +57,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("audit",)
 
 __all__ = [
+    "GA2M",
     "KDB",
     "LDA",
     "QDA",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.data.arguments import one_of, refusal, shown
-from peerbayes.data.bins import edges_of
+from peerbayes.data.bins import BINS, edges_of
 from peerbayes.data.column import SMALL_RANGE, Column
 from peerbayes.data.scalars import Scalar, ordered, scalar, scalars
 from peerbayes.data.table import Table, missing_of
@@ -30,8 +30,13 @@ def infer_columns(
     table: Table,
     kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
     weights: np.ndarray | None = None,
+    bins: int | None = None,
 ) -> tuple[Column, ...]:
-    """Return the description of each column, from all rows; `weights` [n] count a row that many times."""
+    """Return the description of each column, from all rows; `weights` [n] count a row that many times.
+
+    bins  into how many bins numbers go, and then into bins they go unless `kinds` names another kind for their column;
+          None: binned columns have `BINS`, and numbers are as `kinds` says
+    """
     rules = _rules(table, kinds)
     if weights is not None and not (weights > 0).all():
         table, weights = table.take(weights > 0), weights[weights > 0]
@@ -39,9 +44,9 @@ def infer_columns(
         raise SchemaError("the table has no rows; expected at least one")
     array = table.numeric
     if array is None:
-        return tuple(_column(table, j, rules[j], weights) for j in range(len(table.names)))
-    plain = _plain_columns(table, array, rules, weights)
-    return tuple(plain.get(j) or _column(table, j, rules[j], weights) for j in range(len(table.names)))
+        return tuple(_column(table, j, rules[j], weights, bins) for j in range(len(table.names)))
+    plain = _plain_columns(table, array, rules, weights, bins)
+    return tuple(plain.get(j) or _column(table, j, rules[j], weights, bins) for j in range(len(table.names)))
 
 
 def check_kinds(kinds: Any) -> None:
@@ -88,14 +93,16 @@ def _position(key: Any, table: Table) -> int | None:
     return int(key) if positional and 0 <= key < len(table.names) else None
 
 
-def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Column:
+def _column(table: Table, j: int, rule: str, weights: np.ndarray | None, bins: int | None) -> Column:
     """Return the description of column j under a rule of `KINDS`."""
     name = table.names[j]
     values = table.column(j)
     present = ~missing_of(values)
     kind = _kind(values, present, rule, name, declared=table.declared(j) is not None)
+    if bins is not None and kind == "continuous" and rule != "continuous":
+        kind = "discrete" if _holds_text(values, present) else "binned"
     if kind == "binned":
-        return binned(Column(name, kind, count=0.0), values, weights)
+        return binned(Column(name, kind, count=0.0), values, weights, BINS if bins is None else bins)
     if kind == "continuous" and not (rule == "paper" and values.dtype.kind == "O"):
         column = Column(name, kind, count=0.0)
         return measured(column, column.numbers(values), weights)
@@ -108,7 +115,12 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None) -> Colu
     return measured(column, column.numbers(values), weights)
 
 
-def binned(column: Column, values: np.ndarray, weights: np.ndarray | None = None) -> Column:
+def _holds_text(values: np.ndarray, present: np.ndarray) -> bool:
+    """Return whether any of the present values [n] is text."""
+    return values.dtype.kind == "O" and any(issubclass(kind, str) for kind in set(map(type, values[present])))
+
+
+def binned(column: Column, values: np.ndarray, weights: np.ndarray | None = None, bins: int = BINS) -> Column:
     """Return a binned column with edges, count and range of its present values [n]."""
     numbers = column.numbers(values)
     present = ~np.isnan(numbers)
@@ -119,7 +131,7 @@ def binned(column: Column, values: np.ndarray, weights: np.ndarray | None = None
     low, high = float(numbers.min()), float(numbers.max())
     _refuse_infinite(column.name, low, high)
     count = float(numbers.size if weights is None else weights.sum())
-    return replace(column, edges=edges_of(numbers, weights), count=count, low=low, high=high)
+    return replace(column, edges=edges_of(numbers, weights, bins), count=count, low=low, high=high)
 
 
 def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> str:
@@ -186,12 +198,13 @@ def measured(column: Column, values: np.ndarray, weights: np.ndarray | None = No
 
 
 def _plain_columns(
-    table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None
+    table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None, bins: int | None
 ) -> dict[int, Column]:
     """Return the columns of a numeric array that can be described in one pass: continuous ones and small integers."""
     names = table.names
     plain: dict[int, Column] = {}
-    continuous = [j for j, rule in enumerate(rules) if rule in ("auto", "continuous")]
+    dense = ("continuous",) if bins is not None else ("auto", "continuous")
+    continuous = [j for j, rule in enumerate(rules) if rule in dense]
     if continuous:
         moments = column_moments(array, weights, continuous)
         for k, j in enumerate(continuous):

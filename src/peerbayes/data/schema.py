@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.data.column import Column, column_differences, merge_columns
+from peerbayes.data.crosses import Cross
 from peerbayes.data.infer import infer_classes, infer_columns, measured
 from peerbayes.data.scalars import Scalar, all_text, number, scalars, set_differences, union
 from peerbayes.data.table import Rows, Table
@@ -53,6 +54,8 @@ class Schema:
     """Standardised values are held within ±clip (heavy tails); None turns it off."""
     label: str = field(default="label", compare=False)
     """The name of the label."""
+    crosses: tuple[Cross, ...] = ()
+    """Pairs of columns whose joint cells families see as further columns, after all others."""
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -68,6 +71,18 @@ class Schema:
             object.__setattr__(self, "clip", number(self.clip, "clip"))
             if self.clip <= 0:
                 raise SchemaError(f"clip is {self.clip}; expected a positive number, or None for no clipping")
+        self._check_crosses()
+
+    def _check_crosses(self) -> None:
+        """Refuse crosses of columns that are not encoded as cells, or that have other cells."""
+        cells = {self.columns[j].name: self.columns[j].cells for j in self.discrete}
+        for cross in self.crosses:
+            for name, groups in zip(cross.columns, cross.groups, strict=True):
+                if cells.get(name) != len(groups):
+                    raise SchemaError(
+                        f"the cross {cross.name} has {len(groups)} cells of {name!r}; expected a column with "
+                        f"{cells.get(name, 'that many')} cells, discrete or binned"
+                    )
 
     @classmethod
     def infer(
@@ -78,6 +93,7 @@ class Schema:
         kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
         clip: float | None = 5.0,
         sample_weight: Any = None,
+        bins: int | None = None,
     ) -> Schema:
         """Return the schema of a table X, and of its labels y if given; `sample_weight` weighs location and scale.
 
@@ -85,14 +101,14 @@ class Schema:
         text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, "binned" (numbers
         in bins that hold about equally many rows, the others as with "auto"), one kind per column, or a mapping
         from names (or positions) to kinds, the others "auto". clip: the bound of standardised values, None for no
-        clipping.
+        clipping. bins: how many bins numbers go into, for all columns of numbers that `kinds` does not name.
         """
         table = Table.of(X)
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         for name, values in (("y", y), ("sample_weight", weights)):
             if values is not None and len(values) != table.rows:
                 raise SchemaError(f"{name} has {len(values)} entries, the table {table.rows} rows")
-        return cls(infer_columns(table, kinds, weights), () if y is None else infer_classes(y)[0], clip)
+        return cls(infer_columns(table, kinds, weights, bins), () if y is None else infer_classes(y)[0], clip)
 
     # --- layout ----------------------------------------------------------------------------------------
 
@@ -118,8 +134,23 @@ class Schema:
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
-        """Cells of each discrete column; one without any value keeps a single empty cell."""
-        return tuple(self.columns[j].cells for j in self.discrete)
+        """Cells of each discrete column, then those of each cross; a column without any value keeps an empty cell."""
+        return tuple(self.columns[j].cells for j in self.discrete) + tuple(
+            cross.cells for cross in self.crosses
+        )
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of all that families see, in their order: columns as numbers, columns as cells, crosses."""
+        columns = (self.names[j] for j in (*self.continuous, *self.discrete))
+        return (*columns, *(cross.name for cross in self.crosses))
+
+    @cached_property
+    def cell_labels(self) -> tuple[tuple[Scalar, ...], ...]:
+        """What the cells of each discrete column and of each cross are called."""
+        labels = {self.columns[j].name: self.columns[j].labels for j in self.discrete}
+        crossed = (cross.labels(*(labels[name] for name in cross.columns)) for cross in self.crosses)
+        return (*labels.values(), *crossed)
 
     @cached_property
     def location(self) -> np.ndarray:
@@ -149,7 +180,19 @@ class Schema:
             reads_numbers = column.traits.reads_numbers
             raw = self._numbers(table, positions, j) if reads_numbers else table.column(positions[j])
             codes[:, k] = column.codes(raw)
-        return Rows(self.standardise(values), codes)
+        return Rows(self.standardise(values), self.crossed(codes))
+
+    def crossed(self, codes: np.ndarray) -> np.ndarray:
+        """Return the cells of all discrete columns, followed by those of the crosses: [n, Dd] -> [n, Dd + X]."""
+        if not self.crosses:
+            return codes
+        place = {self.names[j]: k for k, j in enumerate(self.discrete)}
+        joint = np.empty((len(codes), codes.shape[1] + len(self.crosses)), dtype=np.int32)
+        joint[:, : codes.shape[1]] = codes
+        for k, cross in enumerate(self.crosses, start=codes.shape[1]):
+            first, second = (codes[:, place[name]] for name in cross.columns)
+            joint[:, k] = cross.codes(first, second)
+        return joint
 
     def _numbers(self, table: Table, positions: list[int], j: int) -> np.ndarray:
         """Return the numbers of column j, NaN where missing; refuse infinite ones: [n]."""
@@ -273,6 +316,10 @@ class Schema:
             differences.append(f"! the classes are text on one side: {self.classes} against {other.classes}")
         if self.clip != other.clip:
             differences.append(f"! clip: {self.clip} against {other.clip}")
+        if self.crosses != other.crosses:
+            differences.append("! the crosses, or the groups of their cells: agree on one schema first")
+        elif self.crosses and any(line.startswith("column") for line in differences):
+            differences = [f"! {line.removeprefix('! ')}, and columns are crossed" for line in differences]
         return differences
 
     @cached_property
@@ -304,6 +351,8 @@ class Schema:
             for name, default in OF_SOME_KINDS.items():
                 if column[name] == default:
                     del column[name]
+        if not self.crosses:
+            del described["crosses"]
         return described
 
     @classmethod
@@ -314,7 +363,8 @@ class Schema:
             if described.pop("format") != FORMAT:
                 raise SchemaError("the schema was written in another format; update peerbayes")
             columns = tuple(Column(**column) for column in described.pop("columns"))
-            return cls(columns, **described)
+            crosses = tuple(Cross(**cross) for cross in described.pop("crosses", ()))
+            return cls(columns, crosses=crosses, **described)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, SchemaError):
                 raise

@@ -21,6 +21,7 @@ from peerbayes.estimators.conventions import (
     NaiveBayesConventions,
     linear,
 )
+from peerbayes.estimators.ga2m import GA2M
 from peerbayes.estimators.generative import GenerativeClassifier
 from peerbayes.model.families import FAMILIES, BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
 from peerbayes.model.families.structures import Parents, named
@@ -341,7 +342,7 @@ class BayesNetClassifier(_Network):
 
 
 ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
-    estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA, TAN, KDB, BayesNetClassifier)
+    estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA, TAN, KDB, BayesNetClassifier, GA2M)
 }
 
 

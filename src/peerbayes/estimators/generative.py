@@ -369,6 +369,7 @@ class GenerativeClassifier(Predictor):
             )
         self._check_classes(schema.classes)
         labels = training.labels_in(schema)
+        schema = self._extended(schema, training, labels)
         source = source_of(schema, training.table, again=self.calibrate or self.learns_structure)
         missing = self._missing(source, training)
         layout = laid_out(self.family_type, schema, missing)
@@ -523,7 +524,13 @@ class GenerativeClassifier(Predictor):
         """Return the given schema, or that of the rows with the categories of prior knowledge."""
         if self.schema is not None:
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
-        schema = Schema.infer(training.table, kinds=kinds, clip=self.clip, sample_weight=training.weights)
+        schema = Schema.infer(
+            training.table,
+            kinds=kinds,
+            clip=self.clip,
+            sample_weight=training.weights,
+            bins=self._bins(len(training.table.names)),
+        )
         for knowledge in self._knowledge():
             schema = schema.knowing(knowledge.schema)
         return replace(schema, classes=classes)
@@ -532,6 +539,14 @@ class GenerativeClassifier(Predictor):
         """Return the user's statistics: a start of calibration, a prior."""
         candidates = (self.start if self.calibrate else None, self.prior)
         return [item for item in candidates if isinstance(item, Statistics)]
+
+    def _bins(self, columns: int) -> int | None:
+        """Return how many bins the numbers of so many columns go into; None: `kinds` says so."""
+        return None
+
+    def _extended(self, schema: Schema, training: Training, labels: np.ndarray) -> Schema:
+        """Return the schema with all that families see beside the columns."""
+        return schema
 
     def _missing(self, source: Source, training: Training) -> bool:
         """Whether training values are missing, or prior knowledge covers only some columns."""

@@ -35,7 +35,7 @@ from peerbayes.learning.strategies import (
     declared,
 )
 from peerbayes.learning.tree_sum import TreeSum
-from peerbayes.model.calibration import AGREED_STEPS, start_statistics
+from peerbayes.model.calibration import AGREED_STEPS, evened, start_statistics
 from peerbayes.model.families import Family
 
 # Strategies that are not of the kind of `STRATEGIES`: two over a tree, and a choice.
@@ -252,7 +252,7 @@ def start_sums(
         uniform = start_statistics("uniform", held.family, held.classes, weight)
         return uniform.astype(held.device.precision)[None]
     stats = (yield from _completed(held)) if gapped else local()
-    return stats if own_start else (yield "start", stats)
+    return stats if own_start else evened(start, held.family, (yield "start", stats))
 
 
 def _completed(held: LocalRows) -> StartSums:

@@ -149,7 +149,7 @@ def start_statistics(
     if not rows > 0:
         raise ValueError(f"start has the weight of {rows} rows; expected more than 0")
     if isinstance(start, str):
-        stats = np.broadcast_to(shared_out(start, stats, classes), stats.shape)
+        stats = np.broadcast_to(evened(start, family, shared_out(start, stats, classes)), stats.shape)
     return stats * (mass / rows)
 
 
@@ -161,6 +161,11 @@ def shared_out(start: str, sums: np.ndarray, classes: int, divisor: float = 1.0)
     if start == "marginal":
         return sums.sum(axis=-2, keepdims=True) / (divisor * classes)
     return sums / divisor
+
+
+def evened(start: str, family: Family, stats: np.ndarray) -> np.ndarray:
+    """Return S⁰ of all rows as a family takes it, from `shared_out`: it evens the start `marginal`. [..., K]."""
+    return np.asarray(family.evened(stats)) if start == "marginal" else stats
 
 
 def beginning(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp, ndtri
 
+from peerbayes.data.crosses import Cross
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Rows, Table, frame_of
 from peerbayes.errors import NotSupported, SchemaMismatch
@@ -132,12 +133,14 @@ def explain(
     import pandas as pd
 
     typical = typical_row(family, stats) if typical is None else typical
+    typical = Rows(typical.values, schema.crossed(typical.codes[:, : len(schema.discrete)]))
     baseline, terms = centred_contributions(family, stats, rows, typical)
     scaling = scaling or Scaling.identity(len(classes))
     baseline, terms = scaling.scaled(baseline), terms / scaling.temperature
     ranking = np.argsort(-(baseline + terms.sum(axis=-1)), axis=1, kind="stable")
     columns, positions = [*schema.continuous, *schema.discrete], schema.places(table)
-    names, values = [schema.names[j] for j in columns], [table.column(positions[j]) for j in columns]
+    names, values = columns_of(schema), [table.column(positions[j]) for j in columns]
+    values += [_values_of(cross, dict(zip(names, values, strict=False))) for cross in schema.crosses]
     excluded = _class_index(classes, against)
     records = []
     for i in range(len(terms)):
@@ -156,6 +159,12 @@ def explain(
             noise = blurred[of_index] - blurred[against_index] - bias - odds.sum()
             records.append({**sides, "feature": NOISE, "value": None, "log_odds": noise})
     return pd.DataFrame.from_records(records)
+
+
+def _values_of(cross: Cross, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the values of both columns of a cross, as text: [n]."""
+    first, second = (values[name] for name in cross.columns)
+    return np.array([f"{one}, {other}" for one, other in zip(first, second, strict=True)], dtype=object)
 
 
 def typical_row(family: Family, stats: np.ndarray, of_rows: bool = True) -> Rows:
@@ -231,18 +240,20 @@ def describe(
     if statistics == LIKELIHOOD:  # a floor is no deviation
         deviation = np.where([schema.columns[j].constant for j in schema.continuous], 0.0, deviation)
     mean = parameters.mean * schema.scale + schema.location
-    records, names = [], schema.names
-    counted = dict(zip(columns_of(schema), [None] * len(names) if bits is None else bits, strict=True))
+    records, names, features = [], schema.names, columns_of(schema)
+    counted = dict(zip(features, [None] * len(features) if bits is None else bits, strict=True))
     for c, label in enumerate(classes):
         records.append({"class": label, "feature": PRIOR, "probability": np.exp(parameters.log_prior[c])})
         for k, j in enumerate(schema.continuous):
             moments = {"mean": mean[c, k], "deviation": deviation[c, k]}
             records.append({"class": label, "feature": names[j], **moments, "bits": counted[names[j]]})
-        for k, j in enumerate(schema.discrete):
-            for level, category in enumerate(schema.columns[j].labels):
+        for k, (name, labels) in enumerate(
+            zip(features[len(schema.continuous) :], schema.cell_labels, strict=True)
+        ):
+            for level, category in enumerate(labels):
                 probability = np.exp(parameters.log_cells[c, family.offsets[k] + level])
-                cell = {"class": label, "feature": names[j], "category": category}
-                records.append({**cell, "probability": probability, "bits": counted[names[j]]})
+                cell = {"class": label, "feature": name, "category": category}
+                records.append({**cell, "probability": probability, "bits": counted[name]})
     order = ["class", "feature", "category", "mean", "deviation", "probability", "bits"]
     frame = pd.DataFrame.from_records(records, columns=order).astype({"bits": np.float64})
     return frame.assign(statistics=statistics)

@@ -17,7 +17,7 @@ from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Rows, Table
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
-from peerbayes.model.families.naive_bayes import NaiveBayes
+from peerbayes.model.families.naive_bayes import is_plain
 
 # --- sizes: rows of a block, features kept in memory, and the work from which the kernels pay off
 
@@ -64,7 +64,7 @@ def gathers(family: Family, rows: int, classes: int, passes: int) -> bool:
 
 def is_fused(family: Family, rows: int) -> bool:
     """Whether passes over the rows are by the kernels of naive Bayes, without φ."""
-    fits = type(family) is NaiveBayes and not family.missing
+    fits = is_plain(family) and not family.missing
     return fits and rows >= FUSED_ROWS and not os.environ.get("PEERBAYES_PLAIN")
 
 
@@ -231,6 +231,7 @@ class Raw:
                 codes[:, places] = category_codes
             for k in np.setdiff1d(np.arange(discrete.size), places):
                 codes[:, k] = schema.columns[discrete[k]].codes(chunk[:, discrete[k]])
+            codes = schema.crossed(codes)
             yield start, Block(np.ascontiguousarray(values, dtype=np.float64), codes, *units)
 
 
@@ -261,8 +262,8 @@ def taken(source: Source, rows: np.ndarray) -> Source:
 
 
 def columns_of(schema: Schema) -> list[str]:
-    """Return the names of the columns in a family's order: continuous ones first."""
-    return [schema.names[j] for j in (*schema.continuous, *schema.discrete)]
+    """Return the names of the columns in a family's order: continuous ones first, crosses last."""
+    return list(schema.feature_names)
 
 
 # --- checks of rows: missing values and infinities

@@ -71,10 +71,11 @@ class Statistics:
             object.__setattr__(self, "likelihood", self._checked(self.likelihood))
         if self.observed is not None:
             shapes = tuple(np.shape(numbers) for numbers in self.observed)
-            if shapes != ((len(self.schema.columns),), (layout[0], 2)):
+            columns = len(self.schema.feature_names)
+            if shapes != ((columns,), (layout[0], 2)):
                 raise StatisticsMismatch(
-                    f"bits and ranges of columns have shapes {shapes}; the schema has {len(self.schema.columns)} "
-                    f"columns, {layout[0]} of them continuous"
+                    f"bits and ranges of columns have shapes {shapes}; the schema has {columns} columns, "
+                    f"{layout[0]} of them continuous"
                 )
             if not all(np.isfinite(numbers).all() for numbers in self.observed):
                 raise StatisticsMismatch("bits and ranges of columns hold NaN or infinity; expected numbers")
@@ -261,6 +262,8 @@ class Statistics:
         layout: dict[str, Any] = {"missing": True} if family.get("missing") is True else {}
         if "parents" in family:
             layout["parents"] = tuple(tuple(column_parents) for column_parents in family["parents"])
+        if family_type.takes_crosses:
+            layout["crosses"] = len(schema.crosses)
         layout |= {"continuous": len(schema.continuous), "cardinalities": schema.cardinalities}
         built = family_type(**layout)
         if {"name": built.name, **built.layout()} != family:
@@ -304,6 +307,12 @@ class Statistics:
             kind = f"category of {schema.names[j]!r}"
             codes = [_index_of(schema.columns[j].identities, cell, kind) for cell in cells]
             levels.append(np.array(codes, dtype=np.int64))
+        if mine.crosses != schema.crosses:
+            raise StatisticsMismatch(
+                "the statistics have other crosses of columns than the schema; agree on one schema first"
+            )
+        columns += tuple(range(len(mine.discrete), len(mine.cardinalities)))
+        levels += [np.arange(cross.cells) for cross in schema.crosses]
         return Move(order, shift, ratio, schema.cardinalities, columns, tuple(levels))
 
 

@@ -77,6 +77,8 @@ class Family(ABC):
     `passes` use the kernels."""
     kernels: ClassVar[tuple[str, str] | None] = None
     """The functions of `kernels.block_loops` that expand dense features and add up their statistics; None: `dense`."""
+    takes_crosses: ClassVar[bool] = False
+    """Whether a field `crosses` says how many of the columns of cells are crosses of others."""
     calibrated_floor: ClassVar[float] = 0.05
     """The default variance floor of calibration."""
     calibrated_shrinkage: ClassVar[float] = 0.0
@@ -196,6 +198,10 @@ class Family(ABC):
         cells = [np.full(size, 1.0 / size) for size in self.cardinalities]
         row = np.concatenate([self.uniform_moments(), *cells])
         return np.tile(row * (mass / classes), (classes, 1))
+
+    def evened(self, sums: Array) -> Array:
+        """Return Σφ over all rows as the `marginal` start takes it: [..., K] -> [..., K]; as it is, but for GA2M."""
+        return sums
 
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
         """Return, for each feature, the index of the count that its mean is over, and whether it is a square: two [K].
@@ -381,6 +387,8 @@ LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
 def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
     """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
     layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
+    if family.takes_crosses:
+        layout["crosses"] = len(schema.crosses)
     return family(continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout)
 
 

@@ -10,7 +10,7 @@ place of every o.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeGuard
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -165,3 +165,11 @@ class NaiveBayes(Family):
         normal = rng.standard_normal((labels.size, self.continuous))
         values = mean[labels] + np.sqrt(variance[labels]) * normal
         return Rows(values, self._sample_codes(log_cells, labels, rng))
+
+
+def is_plain(family: Family) -> TypeGuard[NaiveBayes]:
+    """Return whether θ is that of naive Bayes itself, as the fused kernels have it.
+
+    A family that is derived from it must say so itself, since it may have changed θ.
+    """
+    return type(family) is NaiveBayes or "same_theta" in vars(type(family))

@@ -25,7 +25,7 @@ from peerbayes.data.table import Rows
 from peerbayes.model.devices import processors
 from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Family
 from peerbayes.model.families.bayes_net import BayesNet
-from peerbayes.model.families.naive_bayes import NaiveBayes
+from peerbayes.model.families.naive_bayes import NaiveBayes, is_plain
 from peerbayes.model.families.regressions import SLOPE_LIMIT
 from peerbayes.model.kernels.block_loops import cell_logs, class_counts, largest, logarithm
 
@@ -129,7 +129,7 @@ def plain_residuals(values, codes, labels, row_weights, offsets, starts, missing
 
 def supports(family: Family) -> bool:
     """Return whether R of this family has a fused kernel: naive Bayes itself, not a family derived from it."""
-    return type(family) is NaiveBayes
+    return is_plain(family)
 
 
 def residual_kernel() -> Callable[..., None]:

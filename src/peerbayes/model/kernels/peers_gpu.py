@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from peerbayes.data.table import Array, Rows
 from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Family
-from peerbayes.model.families.naive_bayes import NaiveBayes
+from peerbayes.model.families.naive_bayes import NaiveBayes, is_plain
 
 SCAN = 1024  # entries of S scanned together
 LEAST = 16  # the smallest side of a product
@@ -240,7 +240,7 @@ def mix_kernel(indptr, indices, weights, messages, out, SIZE: tl.constexpr, SCAN
 
 def supports(family: Family, classes: int) -> bool:
     """Return whether R of this family has a kernel: naive Bayes itself, with logits that fit into registers."""
-    return type(family) is NaiveBayes and classes <= MOST_CLASSES
+    return is_plain(family) and classes <= MOST_CLASSES
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import core, layout
-from peerbayes.model.calibration import shared_out, start_statistics
+from peerbayes.model.calibration import evened, shared_out, start_statistics
 from peerbayes.peer.agreement.negotiate import Agreed, learner_of, refuse_large_statistics, settings_of
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Total, integers_in
@@ -253,5 +253,5 @@ async def _start(
     summed = (await total(phase, Integers(release))).values
     moved = np.ldexp(summed.astype(np.float64), COARSER - mechanism.bits)
     stats = mechanism.coordinates.back(mechanism.projection(moved, False)) / (terms.lr * peers)
-    stats = shared_out(terms.start, stats, holdings.classes)
+    stats = evened(terms.start, holdings.family, shared_out(terms.start, stats, holdings.classes))
     return np.ascontiguousarray(np.broadcast_to(stats, (holdings.classes, holdings.family.size)))

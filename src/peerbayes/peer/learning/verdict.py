@@ -17,7 +17,7 @@ from peerbayes.learning.metrics import Sample
 from peerbayes.learning.selection import CHECK_EVERY, LAST
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import layout
-from peerbayes.model.calibration import shared_out, start_statistics
+from peerbayes.model.calibration import evened, shared_out, start_statistics
 from peerbayes.model.core import softmax
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.scaling import Scaling
@@ -309,9 +309,8 @@ def _local(agreed: Agreed, terms: Terms, rows: Sample) -> tuple[Family, np.ndarr
             statistics = local_rows.expected(local_rows.alone(local_rows.apart()))
         if own_start:
             return family, statistics[0]
-        stats = np.broadcast_to(
-            shared_out(terms.start, statistics[0] / terms.lr, classes), statistics[0].shape
-        )
+        stats = evened(terms.start, family, shared_out(terms.start, statistics[0] / terms.lr, classes))
+        stats = np.broadcast_to(stats, statistics[0].shape)
     residual = local_rows.residual(terms.rounds, terms.local_steps)
     stats = np.ascontiguousarray(stats)[None]
     for _ in range(terms.rounds):

@@ -1,0 +1,91 @@
+"""The estimator `GA2M`: an additive model of bins and of crosses of columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from peerbayes.data.arguments import refusal, whole
+from peerbayes.data.schema import Schema
+from peerbayes.estimators.generative import GenerativeClassifier, Training
+from peerbayes.model import calibration, interactions, passes
+from peerbayes.model.families import additive
+from peerbayes.model.sources import source_of
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GA2M(GenerativeClassifier):
+    """A generalised additive model with pairwise interactions: each column adds to the log-odds, and so do some pairs.
+
+    Numbers go into bins; missing values tell nothing. Pairs of columns are crossed where that lowers the log loss of
+    rows that it was not learned from (`peerbayes.model.interactions`), and cells of few rows are shrunk. It is always
+    calibrated: maximum likelihood would count what columns and their crosses have in common several times.
+
+    Parameters are those of `MixedNB`, and
+
+    interactions    how many pairs of columns are crossed: "auto", as many as are worth it, at most 64; a number: at
+                    most that many of them; 0: none
+    bins            how many bins numbers go into; "auto": 32 for up to eight columns, 16 for more. `kinds` may name
+                    columns that are to stay continuous
+    shrinkage       rows that are spread evenly over the cells of each column, and 24 times as many over those of a
+                    cross, before any is learned from; "auto" or None: 300
+    """
+
+    family_type = additive.GA2M
+    family_: additive.GA2M = field(init=False)
+    learns_structure = True
+
+    calibrate: bool = True
+    start: Any = "marginal"
+    interactions: Any = "auto"
+    bins: Any = "auto"
+
+    @property
+    def crosses_(self) -> list[tuple[str, str]]:
+        """The pairs of columns that are crossed, the one that gains most first."""
+        check_is_fitted(self)
+        return [cross.columns for cross in self.schema_.crosses]
+
+    def _training(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Training:
+        if not self.calibrate:
+            raise ValueError(
+                "calibrate=False counts what columns and their crosses have in common several times; use GA2M with "
+                "calibrate=True, or MixedNB(kinds='binned') for maximum likelihood"
+            )
+        if self.interactions != "auto" or not isinstance(self.interactions, str):
+            whole("interactions", self.interactions, 0, advice=", or 'auto'")
+        if self.bins != "auto" or not isinstance(self.bins, str):
+            whole("bins", self.bins, 2, advice=", or 'auto'")
+        if isinstance(self.start, str) and self.start not in calibration.STARTS:
+            raise refusal("start", self.start, f"one of {', '.join(calibration.STARTS)}")
+        return super()._training(X, y, sample_weight, reset)
+
+    def _bins(self, columns: int) -> int | None:
+        return interactions.bins_for(columns) if isinstance(self.bins, str) else int(self.bins)
+
+    def _extended(self, schema: Schema, training: Training, labels: np.ndarray) -> Schema:
+        """Return the schema with the crosses that are worth it, by the model without any."""
+        most = interactions.MOST_CROSSES if isinstance(self.interactions, str) else int(self.interactions)
+        if not most or schema.crosses:
+            return schema
+        source = source_of(schema, training.table, again=True)
+        layout = additive.GA2M(continuous=len(schema.continuous), cardinalities=schema.cardinalities,
+                               missing=self._missing(source, training))  # fmt: skip
+        family = self._guarded(layout, training.mass)
+        data = passes.labelled(family, source, labels, len(schema.classes), training.weights)
+        assert not isinstance(data, passes.IncompleteData)  # naive Bayes has a layout for missing values
+        sums = data.statistics()
+        pairs = interactions.candidates(schema, sums)
+        if not pairs:
+            return schema
+        start = calibration.start_statistics("marginal", family, len(schema.classes), training.mass, sums)
+        main = calibration.calibrate(family, data, start, max_iter=interactions.STEPS, keep="last")
+        tables = interactions.pair_sums(
+            family, family.weights(main.stats), source, labels, training.weights, pairs
+        )
+        assert isinstance(family, additive.GA2M)
+        rows = family.shrinkage * training.mass
+        return replace(schema, crosses=interactions.chosen(pairs, tables, rows, most))

@@ -1,0 +1,189 @@
+"""Which pairs of columns a GA2M crosses: those whose step on half of the rows lowers the log loss of the other half.
+
+With the model without crosses, for every pair of columns, cell k, class c and half s of the rows
+
+    g_skc = Σ (y_c − p_c),   h_skc = Σ p_c(1 − p_c)          sums over the rows of the half in the cell
+    δ_s   = g_s / (h_s + κ)                                  a step for each cell, shrunk by κ
+    gain  = Σ_s ⟨g_s′, δ_s⟩ − ½⟨h_s′, δ_s²⟩                  what it gains on the other half s′, to second order
+
+where g is without what steps of either column alone explain. g and h are sums over rows, so peers agree on them as on
+any others. A row's half follows from its cells alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from peerbayes.data.bins import BINS
+from peerbayes.data.crosses import Cross, grouped
+from peerbayes.data.schema import Schema
+from peerbayes.model import core
+from peerbayes.model.families.additive import GA2M, OF_CROSS
+from peerbayes.model.families.base import Family, guarded, laid_out
+from peerbayes.model.passes import plain_logits, softmax
+from peerbayes.model.sources import FRAME_ROWS, Source
+
+# Steps of the model without crosses: those that it lacks are of columns alone, and do not count for a pair.
+STEPS = 20
+
+# The most crosses of a model: each is a few dozen numbers in every message.
+MOST_CROSSES = 64
+
+# Columns up to which a cross has so many groups of cells on either side; more columns have fewer, since their pairs are
+# many and each cell needs rows.
+GROUPS = {4: 16, 8: 8}
+FEWEST_GROUPS = 6
+
+# Columns up to which numbers go into twice as many bins.
+FEW_COLUMNS = 8
+
+# The most numbers of the tables of all pairs: 32 MB. Of more columns those that tell least are left out.
+MOST_NUMBERS = 1 << 22
+
+# Times that what either column explains is taken from the tables of a pair; a few make up for cells of unequal rows.
+SWEEPS = 3
+
+
+def groups_for(columns: int) -> int:
+    """Return how many groups of cells each side of a cross has, for a table of so many columns."""
+    return next((groups for most, groups in GROUPS.items() if columns <= most), FEWEST_GROUPS)
+
+
+def bins_for(columns: int) -> int:
+    """Return how many bins a column of numbers has, for a table of so many columns."""
+    return 2 * BINS if columns <= FEW_COLUMNS else BINS
+
+
+def main_effects(schema: Schema, rows: float) -> Family:
+    """Return the family without crosses, with the guards of calibration, for a number of rows."""
+    return guarded(laid_out(GA2M, replace(schema, crosses=()), missing=False), rows, calibrate=True)
+
+
+def candidates(schema: Schema, sums: np.ndarray) -> tuple[Cross, ...]:
+    """Return all pairs of columns that may be crossed, from YᵀΦ of all rows without crosses: [C, K] -> crosses.
+
+    Columns of one cell have nothing to cross. Where the tables of all pairs would be too large, the columns that tell
+    most of the class are taken.
+    """
+    family = laid_out(GA2M, replace(schema, crosses=()), missing=False)
+    cells = np.split(np.clip(sums[:, family.dense_size :], 0.0, None), family.offsets[1:], axis=1)
+    most = groups_for(len(schema.columns))
+    sides = {}
+    for j, counts in zip(schema.discrete, cells, strict=True):
+        column = schema.columns[j]
+        groups = grouped(counts.sum(axis=0), most, ordered=column.traits.reads_numbers)
+        if max(groups) > 0:
+            sides[column.name] = (groups, _information(counts))
+    kept = sorted(sides, key=lambda name: (-sides[name][1], name))
+    while len(kept) > 2 and _numbers(kept, sides, len(schema.classes)) > MOST_NUMBERS:
+        kept.pop()
+    names = [name for name in sides if name in kept]
+    return tuple(Cross((a, b), (sides[a][0], sides[b][0])) for a, b in combinations(names, 2))
+
+
+def _numbers(names: Sequence[str], sides: dict[str, tuple[tuple[int, ...], float]], classes: int) -> int:
+    """Return how many numbers the tables of all pairs of these columns have."""
+    sizes = np.array([max(sides[name][0]) + 1 for name in names], dtype=np.int64)
+    return int((sizes.sum() ** 2 - (sizes**2).sum()) // 2 * 4 * classes)
+
+
+def _information(counts: np.ndarray) -> float:
+    """Return Σ p(c,k) log p(c,k)/(p(c)p(k)) of counts [C, r]."""
+    total = counts.sum()
+    if total <= 0:
+        return 0.0
+    joint = counts / total
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+    positive = joint > 0
+    return float(np.sum(joint[positive] * np.log(joint[positive] / independent[positive])))
+
+
+def halves(codes: np.ndarray) -> np.ndarray:
+    """Return in which half of the rows each row is, by its cells alone: [n, D] -> [n] of 0 and 1."""
+    keys = np.zeros(len(codes), dtype=np.uint64)
+    for column in codes.T:
+        keys ^= column.astype(np.int64).view(np.uint64)
+        keys *= np.uint64(0xD6E8FEB86659FD93)  # a mixing step of SplitMix64's kind
+        keys ^= keys >> np.uint64(32)
+    return (keys & np.uint64(1)).astype(np.int64)
+
+
+def pair_sums(
+    family: Family,
+    weights: np.ndarray,
+    source: Source,
+    labels: np.ndarray,
+    row_weights: np.ndarray | None,
+    pairs: Sequence[Cross],
+) -> np.ndarray:
+    """Return g and h of all pairs under the model W of the main effects: [halves, 2, cells of all pairs, C].
+
+    labels       class indices [n]
+    row_weights  [n], or None for ones
+    """
+    schema, classes = source.schema, len(weights)
+    place = {schema.names[j]: k for k, j in enumerate(schema.discrete)}
+    sums = np.zeros((2, 2, sum(pair.cells for pair in pairs), classes))
+    logits_of = plain_logits(family, weights)
+    for start, block in source.blocks(FRAME_ROWS):
+        rows = slice(start, start + len(block.codes))
+        posterior = softmax(logits_of(block)[1])  # [C, b]
+        mass = np.ones(len(block.codes)) if row_weights is None else row_weights[rows]
+        step = (core.one_hot(labels[rows], classes).T - posterior) * mass
+        spread = posterior * (1.0 - posterior) * mass
+        half, first = halves(block.codes), 0
+        for pair in pairs:
+            a, b = (block.codes[:, place[name]] for name in pair.columns)
+            cell = pair.codes(a, b)
+            index, size = half * (pair.cells + 1) + cell + 1, 2 * (pair.cells + 1)  # the first: missing
+            for which, numbers in enumerate((step, spread)):
+                for c in range(classes):
+                    counted = np.bincount(index, numbers[c], minlength=size).reshape(2, -1)[:, 1:]
+                    sums[:, which, first : first + pair.cells, c] += counted
+            first += pair.cells
+    return sums
+
+
+def gains(pairs: Sequence[Cross], sums: np.ndarray, rows: float) -> np.ndarray:
+    """Return what the step of each half gains on the other, in nats: [halves, 2, cells, C] -> [pairs, 2].
+
+    rows  how many are spread evenly over the cells of a cross, as the start of calibration does: where nothing else is
+          known of a row, a class has at most a quarter of its variance, so that κ is a quarter of a cell's share
+    """
+    starts = np.cumsum([0, *(pair.cells for pair in pairs)])
+    gained = np.empty((len(pairs), 2))
+    for index, pair in enumerate(pairs):
+        table = sums[:, :, starts[index] : starts[index + 1]].reshape(2, 2, *pair.shape, -1)
+        step, spread = _beyond_margins(table[:, 0], table[:, 1]), table[:, 1]
+        moved = step / (spread + rows / 4 / pair.cells)
+        gained[index] = (step[::-1] * moved - 0.5 * spread[::-1] * moved**2).sum(axis=(1, 2, 3))
+    return gained
+
+
+def _beyond_margins(step: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Return g less what steps of either column alone explain: [halves, a, b, C] twice -> [halves, a, b, C]."""
+    for _ in range(SWEEPS):
+        for axis in (1, 2):
+            mass = spread.sum(axis=axis, keepdims=True)
+            step = step - spread * (
+                step.sum(axis=axis, keepdims=True) / np.maximum(mass, np.finfo(float).tiny)
+            )
+    return step
+
+
+def chosen(
+    pairs: Sequence[Cross], sums: np.ndarray, rows: float, most: int = MOST_CROSSES
+) -> tuple[Cross, ...]:
+    """Return the pairs whose steps gain on both halves, at most so many, the largest gain first.
+
+    rows  that are spread evenly over the cells of a column: see `GA2M.evened`
+    """
+    if not pairs or most == 0:
+        return ()
+    gained = gains(pairs, sums, OF_CROSS * rows)
+    order = np.argsort(-gained.sum(axis=1), kind="stable")
+    return tuple(pairs[index] for index in order if gained[index].min() > 0)[:most]
