@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.data.column import Column, column_differences, merge_columns
-from peerbayes.data.infer import infer_classes, infer_columns, measured
+from peerbayes.data.infer import infer_classes, infer_columns
 from peerbayes.data.scalars import Scalar, all_text, number, scalars, set_differences, union
 from peerbayes.data.table import Rows, Table
 from peerbayes.errors import SchemaError, SchemaMismatch
@@ -153,7 +153,7 @@ class Schema:
 
     def _numbers(self, table: Table, positions: list[int], j: int) -> np.ndarray:
         """Return the numbers of column j, NaN where missing; refuse infinite ones: [n]."""
-        numbers = self.columns[j].numbers(table.column(positions[j]))
+        numbers = self.columns[j].numbers(table.column(positions[j]), table.number)
         infinite = np.isinf(numbers)
         if infinite.any():
             raise infinity_in(self.names[j], table.number(int(np.argmax(infinite))))
@@ -219,7 +219,7 @@ class Schema:
         table = Table.of(X)
         positions = self.places(table)
         columns = [
-            measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
+            column.traits.measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
             if column.dense
             else column
             for j, column in enumerate(self.columns)
