@@ -1,7 +1,7 @@
 """The meaning of a table's columns, so that every peer encodes a row as the same numbers.
 
-A schema is a value: column names, kinds, categories, classes, and the location and scale that standardise
-continuous columns. Peers that agree on its fingerprint can mix their statistics.
+A schema is a value: column names, kinds, categories, edges, classes, and the location and scale that standardise
+numbers. Peers that agree on its fingerprint can mix their statistics.
 
 Defined behaviour:
 
@@ -82,10 +82,10 @@ class Schema:
         """Return the schema of a table X, and of its labels y if given; `sample_weight` weighs location and scale.
 
         kinds: "auto" (text, booleans and categoricals are discrete, numbers continuous), "paper" (label-encode
-        text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, "binned" (numbers
-        in bins that hold about equally many rows, the others as with "auto"), one kind per column, or a mapping
-        from names (or positions) to kinds, the others "auto". clip: the bound of standardised values, None for no
-        clipping.
+        text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, "binned" (bins
+        that hold about equally many rows), "positive" (log-normal) or "count" (Poisson) for all numbers, the others
+        as with "auto", one kind per column, or a mapping from names (or positions) to kinds, the others "auto".
+        clip: the bound of standardised values, None for no clipping.
         """
         table = Table.of(X)
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)

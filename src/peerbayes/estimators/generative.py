@@ -296,7 +296,7 @@ def warn_of_singular(family: Family, stats: np.ndarray, labels: np.ndarray, clas
     stats     S + prior [C, K]
     labels    class indices of the training rows [n]; −1: none
     """
-    if not family.continuous:
+    if family.continuous == len(getattr(family, "poisson", ())):
         return
     rows = np.bincount(labels[labels >= 0], minlength=len(classes))
     single = [classes[c] for c in np.flatnonzero(rows == 1).tolist()]

@@ -64,7 +64,7 @@ def gathers(family: Family, rows: int, classes: int, passes: int) -> bool:
 
 def is_fused(family: Family, rows: int) -> bool:
     """Whether passes over the rows are by the kernels of naive Bayes, without φ."""
-    fits = type(family) is NaiveBayes and not family.missing
+    fits = type(family) is NaiveBayes and not family.missing and not family.poisson
     return fits and rows >= FUSED_ROWS and not os.environ.get("PEERBAYES_PLAIN")
 
 
@@ -172,6 +172,8 @@ class Encoded:
 
     schema: Schema
     data: Rows
+    table: Table | None = None
+    """Where they are from, if that is known."""
 
     @property
     def rows(self) -> int:
@@ -253,7 +255,7 @@ def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
     schema.places(table)  # a table of other columns is refused
     raw = Raw(schema, table)
     streams = raw.tables is not None or (not again and table.all_numbers)
-    return raw if streams else Encoded(schema, schema.encode(table))
+    return raw if streams else Encoded(schema, schema.encode(table), table)
 
 
 def all_rows(source: Source) -> Rows:
@@ -264,7 +266,8 @@ def all_rows(source: Source) -> Rows:
 def taken(source: Source, rows: np.ndarray) -> Source:
     """Return the rows of a source where `rows` is true: [n]."""
     if isinstance(source, Encoded):
-        return Encoded(source.schema, Rows(source.data.values[rows], source.data.codes[rows]))
+        table = None if source.table is None else source.table.take(rows)
+        return Encoded(source.schema, Rows(source.data.values[rows], source.data.codes[rows]), table)
     return Raw(source.schema, source.table.take(rows))
 
 

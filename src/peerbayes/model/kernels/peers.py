@@ -129,7 +129,7 @@ def plain_residuals(values, codes, labels, row_weights, offsets, starts, missing
 
 def supports(family: Family) -> bool:
     """Return whether R of this family has a fused kernel: naive Bayes itself, not a family derived from it."""
-    return type(family) is NaiveBayes
+    return type(family) is NaiveBayes and not family.poisson
 
 
 def residual_kernel() -> Callable[..., None]:

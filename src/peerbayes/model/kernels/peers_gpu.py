@@ -240,7 +240,7 @@ def mix_kernel(indptr, indices, weights, messages, out, SIZE: tl.constexpr, SCAN
 
 def supports(family: Family, classes: int) -> bool:
     """Return whether R of this family has a kernel: naive Bayes itself, with logits that fit into registers."""
-    return type(family) is NaiveBayes and classes <= MOST_CLASSES
+    return type(family) is NaiveBayes and not family.poisson and classes <= MOST_CLASSES
 
 
 @dataclass(frozen=True, eq=False)
