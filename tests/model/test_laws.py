@@ -320,6 +320,8 @@ def test_the_uniform_start_is_so_many_rows_of_standard_normal_columns_and_even_c
     """Beside the mean of φ over many such rows."""
     rng = np.random.default_rng(5)
     values = rng.normal(size=(40_000, family.continuous))
+    for column, scale in getattr(family, "poisson", ()):
+        values[:, column] = rng.poisson(scale, 40_000) / scale
     codes = [rng.integers(0, size, 40_000) for size in family.cardinalities]
     rows = Rows(values, np.stack(codes, axis=1) if codes else np.zeros((40_000, 0), dtype=int))
     mean = family.features(rows).mean(axis=0)

@@ -14,6 +14,10 @@ FAMILIES: dict[str, Family] = {
         continuous=3, cardinalities=CARDINALITIES, variance_floor=0.05, count_floor=1e-4
     ),
     "naive-bayes, discrete": NaiveBayes(cardinalities=(3, 1, 5)),
+    "naive-bayes, counts": NaiveBayes(
+        continuous=3, cardinalities=CARDINALITIES, poisson=((0, 1.25), (2, 4.0)), count_floor=1e-4
+    ),
+    "naive-bayes, counts, missing": NaiveBayes(continuous=2, missing=True, poisson=((1, 3.5),)),
     "qda": SeparateGaussian(continuous=3, cardinalities=CARDINALITIES),
     "qda, calibrated": SeparateGaussian(
         continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4, shrinkage=0.02
@@ -36,6 +40,8 @@ FAMILIES: dict[str, Family] = {
 def draw_rows(family: Family, rng: np.random.Generator, *shape: int) -> Rows:
     """Random encoded rows [..., n, D]; with values missing where φ alone takes them."""
     values = rng.normal(size=(*shape, family.continuous))
+    for column, scale in getattr(family, "poisson", ()):
+        values[..., column] = rng.poisson(scale, shape) / scale
     codes = [rng.integers(0, size, shape) for size in family.cardinalities]
     stacked = np.stack(codes, axis=-1) if codes else np.zeros((*shape, 0), dtype=np.int64)
     if getattr(family, "missing", False):

@@ -73,7 +73,7 @@ def beside_a_mirror(schema: Schema, X: Any, y: Any, rounds: int, lr: float = LR.
 def _attacked(name: str, observation: Observation, rounds: int, seconds: float) -> dict[str, Any]:
     """Return the shares of rows that both attacks recover; None where an attack does not support the rows."""
     family, listening, lying = observation.family, None, None
-    if isinstance(family, NaiveBayes):
+    if isinstance(family, NaiveBayes) and not family.poisson:
         if observation.leaf and not family.missing and (np.asarray(observation.rows.codes) >= 0).all():
             listening = reconstruct(observation, seconds=seconds).recovered
         if family.continuous:

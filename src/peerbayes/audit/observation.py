@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.data.declarations import declarations, writable
-from peerbayes.data.infer import KINDS
+from peerbayes.data.infer import RULES
 from peerbayes.data.schema import Schema
 from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
@@ -180,7 +180,7 @@ def again(
     """
     kept = [name for name in writable(SimulationArguments) if name not in LEFT]
     settings = {name: run.configuration[name] for name in kept if name in run.configuration}
-    if settings.get("kinds") not in KINDS:
+    if settings.get("kinds") not in RULES:
         settings["kinds"] = [column.kind for column in run.schema.columns]
     settings |= overrides
     observation, repeated = _observed(X, y, peer, neighbour, settings)

@@ -379,9 +379,9 @@ def reconstruct(
 
 def _naive_bayes(family: Family, rows: Rows, active: bool) -> NaiveBayes:
     """Return the family if the attack supports it; ValueError otherwise."""
-    if not isinstance(family, NaiveBayes):
+    if not isinstance(family, NaiveBayes) or family.poisson:
         raise ValueError(
-            f"the family is {family.name}; expected naive-bayes: the attacks support no other family"
+            f"the family is {family.name}; expected naive-bayes without counts: the attacks support no other family"
         )
     if active and not family.continuous:
         raise ValueError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -12,15 +12,9 @@ import numpy as np
 
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.kind import Kind
-from peerbayes.data.scalars import Scalar, number, scalars
+from peerbayes.data.scalars import SMALL_RANGE, Scalar, number, scalars
 from peerbayes.data.table import missing_of
 from peerbayes.errors import SchemaError, SchemaMismatch
-
-# Integers within a range of this many values are counted in a table; others are hashed.
-SMALL_RANGE = 1 << 16
-
-# A column whose deviation is below this share of its location is constant: the rest is rounding.
-ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -30,7 +24,7 @@ class Column:
     name: str
     """As the table has it."""
     kind: str
-    """"continuous", "discrete" or "binned"."""
+    """"continuous", "discrete", "binned", or another of `peerbayes.data.kinds`."""
     categories: tuple[Scalar, ...] = ()
     """Of a discrete column, in order."""
     location: float = 0.0
@@ -111,9 +105,12 @@ class Column:
         """Return the cell of each of the `values`, −1 where it is missing or unknown: [n] -> [n]."""
         return self.traits.codes(self, values)
 
-    def numbers(self, values: np.ndarray) -> np.ndarray:
-        """Return the `values` as the numbers that are standardised or binned, NaN where missing: [n] -> [n]."""
-        return self.traits.numbers(self, values)
+    def numbers(self, values: np.ndarray, row: Callable[[int], int] = int) -> np.ndarray:
+        """Return the `values` as the numbers that are standardised or binned, NaN where missing: [n] -> [n].
+
+        `row` gives the number of a row in the user's table, for errors.
+        """
+        return self.traits.numbers(self, values, row)
 
     # --- categories and edges, as arrays ---------------------------------------------------------------
 
@@ -186,10 +183,9 @@ def merge_columns(mine: Column, theirs: Column) -> Column:
     return mine.traits.merged(mine, theirs)
 
 
-def with_units(column: Column, location: float, deviation: float) -> Column:
-    """Return the column with these units; one that does not vary has the scale 1."""
-    constant = deviation <= ROUNDING * abs(location)
-    return replace(column, location=location, scale=1.0 if constant else deviation, constant=constant)
+def with_units(column: Column, mean: float, deviation: float) -> Column:
+    """Return the column with the units of numbers with this mean and deviation."""
+    return column.traits.with_units(column, mean, deviation)
 
 
 def column_differences(mine: Column, theirs: Column) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,20 +9,22 @@ from typing import Any
 import numpy as np
 
 from peerbayes.data.arguments import one_of, refusal, shown
-from peerbayes.data.bins import BINS, edges_of
-from peerbayes.data.column import SMALL_RANGE, Column
-from peerbayes.data.scalars import Scalar, ordered, scalar, scalars
+from peerbayes.data.column import Column
+from peerbayes.data.kinds import KINDS
+from peerbayes.data.kinds.binned import Binned
+from peerbayes.data.moments import column_moments, distinct_integers
+from peerbayes.data.scalars import distinct, ordered, scalar, value_counts
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import SchemaError
 
 # The paper's rule: a column with at most this many distinct values is discrete.
 PAPER_DISCRETE = 10
 
-# What `kinds` may say of a column.
-KINDS = ("auto", "paper", "continuous", "discrete", "binned")
+# What `kinds` may say of a column: a rule, or its kind.
+RULES = ("auto", "paper", *KINDS)
 
-# What kinds="binned" says of all columns: numbers are binned, the others as with "auto".
-NUMBERS_BINNED = "numbers binned"
+# What a kind of numbers says where it is said of all columns: the others are as with "auto".
+NUMBERS_ARE = "numbers are "
 
 
 def infer_columns(
@@ -52,9 +53,9 @@ def infer_columns(
 def check_kinds(kinds: Any) -> None:
     """Refuse a value of `kinds` that cannot describe the columns of any table."""
     if not isinstance(kinds, str | Mapping | Sequence) or isinstance(kinds, bytes | bytearray):
-        raise refusal("kinds", kinds, f"one of {', '.join(KINDS)}, a list or a mapping", SchemaError)
+        raise refusal("kinds", kinds, f"one of {', '.join(RULES)}, a list or a mapping", SchemaError)
     if isinstance(kinds, str):
-        one_of("kinds", kinds, KINDS, ", a list or a mapping", SchemaError)
+        one_of("kinds", kinds, RULES, ", a list or a mapping", SchemaError)
 
 
 def _rules(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
@@ -62,7 +63,8 @@ def _rules(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list
     names = table.names
     check_kinds(kinds)
     if isinstance(kinds, str):
-        return [NUMBERS_BINNED if kinds == "binned" else kinds] * len(names)
+        of_numbers = kinds in KINDS and KINDS[kinds].leaves_text
+        return [NUMBERS_ARE + kinds if of_numbers else kinds] * len(names)
     elif isinstance(kinds, Mapping):
         positions = {key: _position(key, table) for key in kinds}
         unknown = [key for key, position in positions.items() if position is None]
@@ -78,7 +80,7 @@ def _rules(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list
                 f"kinds holds {len(rules)} entries; expected one for each column: the table has {len(names)} columns"
             )
     for name, rule in zip(names, rules, strict=True):
-        one_of(f"kinds: the kind of {name!r}", rule, KINDS, error=SchemaError)
+        one_of(f"kinds: the kind of {name!r}", rule, RULES, error=SchemaError)
     return rules
 
 
@@ -94,25 +96,19 @@ def _position(key: Any, table: Table) -> int | None:
 
 
 def _column(table: Table, j: int, rule: str, weights: np.ndarray | None, bins: int | None) -> Column:
-    """Return the description of column j under a rule of `KINDS`."""
-    name = table.names[j]
-    values = table.column(j)
+    """Return the description of column j under a rule of `RULES`."""
+    name, values, declared = table.names[j], table.column(j), table.declared(j)
     present = ~missing_of(values)
-    kind = _kind(values, present, rule, name, declared=table.declared(j) is not None)
+    kind = _kind(values, present, rule, name, declared is not None)
     if bins is not None and kind == "continuous" and rule != "continuous":
         kind = "discrete" if _holds_text(values, present) else "binned"
-    if kind == "binned":
-        return binned(Column(name, kind, count=0.0), values, weights, BINS if bins is None else bins)
-    if kind == "continuous" and not (rule == "paper" and values.dtype.kind == "O"):
-        column = Column(name, kind, count=0.0)
-        return measured(column, column.numbers(values), weights)
-    declared = table.declared(j)
-    categories = tuple(declared) if declared is not None else distinct(values[present], name)
-    count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
-    column = Column(name, kind, scalars(categories, f"column {name!r}"), count=count)
-    if kind == "discrete":
-        return column
-    return measured(column, column.numbers(values), weights)
+    if rule == "paper" and kind == "continuous" and values.dtype.kind == "O":  # text: its category's index
+        labelled = Column(name, "discrete", count=0.0)
+        encoded = replace(labelled.traits.inferred(labelled, values, weights, declared), kind=kind)
+        return encoded.traits.measured(encoded, encoded.numbers(values), weights)
+    column = Column(name, kind, count=0.0)
+    traits = Binned(bins) if kind == "binned" and bins is not None else column.traits
+    return traits.inferred(column, values, weights, declared)
 
 
 def _holds_text(values: np.ndarray, present: np.ndarray) -> bool:
@@ -120,27 +116,13 @@ def _holds_text(values: np.ndarray, present: np.ndarray) -> bool:
     return values.dtype.kind == "O" and any(issubclass(kind, str) for kind in set(map(type, values[present])))
 
 
-def binned(column: Column, values: np.ndarray, weights: np.ndarray | None = None, bins: int = BINS) -> Column:
-    """Return a binned column with edges, count and range of its present values [n]."""
-    numbers = column.numbers(values)
-    present = ~np.isnan(numbers)
-    if not present.all():
-        numbers, weights = numbers[present], None if weights is None else weights[present]
-    if not numbers.size:
-        return column
-    low, high = float(numbers.min()), float(numbers.max())
-    _refuse_infinite(column.name, low, high)
-    count = float(numbers.size if weights is None else weights.sum())
-    return replace(column, edges=edges_of(numbers, weights, bins), count=count, low=low, high=high)
-
-
 def _kind(values: np.ndarray, present: np.ndarray, rule: str, name: str, declared: bool) -> str:
     """Return the kind of a column under a rule; `declared`: it is a pandas categorical."""
-    if rule in ("continuous", "discrete", "binned"):
+    if rule in KINDS:
         return rule
-    if rule == NUMBERS_BINNED:
+    if rule.startswith(NUMBERS_ARE):
         kind = _kind(values, present, "auto", name, declared)
-        return "binned" if kind == "continuous" else kind
+        return rule.removeprefix(NUMBERS_ARE) if kind == "continuous" else kind
     if rule == "paper":
         return "discrete" if len(distinct(values[present], name)) <= PAPER_DISCRETE else "continuous"
     if declared or values.dtype.kind == "b":
@@ -169,34 +151,6 @@ def _type(kind: type, name: str) -> str:
     )
 
 
-def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
-    """Return the distinct values, in order."""
-    counted = _value_counts(values) if values.dtype.kind in "iu" and values.size else None
-    if counted is not None:
-        low, counts = counted
-        return tuple((np.flatnonzero(counts) + low).tolist())
-    import pandas as pd
-
-    return ordered({scalar(value, f"column {name!r}") for value in pd.unique(values)})
-
-
-def _value_counts(values: np.ndarray) -> tuple[int, np.ndarray] | None:
-    """Return the smallest integer and the counts of it and its successors; None where their range is too wide."""
-    low, high = int(values.min()), int(values.max())
-    if high - low >= SMALL_RANGE or abs(low) >= 2**62:
-        return None
-    return low, np.bincount(values if low == 0 else values.astype(np.int64) - low, minlength=high - low + 1)
-
-
-# --- location and scale ------------------------------------------------------------------------------------
-
-
-def measured(column: Column, values: np.ndarray, weights: np.ndarray | None = None) -> Column:
-    """Return the column with the location and scale of its present values [n]."""
-    moments = column_moments(values[:, None], weights)
-    return _with_moments(column, *(float(moment[0]) for moment in moments))
-
-
 def _plain_columns(
     table: Table, array: np.ndarray, rules: list[str], weights: np.ndarray | None, bins: int | None
 ) -> dict[int, Column]:
@@ -208,8 +162,8 @@ def _plain_columns(
     if continuous:
         moments = column_moments(array, weights, continuous)
         for k, j in enumerate(continuous):
-            numbers = (float(moment[k]) for moment in moments)
-            plain[j] = _with_moments(Column(names[j], "continuous", count=0.0), *numbers)
+            column = Column(names[j], "continuous", count=0.0)
+            plain[j] = column.traits.with_moments(column, *(float(moment[k]) for moment in moments))
     discrete = [j for j, rule in enumerate(rules) if rule == "discrete" and array.dtype.kind in "iu"]
     categories = distinct_integers(array, discrete) if discrete else None
     if categories is not None:
@@ -217,36 +171,6 @@ def _plain_columns(
         for j, column_categories in zip(discrete, categories, strict=True):
             plain[j] = Column(names[j], "discrete", column_categories, count=count)
     return plain
-
-
-def _refuse_infinite(name: str, low: float, high: float) -> None:
-    """Refuse a column whose lowest or highest number is infinite."""
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise SchemaError(
-            f"column {name!r} holds infinity (inf); expected finite numbers, or nothing for a missing value"
-        )
-
-
-def _with_moments(
-    column: Column, count: float, mean: float, variance: float, low: float, high: float
-) -> Column:
-    if count == 0:
-        return column
-    _refuse_infinite(column.name, low, high)
-    if not (math.isfinite(mean) and math.isfinite(variance)):
-        raise SchemaError(
-            f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}, or the weights are "
-            "as large: their squares overflow. Divide by a constant"
-        )
-    deviation = math.sqrt(variance)
-    constant = low == high or deviation == 0
-    return replace(
-        column,
-        location=low if constant else mean,
-        scale=1.0 if constant else deviation,
-        count=count,
-        constant=constant,
-    )
 
 
 # --- labels ------------------------------------------------------------------------------------------------
@@ -270,7 +194,7 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
     if labels.size == 0:
         raise ValueError("y has no label; expected one per row")
     if labels.dtype.kind in "iu":
-        counted = _value_counts(labels)
+        counted = value_counts(labels)
         if counted is not None:
             low, counts = counted
             class_index = (np.cumsum(counts > 0) - 1).astype(np.int32)
@@ -292,115 +216,3 @@ def infer_classes(y: Any) -> tuple[tuple[Any, ...], np.ndarray]:
     classes = ordered(values)
     class_index = np.array([classes.index(value) for value in values], dtype=np.int32)
     return classes, class_index[codes]
-
-
-# --- passes over the columns of a numeric array: moments, and distinct integers ------------------------------
-
-# Entries of a table above which the kernels are used. Loading them takes half a second in a process, and compiling them
-# five seconds once on a machine; up to here, plain NumPy loses some twenty milliseconds a fit to them.
-LARGE = 1 << 20
-
-# Rows of a block of which only sums are kept: calls stay rare.
-LONG_BLOCK_ROWS = 1 << 12
-
-# Entries of a block that plain NumPy goes over several times: it stays in the second-level cache.
-PLAIN_ENTRIES = 1 << 15
-
-# Entries of an inner loop from which its start no longer matters.
-LONG_LOOP = 1 << 9
-
-
-def column_moments(
-    values: np.ndarray, weights: np.ndarray | None = None, columns: Sequence[int] | None = None
-) -> tuple[np.ndarray, ...]:
-    """Return count, mean, variance, low and high of the observed values of each column: [n, D] -> five [D]."""
-    all_columns = columns is None or list(columns) == list(range(values.shape[1]))
-    width = values.shape[1] if columns is None else len(columns)
-    state = np.zeros((5, width))
-    state[3:] = np.array([[np.inf], [-np.inf]])
-    add, size = _add_moments, max(64, PLAIN_ENTRIES // max(1, width))
-    if values.size > LARGE:
-        from peerbayes.data.moment_kernels import moments as add
-
-        size = LONG_BLOCK_ROWS
-    ones = np.ones(min(size, values.shape[0]))
-    for start in range(0, values.shape[0], size):
-        rows = values[start : start + size]
-        block = np.ascontiguousarray(rows if all_columns else rows[:, list(columns or ())], dtype=np.float64)
-        row_weights = ones[: block.shape[0]] if weights is None else weights[start : start + size]
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities are reported by name, by the caller
-            new = state[0] == 0
-            if new.any():
-                state[1, new] = _first_mean(block if new.all() else block[:, new])
-            add(block, row_weights, state)
-    count, mean, square, low, high = state
-    return count, mean, square / np.where(count > 0, count, 1.0), low, high
-
-
-def _first_mean(block: np.ndarray) -> np.ndarray:
-    """Return the point from which deviations are measured at first."""
-    mean = block.mean(axis=0)
-    if not np.isnan(mean).any():
-        return mean
-    present = ~np.isnan(block)
-    return np.where(present, block, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
-
-
-def _add_moments(block: np.ndarray, weights: np.ndarray, state: np.ndarray) -> None:
-    """Do what the kernel `moments` does, for tables too small to load it."""
-    values = np.ascontiguousarray(block.T)  # inner loops run over rows
-    low, high = values.min(axis=1), values.max(axis=1)
-    gaps = values - state[1][:, None]
-    count = np.full(low.shape, weights.sum())
-    if np.isnan(low).any():
-        present = ~np.isnan(values)
-        low, high = (np.where(present, values, end) for end in (np.inf, -np.inf))
-        low, high = low.min(axis=1), high.max(axis=1)
-        gaps, count = np.where(present, gaps, 0.0), present @ weights
-    total = gaps @ weights
-    gap = total / np.where(count > 0, count, 1.0)
-    square = np.maximum(np.square(gaps, out=gaps) @ weights - gap * total, 0.0)
-    pooled = np.where(state[0] + count > 0, state[0] + count, 1.0)
-    state[2] += square + gap**2 * (state[0] * count / pooled)
-    state[1] += gap * (count / pooled)
-    state[0] += count
-    state[3] = np.minimum(state[3], low)
-    state[4] = np.maximum(state[4], high)
-
-
-def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """Return the distinct values of integer columns, in two passes; None where a column's range is too wide."""
-    chosen = np.asarray(columns, dtype=np.int64)
-    lows, highs = ([int(value) for value in ends[chosen]] for ends in _extremes(array))
-    spans = [high - low + 1 for low, high in zip(lows, highs, strict=True)]
-    if max(spans) > SMALL_RANGE or max(map(abs, lows)) > 2**62:
-        return None
-    low, sizes = np.array(lows, dtype=np.int64), np.array(spans, dtype=np.int64)
-    starts = np.cumsum(sizes) - sizes
-    present = np.zeros(int(sizes.sum()), dtype=bool)
-    if array.size > LARGE:
-        from peerbayes.data import moment_kernels
-
-        moment_kernels.mark(array, chosen, low, starts, present)
-    else:
-        rows = max(64, PLAIN_ENTRIES // chosen.size)
-        for start in range(0, array.shape[0], rows):
-            present[array[start : start + rows, chosen].astype(np.int64) + (starts - low)] = True
-    return [
-        tuple((np.flatnonzero(present[start : start + size]) + bottom).tolist())
-        for start, size, bottom in zip(starts, sizes, low, strict=True)
-    ]
-
-
-def _extremes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and the highest value of each column: [n, D] -> two [D]. Rows are joined for longer loops."""
-    rows, width = array.shape
-    joined = max(1, LONG_LOOP // width)
-    folded = rows - rows % joined if array.flags.c_contiguous else 0
-    if not folded:
-        return array.min(axis=0), array.max(axis=0)
-    long = array[:folded].reshape(-1, joined * width)
-    low, high = (
-        np.concatenate([end(axis=0).reshape(joined, width), array[folded:]]) for end in (long.min, long.max)
-    )
-    return low.min(axis=0), high.max(axis=0)

@@ -14,6 +14,9 @@ Scalar = str | bool | int | float
 
 LARGEST = sys.float_info.max
 
+# Integers within a range of this many values are counted in a table; others are hashed.
+SMALL_RANGE = 1 << 16
+
 
 def number(value: Any, subject: str) -> float:
     """Return a finite number as a plain float; refuse booleans and text."""
@@ -77,3 +80,22 @@ def set_differences(subject: str, mine: tuple[Scalar, ...], theirs: tuple[Scalar
 
 def all_text(values: tuple[Scalar, ...]) -> bool:
     return all(isinstance(value, str) for value in values)
+
+
+def distinct(values: np.ndarray, name: str) -> tuple[Scalar, ...]:
+    """Return the distinct values, in order."""
+    counted = value_counts(values) if values.dtype.kind in "iu" and values.size else None
+    if counted is not None:
+        low, counts = counted
+        return tuple((np.flatnonzero(counts) + low).tolist())
+    import pandas as pd
+
+    return ordered({scalar(value, f"column {name!r}") for value in pd.unique(values)})
+
+
+def value_counts(values: np.ndarray) -> tuple[int, np.ndarray] | None:
+    """Return the smallest integer and the counts of it and its successors; None where their range is too wide."""
+    low, high = int(values.min()), int(values.max())
+    if high - low >= SMALL_RANGE or abs(low) >= 2**62:
+        return None
+    return low, np.bincount(values if low == 0 else values.astype(np.int64) - low, minlength=high - low + 1)

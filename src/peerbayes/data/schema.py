@@ -1,7 +1,7 @@
 """The meaning of a table's columns, so that every peer encodes a row as the same numbers.
 
-A schema is a value: column names, kinds, categories, classes, and the location and scale that standardise
-continuous columns. Peers that agree on its fingerprint can mix their statistics.
+A schema is a value: column names, kinds, categories, edges, classes, and the location and scale that standardise
+numbers. Peers that agree on its fingerprint can mix their statistics.
 
 Defined behaviour:
 
@@ -28,7 +28,7 @@ import numpy as np
 
 from peerbayes.data.column import Column, column_differences, merge_columns
 from peerbayes.data.crosses import Cross
-from peerbayes.data.infer import infer_classes, infer_columns, measured
+from peerbayes.data.infer import infer_classes, infer_columns
 from peerbayes.data.scalars import Scalar, all_text, number, scalars, set_differences, union
 from peerbayes.data.table import Rows, Table
 from peerbayes.errors import SchemaError, SchemaMismatch
@@ -98,10 +98,11 @@ class Schema:
         """Return the schema of a table X, and of its labels y if given; `sample_weight` weighs location and scale.
 
         kinds: "auto" (text, booleans and categoricals are discrete, numbers continuous), "paper" (label-encode
-        text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, "binned" (numbers
-        in bins that hold about equally many rows, the others as with "auto"), one kind per column, or a mapping
-        from names (or positions) to kinds, the others "auto". clip: the bound of standardised values, None for no
-        clipping. bins: how many bins numbers go into, for all columns of numbers that `kinds` does not name.
+        text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, "binned" (bins
+        that hold about equally many rows), "positive" (log-normal) or "count" (Poisson) for all numbers, the others
+        as with "auto", one kind per column, or a mapping from names (or positions) to kinds, the others "auto".
+        clip: the bound of standardised values, None for no clipping. bins: how many bins numbers go into, for all
+        columns of numbers that `kinds` does not name.
         """
         table = Table.of(X)
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
@@ -196,7 +197,7 @@ class Schema:
 
     def _numbers(self, table: Table, positions: list[int], j: int) -> np.ndarray:
         """Return the numbers of column j, NaN where missing; refuse infinite ones: [n]."""
-        numbers = self.columns[j].numbers(table.column(positions[j]))
+        numbers = self.columns[j].numbers(table.column(positions[j]), table.number)
         infinite = np.isinf(numbers)
         if infinite.any():
             raise infinity_in(self.names[j], table.number(int(np.argmax(infinite))))
@@ -258,12 +259,15 @@ class Schema:
     # --- agreement -------------------------------------------------------------------------------------
 
     def measured_on(self, X: Any) -> Schema:
-        """Return this schema with the location and scale of other rows X; kinds, categories and classes stay."""
+        """Return this schema with the location and scale of other rows X, and as many bins of theirs.
+
+        Kinds, categories and classes stay; so do edges that were declared, or whose bins are crossed.
+        """
         table = Table.of(X)
         positions = self.places(table)
         columns = [
-            measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
-            if column.dense
+            column.traits.measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
+            if column.dense or (column.edges and column.count is not None and not self.crosses)
             else column
             for j, column in enumerate(self.columns)
         ]

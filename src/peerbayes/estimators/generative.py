@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
 
 from peerbayes.data.arguments import number, refusal, whole
 from peerbayes.data.infer import infer_classes, plain_labels
+from peerbayes.data.kinds import KINDS
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Rows, Table, frame_of, missing_of
 from peerbayes.errors import SchemaError, SchemaMismatch, SingularDataWarning, StatisticsMismatch
@@ -177,10 +178,11 @@ def classes_of_all(classes: Any, known_classes: tuple[Any, ...]) -> tuple[Any, .
 def refuse_counting(kinds: Any) -> None:
     """Refuse kinds that depend on how many values a column has."""
     rules = [kinds] if isinstance(kinds, str) else kinds.values() if isinstance(kinds, dict) else kinds
-    for rule, needs in (("paper", "counts the distinct values"), ("binned", "needs the quantiles")):
-        if rule in rules:
+    needs = {"paper": "the distinct values"} | {name: kind.needs_all_rows for name, kind in KINDS.items()}
+    for rule in rules:
+        if needs.get(rule):
             raise ValueError(
-                f"kinds={rule!r} {needs} of all rows, and partial_fit sees only some of them; "
+                f"kinds={rule!r} needs {needs[rule]} of all rows, and partial_fit sees only some of them; "
                 f"give a schema, for instance schema=Schema.infer(X, y, kinds={rule!r})"
             )
 
@@ -294,7 +296,7 @@ def warn_of_singular(family: Family, stats: np.ndarray, labels: np.ndarray, clas
     stats     S + prior [C, K]
     labels    class indices of the training rows [n]; −1: none
     """
-    if not family.continuous:
+    if family.continuous == len(getattr(family, "poisson", ())):
         return
     rows = np.bincount(labels[labels >= 0], minlength=len(classes))
     single = [classes[c] for c in np.flatnonzero(rows == 1).tolist()]

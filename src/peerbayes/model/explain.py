@@ -17,7 +17,7 @@ from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.missing import complete, contributions
 from peerbayes.model.passes import fast_logits, plain_logits, softmax
 from peerbayes.model.scaling import Scaling
-from peerbayes.model.sources import FRAME_ROWS, Source, block_rows, columns_of, is_large
+from peerbayes.model.sources import FRAME_ROWS, Encoded, Source, block_rows, columns_of, is_large
 
 # --- predictions for rows without labels
 
@@ -28,13 +28,34 @@ def log_joint(family: Family, weights: np.ndarray, source: Source) -> np.ndarray
 
 
 def log_units(family: Family, source: Source) -> Any:
-    """Return Σ log scale over the observed columns, which turns densities of z into those of x: a number or [n, 1]."""
+    """Return what turns densities of z into those of x: a number or [n, 1].
+
+    It is Σ log scale over the observed columns; kinds that are no Gaussian of x itself add what `log_measure` says.
+    """
+    if not all(source.schema.columns[j].traits.plain for j in source.schema.continuous):
+        return _log_measures(source)
     log_scale = np.log(source.schema.scale)
     if isinstance(family, NaiveBayes) and not family.missing:
         return log_scale.sum()
     units = np.empty((source.rows, 1))
     for start, block in source.blocks(FRAME_ROWS):
         units[start : start + len(block.values), 0] = ~np.isnan(block.values) @ log_scale
+    return units
+
+
+def _log_measures(source: Source) -> np.ndarray:
+    """Return the sum of `log_measure` over the observed dense columns: [n, 1]."""
+    schema, table = source.schema, source.table
+    places, units = None if table is None else schema.places(table), np.zeros((source.rows, 1))
+    for k, j in enumerate(schema.continuous):
+        column = schema.columns[j]
+        if table is None or places is None:  # as they were encoded, which clips
+            assert isinstance(source, Encoded)
+            numbers = source.data.values[:, k] * column.scale + column.location
+        else:
+            numbers = column.numbers(table.column(places[j]), table.number)
+        measure = np.broadcast_to(column.traits.log_measure(column, numbers), numbers.shape)
+        units[:, 0] += np.where(np.isnan(numbers), 0.0, measure)
     return units
 
 
@@ -231,6 +252,8 @@ def describe(
 ) -> Any:
     """Return the parameters in the units of the table: a DataFrame, a row per class and column or category.
 
+    Means and deviations of a positive column are those of its logarithm, which its `category` says.
+
     `bits` [D] are those counted in the rows, and `statistics` the name of the statistics, for columns of the same name.
     """
     import pandas as pd
@@ -246,6 +269,8 @@ def describe(
         records.append({"class": label, "feature": PRIOR, "probability": np.exp(parameters.log_prior[c])})
         for k, j in enumerate(schema.continuous):
             moments = {"mean": mean[c, k], "deviation": deviation[c, k]}
+            if scale := schema.columns[j].traits.scale_of_numbers:
+                moments["category"] = scale
             records.append({"class": label, "feature": names[j], **moments, "bits": counted[names[j]]})
         for k, (name, labels) in enumerate(
             zip(features[len(schema.continuous) :], schema.cell_labels, strict=True)

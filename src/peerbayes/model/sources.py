@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from peerbayes.data import infer
-from peerbayes.data.column import SMALL_RANGE
-from peerbayes.data.infer import LARGE
+from peerbayes.data import moments
+from peerbayes.data.moments import LARGE
+from peerbayes.data.scalars import SMALL_RANGE
 from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Rows, Table
 from peerbayes.model.families.base import Family
@@ -172,6 +172,8 @@ class Encoded:
 
     schema: Schema
     data: Rows
+    table: Table | None = None
+    """Where they are from, if that is known."""
 
     @property
     def rows(self) -> int:
@@ -213,15 +215,23 @@ class Raw:
             return
         look_up_codes: Callable[..., None] = look_up
         places, looked_up, *lookup = tables
-        if looked_up.size and (fast or array.size > infer.LARGE):
+        if looked_up.size and (fast or array.size > moments.LARGE):
             from peerbayes.model.kernels import block_loops
 
             look_up_codes = block_loops.look_up
         continuous, discrete = np.array(schema.continuous, int), np.array(schema.discrete, int)
         units = schema.location, 1.0 / schema.scale, schema.limit
+        transformed = [k for k, j in enumerate(continuous) if not schema.columns[j].traits.plain]
         for start in range(0, self.rows, size):
             chunk = array[start : start + size]
             values = chunk[:, continuous] if discrete.size else chunk
+            if transformed:
+                values = values.astype(np.float64)
+            for k in transformed:
+                column = schema.columns[continuous[k]]
+                values[:, k] = column.numbers(
+                    values[:, k], lambda row, first=start: self.table.number(first + row)
+                )
             codes = np.empty((chunk.shape[0], discrete.size), dtype=np.int32)
             if looked_up.size:
                 category_codes = (
@@ -246,7 +256,7 @@ def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
     schema.places(table)  # a table of other columns is refused
     raw = Raw(schema, table)
     streams = raw.tables is not None or (not again and table.all_numbers)
-    return raw if streams else Encoded(schema, schema.encode(table))
+    return raw if streams else Encoded(schema, schema.encode(table), table)
 
 
 def all_rows(source: Source) -> Rows:
@@ -257,7 +267,8 @@ def all_rows(source: Source) -> Rows:
 def taken(source: Source, rows: np.ndarray) -> Source:
     """Return the rows of a source where `rows` is true: [n]."""
     if isinstance(source, Encoded):
-        return Encoded(source.schema, Rows(source.data.values[rows], source.data.codes[rows]))
+        table = None if source.table is None else source.table.take(rows)
+        return Encoded(source.schema, Rows(source.data.values[rows], source.data.codes[rows]), table)
     return Raw(source.schema, source.table.take(rows))
 
 

@@ -14,7 +14,7 @@ from peerbayes.data import files
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ModelFileDamaged, StatisticsMismatch
 from peerbayes.model.families import FAMILIES
-from peerbayes.model.families.base import Family, Move
+from peerbayes.model.families.base import Family, Move, laid_out, poisson_columns
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import Observed
@@ -56,6 +56,8 @@ class Statistics:
                 f"the schema has {len(self.schema.classes)} classes, {layout[0]} continuous columns and categories "
                 f"{layout[1]}; the family is laid out for {self.family.continuous} and {self.family.cardinalities}"
             )
+        if getattr(self.family, "poisson", ()) != poisson_columns(self.schema):
+            raise StatisticsMismatch("the columns that are counts in the schema are not those of the family")
         if not isinstance(self.calibrated, bool):
             raise StatisticsMismatch(f"calibrated is {self.calibrated!r}; expected true or false")
         if self.scaling is not None and len(self.scaling.bias) != len(self.schema.classes):
@@ -205,6 +207,8 @@ class Statistics:
 
         def expressed(numbers: np.ndarray) -> tuple[Family, np.ndarray]:
             family, moved = self.family.moved(numbers, move)
+            if isinstance(family, NaiveBayes):
+                family = replace(family, poisson=poisson_columns(schema))
             values = np.zeros((len(schema.classes), family.size))
             values[classes] = moved
             return family, values
@@ -264,6 +268,8 @@ class Statistics:
             layout["parents"] = tuple(tuple(column_parents) for column_parents in family["parents"])
         if family_type.takes_crosses:
             layout["crosses"] = len(schema.crosses)
+        if "poisson" in family:
+            layout["poisson"] = poisson_columns(schema)
         layout |= {"continuous": len(schema.continuous), "cardinalities": schema.cardinalities}
         built = family_type(**layout)
         if {"name": built.name, **built.layout()} != family:
@@ -409,11 +415,13 @@ def prior_knowledge(
     rows      how many rows the belief is worth
     classes   {class: probability}; without it there is no belief about how frequent classes are
     columns   {column: {class: belief}}; a belief is (mean, deviation) in the column's own units where the column is
-              continuous, {category: probability} where it is discrete
+              continuous or a count, of its logarithm where it is positive; {category: probability} where it is
+              discrete, with intervals such as "< 3.5" for categories where it is binned
     """
     if not (rows > 0 and math.isfinite(rows)):
         raise ValueError(f"rows is {rows}; expected how many rows the belief is worth, a positive number")
-    family = NaiveBayes(continuous=len(schema.continuous), cardinalities=schema.cardinalities, missing=True)
+    family = laid_out(NaiveBayes, schema, missing=True)
+    assert isinstance(family, NaiveBayes)
     share = _shares(schema, classes)
     values = np.zeros((len(schema.classes), family.size))
     if classes is not None:

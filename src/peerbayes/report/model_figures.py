@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from peerbayes.data.schema import Schema
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.explain import CALIBRATED, describe, of_categories, of_gaussians
 from peerbayes.model.statistics import Statistics
@@ -87,7 +88,7 @@ class Model:
             ranges = observed.ranges * schema.scale[:, None] + schema.location[:, None]
         columns = [
             Column(
-                names[schema.continuous[index]],
+                _shown_name(schema, schema.continuous[index]),
                 of_gaussians(weights, mean[common, index], deviation[common, index])
                 if observed is None
                 else float(observed.bits[index]),
@@ -106,6 +107,16 @@ class Model:
             columns.append(Column(names[index], bits, categories=schema.columns[index].labels, cells=shares))
         columns.sort(key=lambda column: -column.bits)
         return cls(classes, prior, tuple(columns[:RANKED]), len(names), stats.of_rows is not None)
+
+
+def _shown_name(schema: Schema, j: int) -> str:
+    """Return the name of a column, with what its numbers are where they are not those of the table."""
+    column = schema.columns[j]
+    return (
+        f"{column.traits.scale_of_numbers} of {column.name}"
+        if column.traits.scale_of_numbers
+        else column.name
+    )
 
 
 def _separation(prior: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:

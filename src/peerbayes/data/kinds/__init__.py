@@ -2,7 +2,11 @@
 
 from peerbayes.data.kinds.binned import Binned
 from peerbayes.data.kinds.continuous import Continuous
+from peerbayes.data.kinds.count import Count
 from peerbayes.data.kinds.discrete import Discrete
 from peerbayes.data.kinds.kind import Kind
+from peerbayes.data.kinds.positive import Positive
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Continuous(), Discrete(), Binned())}
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Continuous(), Discrete(), Binned(), Positive(), Count())
+}

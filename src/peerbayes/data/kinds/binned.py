@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from peerbayes.data.bins import cell_of
-from peerbayes.data.kinds.kind import Column, Kind
+from peerbayes.data.bins import BINS, cell_of, edges_of
+from peerbayes.data.kinds.kind import Column, Kind, refuse_infinite
 from peerbayes.data.scalars import Scalar
 from peerbayes.data.table import numbers_of
 from peerbayes.errors import SchemaError
 
 
+@dataclass(frozen=True)
 class Binned(Kind):
     """Numbers of which the bin counts. Without edges there is one bin: the column says nothing."""
+
+    bins: int = BINS
+    """How many there are at most."""
 
     name: ClassVar[str] = "binned"
     dense: ClassVar[bool] = False
     reads_numbers: ClassVar[bool] = True
+    needs_all_rows: ClassVar[str] = "the quantiles"
+    model: ClassVar[str] = "cells"
 
     def check(self, column: Column) -> None:
         if column.categories:
@@ -43,7 +49,7 @@ class Binned(Kind):
     def identities(self, column: Column) -> tuple[Hashable, ...]:
         return tuple(pairwise((None, *column.edges, None)))
 
-    def numbers(self, column: Column, values: np.ndarray) -> np.ndarray:
+    def numbers(self, column: Column, values: np.ndarray, row: Callable[[int], int] = int) -> np.ndarray:
         return numbers_of(values, column.name, self.name)
 
     def codes(self, column: Column, values: np.ndarray) -> np.ndarray:
@@ -56,6 +62,26 @@ class Binned(Kind):
         low, high = (ends[np.where(known, cells + side, 0)] for side in (0, 1))
         share = 0.5 if rng is None else rng.random(cells.shape)
         return np.where(known, low * (1 - share) + high * share, np.nan)
+
+    def inferred(
+        self, column: Column, values: np.ndarray, weights: np.ndarray | None, declared: list[Any] | None
+    ) -> Column:
+        """Return the column with the edges, count and range of its present values [n]."""
+        numbers = self.numbers(column, values)
+        present = ~np.isnan(numbers)
+        if not present.all():
+            numbers, weights = numbers[present], None if weights is None else weights[present]
+        if not numbers.size:
+            return column
+        low, high = float(numbers.min()), float(numbers.max())
+        refuse_infinite(column.name, low, high)
+        count = float(numbers.size if weights is None else weights.sum())
+        edges = edges_of(numbers, weights, self.bins)
+        return replace(column, edges=edges, count=count, low=low, high=high)
+
+    def measured(self, column: Column, numbers: np.ndarray, weights: np.ndarray | None = None) -> Column:
+        """Return the column with as many bins of these numbers [n]."""
+        return replace(self, bins=max(2, column.cells)).inferred(column, numbers, weights, None)
 
     def merged(self, mine: Column, theirs: Column) -> Column:
         """Return the column with the rows and the range of both; `differences` has refused other edges."""

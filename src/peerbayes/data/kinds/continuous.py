@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,8 +18,11 @@ class Continuous(Kind):
     name: ClassVar[str] = "continuous"
     dense: ClassVar[bool] = True
     reads_numbers: ClassVar[bool] = True
+    plain: ClassVar[bool] = True
+    leaves_text: ClassVar[bool] = False
+    model: ClassVar[str] = "gaussian"
 
-    def numbers(self, column: Column, values: np.ndarray) -> np.ndarray:
+    def numbers(self, column: Column, values: np.ndarray, row: Callable[[int], int] = int) -> np.ndarray:
         if column.categories:
             codes = column.codes(values)
             return np.where(codes < 0, np.nan, codes)

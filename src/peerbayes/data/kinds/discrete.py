@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from peerbayes.data.kinds.kind import Column, Kind, category_values
-from peerbayes.data.scalars import union
+from peerbayes.data.scalars import distinct, scalars, union
+from peerbayes.data.table import missing_of
 from peerbayes.errors import SchemaError
 
 
@@ -18,6 +19,8 @@ class Discrete(Kind):
     name: ClassVar[str] = "discrete"
     dense: ClassVar[bool] = False
     reads_numbers: ClassVar[bool] = False
+    leaves_text: ClassVar[bool] = False
+    model: ClassVar[str] = "cells"
 
     def check(self, column: Column) -> None:
         if not column.categories and column.count != 0:
@@ -28,6 +31,14 @@ class Discrete(Kind):
 
     def decoded(self, column: Column, encoded: np.ndarray, rng: np.random.Generator | None) -> Any:
         return category_values(column, encoded)
+
+    def inferred(
+        self, column: Column, values: np.ndarray, weights: np.ndarray | None, declared: list[Any] | None
+    ) -> Column:
+        present = ~missing_of(values)
+        categories = distinct(values[present], column.name) if declared is None else tuple(declared)
+        count = float(np.count_nonzero(present)) if weights is None else float(weights[present].sum())
+        return replace(column, categories=scalars(categories, f"column {column.name!r}"), count=count)
 
     def known(self, column: Column, other: Column) -> Column:
         return replace(column, categories=union(column.categories, other.categories))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from peerbayes.data.moments import column_moments
 from peerbayes.data.scalars import Scalar, all_text, set_differences, union
 from peerbayes.errors import SchemaError
+
+# A column whose deviation is below this share of its location is constant: the rest is rounding.
+ROUNDING = 1e-13
 
 Column = Any  # `peerbayes.data.column.Column`, which asks its kind
 
@@ -24,6 +28,16 @@ class Kind:
     """Whether rows hold a standardised number for it, and not the index of a cell."""
     reads_numbers: ClassVar[bool]
     """Whether its values are numbers, of which infinite ones are refused."""
+    plain: ClassVar[bool] = False
+    """Whether numbers are standardised as they are, so that those of an array need no pass of their own."""
+    leaves_text: ClassVar[bool] = True
+    """Whether `kinds` may name it for all columns, which says it of numbers alone."""
+    needs_all_rows: ClassVar[str] = ""
+    """What inference needs of all rows, so that it cannot be made part by part; empty: nothing but sums."""
+    model: ClassVar[str]
+    """What it is in each class: "gaussian", "poisson" or "cells". A family says which of them it takes."""
+    scale_of_numbers: ClassVar[str] = ""
+    """What its numbers are of the table's values, where they are something else: their means are those of it."""
 
     # --- a column of this kind -------------------------------------------------------------------------
 
@@ -48,8 +62,11 @@ class Kind:
 
     # --- rows ------------------------------------------------------------------------------------------
 
-    def numbers(self, column: Column, values: np.ndarray) -> np.ndarray:
-        """Return the numbers that are standardised, or sorted into cells, NaN where missing: [n] -> [n]."""
+    def numbers(self, column: Column, values: np.ndarray, row: Callable[[int], int] = int) -> np.ndarray:
+        """Return the numbers that are standardised, or sorted into cells, NaN where missing: [n] -> [n].
+
+        `row` gives the number of a row in the user's table, for errors.
+        """
         raise NotImplementedError
 
     def codes(self, column: Column, values: np.ndarray) -> np.ndarray:
@@ -62,6 +79,54 @@ class Kind:
         `rng` draws where a cell stands for several values.
         """
         raise NotImplementedError
+
+    def log_measure(self, column: Column, numbers: np.ndarray) -> Any:
+        """Return log p(numbers, standardised) − log p(values of the table): a number or [n], for dense kinds."""
+        return math.log(column.scale)
+
+    # --- what values say of a column -------------------------------------------------------------------
+
+    def inferred(
+        self, column: Column, values: np.ndarray, weights: np.ndarray | None, declared: list[Any] | None
+    ) -> Column:
+        """Return the column as its values [n] describe it; `declared` are the categories that the table names."""
+        return self.measured(column, self.numbers(column, values), weights)
+
+    def measured(self, column: Column, numbers: np.ndarray, weights: np.ndarray | None = None) -> Column:
+        """Return the column with the units of its present numbers [n]."""
+        moments = column_moments(numbers[:, None], weights)
+        return self.with_moments(column, *(float(moment[0]) for moment in moments))
+
+    def with_moments(
+        self, column: Column, count: float, mean: float, variance: float, low: float, high: float
+    ) -> Column:
+        """Return the column with units from the moments and the range of its numbers."""
+        if count == 0:
+            return column
+        refuse_infinite(column.name, low, high)
+        if not (math.isfinite(mean) and math.isfinite(variance)):
+            raise SchemaError(
+                f"column {column.name!r} holds values as large as {max(abs(low), abs(high)):.3g}, or the weights are "
+                "as large: their squares overflow. Divide by a constant"
+            )
+        deviation = math.sqrt(variance)
+        constant = low == high or deviation == 0
+        return replace(
+            column,
+            location=low if constant else mean,
+            scale=1.0 if constant else deviation,
+            count=count,
+            constant=constant,
+        )
+
+    def with_units(self, column: Column, mean: float, deviation: float) -> Column:
+        """Return the column with units from a mean and a deviation; one that does not vary has the scale 1."""
+        constant = deviation <= ROUNDING * abs(mean)
+        return replace(column, location=mean, scale=1.0 if constant else deviation, constant=constant)
+
+    def with_deviation(self, column: Column, deviation: float) -> Column:
+        """Return a column whose mean is known with units from the deviation of its numbers as well."""
+        return self.with_units(column, column.location, deviation)
 
     # --- two tables ------------------------------------------------------------------------------------
 
@@ -113,6 +178,14 @@ class Kind:
                 f"in the first, {theirs.location:.6g} and {theirs.scale:.6g} in the second"
             )
         return differences
+
+
+def refuse_infinite(name: str, low: float, high: float) -> None:
+    """Refuse a column whose lowest or highest number is infinite."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise SchemaError(
+            f"column {name!r} holds infinity (inf); expected finite numbers, or nothing for a missing value"
+        )
 
 
 def _units(column: Column) -> tuple[float, float, bool]:

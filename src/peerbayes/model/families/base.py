@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Rows
-from peerbayes.errors import NotSupported
+from peerbayes.errors import NotSupported, SchemaError
 from peerbayes.model.families.evidence import dirichlet
 
 # Means are clipped to this many standardised units. Real means are below √m; without a limit, a count near
@@ -75,6 +75,8 @@ class Family(ABC):
     plain_cells: ClassVar[bool] = True
     """Whether the dense features are followed by the one-hots of the discrete columns and nothing else: only then can
     `passes` use the kernels."""
+    takes: ClassVar[frozenset[str]] = frozenset({"gaussian", "cells"})
+    """What columns may be in each class, by the `model` of their kind."""
     kernels: ClassVar[tuple[str, str] | None] = None
     """The functions of `kernels.block_loops` that expand dense features and add up their statistics; None: `dense`."""
     takes_crosses: ClassVar[bool] = False
@@ -386,10 +388,24 @@ LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
 
 def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
     """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
+    for column in schema.columns:
+        if column.traits.model not in family.takes:
+            raise SchemaError(
+                f"column {column.name!r} is {column.kind}, which {family.name} does not take; use naive Bayes, or "
+                f"another kind: kinds={{{column.name!r}: 'continuous'}}"
+            )
     layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
     if family.takes_crosses:
         layout["crosses"] = len(schema.crosses)
+    if poisson := poisson_columns(schema):
+        layout["poisson"] = poisson
     return family(continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout)
+
+
+def poisson_columns(schema: Schema) -> tuple[tuple[int, float], ...]:
+    """Return which of the dense columns are Poisson in each class, with their scale."""
+    columns = enumerate(schema.columns[j] for j in schema.continuous)
+    return tuple((k, column.scale) for k, column in columns if column.traits.model == "poisson")
 
 
 def guarded(

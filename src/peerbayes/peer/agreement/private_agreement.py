@@ -99,7 +99,7 @@ def refuse_values(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None
     for j, column in enumerate(schema.columns):
         values = table.column(column_indices[j])
         absent = missing_of(values)
-        if column.kind == "continuous":
+        if column.traits.reads_numbers:
             numbers = column.numbers(values)
             absent = np.isnan(numbers)
             if np.isinf(numbers).any():
@@ -109,7 +109,7 @@ def refuse_values(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None
                 f"column {column.name!r} has no value in {int(absent.sum())} rows; the agreement says that none is "
                 f"missing. Fill them in, or create a network with missing = true in [features.{column.name}]"
             )
-        if column.kind == "discrete":
+        if column.categories:
             unnamed = (column.codes(values) < 0) & ~absent
             if unnamed.any():
                 raise PeerError(

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from peerbayes.data.column import Column, with_units
+from peerbayes.data.kinds import KINDS
 from peerbayes.data.scalars import Scalar, ordered
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
@@ -123,9 +124,9 @@ class Summary:
         for name in self.order:
             column = self.columns[name]
             kind = next((kind for kind in column.kinds if kind != "empty"), "continuous")
-            if kind == "continuous":
-                location = float(column.total / column.count) if column.count else 0.0
-                columns.append(Column(name, "continuous", (), location, 1.0, float(column.count)))
+            if kind in KINDS:
+                mean = float(column.total / column.count) if column.count else 0.0
+                columns.append(with_units(Column(name, kind, count=float(column.count)), mean, 1.0))
             else:
                 columns.append(Column(name, "discrete", _plain(column.categories), count=float(column.count)))
         return Schema(tuple(columns), _plain(self.classes), clip, label)
@@ -235,7 +236,7 @@ class OwnTable:
         schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip)
         table, values = Table.of(frame), {}
         for index, column in enumerate(schema.columns):
-            if column.kind == "continuous":
+            if column.dense:
                 numbers = column.numbers(table.column(index))
                 values[column.name] = numbers[~np.isnan(numbers)]
         return cls(schema, values, len(frame))
@@ -269,9 +270,9 @@ def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:
     """Return the schema with scales from Σ(x − location)²."""
     columns = []
     for column in schema.columns:
-        if column.kind == "continuous" and column.count:
+        if column.dense and column.count:
             deviation = math.sqrt(float(squares[column.name] / Fraction(column.count)))
-            column = with_units(column, column.location, deviation)
+            column = column.traits.with_deviation(column, deviation)
         columns.append(column)
     return replace(schema, columns=tuple(columns))
 
@@ -304,8 +305,8 @@ _summaries = msgspec.msgpack.Decoder(
 def _kind(column: Column) -> Kind:
     if column.empty:
         return "empty"
-    if column.kind == "continuous":
-        return "continuous"
+    if column.traits.reads_numbers:
+        return column.kind  # type: ignore[return-value]
     return "text" if any(isinstance(value, str) for value in column.categories) else "numbers"
 
 
