@@ -20,7 +20,7 @@ from peerbayes.learning.integer_sums import MIN_GROUP
 from peerbayes.learning.selection import LAST
 from peerbayes.learning.strategies import Declaration, LearningSettings, NetworkFacts
 from peerbayes.model.families import FAMILIES, BayesNet
-from peerbayes.model.layout import STRUCTURES
+from peerbayes.model.layout import LEARNED, STRUCTURES, has_crosses
 
 # Of a strategy whose package is not imported yet: it breaks no rule, and the rules are asked again once it is.
 NOT_LOADED = Declaration(judged=True)
@@ -171,7 +171,12 @@ def _names(fits: Callable[[Declaration], bool]) -> str:
 def _families(fits: Callable[[Any], bool]) -> str:
     """Return the built-in families that fit, as text; Bayesian networks need a structure that is known beforehand."""
     kinds = {name: FAMILIES[name] for name in FAMILIES if name in FAMILIES.built_in}
-    return " or ".join(name for name, kind in kinds.items() if kind is not BayesNet and fits(kind))
+    return " or ".join(name for name, kind in kinds.items() if _known_beforehand(kind) and fits(kind))
+
+
+def _known_beforehand(kind: Any) -> bool:
+    """Return whether a family has nothing but numbers to be learned."""
+    return kind is not BayesNet and not kind.takes_crosses
 
 
 RULES = (
@@ -185,17 +190,17 @@ RULES = (
     Rule(lambda run: run.secure_sum and run.start != "uniform",
          "secure_sum with start {run.start!r}, which is agreed on by sums along a tree that tell a leaf's statistics "
          "to its neighbour; expected start 'uniform'"),
-    Rule(lambda run: run.secure_sum and run.family in STRUCTURES,
+    Rule(lambda run: run.secure_sum and run.family in LEARNED,
          "secure_sum with family {run.family!r}, whose structure is agreed on by sums along a tree that tell a leaf's "
          "statistics to its neighbour; expected {families}"),
     # --- differential privacy: nothing of the rows leaves a peer but residuals with noise
     Rule(lambda run: run.epsilon and run.unprotected,
          "epsilon {run.epsilon:g} with strategy {run.name!r}, which sends what noise cannot protect: "
          "{run.unprotected}"),
-    Rule(lambda run: run.epsilon and run.family in STRUCTURES,
+    Rule(lambda run: run.epsilon and run.family in LEARNED,
          "epsilon {run.epsilon:g} with family {run.family!r}, whose structure is learned from pairs of columns, which "
          "nothing protects; expected {families}"),
-    Rule(lambda run: run.epsilon and run.family not in STRUCTURES and run.family not in FAMILIES.built_in,
+    Rule(lambda run: run.epsilon and run.family not in LEARNED and run.family not in FAMILIES.built_in,
          "epsilon {run.epsilon:g} with family {run.family!r}, which is not built in: nobody has checked that a row "
          "changes no other row's part; expected {families}"),
     Rule(lambda run: run.epsilon and run.local_steps > 1,
@@ -257,10 +262,14 @@ RULES = (
     Rule(lambda run: run.select != LAST and (run.robust or run.attack),
          "select {run.select!r} with {run.doubted}: one false log loss would decide which round everybody keeps, and "
          "when all stop; expected select 'last'"),
+    # --- crosses of columns: peers agree on them by sums before the first round
+    Rule(lambda run: has_crosses(run.family) and (run.robust or run.attack),
+         "family {run.family!r} with {run.doubted}: crosses are agreed on by sums that nobody checks for lies; "
+         "expected {families}"),
     # --- shards: they add up messages, and agree on nothing but the schema
     Rule(lambda run: run.sharded and not run.declaration.summed,
          "shards with strategy {run.name!r}, which needs single messages; expected {summed}, or `simulate`"),
-    Rule(lambda run: run.sharded and run.family in STRUCTURES,
+    Rule(lambda run: run.sharded and run.family in LEARNED,
          "shards with family {run.family!r}, whose structure peers learn first; expected {families}, or `simulate`"),
     Rule(lambda run: run.sharded and run.start != "uniform",
          "shards with start {run.start!r}, which peers agree on first; expected start 'uniform', or `simulate`"),

@@ -23,7 +23,7 @@ SMALLEST_LR, LARGEST_LR = 2.0**-52, 2.0
 FAMILY = Setting(
     "naive-bayes",
     choice(known_families(), (*FAMILIES, *STRUCTURES)),
-    'the model of a class: "naive-bayes", "qda", "lda", "tan", "kdb"',
+    'the model of a class: "naive-bayes", "qda", "lda", "tan", "kdb", "ga2m"',
     "All take missing values",
 )
 PENALTY = Setting(

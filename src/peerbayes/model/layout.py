@@ -8,7 +8,8 @@ from dataclasses import replace
 from peerbayes.data.registry import Choices
 from peerbayes.data.schema import Schema
 from peerbayes.errors import StructureError
-from peerbayes.model.families import FAMILIES, BayesNet, Family
+from peerbayes.model import interactions
+from peerbayes.model.families import FAMILIES, GA2M, BayesNet, Family
 from peerbayes.model.families.base import guarded as guarded
 from peerbayes.model.families.base import laid_out
 from peerbayes.model.families.structures import Parents
@@ -17,6 +18,9 @@ from peerbayes.model.structure import kdb, tan
 
 # Families whose structure is learned, from `Pairs` and a `penalty`.
 STRUCTURES: dict[str, Callable[..., Parents]] = {"tan": tan, "kdb": kdb}
+
+# Families of which rows decide more than numbers: links, or crosses of columns. Peers agree on them by sums first.
+LEARNED = (*STRUCTURES, GA2M.name)
 
 # The most numbers that a model may have: half a gigabyte.
 MOST_NUMBERS = 1 << 26
@@ -59,6 +63,17 @@ def calibrated(
     if parents is not None:
         layout = sized(with_parents(layout, parents), len(schema.classes))
     return guarded(layout, rows, calibrate=True)
+
+
+def bins_for(family: str, columns: int) -> int | None:
+    """Return how many bins a family puts the numbers of so many columns into; None: it takes numbers."""
+    return interactions.bins_for(columns) if has_crosses(family) else None
+
+
+def has_crosses(family: str) -> bool:
+    """Return whether a family, by its name, crosses columns."""
+    kind = None if family in STRUCTURES else FAMILIES.present(family)
+    return kind is not None and kind.takes_crosses
 
 
 def known() -> Choices:

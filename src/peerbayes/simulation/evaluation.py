@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Table
 from peerbayes.errors import SingularDataWarning
-from peerbayes.estimators.classifiers import ESTIMATOR_OF
+from peerbayes.estimators.classifiers import ESTIMATOR_OF, MixedNB
 from peerbayes.learning import metrics, planning
 from peerbayes.model import layout, passes
 from peerbayes.model.calibration import AGREED_STEPS, TO_THE_END, likelihood
@@ -209,9 +209,16 @@ class Pooled:
         }  # fmt: skip
         if isinstance(self.family, BayesNet):
             parameters["structure"] = layout.named_parents(self.family, self.schema)
-        kind = ESTIMATOR_OF[self.family.name]
+        kind, of_crosses, ml = ESTIMATOR_OF[self.family.name], dict[str, Any](), dict[str, Any]()
+        of_likelihood = kind
+        if (
+            self.family.takes_crosses
+        ):  # maximum likelihood would count what columns and crosses share several times
+            of_likelihood, ml = MixedNB, {"schema": replace(self.schema, crosses=())}
+            of_crosses["interactions"] = len(self.schema.crosses)
+        calibrated = {"calibrate": True, "em_iter": AGREED_STEPS, "em_tol": 0.0, **parameters, **of_crosses}
         return {
-            "rc": kind(calibrate=True, em_iter=AGREED_STEPS, em_tol=0.0, **parameters),
-            "rc_end": kind(calibrate=True, em_iter=AGREED_STEPS, em_tol=0.0, **{**parameters, **TO_THE_END}),
-            "ml": kind(calibrate=False, **parameters),
+            "rc": kind(**calibrated),
+            "rc_end": kind(**{**calibrated, **TO_THE_END}),
+            "ml": of_likelihood(calibrate=False, **{**parameters, **ml}),
         }

@@ -19,6 +19,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import SchemaError
 from peerbayes.learning import integer_sums, planning
+from peerbayes.learning.crossing import agreed_crosses, cross_sums
 from peerbayes.learning.integer_sums import small_groups
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.metrics import Sample
@@ -58,7 +59,9 @@ class Assignment:
         """Return the assignment of rows X with labels y by the settings of a simulation."""
         table = table_of(X)
         classes, codes = classes_of(y, settings.schema, table.rows)
-        schema = replace(schema_of(table, settings.schema, settings.kinds, settings.clip), classes=classes)
+        bins = layout.bins_for(settings.family, len(table.names))
+        schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins)
+        schema = replace(schema, classes=classes)
         rng = np.random.default_rng([settings.seed, ROWS_STREAM])
         with about("partition", "the partition", "peers", "rows_per_peer", "X"):
             rows_of_peers = partition_rows(
@@ -196,6 +199,8 @@ class Population:
         weights = np.repeat(row_weights(settings.objective, sizes), sizes)
         if reports is not None:
             weights *= np.repeat(reports.weights, sizes)
+        agreed, cross_bytes = _crossed(settings, agreed, rows, labels, weights, sizes, network)
+        rows = Rows(rows.values, agreed.crossed(rows.codes[:, : len(agreed.discrete)]))
         test_rows = _test_rows(agreed, test, assignment)
         family, sent = _family(
             settings.family, settings.penalty, agreed, rows, labels, sizes, test_rows, network, reports
@@ -219,7 +224,7 @@ class Population:
             links,
             attackers,
             hidden,
-            sent,
+            sent + cross_bytes,
             reports,
             _held_out(assignment, settings, agreed, family) if settings.select == HELD_OUT else None,
         )
@@ -314,9 +319,33 @@ def _family(
     return layout.calibrated(name, schema, missing, total, parents), sent
 
 
+def _crossed(
+    settings: SimulationSettings,
+    schema: Schema,
+    rows: Rows,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    sizes: np.ndarray,
+    network: topologies.Schedule,
+) -> tuple[Schema, np.ndarray]:
+    """Return the schema with the crosses that peers agree on, and the bytes that each sends for that: [N].
+
+    Crosses that a declared schema has stay.
+    """
+    if not layout.has_crosses(settings.family) or schema.crosses:
+        return schema, np.zeros(sizes.size)
+    missing = bool(np.isnan(rows.values).any())
+    family = layout.calibrated(settings.family, schema, missing, float(sizes.sum()))
+    held = LocalRows(family, rows, labels, weights, sizes, len(schema.classes))
+    sums = cross_sums(held, schema, sizes.size, settings.lr)
+    crosses, numbers = agreed_crosses(sums, sizes.size)
+    return replace(schema, crosses=crosses), sum_bytes(network.at(1), numbers)
+
+
 def _gaps(schema: Schema, rows: Rows) -> tuple[str, ...]:
     """Return the names of the columns in which values are missing."""
-    absent = np.concatenate([np.isnan(rows.values).any(axis=0), (rows.codes < 0).any(axis=0)])
+    codes = rows.codes[:, : len(schema.discrete)]
+    absent = np.concatenate([np.isnan(rows.values).any(axis=0), (codes < 0).any(axis=0)])
     columns = np.concatenate([schema.continuous, schema.discrete]).astype(np.int64)
     return tuple(sorted(schema.columns[column].name for column in columns[absent]))
 
@@ -408,11 +437,13 @@ def classes_of(y: Any, schema: Schema | None, rows: int) -> tuple[tuple[Any, ...
     return classes, codes
 
 
-def schema_of(table: Table, schema: Schema | None, kinds: Any, clip: float | None) -> Schema:
+def schema_of(
+    table: Table, schema: Schema | None, kinds: Any, clip: float | None, bins: int | None = None
+) -> Schema:
     """Return the schema of a table: the declared one, if it fits, or one inferred from the rows."""
     if schema is None:
         with about("X", "kinds"):
-            return Schema.infer(table, kinds=kinds, clip=clip)
+            return Schema.infer(table, kinds=kinds, clip=clip, bins=bins)
     if not schema.columns:
         raise SchemaError("schema has no column; expected at least one")
     with about("schema"):
