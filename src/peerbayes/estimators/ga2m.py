@@ -30,8 +30,8 @@ class GA2M(GenerativeClassifier):
                     most that many of them; 0: none
     bins            how many bins numbers go into; "auto": 32 for up to eight columns, 16 for more. `kinds` may name
                     columns that are to stay continuous
-    shrinkage       rows that are spread evenly over the cells of each column, and 24 times as many over those of a
-                    cross, before any is learned from; "auto" or None: 300
+    shrinkage       rows that are spread evenly over the cells of each column before any is learned from, and over those
+                    of a cross as many times more as there are columns; "auto" or None: 300
     """
 
     family_type = additive.GA2M
@@ -87,5 +87,4 @@ class GA2M(GenerativeClassifier):
             family, family.weights(main.stats), source, labels, training.weights, pairs
         )
         assert isinstance(family, additive.GA2M)
-        rows = family.shrinkage * training.mass
-        return replace(schema, crosses=interactions.chosen(pairs, tables, rows, most))
+        return replace(schema, crosses=interactions.chosen(family, pairs, tables, training.mass, most))

@@ -61,7 +61,7 @@ def cross_sums(held: LocalRows, schema: Schema, peers: int, lr: float) -> CrossS
             family, weights, source, held.labels[rows], held.row_weights[rows], pairs
         )
 
-    return interactions.chosen(pairs, (yield "pairs", tables), family.shrinkage * mass)
+    return interactions.chosen(family, pairs, (yield "pairs", tables), mass)
 
 
 def _of(terms: np.ndarray) -> Callable[[int], np.ndarray]:

@@ -22,8 +22,8 @@ from peerbayes.data.bins import BINS
 from peerbayes.data.crosses import Cross, grouped
 from peerbayes.data.schema import Schema
 from peerbayes.model import core
-from peerbayes.model.families.additive import GA2M, OF_CROSS
-from peerbayes.model.families.base import Family, guarded, laid_out
+from peerbayes.model.families.additive import GA2M
+from peerbayes.model.families.base import Family, laid_out
 from peerbayes.model.passes import plain_logits, softmax
 from peerbayes.model.sources import FRAME_ROWS, Source
 
@@ -56,11 +56,6 @@ def groups_for(columns: int) -> int:
 def bins_for(columns: int) -> int:
     """Return how many bins a column of numbers has, for a table of so many columns."""
     return 2 * BINS if columns <= FEW_COLUMNS else BINS
-
-
-def main_effects(schema: Schema, rows: float) -> Family:
-    """Return the family without crosses, with the guards of calibration, for a number of rows."""
-    return guarded(laid_out(GA2M, replace(schema, crosses=()), missing=False), rows, calibrate=True)
 
 
 def candidates(schema: Schema, sums: np.ndarray) -> tuple[Cross, ...]:
@@ -176,14 +171,15 @@ def _beyond_margins(step: np.ndarray, spread: np.ndarray) -> np.ndarray:
 
 
 def chosen(
-    pairs: Sequence[Cross], sums: np.ndarray, rows: float, most: int = MOST_CROSSES
+    family: GA2M, pairs: Sequence[Cross], sums: np.ndarray, mass: float, most: int = MOST_CROSSES
 ) -> tuple[Cross, ...]:
     """Return the pairs whose steps gain on both halves, at most so many, the largest gain first.
 
-    rows  that are spread evenly over the cells of a column: see `GA2M.evened`
+    family  without crosses, with its shrinkage: see `GA2M.evened`
+    mass    the weight of all rows
     """
     if not pairs or most == 0:
         return ()
-    gained = gains(pairs, sums, OF_CROSS * rows)
+    gained = gains(pairs, sums, len(family.cardinalities) * family.shrinkage * mass)
     order = np.argsort(-gained.sum(axis=1), kind="stable")
     return tuple(pairs[index] for index in order if gained[index].min() > 0)[:most]

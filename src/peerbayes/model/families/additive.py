@@ -19,11 +19,6 @@ from peerbayes.errors import NotSupported
 from peerbayes.model.families.base import beside
 from peerbayes.model.families.naive_bayes import NaiveBayes
 
-# Rows that are spread evenly over the cells of a cross, for each one over those of a column: cells of a cross hold
-# few rows, and whatever its columns tell by themselves is told without it. Chosen with `calibrated_shrinkage` on seed
-# 101 of the paper's tabular datasets (docs/decisions/ga2m.md).
-OF_CROSS = 24.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class GA2M(NaiveBayes):
@@ -47,14 +42,16 @@ class GA2M(NaiveBayes):
         """Spread some rows evenly over the cells of each column, whose sum stays: Σφ [..., K] -> [..., K].
 
         n′_k = n·(n_k + m/r)/(n + m), n the rows with a value and r the cells of the column, m rows of which nothing is
-        known. A class can move a cell by as much as its rows outweigh these: that is the shrinkage.
+        known. A class can move a cell by as much as its rows outweigh these: that is the shrinkage. Crosses have as
+        many times more of them as there are columns: their cells hold few rows, and what is in them is in others too.
         """
         xp = array_namespace(sums)
         dense, sizes = self.dense_size, np.asarray(self.cardinalities, dtype=float)
         if not self.shrinkage or not sizes.size:
             return sums
         share = np.full(sizes.size, self.shrinkage)
-        share[sizes.size - self.crosses :] *= OF_CROSS
+        columns = sizes.size - self.crosses
+        share[columns:] *= columns
         column, _ = self._cells
         cells, rows = sums[..., dense:], sums[..., :1]
         sizes_of_cells, share_of_cells = (
