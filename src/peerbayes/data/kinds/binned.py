@@ -22,6 +22,7 @@ class Binned(Kind):
     name: ClassVar[str] = "binned"
     dense: ClassVar[bool] = False
     reads_numbers: ClassVar[bool] = True
+    needs_edges: ClassVar[bool] = True
     needs_all_rows: ClassVar[str] = "the quantiles"
     model: ClassVar[str] = "cells"
 

@@ -20,6 +20,7 @@ class Discrete(Kind):
     dense: ClassVar[bool] = False
     reads_numbers: ClassVar[bool] = False
     leaves_text: ClassVar[bool] = False
+    public_facts: ClassVar[tuple[str, ...]] = ("categories",)
     model: ClassVar[str] = "cells"
 
     def check(self, column: Column) -> None:

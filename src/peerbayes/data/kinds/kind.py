@@ -32,6 +32,10 @@ class Kind:
     """Whether numbers are standardised as they are, so that those of an array need no pass of their own."""
     leaves_text: ClassVar[bool] = True
     """Whether `kinds` may name it for all columns, which says it of numbers alone."""
+    needs_edges: ClassVar[bool] = False
+    """Whether peers agree on edges for it, from its mean and deviation on."""
+    public_facts: ClassVar[tuple[str, ...]] = ()
+    """What members may write down of such a column in an agreement, beside whether values may be missing."""
     needs_all_rows: ClassVar[str] = ""
     """What inference needs of all rows, so that it cannot be made part by part; empty: nothing but sums."""
     model: ClassVar[str]
