@@ -9,10 +9,16 @@ import pytest
 pytest.importorskip("grpc")
 
 import peerbayes as pb
+from peerbayes import network as topologies
 from peerbayes.data.bins import BINS, GRID
-from peerbayes.errors import PeerError, SchemaError, TermsError
-from peerbayes.peer.agreement.agreed_edges import REACH
+from peerbayes.errors import FalseReport, PeerError, SchemaError, TermsError
+from peerbayes.learning.robust.bounds import MemberBounds
+from peerbayes.peer.agreement.agreed_edges import REACH, agreed_edges
+from peerbayes.peer.agreement.column_facts import Facts
+from peerbayes.peer.agreement.summary import OwnTable
 from peerbayes.peer.agreement.terms import Privacy, Robust, Terms
+from peerbayes.peer.agreement.tree_sums import Integers, Reports
+from peerbayes.peer.loopback import Loopback
 from shared.peers_in_memory import DENSE, peers_of, refused_everywhere, simulated
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -121,3 +127,77 @@ def test_noise_and_bins_are_refused_with_what_to_do():
             classes=("a", "b"),
             privacy=Privacy(epsilon=1.0, min_rows=10),
         )
+
+
+@pytest.mark.parametrize("lie", [-1, 10**6])
+def test_counts_that_cannot_be_are_refused(lie, rng):
+    """Where members may lie, a part of a sum is held to the rows that were reported behind its link."""
+    X, y, _ = rows_of_peers(rng, missing=False)
+    terms = Terms("test", "label", features={"dose": "binned"}, robust=Robust("clip"))
+    table = OwnTable.of(X[["dose"]], y, terms)
+    bounds = MemberBounds(1000, {"dose": (1.0, 1.0)})
+    summary = table.summary("p0", bounds)
+    schema = bounds.measured(summary.schema("label", 5.0))
+    reports = Reports(bounds, {"p1": summary})
+
+    async def honest(phase, own):
+        phase.check("p1", phase.parse(own.pack()), 1)
+        return own + own
+
+    async def lying(phase, own):
+        values = own.values.copy()
+        values[3] += lie
+        phase.check("p1", Integers(values), 1)
+
+    agreed = asyncio.run(agreed_edges(schema, table, 2 * len(y), honest, reports))
+    assert len(agreed.columns[0].edges) == BINS - 1
+    with pytest.raises(FalseReport, match="quantiles 1: counts from"):
+        asyncio.run(agreed_edges(schema, table, 2 * len(y), lying, reports))
+
+
+def test_noise_protects_positive_amounts_and_counts(tmp_path, rng):
+    X, y, _ = rows_of_peers(rng, missing=False)
+    logs = np.log(X["amount"])
+    facts = {"amount": Facts(float(logs.mean()), float(logs.std())), "visits": Facts(3.0, 2.0)}
+    kinds = {name: KINDS[name] for name in facts}
+    promise = Privacy(epsilon=4.0, rows=80.0, min_rows=10)
+    terms = Terms(
+        "test",
+        "label",
+        features=kinds,
+        facts=facts,
+        classes=(0, 1, 2),
+        privacy=promise,
+        strategy="exact",
+        rounds=4,
+    )
+    assert Terms.parse(terms.to_toml(), "the terms") == terms
+    parts = np.array_split(rng.permutation(len(y)), 5)
+    agreed, reached = agreed_by(tmp_path, terms, (X[list(kinds)], y, parts))
+    assert {own.schema.fingerprint for own in agreed} == {agreed[0].schema.fingerprint}
+    assert agreed[0].schema.columns[1].scale == 4.0 and np.isfinite(reached).all()
+    with pytest.raises(TermsError, match="a count column has no range; leave it out, or call it continuous"):
+        Facts.of("count", {"range": [0, 5]}, "feature 'visits'")
+
+
+@pytest.mark.long
+def test_processes_agree_on_edges_over_mutual_tls(tmp_path, rng):
+    X, y, parts = rows_of_peers(rng)
+    links = topologies.adjacency("tree", 5, np.random.default_rng(1))
+    terms = Terms("kinds", "label", features=KINDS, strategy="exact", rounds=6)
+    tables = [X.iloc[part].assign(label=y[part]) for part in parts]
+    network = Loopback.create(tmp_path, terms, tables, topologies.pairs(links).tolist())
+    try:
+        for name in network.homes:
+            network.start(name)
+        network.wait()
+    finally:
+        network.stop()
+    models = [pb.load(home.model_path) for home in network.homes.values()]
+    schema = models[0].schema_
+    assert {model.schema_.to_json() for model in models} == {schema.to_json()}
+    assert [len(column.edges) for column in schema.columns] == [0, BINS - 1, 0, 3, 0]
+    run = simulated((X[list(schema.names)], y, parts), links, terms, schema=schema)
+    for place, model in enumerate(models):
+        stats = model.statistics_.expressed(run.schema).values
+        assert np.abs(stats - run.statistics(place).values).max() <= 1e-9
