@@ -36,6 +36,9 @@ class Binned(Kind):
     def is_empty(self, column: Column) -> bool:
         return not column.edges and column.count == 0
 
+    def is_constant(self, column: Column) -> bool:
+        return not column.edges
+
     def labels(self, column: Column) -> tuple[Scalar, ...]:
         """Return the intervals as text: "< 3.5", "3.5 to 7", "≥ 7"."""
         if not column.edges:

@@ -27,6 +27,9 @@ class Discrete(Kind):
         if not column.categories and column.count != 0:
             raise SchemaError(f"column {column.name!r} is discrete and has no category; name them all")
 
+    def is_constant(self, column: Column) -> bool:
+        return len(column.categories) == 1
+
     def codes(self, column: Column, values: np.ndarray) -> np.ndarray:
         return column.category_codes(values)
 

@@ -52,6 +52,10 @@ class Kind:
         """Whether nothing is known of the column: every value was missing, and nothing was declared."""
         return not column.categories and column.count == 0
 
+    def is_constant(self, column: Column) -> bool:
+        """Whether all values of a column that is not empty were one, or are taken for one."""
+        return bool(column.constant)
+
     def cells(self, column: Column) -> int:
         """Return the number of cells; one without any value keeps a single empty cell."""
         return max(1, len(self.labels(column)))
