@@ -20,6 +20,7 @@ from peerbayes.data.bins import (
     edges_of,
     edges_of_grids,
     finer,
+    finer_counts,
 )
 from peerbayes.data.table import Rows
 from peerbayes.model import sources
@@ -122,9 +123,7 @@ def test_edges_of_a_grid_are_quantiles_to_its_resolution():
     grid = Grid(float(values.min()), float(values.max()))
     coarse = grid.counts(values)
     grids = finer(grid, coarse)
-    cell = cell_of(values, grid.lines[1:-1])
-    starts = grid.lines[:-1].tolist()
-    fine = [inside.counts(values[cell == starts.index(inside.low)]) for inside in grids]
+    fine = finer_counts(grid, grids, values)
     edges = edges_of_grids(grid, coarse, grids, fine)
     wrong = np.abs(
         np.subtract(*(np.searchsorted(np.sort(values), ends) for ends in (edges, edges_of(values))))

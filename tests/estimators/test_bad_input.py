@@ -109,7 +109,7 @@ FRAMES_REFUSED = {
     ),
     "dates": (frame_with(day=DAYS), SchemaError, ["'day'", "dates", "days since"]),
     "dates of a time zone": (frame_with(day=DAYS.tz_localize("UTC")), SchemaError, ["'day'", "days since"]),
-    "durations": (frame_with(day=DAYS - DAYS[0]), SchemaError, ["'day'", "times", "into numbers"]),
+    "durations": (frame_with(day=DAYS - DAYS[0]), SchemaError, ["'day'", "times", "into a number"]),
     "periods": (frame_with(day=DAYS.to_period("D")), SchemaError, ["'day'", "days since"]),
     "dates as objects": (frame_with(day=objects(*DAYS.date)), (SchemaError, TypeError), ["'day'", "date"]),
     "lists": (frame_with(day=objects(*[[0]] * ROWS)), (SchemaError, TypeError), ["'day'", "list"]),
@@ -474,7 +474,7 @@ def test_a_prior_is_for_maximum_likelihood_and_is_a_statistic(estimator):
 
 
 def test_the_papers_typing_needs_all_rows():
-    with pytest.raises(ValueError, match=r"counts the distinct values of all rows.*give a schema"):
+    with pytest.raises(ValueError, match=r"needs the distinct values of all rows.*give a schema"):
         pb.MixedNB(kinds="paper").partial_fit(ARRAY, Y, classes=np.unique(Y))
 
 

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peerbayes.data.kinds import KINDS
 from peerbayes.errors import TermsError
 from peerbayes.learning import planning
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES
 from peerbayes.peer.agreement.column_facts import Facts
-from peerbayes.peer.agreement.terms import KINDS, Limits, Privacy, Robust, Terms
+from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
 from peerbayes.peer.state.peer_settings import refuse_weaker
 
 columns = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -37,7 +38,9 @@ def agreements(draw):
     return Terms(
         network=draw(st.from_regex(r"[A-Za-z0-9-]{1,40}", fullmatch=True)),
         label=label,
-        features=draw(st.dictionaries(columns.filter(lambda name: name != label), st.sampled_from(KINDS))),
+        features=draw(
+            st.dictionaries(columns.filter(lambda name: name != label), st.sampled_from(("auto", *KINDS)))
+        ),
         family=family,
         strategy=strategy,
         start=start,

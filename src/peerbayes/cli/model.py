@@ -90,6 +90,13 @@ def unknown_categories(classifier: GenerativeClassifier, frame: Any) -> list[str
     return warnings
 
 
+def silent_columns(classifier: GenerativeClassifier) -> list[str]:
+    """Return a sentence on the columns that say nothing, if there are any."""
+    silent = classifier.schema_.silent
+    shown = ", ".join(f"{name!r} ({reason})" for name, reason in list(silent.items())[:20])
+    return [f"columns that say nothing: {shown}{', …' if len(silent) > 20 else ''}"] if silent else []
+
+
 def judged(classes: list[Any], labels: list[Any], predicted: list[Any]) -> tuple[float, Any]:
     """Return the error rate, and the confusion matrix: a row per true class, a column per predicted one.
 
@@ -244,6 +251,7 @@ def explain(
     classifier = opened(model)
     if data is None:
         explanation = learned(classifier, top)
+        _print_remarks(silent_columns(classifier))
     else:
         frame, _ = rows_for(classifier, data, query)
         explanation = reasons(classifier, frame, 1 if row is None else row, top)
@@ -353,14 +361,14 @@ def _print_learned(explanation: dict[str, Any]) -> None:
 
 
 def _class_texts(cells: list[dict[str, Any]]) -> list[str]:
-    """Return a text per class: mean and standard deviation, or the most probable category."""
+    """Return a text per class: mean and standard deviation (and of what), or the most probable category."""
     by_class: dict[Any, dict[str, Any]] = {}
     for cell in cells:
         best = by_class.setdefault(cell["class"], cell)
         if cell.get("probability", 0.0) > best.get("probability", 0.0):
             by_class[cell["class"]] = cell
     return [
-        f"{cell['mean']:.4g} ± {cell['deviation']:.3g}"
+        f"{cell.get('category', '')} {cell['mean']:.4g} ± {cell['deviation']:.3g}".lstrip()
         if "mean" in cell
         else f"{cell['category']} {cell['probability']:.0%}"
         for cell in by_class.values()

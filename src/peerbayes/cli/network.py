@@ -14,6 +14,7 @@ import typer
 from peerbayes.cli import Format, argument, option, split, with_options
 from peerbayes.data.declarations import declarations
 from peerbayes.data.files import printable, write
+from peerbayes.data.kinds import KINDS
 from peerbayes.errors import TermsError, parts_needed
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import SECTIONS, Terms, packages_of
@@ -296,7 +297,7 @@ def _features(options: list[str] | None) -> dict[str, Any]:
 
 def _column_facts(kind: str, text: str) -> dict[str, Any]:
     """Parse 0..100, 40+-15, or a,b,c."""
-    if kind == "discrete":
+    if kind in KINDS and "categories" in KINDS[kind].public_facts:
         return {"categories": _values(text)}
     for mark, names in (("..", ("least", "most")), ("+-", ("mean", "sd"))):
         first, separator, second = text.partition(mark)

@@ -106,6 +106,12 @@ def finer(grid: Grid, counts: np.ndarray, bins: int = BINS) -> list[Grid]:
     return [Grid(float(lines[cell]), float(lines[cell + 1]), grid.cells) for cell in cells]
 
 
+def finer_counts(grid: Grid, grids: Sequence[Grid], values: np.ndarray) -> list[np.ndarray]:
+    """Return how many of the present values [n] in each cell that was split lie in the cells of its finer grid."""
+    cells, starts = cell_of(values, grid.lines[1:-1]), grid.lines[:-1].tolist()
+    return [inside.counts(values[cells == starts.index(inside.low)]) for inside in grids]
+
+
 def edges_of_grids(
     grid: Grid,
     counts: np.ndarray,

@@ -14,7 +14,7 @@ from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.binned import Binned
 from peerbayes.data.moments import column_moments, distinct_integers
 from peerbayes.data.scalars import distinct, ordered, scalar, value_counts
-from peerbayes.data.table import Table, missing_of
+from peerbayes.data.table import INSTEAD_OF_DATES, Table, are_dates, missing_of
 from peerbayes.errors import SchemaError
 
 # The paper's rule: a column with at most this many distinct values is discrete.
@@ -22,6 +22,11 @@ PAPER_DISCRETE = 10
 
 # What `kinds` may say of a column: a rule, or its kind.
 RULES = ("auto", "paper", *KINDS)
+
+# Text is an identifier (a name, a record number, a free remark) where nine of ten rows have a value of their own: no
+# category is then seen often enough to say anything of a class. With fewer rows than this, chance can do the same to
+# a column of many categories.
+IDENTIFIER_SHARE, IDENTIFIER_ROWS = 0.9, 100
 
 # What a kind of numbers says where it is said of all columns: the others are as with "auto".
 NUMBERS_ARE = "numbers are "
@@ -108,7 +113,27 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None, bins: i
         return encoded.traits.measured(encoded, encoded.numbers(values), weights)
     column = Column(name, kind, count=0.0)
     traits = Binned(bins) if kind == "binned" and bins is not None else column.traits
-    return traits.inferred(column, values, weights, declared)
+    column = traits.inferred(column, values, weights, declared)
+    if rule not in KINDS and rule != "paper" and declared is None and column.categories:
+        _refuse_text(column, values)
+    return column
+
+
+def _refuse_text(column: Column, values: np.ndarray) -> None:
+    """Refuse text, which nobody called categories, that is an identifier or a date."""
+    if not isinstance(column.categories[0], str):
+        return
+    instead = f"or say that every distinct value is a category: kinds={{{column.name!r}: 'discrete'}}"
+    texts, rows = np.array(column.categories, dtype=object), int(np.count_nonzero(~missing_of(values)))
+    if are_dates(texts):
+        raise SchemaError(
+            f"column {column.name!r} holds dates or times (like {texts[0]!r}); {INSTEAD_OF_DATES}, {instead}"
+        )
+    if rows >= IDENTIFIER_ROWS and texts.size >= IDENTIFIER_SHARE * rows:
+        raise SchemaError(
+            f"column {column.name!r} is text with {texts.size:,} distinct values in {rows:,} rows, like an identifier "
+            f"({texts[0]!r:.40}), from which nothing can be learned of other rows; leave it out, {instead}"
+        )
 
 
 def _holds_text(values: np.ndarray, present: np.ndarray) -> bool:

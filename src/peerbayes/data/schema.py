@@ -11,7 +11,8 @@ Defined behaviour:
   the kind of the other side when schemas are merged.
 - A constant column has scale 1 and says nothing; a single category likewise.
 - A column that mixes text with numbers is refused, unless it is declared discrete.
-- Infinities, dates, complex numbers and duplicated column names are refused by name.
+- Infinities, dates, complex numbers and duplicated column names are refused by name. So are text columns in which
+  nearly every row has a value of its own (identifiers), unless they are declared discrete.
 """
 
 from __future__ import annotations
@@ -162,6 +163,15 @@ class Schema:
     def scale(self) -> np.ndarray:
         """Scale of the continuous columns: [Dc]."""
         return np.array([self.columns[j].scale for j in self.continuous], dtype=np.float64)
+
+    @property
+    def silent(self) -> dict[str, str]:
+        """Columns that say nothing of any class, by name: "empty" ones, without a value, and "constant" ones."""
+        return {
+            column.name: "empty" if column.empty else "constant"
+            for column in self.columns
+            if column.empty or column.traits.is_constant(column)
+        }
 
     # --- rows ------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ A column is read as one of two types, without copying the table:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,13 @@ CATEGORICAL = (nw.Categorical, nw.Enum)
 
 # Rows of a DataFrame up to which columns that were read are kept: reading takes longer than using them.
 CACHED_ROWS = 1 << 12
+
+# Dates that are written as text.
+ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
+INSTEAD_OF_DATES = (
+    "leave it out, or turn it into a number (days since a date, an age) "
+    "or a category (the month, the weekday)"
+)
 
 # Numbers that NumPy has no type for.
 WIDE = (nw.Decimal, nw.Int128, nw.UInt128)
@@ -160,10 +168,7 @@ class Table:
         if dtype.is_temporal() or (
             dtype == nw.Unknown and "period" in str(getattr(series.to_native(), "dtype", ""))
         ):
-            raise SchemaError(
-                f"{subject} holds dates or times ({dtype}); turn them into numbers "
-                "(for instance days since a date) or text"
-            )
+            raise SchemaError(f"{subject} holds dates or times ({dtype}); {INSTEAD_OF_DATES}")
         if values.dtype.kind == "c":
             raise SchemaError(f"Complex data not supported: {subject} has dtype {values.dtype}")
         if dtype.is_nested():
@@ -201,6 +206,13 @@ def _plain(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
         return array.astype(np.float64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def are_dates(texts: np.ndarray) -> bool:
+    """Return whether all of one or more texts are dates: [n]."""
+    import pandas as pd
+
+    return bool(ISO_DATE.fullmatch(texts[0])) and all(ISO_DATE.fullmatch(text) for text in pd.unique(texts))
 
 
 def missing_of(values: np.ndarray) -> np.ndarray:

@@ -77,7 +77,8 @@ def _data(home: Home, peer: Peer) -> Iterator[Check]:
     try:
         (frame, labels), away = tables_of(peer)
         if private is None:
-            description = _described(OwnTable.of(frame, labels, peer.terms).summary(peer.name))
+            table = OwnTable.of(frame, labels, peer.terms)
+            description = _described(table.summary(peer.name)) + _silent(table.schema.silent)
         else:
             refuse_rows(frame, labels, peer.terms)
             refuse_overspent(home, peer)
@@ -104,6 +105,12 @@ def _described(summary: Summary) -> str:
     kinds = ", ".join(f"{name} {next(iter(column.kinds))}" for name, column in columns[:8])
     more = ", …" if len(columns) > 8 else ""
     return f", {len(columns)} features ({kinds}{more}), {len(summary.classes)} classes"
+
+
+def _silent(columns: dict[str, str]) -> str:
+    """Return which columns say nothing here: they may vary at other peers."""
+    shown = ", ".join(f"{name} is {reason}" for name, reason in list(columns.items())[:8])
+    return f"; {shown}{', …' if len(columns) > 8 else ''}" if columns else ""
 
 
 def _promised(home: Home, peer: Peer, promise: Privacy) -> Iterator[Check]:

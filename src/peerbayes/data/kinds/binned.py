@@ -26,6 +26,7 @@ class Binned(Kind):
     name: ClassVar[str] = "binned"
     dense: ClassVar[bool] = False
     reads_numbers: ClassVar[bool] = True
+    needs_edges: ClassVar[bool] = True
     needs_all_rows: ClassVar[str] = "the quantiles"
     model: ClassVar[str] = "cells"
 
@@ -38,6 +39,9 @@ class Binned(Kind):
 
     def is_empty(self, column: Column) -> bool:
         return not column.edges and column.count == 0
+
+    def is_constant(self, column: Column) -> bool:
+        return not column.edges
 
     def labels(self, column: Column) -> tuple[Scalar, ...]:
         """Return the intervals as text: "< 3.5", "3.5 to 7", "≥ 7"."""

@@ -20,6 +20,7 @@ class Continuous(Kind):
     reads_numbers: ClassVar[bool] = True
     plain: ClassVar[bool] = True
     leaves_text: ClassVar[bool] = False
+    public_facts: ClassVar[tuple[str, ...]] = ("mean", "sd", "range")
     model: ClassVar[str] = "gaussian"
 
     def numbers(self, column: Column, values: np.ndarray, row: Callable[[int], int] = int) -> np.ndarray:

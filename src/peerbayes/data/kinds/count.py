@@ -24,6 +24,7 @@ class Count(Kind):
     name: ClassVar[str] = "count"
     dense: ClassVar[bool] = True
     reads_numbers: ClassVar[bool] = True
+    public_facts: ClassVar[tuple[str, ...]] = ("mean", "sd")
     model: ClassVar[str] = "poisson"
 
     def check(self, column: Column) -> None:

@@ -20,11 +20,15 @@ class Discrete(Kind):
     dense: ClassVar[bool] = False
     reads_numbers: ClassVar[bool] = False
     leaves_text: ClassVar[bool] = False
+    public_facts: ClassVar[tuple[str, ...]] = ("categories",)
     model: ClassVar[str] = "cells"
 
     def check(self, column: Column) -> None:
         if not column.categories and column.count != 0:
             raise SchemaError(f"column {column.name!r} is discrete and has no category; name them all")
+
+    def is_constant(self, column: Column) -> bool:
+        return len(column.categories) == 1
 
     def codes(self, column: Column, values: np.ndarray) -> np.ndarray:
         return column.category_codes(values)

@@ -32,6 +32,10 @@ class Kind:
     """Whether numbers are standardised as they are, so that those of an array need no pass of their own."""
     leaves_text: ClassVar[bool] = True
     """Whether `kinds` may name it for all columns, which says it of numbers alone."""
+    needs_edges: ClassVar[bool] = False
+    """Whether peers agree on edges for it, from its mean and deviation on."""
+    public_facts: ClassVar[tuple[str, ...]] = ()
+    """What members may write down of such a column in an agreement, beside whether values may be missing."""
     needs_all_rows: ClassVar[str] = ""
     """What inference needs of all rows, so that it cannot be made part by part; empty: nothing but sums."""
     model: ClassVar[str]
@@ -47,6 +51,10 @@ class Kind:
     def is_empty(self, column: Column) -> bool:
         """Whether nothing is known of the column: every value was missing, and nothing was declared."""
         return not column.categories and column.count == 0
+
+    def is_constant(self, column: Column) -> bool:
+        """Whether all values of a column that is not empty were one, or are taken for one."""
+        return bool(column.constant)
 
     def cells(self, column: Column) -> int:
         """Return the number of cells; one without any value keeps a single empty cell."""

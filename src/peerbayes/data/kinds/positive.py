@@ -19,6 +19,7 @@ class Positive(Kind):
     name: ClassVar[str] = "positive"
     dense: ClassVar[bool] = True
     reads_numbers: ClassVar[bool] = True
+    public_facts: ClassVar[tuple[str, ...]] = ("mean", "sd")
     model: ClassVar[str] = "gaussian"
     scale_of_numbers: ClassVar[str] = "logarithm"
 

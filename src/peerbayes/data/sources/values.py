@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from peerbayes.data.table import INSTEAD_OF_DATES, are_dates
 from peerbayes.errors import SourceError
 
 if TYPE_CHECKING:
@@ -64,8 +64,6 @@ def one_line(error: BaseException) -> str:
 # Decimal    a float
 # dates      refused by name, also where they are written as text: they are neither numbers nor categories
 # others     (bytes, lists, …) refused by name
-
-ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
 
 
 def plain(series: pd.Series, where: str) -> pd.Series:
@@ -133,14 +131,9 @@ def _numbers(values: np.ndarray, present: np.ndarray) -> np.ndarray:
 
 
 def _refuse_written_dates(texts: np.ndarray, where: str) -> None:
-    import pandas as pd
-
-    if ISO_DATE.fullmatch(texts[0]) and all(ISO_DATE.fullmatch(text) for text in pd.unique(texts)):
+    if are_dates(texts):
         raise _date(where, f"like {texts[0]!r}")
 
 
 def _date(where: str, example: str) -> SourceError:
-    return SourceError(
-        f"{where} holds dates or times ({example}); leave it out, or turn it into a number (days since a date, an age) "
-        "or a category (the month, the weekday)"
-    )
+    return SourceError(f"{where} holds dates or times ({example}); {INSTEAD_OF_DATES}")

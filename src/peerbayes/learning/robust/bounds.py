@@ -219,7 +219,7 @@ class MemberBounds:
         """Return the schema with these units."""
         columns = [
             with_units(column, *self.units[column.name])
-            if column.dense and column.name in self.units
+            if column.traits.reads_numbers and column.name in self.units
             else column
             for column in schema.columns
         ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.data.declarations import toml
+from peerbayes.data.kinds import KINDS
 from peerbayes.data.scalars import Scalar, scalars
 from peerbayes.errors import SchemaError, TermsError
 
@@ -40,16 +41,12 @@ def private(path: Path, content: bytes) -> None:
 # members write down beforehand what they know.
 
 
-# Entries that a column of a kind does not have.
-FOREIGN = {"continuous": ("categories",), "discrete": ("mean", "sd", "range")}
-
-
 @dataclass(frozen=True)
 class Facts:
     """The public facts about one column."""
 
     mean: float | None = None
-    """The approximate mean of a continuous column; with sd."""
+    """The approximate mean of a continuous column or a count, of the logarithm of a positive one; with sd."""
     sd: float | None = None
     """Its approximate standard deviation."""
     range: tuple[float, float] | None = None
@@ -73,17 +70,17 @@ class Facts:
                 raise TermsError(
                     f"{where}: {name!r} is no entry of a feature; expected kind, {', '.join(names)}"
                 )
-        if kind not in FOREIGN:
+        if kind not in KINDS:
             raise TermsError(
-                f"{where}: kind is {kind!r:.40}; expected continuous or discrete, since the table has more entries"
+                f"{where}: kind is {kind!r:.40}; expected {', '.join(KINDS)}, since the table has more entries"
             )
-        for name in FOREIGN[kind]:
-            if name in entries:
-                other = "continuous" if kind == "discrete" else "discrete"
-                raise TermsError(f"{where}: a {kind} column has no {name}; leave it out, or call it {other}")
+        for name in entries:
+            if name != "missing" and name not in KINDS[kind].public_facts:
+                others = " or ".join(other for other, value in KINDS.items() if name in value.public_facts)
+                raise TermsError(f"{where}: a {kind} column has no {name}; leave it out, or call it {others}")
         if not isinstance(missing, bool):
             raise TermsError(f"{where}: missing is {missing!r:.40}; expected true or false")
-        if kind == "discrete":
+        if "categories" in KINDS[kind].public_facts:
             return cls(categories=categories_in(entries.get("categories", ()), where), missing=missing)
         for name in ("mean", "sd"):
             if name in entries and not _number(entries[name]):

@@ -27,8 +27,9 @@ from peerbayes.model.families import Family
 from peerbayes.model.families.structures import Parents, checked
 from peerbayes.model.statistics import Statistics
 from peerbayes.model.structure import Pairs, total_information
+from peerbayes.peer.agreement.agreed_edges import agreed_edges
 from peerbayes.peer.agreement.column_facts import canonical
-from peerbayes.peer.agreement.summary import OwnTable, Summary, Sums, with_scales
+from peerbayes.peer.agreement.summary import OwnTable, Summary, Sums, columns_of_numbers, with_scales
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.tree_sums import Phase, PooledReports, Reports, Total, pooled
 from peerbayes.peer.agreement.votes import Voter, agreed_bounds
@@ -89,6 +90,7 @@ async def agreed_structure(
 #     middle, deviation   where members may lie, medians by vote: what a member may report of its rows (see `medians`)
 #     columns   kinds, categories and classes (unions), n, m, and Σx of continuous columns
 #     spread    Σ(x − mean)²: with it every peer has the same schema, to the last bit
+#     quantiles 1, 2  counts of binned columns on a grid, and on finer ones where quantiles lie: see `agreed_edges`
 #     pairs     counts and moments of every pair of columns, for families whose structure is learned
 #     structure the one that the first member proposes, and all check against the pairs
 #     alone     counts and moments of each column alone, where values are missing that the family completes
@@ -199,16 +201,18 @@ async def agree(
 async def agreed_units(
     name: str, table: OwnTable, terms: Terms, reports: Reports | None, total: Total
 ) -> tuple[Schema, Summary]:
-    """Return everybody's schema, with location and scale, and the summary that it is made of."""
+    """Return everybody's schema, with location, scale and edges, and the summary that it is made of."""
     if reports is not None:
         columns = Phase("columns", Summary.parse, lambda part: part.peers, reports.check)
         summary = await total(columns, table.summary(name, reports.bounds))
-        return reports.bounds.measured(summary.schema(terms.label, terms.clip)), summary
+        schema = reports.bounds.measured(summary.schema(terms.label, terms.clip))
+        return await agreed_edges(schema, table, summary.rows, total, reports), summary
     summary = await total(Phase("columns", Summary.parse, lambda part: part.peers), table.summary(name))
     schema = summary.schema(terms.label, terms.clip)
-    names = [schema.columns[j].name for j in schema.continuous]
+    names = [column.name for column in columns_of_numbers(schema)]
     squares = await total(Phase("spread", Sums.named(*names)), table.squares(schema))
-    return with_scales(schema, squares), summary
+    schema = with_scales(schema, squares)
+    return await agreed_edges(schema, table, summary.rows, total), summary
 
 
 def settings_of(terms: Terms) -> LearningSettings:

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from peerbayes.data.column import Column
+from peerbayes.data.column import Column, with_units
 from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Table, missing_of
 from peerbayes.errors import PeerError
@@ -58,14 +58,14 @@ def public_schema(terms: Terms) -> Schema:
     columns = []
     for name, kind in terms.features.items():
         facts = terms.facts[name]
-        if kind == "discrete":
-            columns.append(Column(name, "discrete", facts.categories))
+        if facts.categories:
+            columns.append(Column(name, kind, facts.categories))
         elif facts.range is not None:
             low, high = facts.range
-            columns.append(Column(name, "continuous", (), low + (high - low) / 2, (high - low) / 2))
+            columns.append(Column(name, kind, (), low + (high - low) / 2, (high - low) / 2))
         else:
             assert facts.mean is not None and facts.sd is not None
-            columns.append(Column(name, "continuous", (), facts.mean, facts.sd))
+            columns.append(with_units(Column(name, kind), facts.mean, facts.sd))
     bound = _promise(terms).bound  # what is beyond is clipped in releases, and so in the model as well
     return Schema(
         tuple(columns), terms.classes, bound if terms.clip is None else min(bound, terms.clip), terms.label

@@ -31,7 +31,7 @@ FARTHEST = (
     Fraction(2) ** 1000
 )  # a sum of that per value is absurd; below it, floats of many such sums do not overflow
 
-Kind = Literal["continuous", "text", "numbers", "empty"]
+Kind = Literal["continuous", "positive", "count", "binned", "text", "numbers", "empty"]
 Tagged = tuple[str, Any]  # ("b", True), ("n", 1), ("t", "yes"): True and 1 stay apart until the end
 
 
@@ -41,7 +41,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     holders: int
     """How many of them have it at all."""
     kinds: dict[Kind, tuple[str, ...]]
-    """continuous, text or numbers (discrete), or empty -> the first few peers that have it so."""
+    """A kind of numbers, text or numbers that are discrete, or empty -> the first few peers that have it so."""
     categories: frozenset[Tagged]
     count: int
     """Values that are there."""
@@ -101,7 +101,9 @@ class Summary:
                     f"column {name!r} is at {column.holders} of {self.peers} peers (at {holders}, for one)"
                 )
             elif len(kinds) > 1:
-                by_kind = (f"{_READABLE[kind]} at {', '.join(kinds[kind])}" for kind in sorted(kinds))
+                by_kind = (
+                    f"{_READABLE.get(kind, kind)} at {', '.join(kinds[kind])}" for kind in sorted(kinds)
+                )
                 conflicts.append(f"column {name!r} is {', '.join(by_kind)}")
         if len({tag == "t" for tag, _ in self.classes}) > 1:
             conflicts.append(
@@ -134,7 +136,7 @@ class Summary:
     @property
     def missing(self) -> bool:
         """Return whether a continuous value is missing anywhere."""
-        return any(column.count < self.rows for column in self.columns.values() if not _discrete(column))
+        return any(column.count < self.rows for column in self.columns.values() if not _in_cells(column))
 
     def complete(self, name: str) -> bool:
         """Return whether a column has a value in every row of every peer."""
@@ -222,7 +224,7 @@ class OwnTable:
 
     schema: Schema
     values: Mapping[str, np.ndarray]
-    """The present values of each continuous column [n]."""
+    """The present numbers of each column of numbers [n]."""
     rows: int
 
     @classmethod
@@ -236,7 +238,7 @@ class OwnTable:
         schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip)
         table, values = Table.of(frame), {}
         for index, column in enumerate(schema.columns):
-            if column.dense:
+            if column.traits.reads_numbers:
                 numbers = column.numbers(table.column(index))
                 values[column.name] = numbers[~np.isnan(numbers)]
         return cls(schema, values, len(frame))
@@ -256,21 +258,25 @@ class OwnTable:
         return Summary(1, counted, self.schema.names, columns, classes)
 
     def squares(self, schema: Schema) -> Sums:
-        """Return Σ(x − location)² of each continuous column of everybody's schema."""
+        """Return Σ(x − location)² of each column of numbers of everybody's schema."""
         sums = Sums()
-        for j in schema.continuous:
-            name = schema.columns[j].name
-            present = self.values.get(name, np.zeros(0))  # a column that is empty here has no kind
-            centred = present - schema.columns[j].location
-            sums[name] = Fraction(math.fsum(centred * centred))
+        for column in columns_of_numbers(schema):
+            present = self.values.get(column.name, np.zeros(0))  # a column that is empty here has no kind
+            centred = present - column.location
+            sums[column.name] = Fraction(math.fsum(centred * centred))
         return sums
+
+
+def columns_of_numbers(schema: Schema) -> list[Column]:
+    """Return the columns whose mean and deviation are agreed on."""
+    return [column for column in schema.columns if column.traits.reads_numbers]
 
 
 def with_scales(schema: Schema, squares: Mapping[str, Fraction]) -> Schema:
     """Return the schema with scales from Σ(x − location)²."""
     columns = []
     for column in schema.columns:
-        if column.dense and column.count:
+        if column.traits.reads_numbers and column.count:
             deviation = math.sqrt(float(squares[column.name] / Fraction(column.count)))
             column = column.traits.with_deviation(column, deviation)
         columns.append(column)
@@ -295,7 +301,7 @@ def unpacked(text: str) -> Fraction:
     return Fraction(int(top, 16), 1 << int(bits))
 
 
-_READABLE = {"continuous": "continuous", "text": "text", "numbers": "discrete with numbers"}
+_READABLE = {"text": "text", "numbers": "discrete with numbers"}
 _summaries = msgspec.msgpack.Decoder(
     tuple[int, int, tuple[str, ...], dict[str, ColumnSummary], frozenset[Tagged]],
     dec_hook=lambda kind, text: unpacked(str(text)),  # of fractions
@@ -312,6 +318,10 @@ def _kind(column: Column) -> Kind:
 
 def _discrete(column: ColumnSummary) -> bool:
     return "text" in column.kinds or "numbers" in column.kinds
+
+
+def _in_cells(column: ColumnSummary) -> bool:
+    return _discrete(column) or any(kind in KINDS and not KINDS[kind].dense for kind in column.kinds)
 
 
 def _first(*names: tuple[str, ...]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from peerbayes.data.declarations import (
     whole_number,
 )
 from peerbayes.data.files import key, line, string, text_of
+from peerbayes.data.kinds import KINDS
 from peerbayes.data.registry import Registry, package_name
 from peerbayes.errors import TermsError
 from peerbayes.learning import combinations, planning
@@ -39,8 +40,7 @@ from peerbayes.model.families import FAMILIES
 from peerbayes.peer.agreement.column_facts import Facts, canonical, categories_in
 from peerbayes.privacy.accounting import Privacy as Promise
 
-KINDS = ("auto", "continuous", "discrete")
-KIND = choice(KINDS)
+KIND = choice(("auto", *KINDS))
 NETWORK = re.compile(r"[A-Za-z0-9-]{1,40}")
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 MOST = 2**31 - 1  # gRPC's largest message limit
@@ -486,7 +486,13 @@ def _refuse_undescribed(terms: Terms) -> None:
         )
     for feature, kind in terms.features.items():
         facts = terms.facts.get(feature, Facts())
-        if kind == "auto" or not (facts.categories if kind == "discrete" else facts.sd or facts.range):
+        if kind in KINDS and not KINDS[kind].public_facts:
+            raise TermsError(
+                f"{name} feature {feature!r} is {kind}, whose edges are quantiles of all rows, which are not released "
+                'with noise; expected kind = "continuous", or "discrete" with the categories of a column that is '
+                "already in bins"
+            )
+        if kind == "auto" or facts in (Facts(), Facts(missing=True)):
             raise TermsError(
                 f"{name} feature {feature!r} is {kind!r} and not described; expected [features.{key(feature)}] with "
                 'kind = "continuous" and mean and sd, or range; or with kind = "discrete" and categories'

@@ -1,0 +1,84 @@
+"""Edges of binned columns from two sums of counts over all members: the same bits for everybody, and no row leaves.
+
+A quantile at k/16 lies within √15 deviations of the mean (Cantelli's inequality), so the first grid needs nobody's
+lowest or highest value: it goes that far to both sides, and what lies beyond is counted in its outer cells. The second
+sum splits each cell that a quantile lies in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from peerbayes.data.bins import BINS, Grid, edges_of_grids, finer, finer_counts
+from peerbayes.data.schema import Schema
+from peerbayes.errors import FalseReport
+from peerbayes.peer.agreement.summary import OwnTable
+from peerbayes.peer.agreement.tree_sums import Integers, Phase, Reports, Total, integers_in
+
+# Deviations from the mean beyond which no quantile of `BINS` equal shares lies.
+REACH = math.sqrt(BINS - 1.0)
+
+
+async def agreed_edges(
+    schema: Schema, table: OwnTable, rows: int, total: Total, reports: Reports | None = None
+) -> Schema:
+    """Return the schema with edges for its binned columns.
+
+    schema   everybody's; location and scale of a column without edges are those of all members' numbers
+    table    this member's
+    rows     of all members: no sum is larger
+    reports  what members said before, where they may lie
+    """
+    open_columns = [column for column in schema.columns if column.traits.needs_edges and not column.edges]
+    if not open_columns:
+        return schema
+    numbers = [table.values.get(column.name, np.zeros(0)) for column in open_columns]
+    grids = [_grid(column.location, column.scale, column.constant) for column in open_columns]
+    weight = 1.0 if reports is None else reports.bounds.weight(table.rows)
+    own = [grid.counts(x) for grid, x in zip(grids, numbers, strict=True)]
+    coarse = await _summed("quantiles 1", own, weight, rows, total, reports)
+    inner = [finer(grid, counts) for grid, counts in zip(grids, coarse, strict=True)]
+    own = [
+        np.concatenate([*finer_counts(grid, inside, x), np.zeros(0)])
+        for grid, inside, x in zip(grids, inner, numbers, strict=True)
+    ]
+    fine = await _summed("quantiles 2", own, weight, rows, total, reports)
+    edges = {}
+    for column, grid, counts, inside, sums in zip(open_columns, grids, coarse, inner, fine, strict=True):
+        parts = np.split(sums, len(inside)) if inside else []
+        edges[column.name] = edges_of_grids(grid, counts, inside, parts)
+    columns = tuple(
+        replace(column, edges=edges[column.name], location=0.0, scale=1.0, constant=False)
+        if column.name in edges
+        else column
+        for column in schema.columns
+    )
+    return replace(schema, columns=columns)
+
+
+def _grid(mean: float, deviation: float, constant: bool) -> Grid:
+    """Return the cells in which all quantiles lie; of a constant column, cells around its value."""
+    reach = max(1.0, abs(mean)) if constant else REACH * deviation
+    return Grid(mean - reach, mean + reach)
+
+
+async def _summed(
+    name: str, counts: list[np.ndarray], weight: float, rows: int, total: Total, reports: Reports | None
+) -> list[np.ndarray]:
+    """Return the sums of all members' counts of each column, [cells] each; a row of this one counts `weight` times."""
+    ends = np.cumsum([column.size for column in counts])[:-1]
+    local = np.floor(np.concatenate(counts) * weight)
+
+    def check(neighbour: str, part: Integers, members: int) -> None:
+        assert reports is not None
+        least, most = int(part.values.min(initial=0)), reports.summaries[neighbour].rows
+        largest = max((int(column.sum()) for column in np.split(part.values, ends)), default=0)
+        if least < 0 or largest > most:
+            raise FalseReport(f"{name}: counts from {least} on, {largest:,} in all, of {most:,} rows")
+
+    phase = Phase(name, integers_in(local.shape, rows), check=None if reports is None else check)
+    summed = await total(phase, Integers(local.astype(np.int64)))
+    return np.split(summed.values.astype(np.float64), ends)
