@@ -18,7 +18,9 @@ import numpy as np
 
 from peerbayes.data.infer import LONG_BLOCK_ROWS
 from peerbayes.data.table import Rows
+from peerbayes.errors import NotSupported
 from peerbayes.model import core
+from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
 from peerbayes.model.families.naive_bayes import NaiveBayes
@@ -112,8 +114,14 @@ LogitsOf = Callable[[Block], tuple[np.ndarray, np.ndarray]]
 """A function of a block of rows: its dense features [dense, b] and its logits [C, b]."""
 
 
-def plain_logits(family: Family, weights: np.ndarray) -> LogitsOf:
-    """Return the logits function in NumPy. One-hots are not expanded: a column may have very many categories."""
+def plain_logits(family: Family, weights: np.ndarray, fast: bool = False) -> LogitsOf:
+    """Return the logits function in NumPy. One-hots are not expanded: a column may have very many categories.
+
+    `fast`: a family whose log joint is not linear may use its kernel.
+    """
+    if not family.linear:
+        scores = family.scorer(weights, fast)
+        return lambda block: (np.zeros(0), np.ascontiguousarray(scores(block.rows()).T))
     if not family.plain_cells:
         return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
     dense = weights[:, : family.dense_size]
@@ -186,12 +194,21 @@ def residuals(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np
 
 
 def _evaluation(
-    blocks: Iterable[tuple[Any, np.ndarray, np.ndarray]], weights: np.ndarray, mass: float
+    blocks: Iterable[tuple[Any, np.ndarray, np.ndarray]],
+    weights: np.ndarray,
+    mass: float,
+    family: Family | None = None,
 ) -> Evaluated:
-    """Return R and the losses of the model W on blocks of Φᵀ [K, b], labels [b] and row weights [b]."""
+    """Return R and the losses of the model W on blocks of Φᵀ [K, b], labels [b] and row weights [b].
+
+    `family`: where its log joint is not linear in φ.
+    """
     residual, losses = np.zeros(weights.shape), np.zeros(3)
     for features, labels, row_weights in blocks:
-        logits = np.asarray(weights @ features)  # [C, b]
+        if family is None:
+            logits = np.asarray(weights @ features)  # [C, b]
+        else:
+            logits = np.ascontiguousarray(family.log_joint(features.T, weights).T)
         losses += residuals(logits, labels, row_weights)
         residual += logits @ features.T
     return Evaluated(residual, *(losses / mass).tolist())
@@ -268,6 +285,7 @@ class Held:
 
     features: Any  # [n, K] an array, or sparse where most of it is zero
     labels: np.ndarray
+    family: Family | None = None  # where its log joint is not linear in φ
 
     @cached_property
     def classes(self) -> np.ndarray:
@@ -292,7 +310,7 @@ class Held:
         rows, size = self.features.shape[0], block_rows(self.features.shape[1])
         blocks = (slice(start, start + size) for start in range(0, rows, size))
         parts = ((self.features[block].T, self.classes[block], self.weights[block]) for block in blocks)
-        return _evaluation(parts, weights, self.mass)
+        return _evaluation(parts, weights, self.mass, self.family)
 
 
 # --- labelled rows that are read block by block in NumPy, which needs no compiler
@@ -305,12 +323,13 @@ class Plain(Passing):
         """Return the same rows with their features kept in memory."""
         labels = np.zeros((self.source.rows, self.classes))
         labels[np.arange(self.source.rows), self.labels] = 1.0 if self.weights is None else self.weights
+        family = None if self.family.linear else self.family
         if self.family.wide:
-            return Held(self.family.sparse(all_rows(self.source)), labels)
+            return Held(self.family.sparse(all_rows(self.source)).tocsr(), labels, family)
         features = np.empty((self.family.size, self.source.rows))
         for start, block in self.source.blocks(block_rows(self.family.size)):
             features[:, start : start + block.values.shape[0]] = all_features(self.family, block)
-        return Held(features.T, labels)
+        return Held(features.T, labels, family)
 
     def statistics(self) -> np.ndarray:
         """Return S = YᵀΦ, summed almost without rounding errors: [C, K].
@@ -337,7 +356,7 @@ class Plain(Passing):
         """Return R = (Y − P)ᵀΦ and the losses of the model W."""
         blocks = self.blocks(block_rows(self.family.size), fast=False)
         parts = ((all_features(self.family, block), *labels) for block, *labels in blocks)
-        return _evaluation(parts, weights, self.mass)
+        return _evaluation(parts, weights, self.mass, None if self.family.linear else self.family)
 
 
 # --- labelled rows that are read block by block by the kernels
@@ -438,6 +457,29 @@ class Gathered(Plain):
         return Evaluated(residual, *(losses / self.mass).tolist())
 
 
+# --- labelled rows of averaged one-dependence estimators, by their codes
+
+
+class Averaged(Plain):
+    """Labelled rows of averaged one-dependence estimators, whose kernel knows them by their codes."""
+
+    family: Aode
+
+    def evaluate(self, weights: np.ndarray) -> Evaluated:
+        """Return R = (Y − P)ᵀΦ and the losses of the model W."""
+        from peerbayes.model.kernels import averages, block_loops
+
+        tables = self.family.tables(weights)
+        changes, losses = np.zeros(weights.shape[::-1]), np.zeros(3)
+        best = np.empty(BLOCK_ROWS, dtype=np.int64)
+        for block, labels, row_weights in self.blocks(BLOCK_ROWS, fast=True):
+            codes = self.family.known(block.codes, tables.seen)
+            logits = averages.transposed_joint(self.family, tables, codes)
+            losses += block_loops.residuals(logits, best[: labels.size], labels, row_weights)
+            averages.add_residual(self.family, block.codes, logits, changes)
+        return Evaluated(np.ascontiguousarray(changes.T), *(losses / self.mass).tolist())
+
+
 Data = Held | Plain | Streamed
 
 
@@ -513,6 +555,10 @@ def labelled(
     `missing`: whether values may be missing that φ cannot represent.
     """
     unlabelled = labels < 0
+    if unlabelled.any() and not family.linear:
+        raise NotSupported(
+            f"{family.name} learns from labelled rows alone; leave out the {int(unlabelled.sum()):,} others"
+        )
     incomplete = np.zeros(labels.shape, dtype=bool)
     if missing or unlabelled.any():
         rows = all_rows(source)

@@ -4,6 +4,7 @@ from typing import Any
 
 from peerbayes.data.registry import Registry
 from peerbayes.data.table import Rows
+from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
 from peerbayes.model.families.gaussian import SeparateGaussian, SharedGaussian
@@ -25,9 +26,18 @@ def _problem(name: str, loaded: Any) -> str | None:
 FAMILIES: Registry[type[Family]] = Registry(
     "family",
     "peerbayes.families",
-    {family.name: family for family in (NaiveBayes, SeparateGaussian, SharedGaussian, BayesNet)},
+    {family.name: family for family in (NaiveBayes, SeparateGaussian, SharedGaussian, BayesNet, Aode)},
     _problem,
     LEARNED_STRUCTURES.__contains__,
 )
 
-__all__ = ["FAMILIES", "BayesNet", "Family", "NaiveBayes", "Rows", "SeparateGaussian", "SharedGaussian"]
+__all__ = [
+    "FAMILIES",
+    "Aode",
+    "BayesNet",
+    "Family",
+    "NaiveBayes",
+    "Rows",
+    "SeparateGaussian",
+    "SharedGaussian",
+]
