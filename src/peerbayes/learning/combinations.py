@@ -205,8 +205,8 @@ RULES = (
          "epsilon {run.epsilon:g} with family {run.family!r}, which is not built in: nobody has checked that a row "
          "changes no other row's part; expected {families}"),
     Rule(lambda run: run.epsilon and not run.linear,
-         "epsilon {run.epsilon:g} with family {run.family!r}, whose rows are so long, with an entry for every pair of "
-         "columns, that the noise they need covers what they say; expected {families}"),
+         "epsilon {run.epsilon:g} with family {run.family!r}, whose log joint is not computed row by row, so that one "
+         "may change the last bits of another row's part; expected {families}"),
     Rule(lambda run: run.epsilon and run.local_steps > 1,
          "epsilon {run.epsilon:g} with local_steps {run.local_steps}, each of which would be a release of its own; "
          "expected 1"),

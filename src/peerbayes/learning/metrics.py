@@ -153,7 +153,7 @@ class Sample:
                 logits[~incomplete] = full.logits(weights)
             return logits
         if not self.family.linear:
-            return self._scored(weights)
+            return self._scored(weights, 1)
         blocks = [
             (features if self._wide else fetch(features)) @ weights.T
             for _, features in self._blocks(LOGITS_HELD // len(weights))
@@ -185,16 +185,16 @@ class Sample:
                 soft_loss[model] += np.sum(1.0 - core.softmax(logits)[np.arange(labels.size), labels])
         return wrong / self.labels.size, soft_loss / self.labels.size
 
-    def _scored(self, weights: np.ndarray) -> np.ndarray:
-        """Return the logits of a family whose log joint is not linear in φ, for one model W [C, K]: [m, C]."""
-        fast = averages(self.family, self.labels.size, len(weights), 1)
+    def _scored(self, weights: np.ndarray, models: int) -> np.ndarray:
+        """Return the logits of a family whose log joint is not linear in φ, for one of many models W [C, K]: [m, C]."""
+        fast = averages(self.family, self.labels.size, len(weights), models)
         return self.family.scorer(weights.astype(np.float64), fast)(self.rows)
 
     def _by_scores(self, weights: Array, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
         """Add the errors of models W [N, C, K] whose log joint is not linear in φ, one model after the other."""
         rows = np.arange(self.labels.size)
         for model, model_weights in enumerate(np.asarray(fetch(weights))):
-            logits = self._scored(model_weights)
+            logits = self._scored(model_weights, len(weights))
             wrong[model] += np.sum(logits.argmax(axis=1) != self.labels)
             if soft:
                 soft_loss[model] += np.sum(1.0 - core.softmax(logits)[rows, self.labels])

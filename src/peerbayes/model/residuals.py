@@ -203,10 +203,14 @@ def residual_of(
     fused_residual = fused(rows) if large and not of_weights else None
     if fused_residual is not None:
         return repeated(fused_residual, steps)
+    if of_weights and not family.linear:
+        raise ValueError(
+            f"the log joint of {family.name} is not linear in weights, and this strategy learns nothing else"
+        )
+    if not family.linear and rows.device == NUMPY:
+        return repeated(scored(rows, passes), steps)
     if rows.device != NUMPY:
         implementation = held
-    elif not family.linear:
-        implementation = scored
     elif family.wide:
         implementation = held_sparse
     else:
@@ -296,13 +300,13 @@ def held_sparse(rows: PeerRows, of_weights: bool) -> Residual:
     return residual
 
 
-def scored(rows: PeerRows, of_weights: bool) -> Residual:
+def scored(rows: PeerRows, passes: int) -> Residual:
     """Return R of a family whose log joint is not linear in φ, peer by peer; sums by one sparse matrix."""
     family = rows.family
-    fast = averages(family, rows.labels.size, rows.classes, 1)
+    fast = averages(family, rows.labels.size, rows.classes, passes)
 
     def residual(stats: Array) -> Array:
-        weights = np.asarray(stats if of_weights else family.weights(stats))
+        weights = np.asarray(family.weights(stats))
         step = rows.one_hot.copy()
         for peer, local in enumerate(rows.slices):
             if local.stop > local.start:
