@@ -189,7 +189,6 @@ def test_the_residual_is_that_of_the_posterior_in_every_way_it_is_computed(seed,
         data.evaluate(theta)
         for data in (
             plain,
-            plain.held(),
             Averaged(family, source, y, 3, of_rows),
             labelled(family, source, y, 3, of_rows),
         )

@@ -194,21 +194,12 @@ def residuals(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np
 
 
 def _evaluation(
-    blocks: Iterable[tuple[Any, np.ndarray, np.ndarray]],
-    weights: np.ndarray,
-    mass: float,
-    family: Family | None = None,
+    blocks: Iterable[tuple[Any, np.ndarray, np.ndarray]], weights: np.ndarray, mass: float
 ) -> Evaluated:
-    """Return R and the losses of the model W on blocks of Φᵀ [K, b], labels [b] and row weights [b].
-
-    `family`: where its log joint is not linear in φ.
-    """
+    """Return R and the losses of the model W on blocks of Φᵀ [K, b], labels [b] and row weights [b]."""
     residual, losses = np.zeros(weights.shape), np.zeros(3)
     for features, labels, row_weights in blocks:
-        if family is None:
-            logits = np.asarray(weights @ features)  # [C, b]
-        else:
-            logits = np.ascontiguousarray(family.log_joint(features.T, weights).T)
+        logits = np.asarray(weights @ features)  # [C, b]
         losses += residuals(logits, labels, row_weights)
         residual += logits @ features.T
     return Evaluated(residual, *(losses / mass).tolist())
@@ -285,7 +276,6 @@ class Held:
 
     features: Any  # [n, K] an array, or sparse where most of it is zero
     labels: np.ndarray
-    family: Family | None = None  # where its log joint is not linear in φ
 
     @cached_property
     def classes(self) -> np.ndarray:
@@ -310,7 +300,7 @@ class Held:
         rows, size = self.features.shape[0], block_rows(self.features.shape[1])
         blocks = (slice(start, start + size) for start in range(0, rows, size))
         parts = ((self.features[block].T, self.classes[block], self.weights[block]) for block in blocks)
-        return _evaluation(parts, weights, self.mass, self.family)
+        return _evaluation(parts, weights, self.mass)
 
 
 # --- labelled rows that are read block by block in NumPy, which needs no compiler
@@ -323,13 +313,12 @@ class Plain(Passing):
         """Return the same rows with their features kept in memory."""
         labels = np.zeros((self.source.rows, self.classes))
         labels[np.arange(self.source.rows), self.labels] = 1.0 if self.weights is None else self.weights
-        family = None if self.family.linear else self.family
         if self.family.wide:
-            return Held(self.family.sparse(all_rows(self.source)).tocsr(), labels, family)
+            return Held(self.family.sparse(all_rows(self.source)), labels)
         features = np.empty((self.family.size, self.source.rows))
         for start, block in self.source.blocks(block_rows(self.family.size)):
             features[:, start : start + block.values.shape[0]] = all_features(self.family, block)
-        return Held(features.T, labels, family)
+        return Held(features.T, labels)
 
     def statistics(self) -> np.ndarray:
         """Return S = YᵀΦ, summed almost without rounding errors: [C, K].
@@ -354,9 +343,22 @@ class Plain(Passing):
 
     def evaluate(self, weights: np.ndarray) -> Evaluated:
         """Return R = (Y − P)ᵀΦ and the losses of the model W."""
+        if not self.family.linear:
+            return self._scored(weights)
         blocks = self.blocks(block_rows(self.family.size), fast=False)
         parts = ((all_features(self.family, block), *labels) for block, *labels in blocks)
-        return _evaluation(parts, weights, self.mass, None if self.family.linear else self.family)
+        return _evaluation(parts, weights, self.mass)
+
+    def _scored(self, weights: np.ndarray) -> Evaluated:
+        """Return R and the losses of the model W of a family whose log joint is not linear in φ."""
+        scores = self.family.scorer(weights)
+        residual, losses = np.zeros(weights.shape), np.zeros(3)
+        for block, labels, row_weights in self.blocks(BLOCK_ROWS, fast=False):
+            rows = block.rows()
+            logits = np.ascontiguousarray(scores(rows).T)
+            losses += residuals(logits, labels, row_weights)
+            residual += (self.family.sparse(rows).T @ logits.T).T
+        return Evaluated(residual, *(losses / self.mass).tolist())
 
 
 # --- labelled rows that are read block by block by the kernels
@@ -567,7 +569,7 @@ def labelled(
         if is_large(family, source.rows):
             return Streamed(family, source, labels, classes, weights)
         plain = Plain(family, source, labels, classes, weights)
-        return plain.held() if source.rows <= block_rows(family.size) else plain
+        return plain.held() if family.linear and source.rows <= block_rows(family.size) else plain
 
     def select(selected: np.ndarray) -> Rows:
         return Rows(rows.values[selected], rows.codes[selected])

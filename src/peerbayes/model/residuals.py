@@ -230,7 +230,7 @@ def _for_passes(data: Data | IncompleteData, passes: int) -> Data | IncompleteDa
         return _gathered(data)
     if are_large(data.family, data.source.rows, passes):
         return Streamed(data.family, data.source, data.labels, data.classes, data.weights)
-    return data.held() if is_held(data.family, data.source.rows) else data
+    return data.held() if data.family.linear and is_held(data.family, data.source.rows) else data
 
 
 def _gathered(data: Plain) -> Gathered:

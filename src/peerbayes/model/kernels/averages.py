@@ -25,8 +25,9 @@ def write_joint(
     rows, columns = codes.shape
     classes = log_prior.size
     heads, top, summed = np.empty((columns, classes)), np.empty(classes), np.empty(classes)
+    code, own = np.empty(columns, np.int64), np.empty(classes)
     for row in range(rows):
-        code = codes[row]
+        code[:] = codes[row]
         present, total = 0, 0.0
         for i in range(columns):
             if code[i] >= 0:
@@ -38,19 +39,23 @@ def write_joint(
             continue
         pair = 0
         for i in range(columns):
-            first = heads[i]
+            own[:] = heads[i]
             for j in range(i + 1, columns):
-                begin = begins[pair]
-                pair += 1
                 if code[i] >= 0 and code[j] >= 0:
-                    cell, second = pairs[begin + code[i] * sizes[j] + code[j]], heads[j]
+                    cell = begins[pair] + code[i] * sizes[j] + code[j]
                     for c in range(classes):
-                        first[c] += cell[c]
-                        second[c] += cell[c]
+                        own[c] += pairs[cell, c]
+                        heads[j, c] += pairs[cell, c]
                 elif code[i] >= 0:
-                    first += margins[margin_begins[i, j] + code[i]]
+                    cell = margin_begins[i, j] + code[i]
+                    for c in range(classes):
+                        own[c] += margins[cell, c]
                 elif code[j] >= 0:
-                    heads[j] += margins[margin_begins[j, i] + code[j]]
+                    cell = margin_begins[j, i] + code[j]
+                    for c in range(classes):
+                        heads[j, c] += margins[cell, c]
+                pair += 1
+            heads[i] = own
         top[:], summed[:] = -np.inf, 0.0
         for i in range(columns):
             if code[i] >= 0:
@@ -83,9 +88,9 @@ def scatter(codes, offsets, sizes, begins, changes, out):
             out[1 + offsets[i] + code[i]] += change
             for j in range(i + 1, columns):
                 if code[j] >= 0:
-                    cell = out[first_pair + begins[pair] + code[i] * sizes[j] + code[j]]
+                    cell = first_pair + begins[pair] + code[i] * sizes[j] + code[j]
                     for c in range(change.size):
-                        cell[c] += change[c]
+                        out[cell, c] += change[c]
                 pair += 1
 
 
