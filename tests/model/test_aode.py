@@ -14,7 +14,7 @@ from peerbayes.errors import NotSupported, SchemaError, StructureError
 from peerbayes.learning.robust.invariants import ties_of
 from peerbayes.model import core
 from peerbayes.model.families import Aode, Rows
-from peerbayes.model.passes import Averaged, Plain, labelled
+from peerbayes.model.passes import Averaged, Plain, labelled, scorer_of
 from peerbayes.model.residuals import residual_of
 from peerbayes.model.sources import Encoded
 
@@ -128,7 +128,7 @@ def test_products_codes_sparse_features_and_the_kernel_agree(seed):
     joint = family.log_joint(family.features(rows), weights)
     for other in (
         family.scorer(weights)(rows),
-        family.scorer(weights, fast=True)(rows),
+        scorer_of(family, weights, fast=True)(rows),
         family.log_joint(family.sparse(rows), weights),
     ):
         np.testing.assert_allclose(other, joint, rtol=1e-10, atol=1e-10)

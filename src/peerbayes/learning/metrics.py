@@ -16,6 +16,7 @@ from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device, fetch
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.missing import Completion, complete
+from peerbayes.model.passes import scorer_of
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import averages
 
@@ -188,7 +189,7 @@ class Sample:
     def _scored(self, weights: np.ndarray, models: int) -> np.ndarray:
         """Return the logits of a family whose log joint is not linear in φ, for one of many models W [C, K]: [m, C]."""
         fast = averages(self.family, self.labels.size, len(weights), models)
-        return self.family.scorer(weights.astype(np.float64), fast)(self.rows)
+        return scorer_of(self.family, weights.astype(np.float64), fast)(self.rows)
 
     def _by_scores(self, weights: Array, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
         """Add the errors of models W [N, C, K] whose log joint is not linear in φ, one model after the other."""

@@ -120,7 +120,7 @@ def plain_logits(family: Family, weights: np.ndarray, fast: bool = False) -> Log
     `fast`: a family whose log joint is not linear may use its kernel.
     """
     if not family.linear:
-        scores = family.scorer(weights, fast)
+        scores = scorer_of(family, weights, fast)
         return lambda block: (np.zeros(0), np.ascontiguousarray(scores(block.rows()).T))
     if not family.plain_cells:
         return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
@@ -136,6 +136,15 @@ def plain_logits(family: Family, weights: np.ndarray, fast: bool = False) -> Log
         return features, logits
 
     return logits_of
+
+
+def scorer_of(family: Family, weights: np.ndarray, fast: bool) -> Callable[[Rows], np.ndarray]:
+    """Return the function of rows to log p(x, c) [n, C] under W [C, K]; `fast`: by a kernel, where there is one."""
+    if fast and isinstance(family, Aode):
+        from peerbayes.model.kernels import averages
+
+        return averages.scorer(family, weights)
+    return family.scorer(weights)
 
 
 def fast_logits(family: Family, weights: np.ndarray, size: int) -> LogitsOf:

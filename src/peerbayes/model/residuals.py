@@ -31,7 +31,16 @@ from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device
 from peerbayes.model.families import Aode, BayesNet, Family, NaiveBayes, Rows
 from peerbayes.model.missing import Completion, complete
-from peerbayes.model.passes import Averaged, Data, Evaluated, Gathered, IncompleteData, Plain, Streamed
+from peerbayes.model.passes import (
+    Averaged,
+    Data,
+    Evaluated,
+    Gathered,
+    IncompleteData,
+    Plain,
+    Streamed,
+    scorer_of,
+)
 from peerbayes.model.sources import are_large, averages, gathers, is_held
 
 # Multiplications of a run above which a kernel pays for being loaded (and, once on a machine, compiled).
@@ -310,7 +319,7 @@ def scored(rows: PeerRows, passes: int) -> Residual:
         step = rows.one_hot.copy()
         for peer, local in enumerate(rows.slices):
             if local.stop > local.start:
-                posterior = core.softmax(family.scorer(weights[peer], fast)(rows.select(local)))
+                posterior = core.softmax(scorer_of(family, weights[peer], fast)(rows.select(local)))
                 step[local] -= rows.row_weights[local, None] * posterior
         return rows.sparse_sums(step)
 

@@ -412,16 +412,12 @@ class Aode(Family):
             np.ascontiguousarray(weights[:, 0]), singles, pair_logs, margins, shares, head[0] > LEFT_OUT / 2
         )
 
-    def scorer(self, weights: np.ndarray, fast: bool = False) -> Callable[[Rows], np.ndarray]:
-        """Return the function of rows to log p(x, c) [n, C] under W [C, K]; `fast`: by the kernel."""
+    def scorer(self, weights: np.ndarray) -> Callable[[Rows], np.ndarray]:
+        """Return the function of rows to log p(x, c) [n, C] under W [C, K]. `kernels.averages` has its fast twin."""
         tables = self.tables(np.asarray(weights, dtype=np.float64))
 
         def joint(rows: Rows) -> np.ndarray:
             codes = self.known(np.asarray(rows.codes), tables.seen)
-            if fast:
-                from peerbayes.model.kernels import averages
-
-                return averages.joint(self, tables, codes)
             out = np.empty((len(codes), len(tables.log_prior)))
             size = max(16, IN_CACHE // max(1, codes.shape[1] * out.shape[1]))
             for begin in range(0, len(codes), size):

@@ -194,8 +194,8 @@ class Family(ABC):
         """Return log p(x, c): [..., n, K], also sparse [n, K], and W [..., C, K] -> [..., n, C]."""
         return features @ weights.mT
 
-    def scorer(self, weights: np.ndarray, fast: bool = False) -> Callable[[Rows], np.ndarray]:
-        """Return the function of rows to log p(x, c) [n, C] under W [C, K]; `fast`: by a kernel, where there is one."""
+    def scorer(self, weights: np.ndarray) -> Callable[[Rows], np.ndarray]:
+        """Return the function of rows to log p(x, c) [n, C] under W [C, K]."""
         return lambda rows: np.asarray(self.sparse(rows) @ weights.T)
 
     # --- priors and units ------------------------------------------------------------------------------

@@ -10,9 +10,12 @@ This module imports numba: import it only where it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
 
+from peerbayes.data.table import Rows
 from peerbayes.model.families.aode import Aode, Tables
 from peerbayes.model.kernels.block_loops import exponential, logarithm
 
@@ -94,9 +97,10 @@ def scatter(codes, offsets, sizes, begins, changes, out):
                 pair += 1
 
 
-def joint(family: Aode, tables: Tables, codes: np.ndarray) -> np.ndarray:
-    """Return log p(x, c) of rows of codes: [n, D] -> [n, C]."""
-    return transposed_joint(family, tables, codes).T
+def scorer(family: Aode, weights: np.ndarray) -> Callable[[Rows], np.ndarray]:
+    """Return the function of rows to log p(x, c) [n, C] under W [C, K]: what `Aode.scorer` does in NumPy."""
+    tables = family.tables(np.asarray(weights, dtype=np.float64))
+    return lambda rows: transposed_joint(family, tables, family.known(rows.codes, tables.seen)).T
 
 
 def transposed_joint(family: Aode, tables: Tables, codes: np.ndarray) -> np.ndarray:
