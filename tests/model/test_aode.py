@@ -235,6 +235,43 @@ def test_contributions_add_up_to_the_log_odds():
         assert own["log_odds"].sum() == pytest.approx(log_posterior[of] - log_posterior[against])
 
 
+def test_a_contribution_is_what_the_networks_say_of_a_column():
+    """Σ_i ρ_i log p(x_j | x_i, c) + ρ_j log(w_j / ρ_j), by loops over the tables of pairs."""
+    codes, y = drawn(4, missing=0.0)
+    family = Aode(cardinalities=(3, 2, 4, 2), shrinkage=0.05)
+    stats = statistics(family, codes, y)
+    baseline, terms = family.contributions(stats, rows_of(codes[:6]))
+    log_weights = family.tables(family.weights(stats)).log_shares
+    pairs = {}
+    for begin, (i, j) in zip(family.pair_begins, family.pairs, strict=False):
+        shape = family.cardinalities[i], family.cardinalities[j]
+        first = family.first_pair + begin
+        cells = stats[:, first : first + math.prod(shape)].reshape(3, *shape) + 0.05 * len(y) / math.prod(
+            shape
+        )
+        pairs[i, j], pairs[j, i] = cells, cells.swapaxes(1, 2)
+    for row, x in enumerate(codes[:6]):
+        for c in range(3):
+            own = np.empty(4)
+            for i in range(4):
+                first = 1 + family.offsets[i]
+                cells = (
+                    stats[c, first : first + family.cardinalities[i]]
+                    + 0.05 * len(y) / family.cardinalities[i]
+                )
+                own[i] = np.log(cells[x[i]] / cells.sum())
+            given_parent = np.zeros((4, 4))  # log p(x_j | x_i, c)
+            for (i, j), cells in pairs.items():
+                given_parent[i, j] = np.log(cells[c, x[i], x[j]] / cells[c, x[i]].sum())
+            said = given_parent + np.diag(own)
+            joint = log_weights + said.sum(axis=1)
+            share = np.exp(joint - np.logaddexp.reduce(joint))
+            np.testing.assert_allclose(
+                terms[row, c], share @ said + share * (log_weights - np.log(share)), atol=1e-9
+            )
+    np.testing.assert_allclose(baseline, np.log(np.bincount(y) / len(y)))
+
+
 def test_parts_that_are_added_are_the_whole(tmp_path):
     X, y = table()
     whole = pb.AODE().fit(X, y)
