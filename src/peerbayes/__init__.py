@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         StructureError,
         TopologyError,
     )
-    from peerbayes.estimators.classifiers import KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
+    from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
     from peerbayes.estimators.ga2m import GA2M
     from peerbayes.learning.robust.attacks import Attack
     from peerbayes.model.statistics import Statistics, prior_knowledge
@@ -42,7 +42,7 @@ _HOMES = {
         "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "StructureError",
         "TopologyError",
     ),
-    "estimators.classifiers": ("KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
+    "estimators.classifiers": ("AODE", "KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
     "estimators.ga2m": ("GA2M",),
         "privacy.scheme": ("plan",),
     "privacy.accounting": ("Privacy",),
@@ -57,6 +57,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("audit",)
 
 __all__ = [
+    "AODE",
     "GA2M",
     "KDB",
     "LDA",

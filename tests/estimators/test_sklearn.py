@@ -8,7 +8,7 @@ from peerbayes.estimators.classifiers import KDB, TAN, BayesNetClassifier
 
 ESTIMATORS = [
     estimator(calibrate=calibrate)
-    for estimator in (pb.MixedNB, pb.QDA, pb.LDA, TAN, KDB, BayesNetClassifier)
+    for estimator in (pb.MixedNB, pb.QDA, pb.LDA, TAN, KDB, BayesNetClassifier, pb.AODE)
     for calibrate in (False, True)
 ]
 

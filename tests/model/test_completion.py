@@ -13,11 +13,11 @@ from peerbayes.model import core, missing
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian
 from peerbayes.model.families.structures import order
 from peerbayes.model.missing import Enumeration, Trees, alone, apart, complete, contributions
-from shared.families import CARDINALITIES, FAMILIES, draw_rows, with_gaps
+from shared.families import CARDINALITIES, COMPLETING, draw_rows, with_gaps
 
 CLASSES = 3
 seeds = st.integers(0, 2**32 - 1)
-COMPLETED = {name: family for name, family in FAMILIES.items() if not isinstance(family, NaiveBayes)}
+COMPLETED = {name: family for name, family in COMPLETING.items() if not isinstance(family, NaiveBayes)}
 COMPLETED["parents that are not linked"] = BayesNet(
     continuous=3, cardinalities=CARDINALITIES, parents=((4,), (0,), (0, 1, 3), (), (3,)), shrinkage=0.02
 )

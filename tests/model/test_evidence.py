@@ -268,3 +268,24 @@ def test_constant_pixels_do_not_decide():
 def test_other_words_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} is .*; expected .* or 'auto'"):
         QDA(**{name: value}).fit(np.eye(4), [0, 0, 1, 1])
+
+
+def test_even_tables_have_the_strength_that_each_would_have_by_itself():
+    """Cells of equal counts are summed up; cells that cannot occur, and empty tables, say nothing."""
+    rng = np.random.default_rng(3)
+    sizes = [4, 6, 3, 5]
+    table = np.repeat(np.arange(4), sizes)
+    counts = np.concatenate(
+        [rng.poisson(mean, (2, size)) for mean, size in zip((8, 1, 0, 3), sizes, strict=True)], 1
+    )
+    even = np.repeat(1.0 / np.array(sizes), sizes)
+    even[9], counts[:, 9] = 0.0, 0.0
+    even[4:9] = 1.0 / 5
+    strengths = evidence.even_strengths(counts.astype(float), even, table, 4)
+    for k in range(4):
+        cells = counts[:, (table == k) & (even > 0)].astype(float)
+        base, zeros = np.full(cells.size, 1.0 / cells.shape[1]), np.zeros(cells.size, dtype=int)
+        expected = evidence.dirichlet(
+            cells.ravel(), base, zeros, cells.sum(axis=1), np.zeros(2, dtype=int), 1
+        )
+        assert strengths[k] == expected[0]

@@ -55,7 +55,9 @@ def test_relabelling_permutes_statistics_weights_and_posteriors(family, seed, pe
     weights, permuted = family.weights(before), family.weights(after)
     np.testing.assert_allclose(permuted[order], weights, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(
-        core.posterior(features, permuted)[:, order], core.posterior(features, weights), atol=1e-9
+        core.posterior(features, permuted, family.log_joint)[:, order],
+        core.posterior(features, weights, family.log_joint),
+        atol=1e-9,
     )
 
 
@@ -69,10 +71,12 @@ def test_zero_rows_are_padding(family, seed, padding):
         core.statistics(padded, padded_labels), core.statistics(features, labels), padded_labels.T, padded
     )
     np.testing.assert_allclose(
-        core.residual(padded, padded_labels, weights), core.residual(features, labels, weights), atol=1e-12
+        core.residual(padded, padded_labels, weights, family.log_joint),
+        core.residual(features, labels, weights, family.log_joint),
+        atol=1e-12,
     )
-    assert core.soft_error(padded_labels, core.posterior(padded, weights)) == pytest.approx(
-        core.soft_error(labels, core.posterior(features, weights))
+    assert core.soft_error(padded_labels, core.posterior(padded, weights, family.log_joint)) == pytest.approx(
+        core.soft_error(labels, core.posterior(features, weights, family.log_joint))
     )
 
 
@@ -81,14 +85,19 @@ def test_a_leading_axis_equals_a_loop(family, seed):
     features, labels, _ = labelled_features(family, seed, 4, 30)
     stats = core.statistics(features, labels)
     weights = family.weights(stats)
-    batched = stats, weights, core.posterior(features, weights), core.residual(features, labels, weights)
+    joint = family.log_joint
+    posterior, residual = (
+        core.posterior(features, weights, joint),
+        core.residual(features, labels, weights, joint),
+    )
+    batched = stats, weights, posterior, residual
     held = family.floored(stats)
     for peer in range(4):
         alone = core.statistics(features[peer], labels[peer])
         own = family.weights(alone)
-        single = alone, own, core.posterior(features[peer], own)
+        single = alone, own, core.posterior(features[peer], own, joint)
         for together, separate in zip(
-            batched, (*single, core.residual(features[peer], labels[peer], own)), strict=True
+            batched, (*single, core.residual(features[peer], labels[peer], own, joint)), strict=True
         ):
             np.testing.assert_allclose(together[peer], separate, rtol=1e-10, atol=1e-10)
         assert held[peer] == family.floored(alone)
@@ -97,7 +106,8 @@ def test_a_leading_axis_equals_a_loop(family, seed):
 @given(seed=seeds)
 def test_posteriors_sum_to_one(family, seed):
     features, labels, _ = labelled_features(family, seed, 40)
-    posterior = core.posterior(features, family.weights(core.statistics(features, labels)))
+    weights = family.weights(core.statistics(features, labels))
+    posterior = core.posterior(features, weights, family.log_joint)
     np.testing.assert_allclose(posterior.sum(axis=-1), 1, rtol=1e-14)
     assert (posterior >= 0).all()
 
@@ -141,7 +151,7 @@ def test_calibration_conserves_the_class_sums(family, seed, start):
     stats = family.uniform(CLASSES, 40.0) if start == "uniform" else core.statistics(features, labels)
     before = stats.sum(axis=0)
     for _ in range(20):
-        stats = stats + 0.05 * core.residual(features, labels, family.weights(stats))
+        stats = stats + 0.05 * core.residual(features, labels, family.weights(stats), family.log_joint)
     np.testing.assert_allclose(stats.sum(axis=0), before, rtol=1e-12, atol=1e-12 * np.abs(before).max())
 
 
@@ -153,7 +163,7 @@ def test_inputs_stay_unchanged(family, seed):
     stats = core.statistics(features, labels)
     weights = family.weights(stats)
     kept = [array.copy() for array in (*rows, features, labels, stats, weights)]
-    core.residual(features, labels, weights)
+    core.residual(features, labels, weights, family.log_joint)
     family.floored(stats), family.parameters(stats), family.contributions(stats, rows)
     family.sample(stats, codes, rng)
     for array, copy in zip((*rows, features, labels, stats, weights), kept, strict=True):
@@ -162,7 +172,8 @@ def test_inputs_stay_unchanged(family, seed):
 
 def test_the_uniform_start_says_nothing_about_the_class(family):
     features, _, _ = labelled_features(family, 0, 30)
-    posterior = core.posterior(features, family.weights(family.uniform(CLASSES, 100.0)))
+    weights = family.weights(family.uniform(CLASSES, 100.0))
+    posterior = core.posterior(features, weights, family.log_joint)
     np.testing.assert_allclose(posterior, 1 / CLASSES, rtol=1e-12)
 
 
@@ -172,7 +183,7 @@ def test_a_class_without_rows_is_never_chosen_by_maximum_likelihood(family):
     weights = family.weights(core.statistics(features, labels))
     assert np.isfinite(weights).all()
     if family.count_floor < 1e-9:
-        assert core.posterior(features, weights)[:, 2].max() < 1e-9
+        assert core.posterior(features, weights, family.log_joint)[:, 2].max() < 1e-9
 
 
 @given(seed=seeds)
@@ -182,7 +193,7 @@ def test_contributions_add_up_to_the_log_joint(family, seed):
     stats = ordinary_statistics(family, seed)
     baseline, terms = family.contributions(stats, rows)
     assert terms.shape == (15, CLASSES, family.continuous + len(family.cardinalities))
-    joint = core.log_joint(family.features(rows), family.weights(stats))
+    joint = family.log_joint(family.features(rows), family.weights(stats))
     np.testing.assert_allclose(baseline + terms.sum(axis=-1), joint, rtol=1e-8, atol=1e-8)
 
 
@@ -248,7 +259,7 @@ def test_discrete_columns_may_be_missing_in_every_family(family):
     absent = Rows(values, np.full((1, len(family.cardinalities)), -1))
     total = 0.0
     for cell in np.ndindex(*family.cardinalities):
-        total = total + np.exp(core.log_joint(family.features(Rows(values, np.array([cell]))), weights))
+        total = total + np.exp(family.log_joint(family.features(Rows(values, np.array([cell]))), weights))
     np.testing.assert_allclose(np.exp(complete(family, absent).log_joint(weights)), total, rtol=1e-12)
 
 

@@ -29,10 +29,15 @@ from peerbayes.model.missing import alone, apart, complete
 from peerbayes.model.passes import IncompleteData, labelled
 from peerbayes.model.sources import Encoded
 from peerbayes.model.structure import Pairs, tan
-from shared.families import FAMILIES, draw_rows, with_gaps
+from shared.families import COMPLETING, FAMILIES, draw_rows, with_gaps
 
 CLASSES = 3
 seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(scope="module", params=COMPLETING.values(), ids=COMPLETING.keys())
+def family(request):
+    return request.param
 
 
 def schema_of(family):

@@ -33,7 +33,10 @@ def agreements(draw):
         draw(st.sampled_from(planning.names())),
         draw(st.sampled_from(["uniform", "marginal", "ml"])),
     )
-    family = draw(st.sampled_from(list(FAMILIES)))
+    families = (
+        list(FAMILIES) if not planning.of_weights(strategy) else [n for n in FAMILIES if FAMILIES[n].linear]
+    )
+    family = draw(st.sampled_from(families))
     summed = planning.declaration_of(strategy).summed and start == "uniform" and family not in STRUCTURES
     return Terms(
         network=draw(st.from_regex(r"[A-Za-z0-9-]{1,40}", fullmatch=True)),

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from peerbayes.model.families import BayesNet, Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.model.families import (
+    Aode,
+    BayesNet,
+    Family,
+    NaiveBayes,
+    Rows,
+    SeparateGaussian,
+    SharedGaussian,
+)
 
 CARDINALITIES = (2, 4)
 
@@ -34,7 +42,12 @@ FAMILIES: dict[str, Family] = {
         variance_floor=0.01, count_floor=1e-4, shrinkage=0.02,
     ),
     "bayes-net, discrete": BayesNet(cardinalities=(3, 2, 4), parents=((), (0,), (0, 1))),
+    "aode": Aode(cardinalities=(3, 2, 4)),
+    "aode, calibrated": Aode(cardinalities=(2, 4, 3), count_floor=1e-4, shrinkage=0.02, weighted=False),
 }  # fmt: skip
+
+# Those whose log joint is linear in φ: what is missing is completed by the model, and rows without a label count by it.
+COMPLETING = {name: family for name, family in FAMILIES.items() if family.linear}
 
 
 def draw_rows(family: Family, rng: np.random.Generator, *shape: int) -> Rows:

@@ -1,9 +1,9 @@
-"""The scikit-learn estimators of all families: `MixedNB`, `QDA`, `LDA`, `TAN`, `KDB` and `BayesNetClassifier`."""
+"""The scikit-learn estimators of all families: `MixedNB`, `QDA`, `LDA`, `TAN`, `KDB`, `BayesNetClassifier`, `AODE`."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Self
@@ -13,7 +13,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data import files
-from peerbayes.data.arguments import whole
+from peerbayes.data.arguments import flag, whole
 from peerbayes.errors import ExtensionError, ModelFileDamaged
 from peerbayes.estimators.conventions import (
     GaussianConventions,
@@ -23,7 +23,15 @@ from peerbayes.estimators.conventions import (
 )
 from peerbayes.estimators.ga2m import GA2M
 from peerbayes.estimators.generative import GenerativeClassifier
-from peerbayes.model.families import FAMILIES, BayesNet, Family, NaiveBayes, SeparateGaussian, SharedGaussian
+from peerbayes.model.families import (
+    FAMILIES,
+    Aode,
+    BayesNet,
+    Family,
+    NaiveBayes,
+    SeparateGaussian,
+    SharedGaussian,
+)
 from peerbayes.model.families.structures import Parents, named
 from peerbayes.model.layout import named_parents, sized, with_parents
 from peerbayes.model.sources import Source, all_rows, columns_of
@@ -341,8 +349,48 @@ class BayesNetClassifier(_Network):
         return sized(with_parents(layout, named(structure, names, names[: layout.continuous])), classes)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class AODE(GenerativeClassifier):
+    """Averaged one-dependence estimators: the mean of D networks, in each of which all columns depend on one of them.
+
+    Columns are discrete. Parameters are those of `MixedNB`, and
+
+    weighted        whether a network weighs as much as its column tells of the class, by mutual information; False: all
+                    weigh alike (plain AODE)
+    kinds           "discrete": every value of a column is a category. Cut columns with many values into bins first
+    alpha           rows added to every cell of a column and of a pair of columns; "auto": as many as the counts of each
+                    table ask for. Not used by calibration
+    shrinkage       rows of even cells added to every table; "auto" and None: 0 for maximum likelihood, 5 for
+                    calibration
+
+    A value that is missing, or that no training row has, adds nothing: the mean is over the networks of the others.
+    Calibration starts from maximum likelihood by default.
+    """
+
+    family_type = Aode
+    family_: Aode = field(init=False)
+
+    kinds: Any = "discrete"
+    start: Any = "ml"
+    weighted: bool = True
+
+    def _structured(
+        self,
+        layout: Family,
+        source: Source,
+        labels: np.ndarray,
+        classes: int,
+        weights: np.ndarray | None,
+    ) -> Family:
+        return sized(layout, classes)
+
+    def _guarded(self, layout: Family, rows: float) -> Family:
+        return replace(super()._guarded(layout, rows), weighted=flag("weighted", self.weighted))  # type: ignore[call-arg]
+
+
 ESTIMATORS: dict[str, type[GenerativeClassifier]] = {
-    estimator.__name__: estimator for estimator in (MixedNB, QDA, LDA, TAN, KDB, BayesNetClassifier, GA2M)
+    estimator.__name__: estimator
+    for estimator in (MixedNB, QDA, LDA, TAN, KDB, BayesNetClassifier, AODE, GA2M)
 }
 
 

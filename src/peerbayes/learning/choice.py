@@ -99,15 +99,15 @@ def _excluded(settings: LearningSettings, facts: NetworkFacts) -> str:
 
 
 def first_residual(
-    features: np.ndarray, labels: np.ndarray, weights: np.ndarray
+    features: np.ndarray, labels: np.ndarray, weights: np.ndarray, joint: core.LogJoint = core.log_joint
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return R_v at the common start, and w_v, its unbiased variance over the peer's rows: [..., C, K], [...].
 
-    Φ [..., n, K], Y [..., n, C], W [..., C, K].
+    Φ [..., n, K], Y [..., n, C], W [..., C, K]; `joint`: the family's log joint.
     """
     weight = labels.sum(axis=-1)
     rows = np.maximum((weight > 0).sum(axis=-1), 1)
-    step = labels - weight[..., None] * core.posterior(features, weights)
+    step = labels - weight[..., None] * core.posterior(features, weights, joint)
     change = core.statistics(features, step)
     square = ((step**2).sum(axis=-1) * (features**2).sum(axis=-1)).sum(axis=-1)
     size = (change**2).sum(axis=(-2, -1))

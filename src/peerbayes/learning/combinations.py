@@ -112,6 +112,12 @@ class Combination:
         return kind is None or kind.marks_missing
 
     @property
+    def linear(self) -> bool:
+        """Whether the family's log joint is linear in φ, as weights that are learned by themselves must have it."""
+        kind = BayesNet if self.family in STRUCTURES else FAMILIES.present(self.family)
+        return kind is None or kind.linear
+
+    @property
     def all_bought(self) -> tuple[tuple[str, str], ...]:
         """What is estimated with noise before the first round, each with what to declare instead."""
         return ((f"start {self.start!r}", "start 'uniform'"),) * (self.start != "uniform") + self.bought
@@ -152,7 +158,7 @@ def problems(run: Combination) -> Iterator[str]:
                 settling=_names(lambda declaration: not declaration.convex and declaration.matrices == 1),
                 judged=_names(lambda declaration: declaration.judged),
                 without_tree=_names(lambda declaration: not declaration.over_tree),
-                families=_families(lambda kind: True),
+                families=_families(lambda kind: kind.linear),
                 complete=f"family {_families(lambda kind: kind.marks_missing)}, or rows without missing values",
                 group=MIN_GROUP,
             )
@@ -203,6 +209,9 @@ RULES = (
     Rule(lambda run: run.epsilon and run.family not in LEARNED and run.family not in FAMILIES.built_in,
          "epsilon {run.epsilon:g} with family {run.family!r}, which is not built in: nobody has checked that a row "
          "changes no other row's part; expected {families}"),
+    Rule(lambda run: run.epsilon and not run.linear,
+         "epsilon {run.epsilon:g} with family {run.family!r}, whose log joint is not computed row by row, so that one "
+         "may change the last bits of another row's part; expected {families}"),
     Rule(lambda run: run.epsilon and run.local_steps > 1,
          "epsilon {run.epsilon:g} with local_steps {run.local_steps}, each of which would be a release of its own; "
          "expected 1"),
@@ -232,6 +241,10 @@ RULES = (
     Rule(lambda run: run.attack and not run.declaration.judged,
          "attack with strategy {run.name!r}, whose messages cannot be judged singly; expected {judged}, whose "
          "messages are a peer's own statistics"),
+    # --- weights that are learned by themselves
+    Rule(lambda run: planning.of_weights(run.strategy) and not run.linear,
+         "strategy {run.name!r} with family {run.family!r}: it learns weights of a log joint that is linear in them, "
+         "and that of {run.family} is a mean of several models; expected a strategy of statistics, or {families}"),
     # --- rounded messages, and several of them in a round
     Rule(lambda run: run.few_bytes and run.declaration.matrices > 1,
          "messages {run.messages!r} in {run.exchange_count} exchanges a round with strategy {run.name!r}, whose "

@@ -60,10 +60,17 @@ class LocalRows(PeerRows):
         """Return the soft errors of several models on the same rows: [M, C, K] -> [M]."""
         rows, labels, share = self.select(local), self.labels[local], self.row_weights[local]
         completion = complete(self.family, rows) if self.incomplete[local].any() else None
-        features = None if completion else np.asarray(self.family.features(rows))
+        features = (
+            None if completion else np.asarray(self.family.features(rows)) if self.family.linear else ()
+        )
         errors = np.empty(len(weights))
         for model, theta in enumerate(weights):
-            logits = features @ theta.T if completion is None else completion.log_joint(theta)
+            if completion is not None:
+                logits = completion.log_joint(theta)
+            elif self.family.linear:
+                logits = features @ theta.T
+            else:
+                logits = self.family.scorer(theta)(rows)
             errors[model] = 1.0 - core.softmax(logits)[np.arange(labels.size), labels] @ share / share.sum()
         return errors
 
@@ -98,7 +105,7 @@ class LocalRows(PeerRows):
         if self.incomplete.any():
             return self._first_completed(start)
         blocks = [
-            first_residual(features, labels, self.family.weights(start[peers]))
+            first_residual(features, labels, self.family.weights(start[peers]), self.family.log_joint)
             for peers, features, labels in self.blocks()
         ]
         changes, within = zip(*blocks, strict=True)

@@ -16,7 +16,9 @@ from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device, fetch
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.missing import Completion, complete
+from peerbayes.model.passes import scorer_of
 from peerbayes.model.scaling import Scaling
+from peerbayes.model.sources import averages
 
 # Logits held at a time while many models are evaluated: 64 MB of float64.
 LOGITS_HELD = 1 << 23
@@ -112,7 +114,9 @@ class Sample:
         wrong, soft_loss = np.zeros(models), np.zeros(models)
         if self._incomplete is not None:
             return self._errors_with_missing(weights, soft)
-        if self.device.name is None and not self._wide and models * classes * self.labels.size > LARGE:
+        if not self.family.linear:
+            self._by_scores(weights, soft, wrong, soft_loss)
+        elif self.device.name is None and not self._wide and models * classes * self.labels.size > LARGE:
             self._by_kernel(np.ascontiguousarray(weights), soft, wrong, soft_loss)
         else:
             self._by_array(weights, soft, wrong, soft_loss)
@@ -149,6 +153,8 @@ class Sample:
             if full.labels.size:
                 logits[~incomplete] = full.logits(weights)
             return logits
+        if not self.family.linear:
+            return self._scored(weights, 1)
         blocks = [
             (features if self._wide else fetch(features)) @ weights.T
             for _, features in self._blocks(LOGITS_HELD // len(weights))
@@ -179,6 +185,20 @@ class Sample:
             if soft:
                 soft_loss[model] += np.sum(1.0 - core.softmax(logits)[np.arange(labels.size), labels])
         return wrong / self.labels.size, soft_loss / self.labels.size
+
+    def _scored(self, weights: np.ndarray, models: int) -> np.ndarray:
+        """Return the logits of a family whose log joint is not linear in φ, for one of many models W [C, K]: [m, C]."""
+        fast = averages(self.family, self.labels.size, len(weights), models)
+        return scorer_of(self.family, weights.astype(np.float64), fast)(self.rows)
+
+    def _by_scores(self, weights: Array, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
+        """Add the errors of models W [N, C, K] whose log joint is not linear in φ, one model after the other."""
+        rows = np.arange(self.labels.size)
+        for model, model_weights in enumerate(np.asarray(fetch(weights))):
+            logits = self._scored(model_weights, len(weights))
+            wrong[model] += np.sum(logits.argmax(axis=1) != self.labels)
+            if soft:
+                soft_loss[model] += np.sum(1.0 - core.softmax(logits)[rows, self.labels])
 
     def _by_kernel(self, weights: np.ndarray, soft: bool, wrong: np.ndarray, soft_loss: np.ndarray) -> None:
         from peerbayes.model.kernels.block_loops import judge

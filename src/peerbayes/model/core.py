@@ -7,11 +7,15 @@ a leading ``...`` is nothing or N. Arrays may be NumPy's or PyTorch's: results a
     S [..., C, K]   sufficient statistics              W [..., C, K]   natural weights, W = θ(S)
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from array_api_compat import array_namespace
 
 from peerbayes.data.table import Array
+
+# log p(x, c) from Φ [..., n, K] and W [..., C, K]: that of a family where it is not linear (`Family.log_joint`).
+LogJoint = Callable[[Any, Array], Array]
 
 
 def one_hot(codes: Array, classes: int, dtype: Any = None) -> Array:
@@ -45,22 +49,24 @@ def log_softmax(logits: Array) -> Array:
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
 
 
-def posterior(features: Array, weights: Array) -> Array:
-    """Return P = softmax(Φ Wᵀ): [..., n, K], [..., C, K] -> [..., n, C]."""
-    return softmax(log_joint(features, weights))
+def posterior(features: Array, weights: Array, joint: LogJoint = log_joint) -> Array:
+    """Return P = softmax(Φ Wᵀ), or that of a family's own log joint: [..., n, K], [..., C, K] -> [..., n, C]."""
+    return softmax(joint(features, weights))
 
 
-def residual(features: Array, labels: Array, weights: Array) -> Array:
+def residual(features: Array, labels: Array, weights: Array, joint: LogJoint = log_joint) -> Array:
     """Return R = (Y − P)ᵀΦ, each row of P times the row's weight Σ_c Y: the step of calibration. [..., C, K].
 
     Σ_c R_c = 0, so calibration never moves Σ_c S_c.
     """
-    return _change(features, labels, posterior(features, weights))
+    return _change(features, labels, posterior(features, weights, joint))
 
 
-def evaluate(features: Array, labels: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+def evaluate(
+    features: Array, labels: Array, weights: Array, joint: LogJoint = log_joint
+) -> tuple[Array, Array, Array, Array]:
     """Return R [..., C, K], and the soft error, the 0-1 error and the log loss of W on the same rows: [...] each."""
-    logits = log_joint(features, weights)
+    logits = joint(features, weights)
     posteriors = softmax(logits)
     change, loss = _change(features, labels, posteriors), log_loss(labels, logits)
     return change, soft_error(labels, posteriors), error(labels, posteriors), loss

@@ -17,7 +17,7 @@ from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.missing import complete, contributions
 from peerbayes.model.passes import fast_logits, plain_logits, softmax
 from peerbayes.model.scaling import Scaling
-from peerbayes.model.sources import FRAME_ROWS, Encoded, Source, block_rows, columns_of, is_large
+from peerbayes.model.sources import FRAME_ROWS, Encoded, Source, averages, block_rows, columns_of, is_large
 
 # --- predictions for rows without labels
 
@@ -82,7 +82,8 @@ def _predicted(
     """Return the finished logits of every row, with missing values completed: [n, C]."""
     large = is_large(family, source.rows)
     size = block_rows(family.dense_size)
-    logits_of = fast_logits(family, weights, size) if large else plain_logits(family, weights)
+    by_kernel = averages(family, source.rows, len(weights), 1)
+    logits_of = fast_logits(family, weights, size) if large else plain_logits(family, weights, by_kernel)
     out = np.empty((source.rows, weights.shape[0]))
     for start, block in source.blocks(size, large):
         _, logits = logits_of(block)

@@ -9,7 +9,7 @@ from peerbayes.data.registry import Choices
 from peerbayes.data.schema import Schema
 from peerbayes.errors import StructureError
 from peerbayes.model import interactions
-from peerbayes.model.families import FAMILIES, GA2M, BayesNet, Family
+from peerbayes.model.families import FAMILIES, GA2M, Aode, BayesNet, Family
 from peerbayes.model.families.base import guarded as guarded
 from peerbayes.model.families.base import laid_out
 from peerbayes.model.families.structures import Parents
@@ -47,10 +47,15 @@ def without_guards(family: Family) -> Family:
 def sized(family: Family, classes: int) -> Family:
     """Return the same family; StructureError if its statistics would need too much memory."""
     numbers = classes * family.size
+    advice = (
+        "Give fewer parents to columns with many categories"
+        if isinstance(family, BayesNet)
+        else "Leave out columns with many categories, or merge these"
+    )
     if numbers > MOST_NUMBERS:
         raise StructureError(
             f"{classes} classes × {family.size:,} features are {numbers:,} numbers ({8 * numbers / 2**30:.1f} GB); at "
-            f"most {MOST_NUMBERS:,} are allowed. Give fewer parents to columns with many categories"
+            f"most {MOST_NUMBERS:,} are allowed. {advice}"
         )
     return family
 
@@ -61,7 +66,9 @@ def calibrated(
     """Return the family that peers calibrate, by its name, for a schema and a number of rows, with its structure."""
     layout = laid_out(type_of(family), schema, missing)
     if parents is not None:
-        layout = sized(with_parents(layout, parents), len(schema.classes))
+        layout = with_parents(layout, parents)
+    if isinstance(layout, BayesNet | Aode):
+        sized(layout, len(schema.classes))
     return guarded(layout, rows, calibrate=True)
 
 

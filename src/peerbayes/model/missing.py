@@ -45,7 +45,7 @@ class ObservedFeatures:
         """Return ΦWᵀ: [C, K] -> [n, C]."""
         out = np.empty((len(self.rows.values), len(weights)))
         for block, features in self._blocks():
-            out[block] = features @ weights.T
+            out[block] = self.family.log_joint(features, weights)
         return out
 
     def sums(self, credit: np.ndarray) -> np.ndarray:

@@ -18,7 +18,9 @@ import numpy as np
 
 from peerbayes.data.moments import LONG_BLOCK_ROWS
 from peerbayes.data.table import Rows
+from peerbayes.errors import NotSupported
 from peerbayes.model import core
+from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
 from peerbayes.model.families.naive_bayes import NaiveBayes
@@ -112,8 +114,14 @@ LogitsOf = Callable[[Block], tuple[np.ndarray, np.ndarray]]
 """A function of a block of rows: its dense features [dense, b] and its logits [C, b]."""
 
 
-def plain_logits(family: Family, weights: np.ndarray) -> LogitsOf:
-    """Return the logits function in NumPy. One-hots are not expanded: a column may have very many categories."""
+def plain_logits(family: Family, weights: np.ndarray, fast: bool = False) -> LogitsOf:
+    """Return the logits function in NumPy. One-hots are not expanded: a column may have very many categories.
+
+    `fast`: a family whose log joint is not linear may use its kernel.
+    """
+    if not family.linear:
+        scores = scorer_of(family, weights, fast)
+        return lambda block: (np.zeros(0), np.ascontiguousarray(scores(block.rows()).T))
     if not family.plain_cells:
         return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
     dense = weights[:, : family.dense_size]
@@ -128,6 +136,15 @@ def plain_logits(family: Family, weights: np.ndarray) -> LogitsOf:
         return features, logits
 
     return logits_of
+
+
+def scorer_of(family: Family, weights: np.ndarray, fast: bool) -> Callable[[Rows], np.ndarray]:
+    """Return the function of rows to log p(x, c) [n, C] under W [C, K]; `fast`: by a kernel, where there is one."""
+    if fast and isinstance(family, Aode):
+        from peerbayes.model.kernels import averages
+
+        return averages.scorer(family, weights)
+    return family.scorer(weights)
 
 
 def fast_logits(family: Family, weights: np.ndarray, size: int) -> LogitsOf:
@@ -335,9 +352,22 @@ class Plain(Passing):
 
     def evaluate(self, weights: np.ndarray) -> Evaluated:
         """Return R = (Y − P)ᵀΦ and the losses of the model W."""
+        if not self.family.linear:
+            return self._scored(weights)
         blocks = self.blocks(block_rows(self.family.size), fast=False)
         parts = ((all_features(self.family, block), *labels) for block, *labels in blocks)
         return _evaluation(parts, weights, self.mass)
+
+    def _scored(self, weights: np.ndarray) -> Evaluated:
+        """Return R and the losses of the model W of a family whose log joint is not linear in φ."""
+        scores = self.family.scorer(weights)
+        residual, losses = np.zeros(weights.shape), np.zeros(3)
+        for block, labels, row_weights in self.blocks(BLOCK_ROWS, fast=False):
+            rows = block.rows()
+            logits = np.ascontiguousarray(scores(rows).T)
+            losses += residuals(logits, labels, row_weights)
+            residual += (self.family.sparse(rows).T @ logits.T).T
+        return Evaluated(residual, *(losses / self.mass).tolist())
 
 
 # --- labelled rows that are read block by block by the kernels
@@ -438,6 +468,29 @@ class Gathered(Plain):
         return Evaluated(residual, *(losses / self.mass).tolist())
 
 
+# --- labelled rows of averaged one-dependence estimators, by their codes
+
+
+class Averaged(Plain):
+    """Labelled rows of averaged one-dependence estimators, whose kernel knows them by their codes."""
+
+    family: Aode
+
+    def evaluate(self, weights: np.ndarray) -> Evaluated:
+        """Return R = (Y − P)ᵀΦ and the losses of the model W."""
+        from peerbayes.model.kernels import averages, block_loops
+
+        tables = self.family.tables(weights)
+        changes, losses = np.zeros(weights.shape[::-1]), np.zeros(3)
+        best = np.empty(BLOCK_ROWS, dtype=np.int64)
+        for block, labels, row_weights in self.blocks(BLOCK_ROWS, fast=True):
+            codes = self.family.known(block.codes, tables.seen)
+            logits = averages.transposed_joint(self.family, tables, codes)
+            losses += block_loops.residuals(logits, best[: labels.size], labels, row_weights)
+            averages.add_residual(self.family, block.codes, logits, changes)
+        return Evaluated(np.ascontiguousarray(changes.T), *(losses / self.mass).tolist())
+
+
 Data = Held | Plain | Streamed
 
 
@@ -513,6 +566,10 @@ def labelled(
     `missing`: whether values may be missing that φ cannot represent.
     """
     unlabelled = labels < 0
+    if unlabelled.any() and not family.linear:
+        raise NotSupported(
+            f"{family.name} learns from labelled rows alone; leave out the {int(unlabelled.sum()):,} others"
+        )
     incomplete = np.zeros(labels.shape, dtype=bool)
     if missing or unlabelled.any():
         rows = all_rows(source)
@@ -521,7 +578,7 @@ def labelled(
         if is_large(family, source.rows):
             return Streamed(family, source, labels, classes, weights)
         plain = Plain(family, source, labels, classes, weights)
-        return plain.held() if source.rows <= block_rows(family.size) else plain
+        return plain.held() if family.linear and source.rows <= block_rows(family.size) else plain
 
     def select(selected: np.ndarray) -> Rows:
         return Rows(rows.values[selected], rows.codes[selected])

@@ -2,6 +2,7 @@
 
     R_v(S_v) = (Y_v − P_v)ᵀΦ_v      P_v = softmax(Φ_v θ(S_v)ᵀ)      of every peer v
 
+    scored      a family's own log joint of each peer's rows: where it is not linear in φ
     held        Φ of the rows in memory: an array, or sparse where most of it is zero; computed anew in every call, for
                 a few peers at a time, where it is too large
     gathered    entries of φ that are not zero, by the kernels: Bayesian networks on one table
@@ -28,10 +29,19 @@ from scipy.sparse import csr_array
 from peerbayes.data.table import Array
 from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device
-from peerbayes.model.families import BayesNet, Family, NaiveBayes, Rows
+from peerbayes.model.families import Aode, BayesNet, Family, NaiveBayes, Rows
 from peerbayes.model.missing import Completion, complete
-from peerbayes.model.passes import Data, Evaluated, Gathered, IncompleteData, Plain, Streamed
-from peerbayes.model.sources import are_large, gathers, is_held
+from peerbayes.model.passes import (
+    Averaged,
+    Data,
+    Evaluated,
+    Gathered,
+    IncompleteData,
+    Plain,
+    Streamed,
+    scorer_of,
+)
+from peerbayes.model.sources import are_large, averages, gathers, is_held
 
 # Multiplications of a run above which a kernel pays for being loaded (and, once on a machine, compiled).
 FUSED_WORK = 1 << 30
@@ -202,6 +212,12 @@ def residual_of(
     fused_residual = fused(rows) if large and not of_weights else None
     if fused_residual is not None:
         return repeated(fused_residual, steps)
+    if of_weights and not family.linear:
+        raise ValueError(
+            f"the log joint of {family.name} is not linear in weights, and this strategy learns nothing else"
+        )
+    if not family.linear and rows.device == NUMPY:
+        return repeated(scored(rows, passes), steps)
     if rows.device != NUMPY:
         implementation = held
     elif family.wide:
@@ -217,11 +233,13 @@ def _for_passes(data: Data | IncompleteData, passes: int) -> Data | IncompleteDa
         return replace(data, complete_data=_for_passes(data.complete_data, passes))  # type: ignore[arg-type]
     if not isinstance(data, Plain):
         return data
+    if averages(data.family, data.source.rows, data.classes, passes):
+        return _averaged(data)
     if gathers(data.family, data.source.rows, data.classes, passes):
         return _gathered(data)
     if are_large(data.family, data.source.rows, passes):
         return Streamed(data.family, data.source, data.labels, data.classes, data.weights)
-    return data.held() if is_held(data.family, data.source.rows) else data
+    return data.held() if data.family.linear and is_held(data.family, data.source.rows) else data
 
 
 def _gathered(data: Plain) -> Gathered:
@@ -230,10 +248,18 @@ def _gathered(data: Plain) -> Gathered:
     return Gathered(data.family, data.source, data.labels, data.classes, data.weights)
 
 
+def _averaged(data: Plain) -> Averaged:
+    """Return the rows of averaged one-dependence estimators by their codes."""
+    assert isinstance(data.family, Aode)
+    return Averaged(data.family, data.source, data.labels, data.classes, data.weights)
+
+
 def residual_beside(first: TableResidual, rows: Data | IncompleteData, passes: int) -> TableResidual:
     """Return R of other rows of the same table: few of them are gathered, too, where the kernels are loaded anyway."""
     if isinstance(first.data, Gathered) and isinstance(rows, Plain):
         return TableResidual(first.family, _gathered(rows))
+    if isinstance(first.data, Averaged) and isinstance(rows, Plain):
+        return TableResidual(first.family, _averaged(rows))
     return residual_of(rows, first.family, passes)
 
 
@@ -258,7 +284,12 @@ def held(rows: PeerRows, of_weights: bool) -> Residual:
 
     def residual(stats: Array) -> Array:
         changes = [
-            core.residual(features, labels, stats[peers] if of_weights else family.weights(stats[peers]))
+            core.residual(
+                features,
+                labels,
+                stats[peers] if of_weights else family.weights(stats[peers]),
+                family.log_joint,
+            )
             for peers, features, labels in (rows.kept_blocks if keeps else rows.blocks(rows.device))
         ]
         return changes[0] if len(changes) == 1 else array_namespace(stats).concat(changes)
@@ -274,6 +305,23 @@ def held_sparse(rows: PeerRows, of_weights: bool) -> Residual:
         transposed = np.swapaxes(weights, 1, 2).reshape(-1, rows.classes)  # [N·K, C]
         posterior = core.softmax(rows.diagonal @ transposed)
         return rows.sparse_sums(rows.one_hot - rows.row_weights[:, None] * posterior)
+
+    return residual
+
+
+def scored(rows: PeerRows, passes: int) -> Residual:
+    """Return R of a family whose log joint is not linear in φ, peer by peer; sums by one sparse matrix."""
+    family = rows.family
+    fast = averages(family, rows.labels.size, rows.classes, passes)
+
+    def residual(stats: Array) -> Array:
+        weights = np.asarray(family.weights(stats))
+        step = rows.one_hot.copy()
+        for peer, local in enumerate(rows.slices):
+            if local.stop > local.start:
+                posterior = core.softmax(scorer_of(family, weights[peer], fast)(rows.select(local)))
+                step[local] -= rows.row_weights[local, None] * posterior
+        return rows.sparse_sums(step)
 
     return residual
 

@@ -15,6 +15,7 @@ from peerbayes.data.moments import LARGE
 from peerbayes.data.scalars import SMALL_RANGE
 from peerbayes.data.schema import Schema, infinity_in
 from peerbayes.data.table import Rows, Table
+from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
 from peerbayes.model.families.naive_bayes import is_plain
@@ -60,6 +61,12 @@ def gathers(family: Family, rows: int, classes: int, passes: int) -> bool:
     work = (rows * family.filled + family.size) * classes * passes
     least = 2 * LARGE_PASSES if is_held(family, rows) else LARGE_PASSES // 8  # Φ would be built in every pass
     return type(family) is BayesNet and work > least and not os.environ.get("PEERBAYES_PLAIN")
+
+
+def averages(family: Family, rows: int, classes: int, passes: int) -> bool:
+    """Whether the given passes over the rows are worth the kernel of averaged one-dependence estimators."""
+    work = rows * family.filled * classes * passes
+    return type(family) is Aode and work > LARGE_PASSES // 4 and not os.environ.get("PEERBAYES_PLAIN")
 
 
 def is_fused(family: Family, rows: int) -> bool:

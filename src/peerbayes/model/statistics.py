@@ -382,7 +382,7 @@ def prior_for(
     """
     user_prior = None if prior is None else aligned(prior, schema, family)
     by_family = hasattr(family, "shrinkage") and shrinkage != "auto"
-    if stats is None or (alpha != "auto" and (by_family or not shrinkage)):
+    if stats is None:
         smoothing = family.smoothing(len(schema.classes), 1.0 if isinstance(alpha, str) else alpha)
     else:
         known = stats if user_prior is None else stats + user_prior

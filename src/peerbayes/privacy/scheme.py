@@ -238,7 +238,7 @@ def plan(
         )
     if not 0 < lr < math.inf:
         raise ValueError(f"lr is {lr}; expected a positive number (the paper's is 0.05)")
-    if family not in FAMILIES or family == "bayes-net":
+    if family not in FAMILIES or family in ("bayes-net", "aode"):
         raise ValueError(f"family is {family!r}; expected one of naive-bayes, qda, lda")
     network = None
     if edge_noise:

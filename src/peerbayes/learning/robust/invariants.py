@@ -28,7 +28,7 @@ from scipy.sparse import csr_array
 from peerbayes.learning.few_bytes import LARGEST
 from peerbayes.learning.relay import Relay
 from peerbayes.learning.strategies import Strategy, declared
-from peerbayes.model.families import BayesNet, Family
+from peerbayes.model.families import Aode, BayesNet, Family
 
 # Class sums and cells are conserved; rounding errors are far below this share of m⁰.
 ROUNDING = 1e-9
@@ -285,7 +285,8 @@ def bounds_of(family: Family, limit: float) -> np.ndarray:
 def ties_of(family: Family, counted: Sequence[bool]) -> csr_array:
     """Return T [Q, K] with T φ(x) = 0 for every row: counts that add up to each other.
 
-    The cells of a discrete column add up to the class count. In a Bayesian network a column's counts, summed over its
+    The cells of a discrete column, or of a pair of them, add up to the class count, those of a pair also to the cells
+    of its columns. In a Bayesian network a column's counts, summed over its
     other parents and itself, equal those of each discrete parent over the columns that both have. `counted`: which
     discrete columns have a value in every row, or are completed.
     """
@@ -295,6 +296,8 @@ def ties_of(family: Family, counted: Sequence[bool]) -> csr_array:
             rows.append((np.arange(cells.start, cells.stop), np.array([0])))
     if isinstance(family, BayesNet):
         rows += _shared_counts(family, counted)
+    if isinstance(family, Aode):
+        rows += _pair_margins(family, counted)
     indices = [np.concatenate(pair) for pair in rows]
     signs = [np.repeat([1.0, -1.0], [len(added), len(subtracted)]) for added, subtracted in rows]
     ends = np.cumsum([0, *(len(row_indices) for row_indices in indices)])
@@ -322,6 +325,19 @@ def _shared_counts(family: BayesNet, counted: Sequence[bool]) -> list[tuple[np.n
                     )
                 )
     return pairs
+
+
+def _pair_margins(family: Aode, counted: Sequence[bool]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the cells of pairs that add up to the cell of one value, for both columns of every pair."""
+    ties = []
+    for begin, (i, j) in zip(family.pair_begins, family.pairs, strict=False):
+        shape = family.cardinalities[i], family.cardinalities[j]
+        cells = family.first_pair + begin + np.arange(shape[0] * shape[1]).reshape(shape)
+        if counted[i] and counted[j]:
+            for column, of_value in ((i, cells), (j, cells.T)):
+                first = 1 + family.offsets[column]
+                ties += [(row, np.array([first + value])) for value, row in enumerate(of_value)]
+    return ties
 
 
 def _counts(

@@ -158,7 +158,7 @@ class Optimiser:
         shares = shares * weights
         mixed = message + np.tensordot(shares[:, ~hostile], pulls[~hostile], 1)
         mixed += shares[:, hostile].sum(axis=1)[:, None, None] * lies
-        posteriors = core.posterior(self.features, np.asarray(self.theta(mixed)))
+        posteriors = core.posterior(self.features, np.asarray(self.theta(mixed)), self._joint)
         right = posteriors[:, np.arange(self.labels.size), self.labels]
         return np.where(strikes[:, hostile].any(axis=1), -np.inf, 1.0 - right.mean(axis=1))
 
@@ -200,8 +200,8 @@ class Optimiser:
         theta = np.asarray(self.theta(message[None]))[0]
         victim_rows = np.arange(self.local_rows.offsets[victim], self.local_rows.offsets[victim + 1])
         victim_rows = victim_rows[~self.local_rows.incomplete[victim_rows]]
-        gain = _residual(self.features, self.labels, theta)
-        local = _residual(
+        gain = self._residual(self.features, self.labels, theta)
+        local = self._residual(
             self.local_rows.features_of(victim_rows), self.local_rows.labels[victim_rows], theta
         )
         along = float((gain * local).sum()) / max(float((local**2).sum()), np.finfo(float).tiny)
@@ -211,7 +211,11 @@ class Optimiser:
             directions.append(suppressed(message, int(np.argmax(np.where(unseen, self.counts, -1)))))
         return directions
 
+    def _residual(self, features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the mean residual R of a row: [P, K], [P], [C, K] -> [C, K]."""
+        one_hot = core.one_hot(labels, len(weights))
+        return core.residual(features, one_hot, weights, self._joint) / max(1, labels.size)
 
-def _residual(features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the mean residual R of a row: [P, K], [P], [C, K] -> [C, K]."""
-    return core.residual(features, core.one_hot(labels, len(weights)), weights) / max(1, labels.size)
+    @property
+    def _joint(self) -> core.LogJoint:
+        return self.local_rows.family.log_joint

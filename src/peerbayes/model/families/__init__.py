@@ -5,6 +5,7 @@ from typing import Any
 from peerbayes.data.registry import Registry
 from peerbayes.data.table import Rows
 from peerbayes.model.families.additive import GA2M
+from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
 from peerbayes.model.families.gaussian import SeparateGaussian, SharedGaussian
@@ -26,7 +27,7 @@ def _problem(name: str, loaded: Any) -> str | None:
 FAMILIES: Registry[type[Family]] = Registry(
     "family",
     "peerbayes.families",
-    {family.name: family for family in (NaiveBayes, SeparateGaussian, SharedGaussian, BayesNet, GA2M)},
+    {family.name: family for family in (NaiveBayes, SeparateGaussian, SharedGaussian, BayesNet, Aode, GA2M)},
     _problem,
     LEARNED_STRUCTURES.__contains__,
 )
@@ -34,6 +35,7 @@ FAMILIES: Registry[type[Family]] = Registry(
 __all__ = [
     "FAMILIES",
     "GA2M",
+    "Aode",
     "BayesNet",
     "Family",
     "NaiveBayes",

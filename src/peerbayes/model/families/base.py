@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -81,6 +82,8 @@ class Family(ABC):
     """The functions of `kernels.block_loops` that expand dense features and add up their statistics; None: `dense`."""
     takes_crosses: ClassVar[bool] = False
     """Whether a field `crosses` says how many of the columns of cells are crosses of others."""
+    linear: ClassVar[bool] = True
+    """Whether log p(x, c) = ⟨W_c, φ(x)⟩; other families bring their own `log_joint` and `scorer`."""
     calibrated_floor: ClassVar[float] = 0.05
     """The default variance floor of calibration."""
     calibrated_shrinkage: ClassVar[float] = 0.0
@@ -188,6 +191,16 @@ class Family(ABC):
     def floored(self, stats: Array) -> Array:
         """Return how many parameters of θ(S) are at a guard's limit: [..., C, K] -> [...]."""
         return self.floored_counts(self.counts(stats))
+
+    # --- the log joint, for places that do not compute ΦWᵀ by means of their own where it is linear -------
+
+    def log_joint(self, features: Any, weights: Array) -> Array:
+        """Return log p(x, c): [..., n, K], also sparse [n, K], and W [..., C, K] -> [..., n, C]."""
+        return features @ weights.mT
+
+    def scorer(self, weights: np.ndarray) -> Callable[[Rows], np.ndarray]:
+        """Return the function of rows to log p(x, c) [n, C] under W [C, K]."""
+        return lambda rows: np.asarray(self.sparse(rows) @ weights.T)
 
     # --- priors and units ------------------------------------------------------------------------------
 

@@ -59,6 +59,45 @@ def dirichlet(
     return strongest(evidence)
 
 
+def even_strengths(counts: np.ndarray, even: np.ndarray, table: np.ndarray, tables: int) -> np.ndarray:
+    """Return the strength m of the prior m·even of many tables, each of one even share, in all classes alike: [tables].
+
+    counts  of cells in each class: [C, cells]
+    even    the share of each cell in its table, 0 for a cell that cannot occur: [cells]
+    table   the table of each cell, in ascending order: [cells]
+
+    Cells of a table with equal counts have equal evidence, so that it is computed once for each count.
+    """
+    share = np.zeros(tables)
+    share[table[even > 0]] = even[even > 0]
+    begins = np.searchsorted(table, np.arange(tables))
+    totals = np.add.reduceat(counts, begins, axis=1) if tables else np.zeros((len(counts), 0))
+    cell_table, cell_count, cells = _repeated(np.broadcast_to(table, counts.shape), counts)
+    total_table, total_count, classes = _repeated(np.broadcast_to(np.arange(tables), totals.shape), totals)
+    base = share[cell_table]
+    possible = base > 0
+    cell_table, cell_count, cells, base = (x[possible] for x in (cell_table, cell_count, cells, base))
+
+    def evidence(m: float) -> np.ndarray:
+        gain = cells * (gammaln(m * base + cell_count) - gammaln(m * base))
+        loss = classes * (gammaln(m + total_count) - gammaln(m))
+        return np.bincount(cell_table, gain, tables) - np.bincount(total_table, loss, tables)
+
+    return strongest(evidence)
+
+
+def _repeated(group: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the distinct positive counts of each group, and how many times each occurs: three [distinct]."""
+    positive = counts > 0
+    group, counts = group[positive], counts[positive]
+    order = np.lexsort((counts, group))
+    group, counts = group[order], counts[order]
+    first = np.ones(group.size, dtype=bool)
+    first[1:] = (group[1:] != group[:-1]) | (counts[1:] != counts[:-1])
+    begins = np.flatnonzero(first)
+    return group[begins], counts[begins], np.diff(np.append(begins, group.size)).astype(float)
+
+
 def variances(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the variances within classes [C, d] and over all rows [d], from Σ1, Σx and Σx²: three [C, d]."""
 
