@@ -342,10 +342,11 @@ def test_drawn_rows_look_like_the_rows():
 
 def test_what_it_cannot_do_is_refused_in_one_sentence():
     X, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 2
-    with pytest.raises(
-        SchemaError, match="3 columns are continuous; expected discrete ones: kinds='discrete'"
-    ):
+    with pytest.raises(SchemaError, match=r"'x0' is continuous, which aode does not take; .*'binned'"):
         pb.AODE(kinds="auto").fit(X, y)
+    with pytest.raises(SchemaError, match="3 columns are continuous; expected discrete ones: kinds='binned'"):
+        Aode(continuous=3)
+    assert pb.AODE(kinds="binned").fit(X, y).schema_.cardinalities == (16, 16, 16)
     frame, labels = table(rows=40)
     labels[:3] = "?"
     with pytest.raises(NotSupported, match="aode learns from labelled rows alone; leave out the 3 others"):

@@ -13,7 +13,7 @@ from peerbayes import network as topologies
 from peerbayes.data.bins import BINS, GRID
 from peerbayes.errors import FalseReport, PeerError, SchemaError, TermsError
 from peerbayes.learning.robust.bounds import MemberBounds
-from peerbayes.peer.agreement.agreed_edges import REACH, agreed_edges
+from peerbayes.peer.agreement.agreed_edges import agreed_edges
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.summary import OwnTable
 from peerbayes.peer.agreement.terms import Privacy, Robust, Terms
@@ -62,7 +62,7 @@ def test_edges_are_quantiles_of_all_rows_and_the_same_bits_for_all(robust, tmp_p
     columns, expected = ({c.name: c for c in s.columns} for s in (schema, pooled))
     np.testing.assert_allclose(columns["stage"].edges, [0.5, 1.5, 2.5], atol=2e-2)
     present = np.sort(X["dose"].dropna())
-    resolution = 2 * REACH * present.std() / GRID**2
+    resolution = 2 * np.sqrt(BINS - 1) * present.std() / GRID**2
     ours, theirs = (
         np.searchsorted(present, edges) for edges in (columns["dose"].edges, expected["dose"].edges)
     )

@@ -268,16 +268,16 @@ class Schema:
 
     # --- agreement -------------------------------------------------------------------------------------
 
-    def measured_on(self, X: Any) -> Schema:
-        """Return this schema with the location and scale of other rows X, and as many bins of theirs.
+    def measured_on(self, X: Any, *, edges: bool = False) -> Schema:
+        """Return this schema with the location and scale of other rows X; kinds, categories and classes stay.
 
-        Kinds, categories and classes stay; so do edges that were declared, or whose bins are crossed.
+        edges  whether binned columns get as many bins of these rows
         """
         table = Table.of(X)
         positions = self.places(table)
         columns = [
             column.traits.measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
-            if column.dense or (column.edges and column.count is not None and not self.crosses)
+            if column.dense or (edges and column.edges)
             else column
             for j, column in enumerate(self.columns)
         ]

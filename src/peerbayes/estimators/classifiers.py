@@ -357,7 +357,7 @@ class AODE(GenerativeClassifier):
 
     weighted        whether a network weighs as much as its column tells of the class, by mutual information; False: all
                     weigh alike (plain AODE)
-    kinds           "discrete": every value of a column is a category. Cut columns with many values into bins first
+    kinds           "discrete": every value of a column is a category; "binned": numbers go into bins
     alpha           rows added to every cell of a column and of a pair of columns; "auto": as many as the counts of each
                     table ask for. Not used by calibration
     shrinkage       rows of even cells added to every table; "auto" and None: 0 for maximum likelihood, 5 for

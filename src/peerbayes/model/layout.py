@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from peerbayes.data.bins import BINS
 from peerbayes.data.registry import Choices
 from peerbayes.data.schema import Schema
 from peerbayes.errors import StructureError
@@ -73,8 +74,11 @@ def calibrated(
 
 
 def bins_for(family: str, columns: int) -> int | None:
-    """Return how many bins a family puts the numbers of so many columns into; None: it takes numbers."""
-    return interactions.bins_for(columns) if has_crosses(family) else None
+    """Return how many bins a family, by its name, puts the numbers of so many columns into; None: it takes numbers."""
+    if has_crosses(family):
+        return interactions.bins_for(columns)
+    kind = None if family in STRUCTURES else FAMILIES.present(family)
+    return None if kind is None or "gaussian" in kind.takes else BINS
 
 
 def has_crosses(family: str) -> bool:

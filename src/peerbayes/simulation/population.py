@@ -262,7 +262,7 @@ def _agreed_schema(
         reports = reported(assignment.schema, assignment.rows(), assignment.sizes, liars)
         return reports.schema, reports
     if settings.privacy is None:
-        return assignment.schema.measured_on(assignment.rows()), None
+        return assignment.schema.measured_on(assignment.rows(), edges=not declared), None
     bounded = replace(assignment.schema, clip=min(settings.privacy.bound, assignment.schema.limit))
     return bounded if declared else bounded.measured_on(assignment.rows()), None
 

@@ -80,6 +80,7 @@ class Aode(Family):
     name: ClassVar[str] = "aode"
     linear: ClassVar[bool] = False
     plain_cells: ClassVar[bool] = False
+    takes: ClassVar[frozenset[str]] = frozenset({"cells"})
     calibrated_shrinkage: ClassVar[float] = 5.0
 
     shrinkage: float = 0.0
@@ -91,8 +92,7 @@ class Aode(Family):
         if self.continuous:
             raise SchemaError(
                 f"aode counts pairs of values, and {self.continuous} columns are continuous; expected discrete ones: "
-                "kinds='discrete' counts every value as a category, and columns of many values are to be cut into "
-                "bins first, for instance by sklearn.preprocessing.KBinsDiscretizer"
+                "kinds='binned' puts numbers into bins, kinds='discrete' counts every value as a category"
             )
 
     # --- layout of the features -----------------------------------------------------------------------

@@ -403,9 +403,10 @@ def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
     """Return the family for the columns of a schema; `missing`: whether continuous values are missing anywhere."""
     for column in schema.columns:
         if column.traits.model not in family.takes:
+            taken = "continuous" if "gaussian" in family.takes else "binned"
             raise SchemaError(
                 f"column {column.name!r} is {column.kind}, which {family.name} does not take; use naive Bayes, or "
-                f"another kind: kinds={{{column.name!r}: 'continuous'}}"
+                f"another kind: kinds={{{column.name!r}: {taken!r}}}"
             )
     layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
     if family.takes_crosses:

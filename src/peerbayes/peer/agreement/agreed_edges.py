@@ -1,6 +1,6 @@
 """Edges of binned columns from two sums of counts over all members: the same bits for everybody, and no row leaves.
 
-A quantile at k/16 lies within √15 deviations of the mean (Cantelli's inequality), so the first grid needs nobody's
+A quantile at k/B lies within √(B − 1) deviations of the mean (Cantelli's inequality), so the first grid needs nobody's
 lowest or highest value: it goes that far to both sides, and what lies beyond is counted in its outer cells. The second
 sum splits each cell that a quantile lies in.
 """
@@ -18,12 +18,14 @@ from peerbayes.errors import FalseReport
 from peerbayes.peer.agreement.summary import OwnTable
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Reports, Total, integers_in
 
-# Deviations from the mean beyond which no quantile of `BINS` equal shares lies.
-REACH = math.sqrt(BINS - 1.0)
-
 
 async def agreed_edges(
-    schema: Schema, table: OwnTable, rows: int, total: Total, reports: Reports | None = None
+    schema: Schema,
+    table: OwnTable,
+    rows: int,
+    total: Total,
+    reports: Reports | None = None,
+    bins: int = BINS,
 ) -> Schema:
     """Return the schema with edges for its binned columns.
 
@@ -31,16 +33,17 @@ async def agreed_edges(
     table    this member's
     rows     of all members: no sum is larger
     reports  what members said before, where they may lie
+    bins     how many there are at most
     """
     open_columns = [column for column in schema.columns if column.traits.needs_edges and not column.edges]
     if not open_columns:
         return schema
     numbers = [table.values.get(column.name, np.zeros(0)) for column in open_columns]
-    grids = [_grid(column.location, column.scale, column.constant) for column in open_columns]
+    grids = [_grid(column.location, column.scale, column.constant, bins) for column in open_columns]
     weight = 1.0 if reports is None else reports.bounds.weight(table.rows)
     own = [grid.counts(x) for grid, x in zip(grids, numbers, strict=True)]
     coarse = await _summed("quantiles 1", own, weight, rows, total, reports)
-    inner = [finer(grid, counts) for grid, counts in zip(grids, coarse, strict=True)]
+    inner = [finer(grid, counts, bins) for grid, counts in zip(grids, coarse, strict=True)]
     own = [
         np.concatenate([*finer_counts(grid, inside, x), np.zeros(0)])
         for grid, inside, x in zip(grids, inner, numbers, strict=True)
@@ -49,7 +52,7 @@ async def agreed_edges(
     edges = {}
     for column, grid, counts, inside, sums in zip(open_columns, grids, coarse, inner, fine, strict=True):
         parts = np.split(sums, len(inside)) if inside else []
-        edges[column.name] = edges_of_grids(grid, counts, inside, parts)
+        edges[column.name] = edges_of_grids(grid, counts, inside, parts, bins)
     columns = tuple(
         replace(column, edges=edges[column.name], location=0.0, scale=1.0, constant=False)
         if column.name in edges
@@ -59,9 +62,9 @@ async def agreed_edges(
     return replace(schema, columns=columns)
 
 
-def _grid(mean: float, deviation: float, constant: bool) -> Grid:
+def _grid(mean: float, deviation: float, constant: bool, bins: int) -> Grid:
     """Return the cells in which all quantiles lie; of a constant column, cells around its value."""
-    reach = max(1.0, abs(mean)) if constant else REACH * deviation
+    reach = max(1.0, abs(mean)) if constant else math.sqrt(bins - 1.0) * deviation
     return Grid(mean - reach, mean + reach)
 
 

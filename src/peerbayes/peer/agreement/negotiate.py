@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -12,10 +13,12 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from peerbayes.data.bins import BINS
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.learning import combinations, planning
 from peerbayes.learning.choice import LinkSums
+from peerbayes.learning.crossing import cross_sums
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
@@ -23,7 +26,7 @@ from peerbayes.learning.robust.invariants import Invariants, counted_columns, ti
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model.calibration import shared_out
-from peerbayes.model.families import Family
+from peerbayes.model.families import Family, Rows
 from peerbayes.model.families.structures import Parents, checked
 from peerbayes.model.statistics import Statistics
 from peerbayes.model.structure import Pairs, total_information
@@ -91,6 +94,7 @@ async def agreed_structure(
 #     columns   kinds, categories and classes (unions), n, m, and Σx of continuous columns
 #     spread    Σ(x − mean)²: with it every peer has the same schema, to the last bit
 #     quantiles 1, 2  counts of binned columns on a grid, and on finer ones where quantiles lie: see `agreed_edges`
+#     crosses, …  sums from which the crosses of columns are chosen, for families that have them: see `cross_sums`
 #     pairs     counts and moments of every pair of columns, for families whose structure is learned
 #     structure the one that the first member proposes, and all check against the pairs
 #     alone     counts and moments of each column alone, where values are missing that the family completes
@@ -157,6 +161,8 @@ async def agree(
         reports = Reports(await agreed_bounds(table.rows, table.values, voter, total))
     schema, summary = await agreed_units(name, table, terms, reports, total)
     rows, codes, weights = schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame))
+    schema = await _crossed(terms, schema, rows, codes, summary, total)
+    rows = Rows(rows.values, schema.crossed(rows.codes))
     if reports is not None:
         weights *= reports.bounds.weight(len(frame))
     parents = None
@@ -180,6 +186,7 @@ async def agree(
     plan = planning.plan(settings, facts)
     terms.refuse(PeerError, completed=gapped)
     complete = [summary.complete(schema.columns[j].name) for j in schema.discrete]
+    complete += [all(map(summary.complete, cross.columns)) for cross in schema.crosses]
     checks = None if reports is None else reports.pooled(_of_start(family, schema, complete, gapped))
     start = await _start(terms, local_rows, plan, gapped, total, checks)
     if "difference" in plan.missing:
@@ -206,13 +213,44 @@ async def agreed_units(
         columns = Phase("columns", Summary.parse, lambda part: part.peers, reports.check)
         summary = await total(columns, table.summary(name, reports.bounds))
         schema = reports.bounds.measured(summary.schema(terms.label, terms.clip))
-        return await agreed_edges(schema, table, summary.rows, total, reports), summary
+        return await agreed_edges(schema, table, summary.rows, total, reports, _bins(terms, schema)), summary
     summary = await total(Phase("columns", Summary.parse, lambda part: part.peers), table.summary(name))
     schema = summary.schema(terms.label, terms.clip)
     names = [column.name for column in columns_of_numbers(schema)]
     squares = await total(Phase("spread", Sums.named(*names)), table.squares(schema))
     schema = with_scales(schema, squares)
-    return await agreed_edges(schema, table, summary.rows, total), summary
+    return await agreed_edges(schema, table, summary.rows, total, bins=_bins(terms, schema)), summary
+
+
+def _bins(terms: Terms, schema: Schema) -> int:
+    """Return how many bins numbers go into."""
+    return layout.bins_for(terms.family, len(schema.columns)) or BINS
+
+
+async def _crossed(
+    terms: Terms,
+    schema: Schema,
+    rows: Rows,
+    labels: np.ndarray,
+    summary: Summary,
+    total: Total,
+) -> Schema:
+    """Return the schema with the crosses that all peers agree on, for families that have them."""
+    if not layout.has_crosses(terms.family):
+        return schema
+    family = layout.calibrated(terms.family, schema, summary.missing, float(summary.rows))
+    local_rows = LocalRows(
+        family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), len(schema.classes)
+    )
+    sums = cross_sums(local_rows, schema, summary.peers, terms.lr)
+    try:
+        name, terms_of = next(sums)
+        while True:
+            local = await asyncio.to_thread(terms_of, 0)
+            refuse_large(terms, f"the sums of {name} from which crosses are chosen", local.size)
+            name, terms_of = sums.send(await pooled(f"crosses, {name}", local, total))
+    except StopIteration as end:
+        return replace(schema, crosses=end.value)
 
 
 def settings_of(terms: Terms) -> LearningSettings:

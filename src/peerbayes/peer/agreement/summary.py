@@ -23,6 +23,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import PeerError, RefusedMessage, SchemaMismatch
 from peerbayes.learning.robust.bounds import MemberBounds
+from peerbayes.model.layout import bins_for
 from peerbayes.peer.agreement.terms import Terms
 
 NAMED = 3  # peers that a refusal names
@@ -235,7 +236,8 @@ class OwnTable:
                 f"the table has {len(frame)} rows; the agreement asks for {terms.limits.rows} or more"
             )
         kinds: Any = dict(terms.features) or "auto"
-        schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip)
+        bins = bins_for(terms.family, len(frame.columns))
+        schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip, bins=bins)
         table, values = Table.of(frame), {}
         for index, column in enumerate(schema.columns):
             if column.traits.reads_numbers:
