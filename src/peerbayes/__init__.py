@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StructureError,
         TopologyError,
     )
+    from peerbayes.estimators.auto_bayes import AutoBayes
     from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
     from peerbayes.estimators.ga2m import GA2M
     from peerbayes.learning.robust.attacks import Attack
@@ -43,6 +44,7 @@ _HOMES = {
         "TopologyError",
     ),
     "estimators.classifiers": ("AODE", "KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
+    "estimators.auto_bayes": ("AutoBayes",),
     "estimators.ga2m": ("GA2M",),
         "privacy.scheme": ("plan",),
     "privacy.accounting": ("Privacy",),
@@ -64,6 +66,7 @@ __all__ = [
     "QDA",
     "TAN",
     "Attack",
+    "AutoBayes",
     "BayesNetClassifier",
     "Column",
     "ConfigurationError",

@@ -413,7 +413,9 @@ class GenerativeClassifier(Predictor):
         self.n_iter_, self.best_iter_ = calibrated.soft_error.size - 1, calibrated.kept
         likelihood = calibration.likelihood(data)
         fold_weights = [family.weights(stats) for stats in calibrated.fold_stats]
-        scaling = self._scaling(family, fold_weights, held_out, source, labels, training.weights)
+        logits = self._held_out_logits(family, fold_weights, held_out, source)
+        scaling = self._scaling(logits, held_out, labels, training.weights)
+        self._held_out = None if logits is None else (scaling, logits, labels)
         return self._adopt(
             Statistics(calibrated.stats, schema, layout, True, likelihood, observed, scaling=scaling)
         )
@@ -613,23 +615,30 @@ class GenerativeClassifier(Predictor):
         if self.priors is not None or self.class_weight is not None:
             conventions.check_classes(self.priors, self.class_weight, classes)
 
+    @staticmethod
+    def _held_out_logits(
+        family: Family, fold_weights: Sequence[np.ndarray], held_out: Sequence[np.ndarray], source: Source
+    ) -> np.ndarray | None:
+        """Return the logits of held-out rows, each under the W [C, K] that never saw it, NaN of others: [n, C]."""
+        if not held_out:
+            return None
+        logits = np.full((source.rows, len(fold_weights[0])), np.nan)
+        for held, model_weights in zip(held_out, fold_weights, strict=True):
+            logits[held] = log_joint(family, model_weights, taken(source, held))
+        return logits
+
     def _scaling(
         self,
-        family: Family,
-        fold_weights: Sequence[np.ndarray],
+        logits: np.ndarray | None,
         held_out: Sequence[np.ndarray],
-        source: Source,
         labels: np.ndarray,
         weights: np.ndarray | None,
     ) -> Scaling | None:
-        """Fit the map from logits to probabilities on held-out rows, each under the W [C, K] that never saw it."""
-        if self.temperature is True and not held_out:
+        """Fit the map from the logits of held-out rows [n, C] to probabilities."""
+        if self.temperature is True and logits is None:
             raise ValueError(f"temperature=True needs held-out rows, but {self.validation_}")
-        if self.temperature is False or not held_out:
+        if self.temperature is False or logits is None:
             return None
-        logits = np.empty((labels.size, len(fold_weights[0])))
-        for held, model_weights in zip(held_out, fold_weights, strict=True):
-            logits[held] = log_joint(family, model_weights, taken(source, held))
         chosen = np.any(held_out, axis=0)
         return fit(logits[chosen], labels[chosen], None if weights is None else weights[chosen])
 
