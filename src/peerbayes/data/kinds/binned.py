@@ -11,8 +11,7 @@ import numpy as np
 
 from peerbayes.data.bins import cell_of, edges_of
 from peerbayes.data.kinds.kind import Column, Kind, refuse_infinite
-from peerbayes.data.scalars import Scalar
-from peerbayes.data.table import numbers_of
+from peerbayes.data.table import Scalar, numbers_of
 from peerbayes.errors import SchemaError
 
 
