@@ -63,6 +63,8 @@ def test_the_order_of_the_rows_does_not_matter(values, bins, seed):
     weights, order = rng.random(values.size), rng.permutation(values.size)
     assert edges_of(values[order], bins=bins) == edges_of(values, bins=bins)
     assert edges_of(values[order], weights[order], bins) == edges_of(values, weights, bins)
+    same, tenths = np.ones(3), np.array([0.1, 0.2, 0.3])  # 0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1
+    assert counted(same, tenths)[1] == counted(same, tenths[::-1])[1]
 
 
 @given(VALUES, SIZES)

@@ -319,8 +319,11 @@ def test_sampling_takes_any_source_of_randomness():
         np.testing.assert_array_equal(model.sample(4, source())[0], model.sample(4, source())[0])
 
 
-def test_a_fit_passes_through_at_most_twelve_files():
-    """Count the files of this package in which a fit calls a function: what a reader has to open."""
+def test_a_fit_passes_through_at_most_thirteen_files():
+    """Count the files of this package in which a fit calls a function: what a reader has to open.
+
+    One of them is that of the kind of its columns.
+    """
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
     estimator, package, files = pb.MixedNB(), str(Path(pb.__file__).parent), set()
@@ -335,4 +338,4 @@ def test_a_fit_passes_through_at_most_twelve_files():
         estimator.fit(X, y)
     finally:
         sys.setprofile(before)
-    assert 5 < len(files) <= 12, sorted(files)
+    assert 5 < len(files) <= 13, sorted(files)

@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 import peerbayes as pb
-from peerbayes.data import moments
+from peerbayes.data import infer
 from peerbayes.data.table import Table
 from peerbayes.model import core, passes, sources
 from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
@@ -25,7 +25,7 @@ ROWS = 5000  # two and a half blocks
 
 def use_kernels(monkeypatch, used):
     limit = 0 if used else sys.maxsize
-    for module, name in ((moments, "LARGE"), (sources, "LARGE_PASS"), (sources, "LARGE_PASSES")):
+    for module, name in ((infer, "LARGE"), (sources, "LARGE_PASS"), (sources, "LARGE_PASSES")):
         monkeypatch.setattr(module, name, limit)
 
 
@@ -201,7 +201,7 @@ def test_moments_equal_numpys_where_the_mean_is_far_from_zero(kernels, monkeypat
     values[5000:, 1] += 1e3
     values[rng.random(values.shape) < 0.2] = np.nan
     values[:15_000, 3] = np.nan  # more than a block
-    count, mean, variance, low, high = moments.column_moments(values)
+    count, mean, variance, low, high = infer.column_moments(values)
     np.testing.assert_array_equal(count, (~np.isnan(values)).sum(axis=0))
     np.testing.assert_allclose(mean, np.nanmean(values, axis=0), rtol=1e-14)
     np.testing.assert_allclose(variance, np.nanvar(values, axis=0), rtol=1e-7)
@@ -216,7 +216,7 @@ def test_distinct_integers_equal_numpys(kernels, order, rows, monkeypatch):
     use_kernels(monkeypatch, kernels)
     values = np.random.default_rng(4).integers(-5, 40, (rows, 4)) * np.array([1, 3, 1, 1000])
     values = np.asarray(values, order=order)
-    found = moments.distinct_integers(values, [0, 1, 3])
+    found = infer.distinct_integers(values, [0, 1, 3])
     assert found == [tuple(np.unique(values[:, j]).tolist()) for j in (0, 1, 3)]
 
 

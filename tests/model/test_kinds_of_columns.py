@@ -15,7 +15,7 @@ import peerbayes as pb
 from peerbayes import Column, Schema, SchemaError, SchemaMismatch
 from peerbayes.data import infer
 from peerbayes.data.kinds import KINDS
-from peerbayes.data.kinds.continuous import Continuous
+from peerbayes.data.kinds.kind import Continuous
 from peerbayes.model import sources
 
 CLASSES = np.array(["a", "b", "c"])

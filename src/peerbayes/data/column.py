@@ -12,8 +12,7 @@ import numpy as np
 
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.kinds.kind import Kind
-from peerbayes.data.scalars import SMALL_RANGE, Scalar, number, scalars
-from peerbayes.data.table import missing_of
+from peerbayes.data.table import SMALL_RANGE, Scalar, missing_of, number, scalars
 from peerbayes.errors import SchemaError, SchemaMismatch
 
 

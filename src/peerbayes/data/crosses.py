@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 
 from peerbayes.data.bins import cuts
-from peerbayes.data.scalars import Scalar
+from peerbayes.data.table import Scalar
 from peerbayes.errors import SchemaError
 
 

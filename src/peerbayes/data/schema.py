@@ -29,9 +29,8 @@ import numpy as np
 
 from peerbayes.data.column import Column, column_differences, merge_columns
 from peerbayes.data.crosses import Cross
-from peerbayes.data.infer import infer_classes, infer_columns
-from peerbayes.data.scalars import Scalar, all_text, number, scalars, set_differences, union
-from peerbayes.data.table import Rows, Table
+from peerbayes.data.infer import infer_classes, infer_columns, measured
+from peerbayes.data.table import Rows, Scalar, Table, all_text, number, scalars, set_differences, union
 from peerbayes.errors import SchemaError, SchemaMismatch
 
 FORMAT = 1  # of the JSON text
@@ -276,7 +275,7 @@ class Schema:
         table = Table.of(X)
         positions = self.places(table)
         columns = [
-            column.traits.measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
+            measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
             if column.dense or (edges and column.edges)
             else column
             for j, column in enumerate(self.columns)

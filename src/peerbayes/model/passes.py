@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from peerbayes.data.moments import LONG_BLOCK_ROWS
+from peerbayes.data.infer import LONG_BLOCK_ROWS
 from peerbayes.data.table import Rows
 from peerbayes.errors import NotSupported
 from peerbayes.model import core

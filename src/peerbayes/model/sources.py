@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from peerbayes.data import moments
-from peerbayes.data.moments import LARGE
-from peerbayes.data.scalars import SMALL_RANGE
+from peerbayes.data import infer
+from peerbayes.data.infer import LARGE
 from peerbayes.data.schema import Schema, infinity_in
-from peerbayes.data.table import Rows, Table
+from peerbayes.data.table import SMALL_RANGE, Rows, Table
 from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
@@ -222,7 +221,7 @@ class Raw:
             return
         look_up_codes: Callable[..., None] = look_up
         places, looked_up, *lookup = tables
-        if looked_up.size and (fast or array.size > moments.LARGE):
+        if looked_up.size and (fast or array.size > infer.LARGE):
             from peerbayes.model.kernels import block_loops
 
             look_up_codes = block_loops.look_up

@@ -11,8 +11,7 @@ import numpy as np
 
 from peerbayes.data.bins import BINS, cell_of, edges_of
 from peerbayes.data.kinds.kind import Column, Kind, refuse_infinite
-from peerbayes.data.scalars import Scalar
-from peerbayes.data.table import numbers_of
+from peerbayes.data.table import Scalar, numbers_of
 from peerbayes.errors import SchemaError
 
 
@@ -82,10 +81,6 @@ class Binned(Kind):
         count = float(numbers.size if weights is None else weights.sum())
         edges = edges_of(numbers, weights, self.bins)
         return replace(column, edges=edges, count=count, low=low, high=high)
-
-    def measured(self, column: Column, numbers: np.ndarray, weights: np.ndarray | None = None) -> Column:
-        """Return the column with as many bins of these numbers [n]."""
-        return replace(self, bins=max(2, column.cells)).inferred(column, numbers, weights, None)
 
     def merged(self, mine: Column, theirs: Column) -> Column:
         """Return the column with the rows and the range of both; `differences` has refused other edges."""

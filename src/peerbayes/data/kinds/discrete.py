@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from peerbayes.data.kinds.kind import Column, Kind, category_values
-from peerbayes.data.scalars import distinct, scalars, union
-from peerbayes.data.table import missing_of
+from peerbayes.data.table import distinct, missing_of, scalars, union
 from peerbayes.errors import SchemaError
 
 

@@ -1,4 +1,7 @@
-"""What is known of a kind of column: how it reads values, encodes and decodes them, and how two tables' become one."""
+"""What is known of a kind of column: how it reads values, encodes and decodes them, and how two tables' become one.
+
+The first kind, numbers as they are, is here too.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from peerbayes.data.moments import column_moments
-from peerbayes.data.scalars import Scalar, all_text, set_differences, union
+from peerbayes.data.table import Scalar, all_text, numbers_of, set_differences, union
 from peerbayes.errors import SchemaError
 
 # A column whose deviation is below this share of its location is constant: the rest is rounding.
@@ -96,14 +98,12 @@ class Kind:
 
     def inferred(
         self, column: Column, values: np.ndarray, weights: np.ndarray | None, declared: list[Any] | None
-    ) -> Column:
-        """Return the column as its values [n] describe it; `declared` are the categories that the table names."""
-        return self.measured(column, self.numbers(column, values), weights)
+    ) -> Column | None:
+        """Return the column as its values [n] describe it, or None where their moments do: see `with_moments`.
 
-    def measured(self, column: Column, numbers: np.ndarray, weights: np.ndarray | None = None) -> Column:
-        """Return the column with the units of its present numbers [n]."""
-        moments = column_moments(numbers[:, None], weights)
-        return self.with_moments(column, *(float(moment[0]) for moment in moments))
+        `declared` are the categories that the table names.
+        """
+        return None
 
     def with_moments(
         self, column: Column, count: float, mean: float, variance: float, low: float, high: float
@@ -210,3 +210,38 @@ def category_values(column: Column, codes: np.ndarray) -> Any:
 
     categories = column.categories
     return pd.Series([categories[code] if 0 <= code < len(categories) else None for code in codes])
+
+
+class Continuous(Kind):
+    """Numbers that are standardised by their mean and deviation; with categories, the index of a text."""
+
+    name: ClassVar[str] = "continuous"
+    dense: ClassVar[bool] = True
+    reads_numbers: ClassVar[bool] = True
+    plain: ClassVar[bool] = True
+    leaves_text: ClassVar[bool] = False
+    public_facts: ClassVar[tuple[str, ...]] = ("mean", "sd", "range")
+    model: ClassVar[str] = "gaussian"
+
+    def numbers(self, column: Column, values: np.ndarray, row: Callable[[int], int] = int) -> np.ndarray:
+        if column.categories:
+            codes = column.codes(values)
+            return np.where(codes < 0, np.nan, codes)
+        return numbers_of(values, column.name, self.name)
+
+    def codes(self, column: Column, values: np.ndarray) -> np.ndarray:
+        return column.category_codes(values)
+
+    def decoded(self, column: Column, encoded: np.ndarray, rng: np.random.Generator | None) -> Any:
+        if not column.categories:
+            return encoded
+        nearest = np.clip(np.rint(encoded), 0, len(column.categories) - 1)
+        return category_values(column, np.where(np.isnan(nearest), -1, nearest).astype(int))
+
+    def differences(self, mine: Column, theirs: Column) -> list[str]:
+        if bool(mine.categories) != bool(theirs.categories):
+            return [f"! column {mine.name!r} is label-encoded text on one side only"]
+        subject = f"column {mine.name!r}: category"
+        if differences := set_differences(subject, mine.categories, theirs.categories):
+            return [f"! {line}, and the column is label-encoded: the codes differ" for line in differences]
+        return super().differences(mine, theirs)

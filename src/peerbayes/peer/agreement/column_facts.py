@@ -12,7 +12,7 @@ from typing import Any
 
 from peerbayes.data.declarations import toml
 from peerbayes.data.kinds import KINDS
-from peerbayes.data.scalars import Scalar, scalars
+from peerbayes.data.table import Scalar, scalars
 from peerbayes.errors import SchemaError, TermsError
 
 # --- documents that peers exchange and keep: JSON in one form only, and files that only their owner can read

@@ -18,9 +18,8 @@ import pandas as pd
 
 from peerbayes.data.column import Column, with_units
 from peerbayes.data.kinds import KINDS
-from peerbayes.data.scalars import Scalar, ordered
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Table
+from peerbayes.data.table import Scalar, Table, ordered
 from peerbayes.errors import PeerError, RefusedMessage, SchemaMismatch
 from peerbayes.learning.robust.bounds import MemberBounds
 from peerbayes.model.layout import bins_for
