@@ -122,6 +122,9 @@ def test_rows_obey_the_ties_and_bounds_of_their_family(family, rng):
     if isinstance(family, str):
         X, y = table(rng)
         schema = pb.Schema.infer(X, y)
+        if not layout.type_of(family).linear:  # averages of discrete columns
+            X = X[[schema.names[j] for j in schema.discrete]]
+            schema = pb.Schema.infer(X, y)
         rows = schema.encode(X)
         parents = None
         if family in layout.STRUCTURES:

@@ -28,7 +28,9 @@ def network_of_peers(family, partition="iid", seed=0):
 
 
 def own_residual(family, features, labels, of_weights):
-    return lambda stats: core.residual(features, labels, stats if of_weights else family.weights(stats))
+    return lambda stats: core.residual(
+        features, labels, stats if of_weights else family.weights(stats), family.log_joint
+    )
 
 
 def start_of(family):
@@ -60,7 +62,7 @@ def test_theorem_one(family, partition):
         mixed = combined(learner, links, learner.message(state))
         close_weights(family.weights(mixed), family.weights(pooled))
         state = learner.step(state, mixed, residual)
-        pooled = pooled + LR * core.residual(features, labels, family.weights(pooled))
+        pooled = pooled + LR * core.residual(features, labels, family.weights(pooled), family.log_joint)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,10 @@ def test_all_peers_at_once_equal_peer_by_peer(family, learner):
     """What a real peer computes from its own rows and what it heard is what the simulation computes for it."""
     peers, features, labels = network_of_peers(family)
     links = network.adjacency("ring", PEERS, np.random.default_rng(2))
+    if learner.of_weights and not family.linear:
+        with pytest.raises(ValueError, match="is not linear in weights"):
+            peers.residual(1, of_weights=True)
+        return
     residual = peers.residual(1, of_weights=learner.of_weights)
     rows = np.arange(PEERS * ROWS).reshape(PEERS, ROWS)
     own = [own_residual(family, features[mine], labels[mine], learner.of_weights) for mine in rows]

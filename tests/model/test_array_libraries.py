@@ -48,11 +48,11 @@ def run(family, rows, codes, dtype):
     features, labels = family.features(rows), core.one_hot(codes, CLASSES, dtype)
     stats = core.statistics(features, labels)
     weights = family.weights(stats)
-    posterior = core.posterior(features, weights)
+    posterior = core.posterior(features, weights, family.log_joint)
     told = {
         "stats": stats,
         "posterior": posterior,
-        "residual": core.residual(features, labels, weights),
+        "residual": core.residual(features, labels, weights, family.log_joint),
         "soft error": core.soft_error(labels, posterior),
         "error": core.error(labels, posterior),
     }
