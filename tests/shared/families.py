@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from peerbayes.model.families import BayesNet, Family, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.model.families import (
+    GA2M,
+    BayesNet,
+    Family,
+    NaiveBayes,
+    Rows,
+    SeparateGaussian,
+    SharedGaussian,
+)
 
 CARDINALITIES = (2, 4)
 
@@ -14,6 +22,8 @@ FAMILIES: dict[str, Family] = {
         continuous=3, cardinalities=CARDINALITIES, variance_floor=0.05, count_floor=1e-4
     ),
     "naive-bayes, discrete": NaiveBayes(cardinalities=(3, 1, 5)),
+    "ga2m": GA2M(cardinalities=(2, 4, 8), crosses=1, shrinkage=0.1, count_floor=1e-4),
+    "ga2m, mixed": GA2M(continuous=3, cardinalities=CARDINALITIES, missing=True),
     "qda": SeparateGaussian(continuous=3, cardinalities=CARDINALITIES),
     "qda, calibrated": SeparateGaussian(
         continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4, shrinkage=0.02
