@@ -171,6 +171,8 @@ def test_plotly_takes_every_figure(case):
         expected -= set(LEARNED)
     if name.startswith(("tan", "kdb")):
         expected |= set(STRUCTURE)
+    if name.startswith("discrete"):
+        expected |= {"shapes"}
     if not (made.records[:, 5] > 0).any():
         expected -= {"disagreement"}  # peers that all agree
     assert set(found) == expected
