@@ -39,6 +39,7 @@ from shared.report_runs import HOSTILE, data, first, mixed, numbers, run_of, str
 ALL = ("error", "disagreement", "network", "spread", "bytes")
 LEARNED = ("priors", "features", "telling")
 STRUCTURE = ("structure",)
+EFFECTS = ("shapes",)
 JUDGED = ("confusion", "reliability")
 
 
@@ -172,11 +173,11 @@ def test_plotly_takes_every_figure(case):
     if name.startswith(("tan", "kdb")):
         expected |= set(STRUCTURE)
     if name.startswith("discrete"):
-        expected |= {"shapes"}
+        expected |= set(EFFECTS)
     if not (made.records[:, 5] > 0).any():
         expected -= {"disagreement"}  # peers that all agree
     assert set(found) == expected
-    assert list(found) == [one for one in ALL + LEARNED + STRUCTURE + JUDGED if one in found]
+    assert list(found) == [one for one in ALL + LEARNED + STRUCTURE + EFFECTS + JUDGED if one in found]
 
 
 def test_all_live_figures_are_there_before_the_first_round(case):
