@@ -4,6 +4,7 @@ them, projections, and warnings."""
 import inspect
 import warnings
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from peerbayes.model.scaling import Scaling
 
 X, Y = load_iris(return_X_y=True)
 FAMILIES = [pb.MixedNB, pb.QDA, pb.LDA, pb.TAN, pb.KDB, pb.BayesNetClassifier]
+EITHER = [*product(FAMILIES, (False, True)), (pb.GA2M, True)]  # estimators, and `calibrate`
 PRIORS = [0.2, 0.3, 0.5]
 # Ours, scikit-learn's, and what they have in common.
 TWINS = {
@@ -108,7 +110,7 @@ def test_priors_stay_with_partial_fit_statistics_and_files(tmp_path):
     assert loaded.priors == {0: 0.2, 1: 0.3, 2: 0.5} and loaded.class_weight == {1: 2.0}
 
 
-@pytest.mark.parametrize("estimator", FAMILIES)
+@pytest.mark.parametrize("estimator", [*FAMILIES, pb.GA2M])
 def test_priors_move_a_calibrated_model_from_the_frequencies_of_its_rows(estimator, tmp_path):
     keep = slice(0, 130)
     free = plain(estimator, calibrate=True, max_iter=8).fit(X[keep], Y[keep])
@@ -175,8 +177,7 @@ def test_wrong_priors_are_refused_before_anything_is_learned(priors, words):
         assert not hasattr(model, "statistics_")
 
 
-@pytest.mark.parametrize("estimator", FAMILIES)
-@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize(("estimator", "calibrate"), EITHER)
 def test_class_weights_are_weights_of_rows(estimator, calibrate):
     keep = slice(0, 120)
     parameters = {"calibrate": calibrate, "max_iter": 4}
@@ -218,8 +219,7 @@ def test_partial_fit_takes_weights_of_classes_that_it_need_not_count():
 # --- scores and attributes ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", FAMILIES)
-@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize(("estimator", "calibrate"), EITHER)
 def test_the_decision_function_is_the_log_posterior_or_the_log_odds(estimator, calibrate):
     model = plain(estimator, calibrate=calibrate, max_iter=4)
     np.testing.assert_array_equal(model.fit(X, Y).decision_function(X), model.predict_log_proba(X))
@@ -367,8 +367,7 @@ def test_a_singular_covariance_is_warned_of():
             model.fit(constant, Y)
 
 
-@pytest.mark.parametrize("estimator", FAMILIES)
-@pytest.mark.parametrize("calibrate", [False, True])
+@pytest.mark.parametrize(("estimator", "calibrate"), EITHER)
 def test_a_row_without_values_counts_for_the_class_frequency(estimator, calibrate):
     table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": np.where(X[:, 2] > 3, "long", "short")})
     nothing = pd.DataFrame({"a": [np.nan] * 30, "b": [np.nan] * 30, "c": [None] * 30})

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from peerbayes.errors import NotSupported
 from peerbayes.model import core
-from peerbayes.model.families import Rows, SharedGaussian
+from peerbayes.model.families import GA2M, Rows, SharedGaussian
 from peerbayes.model.families.base import Move
 from peerbayes.model.missing import complete
 from shared.families import assert_same_product, draw_rows
@@ -165,7 +166,8 @@ def test_inputs_stay_unchanged(family, seed):
     kept = [array.copy() for array in (*rows, features, labels, stats, weights)]
     core.residual(features, labels, weights, family.log_joint)
     family.floored(stats), family.parameters(stats), family.contributions(stats, rows)
-    family.sample(stats, codes, rng)
+    if not isinstance(family, GA2M):
+        family.sample(stats, codes, rng)
     for array, copy in zip((*rows, features, labels, stats, weights), kept, strict=True):
         np.testing.assert_array_equal(array, copy)
 
@@ -237,6 +239,10 @@ def test_rows_drawn_from_a_model_give_the_model_back(family):
     rng = np.random.default_rng(0)
     stats = ordinary_statistics(family, 1)
     labels = np.repeat(np.arange(CLASSES), 40_000)
+    if isinstance(family, GA2M):  # its crosses repeat what its columns say
+        with pytest.raises(NotSupported, match="use MixedNB or TAN"):
+            family.sample(stats, labels, rng)
+        return
     rows = family.sample(stats, labels, rng)
     again = core.statistics(family.features(rows), core.one_hot(labels, CLASSES))
     wanted, got = family.parameters(stats), family.parameters(again)

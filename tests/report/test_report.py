@@ -39,6 +39,7 @@ from shared.report_runs import HOSTILE, data, first, mixed, numbers, run_of, str
 ALL = ("error", "disagreement", "network", "spread", "bytes")
 LEARNED = ("priors", "features", "telling")
 STRUCTURE = ("structure",)
+EFFECTS = ("shapes",)
 JUDGED = ("confusion", "reliability")
 
 
@@ -171,10 +172,12 @@ def test_plotly_takes_every_figure(case):
         expected -= set(LEARNED)
     if name.startswith(("tan", "kdb")):
         expected |= set(STRUCTURE)
+    if name.startswith("discrete"):
+        expected |= set(EFFECTS)
     if not (made.records[:, 5] > 0).any():
         expected -= {"disagreement"}  # peers that all agree
     assert set(found) == expected
-    assert list(found) == [one for one in ALL + LEARNED + STRUCTURE + JUDGED if one in found]
+    assert list(found) == [one for one in ALL + LEARNED + STRUCTURE + EFFECTS + JUDGED if one in found]
 
 
 def test_all_live_figures_are_there_before_the_first_round(case):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from peerbayes.model.families import (
+    GA2M,
     Aode,
     BayesNet,
     Family,
@@ -26,6 +27,8 @@ FAMILIES: dict[str, Family] = {
         continuous=3, cardinalities=CARDINALITIES, poisson=((0, 1.25), (2, 4.0)), count_floor=1e-4
     ),
     "naive-bayes, counts, missing": NaiveBayes(continuous=2, missing=True, poisson=((1, 3.5),)),
+    "ga2m": GA2M(cardinalities=(2, 4, 8), crosses=1, shrinkage=0.1, count_floor=1e-4),
+    "ga2m, mixed": GA2M(continuous=3, cardinalities=CARDINALITIES, missing=True),
     "qda": SeparateGaussian(continuous=3, cardinalities=CARDINALITIES),
     "qda, calibrated": SeparateGaussian(
         continuous=3, cardinalities=CARDINALITIES, variance_floor=0.01, count_floor=1e-4, shrinkage=0.02

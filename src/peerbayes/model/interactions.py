@@ -47,6 +47,9 @@ MOST_NUMBERS = 1 << 22
 # Times that what either column explains is taken from the tables of a pair; a few make up for cells of unequal rows.
 SWEEPS = 3
 
+# In place of a sum of nothing, where it divides: what it divides is nothing as well.
+TINY = np.finfo(float).tiny
+
 
 def groups_for(columns: int) -> int:
     """Return how many groups of cells each side of a cross has, for a table of so many columns."""
@@ -154,7 +157,7 @@ def gains(pairs: Sequence[Cross], sums: np.ndarray, rows: float) -> np.ndarray:
     for index, pair in enumerate(pairs):
         table = sums[:, :, starts[index] : starts[index + 1]].reshape(2, 2, *pair.shape, -1)
         step, spread = _beyond_margins(table[:, 0], table[:, 1]), table[:, 1]
-        moved = step / (spread + rows / 4 / pair.cells)
+        moved = step / np.maximum(spread + rows / 4 / pair.cells, TINY)
         gained[index] = (step[::-1] * moved - 0.5 * spread[::-1] * moved**2).sum(axis=(1, 2, 3))
     return gained
 
@@ -164,9 +167,7 @@ def _beyond_margins(step: np.ndarray, spread: np.ndarray) -> np.ndarray:
     for _ in range(SWEEPS):
         for axis in (1, 2):
             mass = spread.sum(axis=axis, keepdims=True)
-            step = step - spread * (
-                step.sum(axis=axis, keepdims=True) / np.maximum(mass, np.finfo(float).tiny)
-            )
+            step = step - spread * (step.sum(axis=axis, keepdims=True) / np.maximum(mass, TINY))
     return step
 
 

@@ -24,7 +24,7 @@ __all__ = ["FORMS", "figure_files", "write"]
 
 FORMS = ("svg", "png", "pdf")
 WIDTH = 720  # pixels: the width of a page at a readable font size
-WIDER = {"features": 900, "confusion": 900}
+WIDER = {"features": 900, "shapes": 900, "pairs": 900, "confusion": 900}
 SCALE = {"png": 3}  # 300 dots per inch at the width of a page
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from peerbayes.errors import NotSupported
 from peerbayes.model.explain import NOT_OF_ROWS
 from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, disagreement, error
+from peerbayes.report.effect_figures import figures_of
 from peerbayes.report.model_figures import (
     Model,
     confusion,
@@ -67,6 +68,20 @@ CAPTIONS = {
         "An arrow points from a column to a column that depends on it. Every column also depends on the class, which "
         "is not drawn. Each column has its own line, below its parents and to the right of them. Hover over a column "
         "to see its parents and children.",
+    ),
+    "shapes": (
+        "Contributions of columns",
+        "What each bin or category adds to the log-odds: of the second of two classes, otherwise of each class against "
+        "their mean. The mean over the rows is 0, the number beside a name the mean distance from it. Grey bars below "
+        "show how many rows lie where: trust shapes where there are many. These contributions, added up, decide a "
+        "prediction.",
+    ),
+    "pairs": (
+        "Contributions of pairs",
+        "What two crossed columns add to the log-odds beyond what each of them adds by itself: of the "
+        "second of two classes, otherwise of the class that the pair moves most. The number is the largest "
+        "contribution. Hover over a cell to see its values, what it adds, and how many rows lie in it; "
+        "empty cells are white.",
     ),
     "confusion": (
         "Confusion matrix",
@@ -126,7 +141,7 @@ def of(view: View, learned: Model | None = None) -> dict[str, Spec]:
         specs["priors"] = priors(view, learned)
         if learned.columns:
             specs |= {"features": features(learned), "telling": informative_columns(learned)}
-    specs |= structured(view)
+    specs |= structured(view) | figures_of(view.statistics)
     if "peers" in view.outcomes:
         specs |= {"confusion": confusion(view, view.classes), "reliability": reliability(view)}
     return specs

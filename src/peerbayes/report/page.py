@@ -25,12 +25,13 @@ Choices = dict[str, list[tuple[str, Spec]]]  # by figure: the columns to choose 
 # Headings of sections, and the figures in each.
 SECTIONS = {
     "Training": ("error", "spread", "network", "disagreement", "bytes"),
-    "Learned model": ("telling", "priors", "structure", "features", "feature"),
+    "Learned model": ("telling", "priors", "structure", "shapes", "pairs", "features", "feature"),
     "Predictions": ("confusion", "reliability"),
 }
 # Columns, of six, that a figure spans in the report of one run.
 SPANS = {
-    "error": 4, "network": 4, "telling": 3, "priors": 3, "structure": 6, "features": 6, "feature": 6, "confusion": 4,
+    "error": 4, "network": 4, "telling": 3, "priors": 3, "structure": 6, "shapes": 6, "pairs": 6, "features": 6,
+    "feature": 6, "confusion": 4,
 }  # fmt: skip
 TALL = ("network",)  # spans two rows: two other figures fit beside it
 
