@@ -193,7 +193,7 @@ class Schema:
         return Rows(self.standardise(values), self.crossed(codes))
 
     def crossed(self, codes: np.ndarray) -> np.ndarray:
-        """Return `codes`, the cells of all discrete columns, followed by those of the crosses: [n, Dd] -> [n, Dd + X]."""
+        """Return `codes`, cells of the discrete columns, followed by those of the crosses: [n, Dd] -> [n, Dd + X]."""
         if not self.crosses:
             return codes
         place = {self.names[j]: k for k, j in enumerate(self.discrete)}
