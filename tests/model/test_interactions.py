@@ -232,6 +232,16 @@ def test_no_more_than_the_most_are_chosen_and_the_largest_gains_first():
     assert interactions.chosen(pairs, sums, 2.0, most=0) == interactions.chosen([], sums, 2.0) == ()
 
 
+def test_a_pair_must_gain_on_both_halves():
+    """Without shrinkage the step of a strong half goes too far for a weak one, though both together gain."""
+    *_, pairs, rng = problem(1)
+    step, spread = rng.normal(size=(pairs[0].cells, 3)), np.ones((pairs[0].cells, 3))
+    sums = np.stack([np.stack([step, spread]), np.stack([0.4 * step, spread])])
+    (gained,) = interactions.gains(pairs[:1], sums, 0.0)
+    assert gained.min() < 0 < gained.sum()
+    assert interactions.chosen(pairs[:1], sums, 0.0) == ()
+
+
 # --- candidates
 
 
