@@ -15,8 +15,8 @@ from peerbayes import Schema
 from peerbayes.data.crosses import Cross
 from peerbayes.data.table import Table
 from peerbayes.model import calibration, core, interactions, passes
-from peerbayes.model.families.additive import GA2M, OF_CROSS
-from peerbayes.model.families.base import laid_out
+from peerbayes.model.families.additive import GA2M
+from peerbayes.model.families.base import guarded, laid_out
 from peerbayes.model.sources import Encoded, source_of
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -178,7 +178,7 @@ def xor_rows(rng, rows, noise=4):
 def gains_of(X, y):
     """The gain of each pair of columns in nats a row, by name: under the model without crosses, as `fit` has it."""
     schema = Schema.infer(X, y, bins=interactions.bins_for(X.shape[1]))
-    family = interactions.main_effects(schema, len(X))
+    family = guarded(laid_out(GA2M, schema, missing=False), len(X), calibrate=True)
     source = source_of(schema, Table.of(X), again=True)
     data = passes.labelled(family, source, y, len(schema.classes), None)
     sums = data.statistics()
@@ -186,7 +186,8 @@ def gains_of(X, y):
     stats = calibration.calibrate(family, data, start, max_iter=interactions.STEPS, keep="last").stats
     pairs = interactions.candidates(schema, sums)
     tables = interactions.pair_sums(family, family.weights(stats), source, y, None, pairs)
-    gained = interactions.gains(pairs, tables, OF_CROSS * family.shrinkage * len(X)).sum(axis=1) / len(X)
+    rows = X.shape[1] * family.shrinkage * len(X)
+    gained = interactions.gains(pairs, tables, rows).sum(axis=1) / len(X)
     return dict(zip([pair.columns for pair in pairs], gained, strict=True))
 
 
@@ -224,12 +225,14 @@ def test_no_more_than_the_most_are_chosen_and_the_largest_gains_first():
         step, spread = rng.normal(size=(pair.cells, 3)), rng.uniform(1.0, 2.0, size=(pair.cells, 3))
         tables.append(np.stack([np.stack([step, spread]), np.stack([sign * step, spread])]))
     sums = np.concatenate(tables, axis=2)
-    gained = interactions.gains(pairs, sums, OF_CROSS * 2.0)
+    family = GA2M(cardinalities=(2, 4, 8), shrinkage=0.5)
+    gained = interactions.gains(pairs, sums, 3 * 0.5 * 32.0)
     both = [index for index in np.argsort(-gained.sum(axis=1)) if (gained[index] > 0).all()]
-    chosen = interactions.chosen(pairs, sums, rows=2.0)
+    chosen = interactions.chosen(family, pairs, sums, mass=32.0)
     assert chosen == tuple(pairs[index] for index in both) and len(chosen) == 2
-    assert interactions.chosen(pairs, sums, 2.0, most=1) == chosen[:1]
-    assert interactions.chosen(pairs, sums, 2.0, most=0) == interactions.chosen([], sums, 2.0) == ()
+    assert interactions.chosen(family, pairs, sums, 32.0, most=1) == chosen[:1]
+    assert interactions.chosen(family, pairs, sums, 32.0, most=0) == ()
+    assert interactions.chosen(family, [], sums, 32.0) == ()
 
 
 def test_a_pair_must_gain_on_both_halves():
@@ -239,7 +242,7 @@ def test_a_pair_must_gain_on_both_halves():
     sums = np.stack([np.stack([step, spread]), np.stack([0.4 * step, spread])])
     (gained,) = interactions.gains(pairs[:1], sums, 0.0)
     assert gained.min() < 0 < gained.sum()
-    assert interactions.chosen(pairs[:1], sums, 0.0) == ()
+    assert interactions.chosen(GA2M(cardinalities=(2, 4, 8)), pairs[:1], sums, 0.0) == ()
 
 
 # --- candidates
@@ -295,7 +298,8 @@ def test_the_start_spreads_rows_evenly_over_the_cells_of_each_column(name, seed)
     np.testing.assert_array_equal(evened[..., :dense], sums[..., :dense])
     first = dense
     for k, size in enumerate(family.cardinalities):
-        share = family.shrinkage * (OF_CROSS if k >= len(family.cardinalities) - family.crosses else 1.0)
+        columns = len(family.cardinalities) - family.crosses
+        share = family.shrinkage * (columns if k >= columns else 1.0)
         cells = sums[..., first : first + size]
         for peer, c in np.ndindex(2, 3):
             total, added = cells[peer, c].sum(), share * sums[peer, c, 0]

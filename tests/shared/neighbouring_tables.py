@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from peerbayes.learning import planning
-from peerbayes.model.layout import STRUCTURES, known
+from peerbayes.model.layout import LEARNED, known
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.private_agreement import agree_privately
 from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
@@ -87,7 +87,7 @@ DRAWN = {
         ),
         "facts": only(None),  # drawn by column below
         "classes": of(("no", "yes"), ("none", "some", "NA"), (0, 1, 2), (False, True), (-1, 7)),
-        "family": of(*(name for name in known() if name not in STRUCTURES)),
+        "family": of(*(name for name in known() if name not in LEARNED and name != "aode")),
         "strategy": of(*PROTECTED),
         "packages": only(()),  # families and strategies of packages: tests/project/test_outside_package.py
         "start": of("uniform", "marginal", "ml"),
