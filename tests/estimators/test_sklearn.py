@@ -11,6 +11,7 @@ ESTIMATORS = [
     for estimator in (pb.MixedNB, pb.QDA, pb.LDA, TAN, KDB, BayesNetClassifier, pb.AODE)
     for calibrate in (False, True)
 ]
+ESTIMATORS.append(pb.AutoBayes(families=("naive-bayes", "ga2m")))
 
 
 @pytest.mark.filterwarnings("ignore::peerbayes.errors.SingularDataWarning")  # the checks' data are few rows
