@@ -86,7 +86,7 @@ def of_candidates(dataset: str, rows: int, seed: int) -> Iterator[dict[str, Any]
             print(f"{dataset}: {name} is left out: {error}", flush=True)
             continue
         seconds = time.perf_counter() - began
-        losses[name] = held_out(model).losses
+        losses[name] = held_out(model, table).losses
         all_seconds += seconds
         records[name] = figures(model.predict_proba(test), model.classes_, truth)
         yield {"model": name, **records[name], "seconds": seconds}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data.arguments import refusal
@@ -21,7 +22,7 @@ from peerbayes.estimators.ga2m import GA2M
 from peerbayes.estimators.generative import GenerativeClassifier, Training
 from peerbayes.model import folds
 from peerbayes.model.families import NaiveBayes
-from peerbayes.model.scaling import Scaling
+from peerbayes.model.scaling import Scaling, fit
 
 
 class Candidate(NamedTuple):
@@ -60,9 +61,9 @@ class AutoBayes(GenerativeClassifier):
     """The family that fits best, chosen by the log loss of held-out rows: a calibrated model of any family.
 
     Candidates are calibrated on the same rows and judged on the same held-out rows, each under a model that never saw
-    it, after their probabilities were scaled. `candidates_` has what came out, `reason_` the choice in a sentence,
-    `estimator_` the model of the family chosen. Of very many rows only some are judged, and the choice then learns from
-    all.
+    it, neither its parameters nor its structure, after their probabilities were scaled. `candidates_` has what came
+    out, `reason_` the choice in a sentence, `estimator_` the model of the family chosen. Of very many rows only some
+    are judged, and the choice then learns from all.
 
     Parameters are those of `MixedNB`, and
 
@@ -103,7 +104,7 @@ class AutoBayes(GenerativeClassifier):
                 except PeerbayesError as error:
                     records.append({"family": name, "problem": str(error)})
                     continue
-                held = held_out(models[name])
+                held = held_out(models[name], some, weights_of_some)
                 losses[name] = held.losses
                 held_weights = None if weights_of_some is None else weights_of_some[held.rows]
                 records.append({
@@ -218,11 +219,40 @@ class HeldOut(NamedTuple):
     errors: np.ndarray  # [m] whether another class is more probable
 
 
-def held_out(model: GenerativeClassifier) -> HeldOut:
-    """Return the losses of the rows that the calibration of a model held out, after its scaling."""
+def held_out(model: GenerativeClassifier, table: Table, weights: np.ndarray | None = None) -> HeldOut:
+    """Return the losses of the rows that the calibration of a model held out, after its scaling.
+
+    Calibration holds rows out of its steps, but parents and crosses are chosen on all rows, and a structure that
+    happens to suit these would look good on them. So for each fold it is chosen again without the fold, and learned by
+    as many steps as the model; the probabilities are scaled as the model's are.
+
+    model      fitted to the rows of the table
+    weights    how often each row counts [n]
+    """
     if model._held_out is None:
         return HeldOut(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=bool))
     scaling, logits, labels = model._held_out
+    if not model.learns_structure:
+        return _losses(scaling, logits, labels)
+    schema = replace(model.schema_, crosses=())
+    split = folds.split(schema, table, labels, weights, model.validation_fraction)
+    names = np.array(schema.classes, dtype=object)[labels]
+    logits = np.full_like(logits, np.nan)
+    for held in split.held_out():
+        fold = clone(model).set_params(
+            schema=schema, validation_fraction=0.0, keep="last", max_iter=model.best_iter_, patience=None, tol=0.0,
+            temperature=False, priors=None, costs=None, callback=None, verbose=False,
+        )  # fmt: skip
+        fold.fit(table.take(~held), names[~held], None if weights is None else weights[~held])
+        logits[held] = fold.predict_joint_log_proba(table.take(held))
+    if scaling is not None:
+        rows = ~np.isnan(logits[:, 0])
+        scaling = fit(logits[rows], labels[rows], None if weights is None else weights[rows])
+    return _losses(scaling, logits, labels)
+
+
+def _losses(scaling: Scaling | None, logits: np.ndarray, labels: np.ndarray) -> HeldOut:
+    """Return the losses of the rows that have logits [n, C]."""
     held = ~np.isnan(logits[:, 0])
     scaling = scaling or Scaling.identity(logits.shape[1])
     log_posterior, labels = scaling.log_probabilities(logits[held]), labels[held]
