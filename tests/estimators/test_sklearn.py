@@ -10,7 +10,8 @@ ESTIMATORS = [
     estimator(calibrate=calibrate)
     for estimator in (pb.MixedNB, pb.QDA, pb.LDA, TAN, KDB, BayesNetClassifier, pb.AODE)
     for calibrate in (False, True)
-] + [pb.GA2M()]
+]
+ESTIMATORS += [pb.GA2M(), pb.AutoBayes(families=("naive-bayes", "ga2m"))]
 
 
 @pytest.mark.filterwarnings("ignore::peerbayes.errors.SingularDataWarning")  # the checks' data are few rows

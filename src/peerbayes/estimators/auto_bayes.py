@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data.arguments import refusal
+from peerbayes.data.bins import BINS
+from peerbayes.data.schema import Schema
+from peerbayes.data.table import Table
 from peerbayes.errors import PeerbayesError
 from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, MixedNB
 from peerbayes.estimators.ga2m import GA2M
-from peerbayes.estimators.generative import GenerativeClassifier
+from peerbayes.estimators.generative import GenerativeClassifier, Training
+from peerbayes.model import folds
 from peerbayes.model.families import NaiveBayes
-from peerbayes.model.scaling import Scaling
+from peerbayes.model.scaling import Scaling, fit
 
 
 class Candidate(NamedTuple):
@@ -55,9 +61,9 @@ class AutoBayes(GenerativeClassifier):
     """The family that fits best, chosen by the log loss of held-out rows: a calibrated model of any family.
 
     Candidates are calibrated on the same rows and judged on the same held-out rows, each under a model that never saw
-    it, after their probabilities were scaled. `candidates_` has what came out, `reason_` the choice in a sentence,
-    `estimator_` the model of the family chosen. Of very many rows only some are judged, and the choice then learns from
-    all.
+    it, neither its parameters nor its structure, after their probabilities were scaled. `candidates_` has what came
+    out, `reason_` the choice in a sentence, `estimator_` the model of the family chosen. Of very many rows only some
+    are judged, and the choice then learns from all.
 
     Parameters are those of `MixedNB`, and
 
@@ -82,39 +88,55 @@ class AutoBayes(GenerativeClassifier):
         with self._all_or_nothing():
             names = self._names()
             training = self._training(X, y, sample_weight, reset=True)
-            rows = training.table.rows
-            judged = np.arange(rows) if rows <= JUDGED_ROWS else _spread(training.labels, JUDGED_ROWS)
-            labels = np.array(training.classes)[training.labels]
             table, weights = training.table, training.weights
-            some = table if judged.size == rows else table.take(judged)
+            labels = np.array(training.classes, dtype=object)[training.labels]
+            judged = self._judged_rows(training)
+            some = table if judged.all() else table.take(judged)
             weights_of_some = None if weights is None else weights[judged]
             models: dict[str, GenerativeClassifier] = {}
             losses: dict[str, np.ndarray] = {}
             records: list[dict[str, Any]] = []
+            held_weights: np.ndarray | None = None  # the same for all: rows are held out by their content
             for name in names:
                 begin = time.perf_counter()
                 try:
-                    models[name] = self._candidate(name).fit(some, labels[judged], weights_of_some)
+                    models[name] = self.candidate(name, some).fit(some, labels[judged], weights_of_some)
                 except PeerbayesError as error:
                     records.append({"family": name, "problem": str(error)})
                     continue
-                losses[name], errors = _held_out(models[name])
-                seconds = time.perf_counter() - begin
+                held = held_out(models[name], some, weights_of_some)
+                losses[name] = held.losses
+                held_weights = None if weights_of_some is None else weights_of_some[held.rows]
                 records.append({
-                    "family": name, "log_loss": _mean(losses[name]), "error": _mean(errors), "seconds": seconds,
+                    "family": name,
+                    "log_loss": _mean(held.losses, held_weights),
+                    "error": _mean(held.errors, held_weights),
+                    "seconds": time.perf_counter() - begin,
                 })  # fmt: skip
             if not models:
                 raise ValueError(
                     f"none of {', '.join(names)} takes these rows: {records[0]['problem']}. Give other families"
                 )
-            chosen, reason = choice(losses)
+            chosen, reason = choice(losses, held_weights)
             model = models[chosen]
-            if judged.size < rows:
-                reason += f"; judged on {judged.size:,} of {rows:,} rows"
-                model = self._candidate(chosen).fit(table, labels, weights)
+            if not judged.all():
+                reason += f"; judged on {judged.sum():,} of {judged.size:,} rows"
+                model = self.candidate(chosen, table).fit(table, labels, weights)
             self._take(model)
             self.reason_, self.candidates_ = reason, _frame(records, chosen)
             return self
+
+    def candidate(self, name: str, table: Table) -> GenerativeClassifier:
+        """Return the estimator of a candidate, with the parameters that all have in common, for the rows of a table."""
+        estimator, own_parameters, _ = CANDIDATES[name]
+        parameters = {
+            key: value for key, value in self.get_params(deep=False).items() if key not in (*OWN, "families")
+        }
+        # Weights of classes are in those of the rows by now.
+        parameters |= {"calibrate": True, "class_weight": None, **own_parameters}
+        if "kinds" in own_parameters and (self.schema is not None or self.kinds != "auto"):
+            parameters["kinds"] = self.kinds if self.schema is not None else self._kinds_with_bins(table)
+        return estimator(**parameters)
 
     def save(self, path: str | Path) -> None:
         """Write the model of the family chosen to the file `path`; `peerbayes.load` gives its estimator."""
@@ -129,20 +151,21 @@ class AutoBayes(GenerativeClassifier):
             )
         if self.families is None:
             return tuple(CANDIDATES)
-        if isinstance(self.families, str) or not self.families or not set(self.families) <= set(CANDIDATES):
+        several = isinstance(self.families, Collection) and not isinstance(self.families, str)
+        if not several or not self.families or any(name not in list(CANDIDATES) for name in self.families):
             raise refusal("families", self.families, f"some of {', '.join(CANDIDATES)}, or None for all")
         return tuple(name for name in CANDIDATES if name in self.families)
 
-    def _candidate(self, name: str) -> GenerativeClassifier:
-        """Return an estimator of a family with the parameters that all have in common."""
-        estimator, own_parameters, _ = CANDIDATES[name]
-        shared = {
-            key: value for key, value in self.get_params(deep=False).items() if key not in (*OWN, "families")
-        }
-        if self.schema is not None or self.kinds != "auto":
-            own_parameters = {key: value for key, value in own_parameters.items() if key != "kinds"}
-        # Weights of classes are in those of the rows by now.
-        return estimator(**{**shared, "calibrate": True, "class_weight": None, **own_parameters})
+    def _judged_rows(self, training: Training) -> np.ndarray:
+        """Return which rows candidates are judged on: all, or about `JUDGED_ROWS` different ones of very many. [n]."""
+        if training.table.rows <= JUDGED_ROWS:
+            return np.ones(training.table.rows, dtype=bool)
+        schema = self._schema_for(training, training.classes, kinds=self.kinds)
+        return spread(folds.row_keys(schema, training.table), training.labels, JUDGED_ROWS)
+
+    def _kinds_with_bins(self, table: Table) -> list[str]:
+        """Return the kinds of the columns where numbers go into bins, unless the user names another kind for them."""
+        return [column.kind for column in Schema.infer(table, kinds=self.kinds, bins=BINS).columns]
 
     def _take(self, model: GenerativeClassifier) -> None:
         """Become a fitted model, whatever its family."""
@@ -160,45 +183,104 @@ class AutoBayes(GenerativeClassifier):
 OWN = ("start", "alpha", "shrinkage", "variance_floor", "count_floor", "calibrate")
 
 
-def choice(losses: dict[str, np.ndarray]) -> tuple[str, str]:
-    """Return the name of the candidate to take, and why, from the log losses of the same held-out rows: [m] each."""
+def choice(losses: dict[str, np.ndarray], weights: np.ndarray | None = None) -> tuple[str, str]:
+    """Return the name of the candidate to take, and why, from the log losses of the same held-out rows: [m] each.
+
+    Candidates are in the order of their size. Each is compared with the one that is best so far: d [m] are the
+    differences of their losses, w [m] how often a row counts, and it is better if
+
+        mean(d) > CLEARLY · deviation(d) / √Σw        mean and deviation by w
+    """
     names = list(losses)
     if len(names) == 1:
-        return names[0], f"{names[0]}: no other family takes these rows"
+        return names[0], f"{names[0]}: no other family is a candidate, or takes these rows"
     if not all(losses[name].size for name in names):
         return names[0], f"{names[0]}: too few rows to hold any out, so the smallest family is taken"
     chosen = names[0]
     for name in names[1:]:
-        better = losses[chosen] - losses[name]
-        noise = float(better.std()) / np.sqrt(better.size)
-        chosen = name if better.mean() > CLEARLY * noise else chosen
-    others = {name: float(losses[name].mean()) for name in names if name != chosen}
-    second = min(others, key=lambda name: others[name])
+        gain = losses[chosen] - losses[name]
+        total = gain.size if weights is None else weights.sum()
+        mean = _mean(gain, weights)
+        noise = np.sqrt(_mean((gain - mean) ** 2, weights) / total)
+        chosen = name if mean > CLEARLY * noise else chosen
+    means = {name: _mean(losses[name], weights) for name in names}
+    second = min((name for name in names if name != chosen), key=lambda name: means[name])
     return chosen, (
-        f"{chosen} ({CANDIDATES[chosen].sentence}): log loss {losses[chosen].mean():.4f} on {losses[chosen].size:,} "
-        f"held-out rows; next is {second} with {others[second]:.4f}"
+        f"{chosen} ({CANDIDATES[chosen].sentence}): log loss {means[chosen]:.4f} on {losses[chosen].size:,} "
+        f"held-out rows; next is {second} with {means[second]:.4f}"
     )
 
 
-def _held_out(model: GenerativeClassifier) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log loss of each held-out row, and whether another class is more probable: two [m]."""
+class HeldOut(NamedTuple):
+    """What a calibrated model says of the rows that were held out, each under a model that never saw it."""
+
+    rows: np.ndarray  # [n] which training rows were held out: m of them
+    losses: np.ndarray  # [m] the log loss of each
+    errors: np.ndarray  # [m] whether another class is more probable
+
+
+def held_out(model: GenerativeClassifier, table: Table, weights: np.ndarray | None = None) -> HeldOut:
+    """Return the losses of the rows that the calibration of a model held out, after its scaling.
+
+    Calibration holds rows out of its steps, but parents and crosses are chosen on all rows, and a structure that
+    happens to suit these would look good on them. So for each fold it is chosen again without the fold, and learned by
+    as many steps as the model; the probabilities are scaled as the model's are.
+
+    model      fitted to the rows of the table
+    weights    how often each row counts [n]
+    """
     if model._held_out is None:
-        return np.zeros(0), np.zeros(0)
+        return HeldOut(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=bool))
     scaling, logits, labels = model._held_out
+    if not model.learns_structure:
+        return _losses(scaling, logits, labels)
+    schema = replace(model.schema_, crosses=())
+    split = folds.split(schema, table, labels, weights, model.validation_fraction)
+    names = np.array(schema.classes, dtype=object)[labels]
+    logits = np.full_like(logits, np.nan)
+    for held in split.held_out():
+        fold = clone(model).set_params(
+            schema=schema, validation_fraction=0.0, keep="last", max_iter=model.best_iter_, patience=None, tol=0.0,
+            temperature=False, priors=None, costs=None, callback=None, verbose=False,
+        )  # fmt: skip
+        fold.fit(table.take(~held), names[~held], None if weights is None else weights[~held])
+        logits[held] = fold.predict_joint_log_proba(table.take(held))
+    if scaling is not None:
+        rows = ~np.isnan(logits[:, 0])
+        scaling = fit(logits[rows], labels[rows], None if weights is None else weights[rows])
+    return _losses(scaling, logits, labels)
+
+
+def _losses(scaling: Scaling | None, logits: np.ndarray, labels: np.ndarray) -> HeldOut:
+    """Return the losses of the rows that have logits [n, C]."""
     held = ~np.isnan(logits[:, 0])
     scaling = scaling or Scaling.identity(logits.shape[1])
     log_posterior, labels = scaling.log_probabilities(logits[held]), labels[held]
-    return -log_posterior[np.arange(labels.size), labels], log_posterior.argmax(axis=1) != labels
+    losses = -log_posterior[np.arange(labels.size), labels]
+    return HeldOut(held, losses, log_posterior.argmax(axis=1) != labels)
 
 
-def _spread(labels: np.ndarray, count: int) -> np.ndarray:
-    """Return the indices of so many rows, evenly spaced within each class: [n] -> [count]."""
-    order = np.argsort(labels, kind="stable")
-    return np.sort(order[np.linspace(0, order.size - 1, count).astype(np.int64)])
+def spread(keys: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
+    """Return which rows to take for about `count` different ones, as large a share of each class: [n], [n] -> [n].
+
+    They are those with the smallest keys, hashes of the rows' values, so that neither order nor repetition of rows
+    matters. Each class has at least two rows, so that one can be learned from and one be held out.
+    """
+    order = np.lexsort((keys, labels))
+    key, label = keys[order], labels[order]
+    is_new = np.ones(order.size, dtype=bool)
+    is_new[1:] = (key[1:] != key[:-1]) | (label[1:] != label[:-1])
+    index = np.cumsum(is_new) - 1  # among the different rows
+    of_class = np.bincount(label[is_new])
+    rank = index - (np.cumsum(of_class) - of_class)[label]
+    share = min(1.0, count / int(is_new.sum()))
+    taken = np.empty(order.size, dtype=bool)
+    taken[order] = rank < np.maximum(2, np.round(share * of_class))[label]
+    return taken
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if values.size else float("nan")
+def _mean(values: np.ndarray, weights: np.ndarray | None = None) -> float:
+    return float(np.average(values, weights=weights)) if values.size else float("nan")
 
 
 def _frame(records: list[dict[str, Any]], chosen: str) -> Any:
