@@ -51,7 +51,7 @@ BROKEN = [
     (NOISY, {"select": "held-out"}, "the log losses of held-out rows would be told exactly"),
     (PLAIN, {"select": "held-out", "secure_sum": True}, "a tree, which tells a leaf's to its neighbour"),
     (PLAIN, {"select": "held-out", "robust": "clip"}, "one false log loss would decide which round everybody keeps"),
-    (PLAIN, {"family": "ga2m", "robust": "clip"}, "'ga2m' with robust 'clip': crosses are agreed on by sums that nobody"),
+    (PLAIN, {"family": "ga2m", "robust": "clip"}, "'ga2m' with robust 'clip': crosses are agreed on by sums"),
     (PLAIN, {"sharded": True, "strategy": "relay"}, "'relay', which needs single messages"),
     (PLAIN, {"sharded": True, "family": "kdb"}, "family 'kdb', whose structure peers learn first"),
     (PLAIN, {"sharded": True, "start": "ml"}, "start 'ml', which peers agree on first"),
