@@ -86,10 +86,17 @@ def main() -> None:
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     rows = [measured(dataset, seed) for dataset in arguments.datasets for seed in seeds]
     means = pd.DataFrame(rows).groupby("dataset", sort=False)[["GA2M", "RC", "NB", "crosses", "MB"]].mean()
-    print(pipes(["", "GA2M", "RC", "NB", "crosses", "most MB a peer sent"], [
-        [name, *(f"{row[key]:.4f}" for key in ("GA2M", "RC", "NB")), f"{row.crosses:.1f}", f"{row.MB:.1f}"]
+    header = ["", "GA2M", "RC", "NB", "crosses", "most MB a peer sent"]
+    lines = [
+        [
+            str(name),
+            *(f"{row[key]:.4f}" for key in ("GA2M", "RC", "NB")),
+            f"{row.crosses:.1f}",
+            f"{row.MB:.1f}",
+        ]
         for name, row in means.iterrows()
-    ]))  # fmt: skip
+    ]
+    print(*pipes(header, lines), sep="\n")
     missed = [
         f"{name}: {means.GA2M[name]:.4f} > {most}" for name, most in MOST.items()
         if name in means.index and means.GA2M[name] > most
