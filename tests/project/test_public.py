@@ -33,8 +33,8 @@ MAY_IMPORT = {
 
 def test_public_names_are_pinned():
     assert sorted(peerbayes.__all__) == [
-        "AODE", "Attack", "BayesNetClassifier", "Column", "ConfigurationError", "FalseReport", "KDB", "LDA", "MixedNB",
-        "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
+        "AODE", "Attack", "AutoBayes", "BayesNetClassifier", "Column", "ConfigurationError", "FalseReport", "GA2M",
+        "KDB", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
         "PartitionError", "PeerbayesError", "Privacy", "QDA", "Run", "Schema", "SchemaError", "SchemaMismatch",
         "Statistics", "StatisticsMismatch", "StructureError", "TAN", "TopologyError", "load", "plan", "prior_knowledge",
         "simulate",
