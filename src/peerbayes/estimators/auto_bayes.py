@@ -127,7 +127,7 @@ class AutoBayes(GenerativeClassifier):
             return self
 
     def candidate(self, name: str, table: Table) -> GenerativeClassifier:
-        """Return the estimator of a candidate, with the parameters that all have in common, for the rows of a table."""
+        """Return the estimator of the candidate `name` for the rows of `table`, with the parameters that all share."""
         estimator, own_parameters, _ = CANDIDATES[name]
         parameters = {
             key: value for key, value in self.get_params(deep=False).items() if key not in (*OWN, "families")
