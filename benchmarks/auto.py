@@ -34,7 +34,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from peerbayes import AutoBayes, BayesNetClassifier
 from peerbayes.data.table import Table
 from peerbayes.errors import PeerbayesError
-from peerbayes.estimators.auto_bayes import CANDIDATES, choice, held_out
+from peerbayes.estimators.auto_bayes import CANDIDATES, choice, comparable, held_out
 from peerbayes.experiments.cells import TooFewRows, prepared
 from peerbayes.experiments.formats import pipes
 from peerbayes.learning.metrics import Outcome, log_loss
@@ -217,7 +217,7 @@ def chosen_by_chance(rows: int, columns: int, seed: int) -> tuple[int, int, int,
         model = AutoBayes().candidate(name, table).fit(frame, y)
         of_all[name] = of_folds[name] = held_out(model, table).losses
         if name != "naive-bayes":
-            links = BayesNetClassifier(model.parents_, calibrate=True).fit(frame, y)
+            links = comparable(BayesNetClassifier(model.parents_, calibrate=True)).fit(frame, y)
             of_all[name] = held_out(links, table).losses
     return rows, columns, seed, choice(of_all)[0], choice(of_folds)[0]
 

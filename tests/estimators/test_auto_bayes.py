@@ -13,7 +13,15 @@ from sklearn.exceptions import NotFittedError
 import peerbayes as pb
 from peerbayes.data.table import Table
 from peerbayes.estimators import auto_bayes
-from peerbayes.estimators.auto_bayes import CANDIDATES, CLEARLY, AutoBayes, choice, held_out, spread
+from peerbayes.estimators.auto_bayes import (
+    CANDIDATES,
+    CLEARLY,
+    AutoBayes,
+    choice,
+    comparable,
+    held_out,
+    spread,
+)
 
 FEW = ("naive-bayes", "tan", "aode")
 
@@ -188,11 +196,11 @@ def test_a_structure_that_rows_agree_on_is_judged_as_if_it_were_given():
     left = rng.normal(size=200)
     right = left * np.where(y == 0, 1.0, -1.0) + 0.3 * rng.normal(size=200)
     X = pd.DataFrame({"left": left, "right": right})
-    model = pb.TAN(calibrate=True, shrinkage=5.0).fit(X, y)
+    model = comparable(pb.TAN(calibrate=True, shrinkage=5.0)).fit(X, y)
     links = {name: parents for name, parents in model.parents_.items() if parents}
     assert len(links) == 1
     # Pseudo-rows are a share of the rows, of which a fold has nine tenths.
-    with_links = pb.BayesNetClassifier(links, calibrate=True, shrinkage=5.0 / 0.9).fit(X, y)
+    with_links = comparable(pb.BayesNetClassifier(links, calibrate=True, shrinkage=5.0 / 0.9)).fit(X, y)
     assert model.best_iter_ == with_links.best_iter_ > 1
     judged, expected = (held_out(fitted, Table.of(X)) for fitted in (model, with_links))
     np.testing.assert_array_equal(judged.rows, expected.rows)
@@ -475,3 +483,18 @@ def test_parameters_that_all_have_in_common_are_passed_on():
     parameters = model.estimator_.get_params()
     assert (parameters["max_iter"], parameters["temperature"]) == (3, False)
     assert parameters["costs"] is not None
+
+
+@pytest.mark.parametrize("judged", [auto_bayes.JUDGED_ROWS, 60])
+def test_a_model_keeps_nothing_of_single_rows(judged, monkeypatch):
+    monkeypatch.setattr(auto_bayes, "JUDGED_ROWS", judged)
+    X, y = table()
+    models = [
+        pb.MixedNB(calibrate=True).fit(X, y),
+        pb.GA2M().fit(X, y),
+        AutoBayes(families=("naive-bayes", "ga2m")).fit(X, y),
+    ]
+    for model in (*models, models[-1].estimator_):
+        lengths = [len(value) for value in vars(model).values() if isinstance(value, np.ndarray | tuple)]
+        assert len(X) not in lengths
+        assert "_held_out" not in vars(model)

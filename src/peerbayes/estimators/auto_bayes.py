@@ -136,7 +136,7 @@ class AutoBayes(GenerativeClassifier):
         parameters |= {"calibrate": True, "class_weight": None, **own_parameters}
         if "kinds" in own_parameters and (self.schema is not None or self.kinds != "auto"):
             parameters["kinds"] = self.kinds if self.schema is not None else self._kinds_with_bins(table)
-        return estimator(**parameters)
+        return comparable(estimator(**parameters))
 
     def save(self, path: str | Path) -> None:
         """Write the model of the family chosen to the file `path`; `peerbayes.load` gives its estimator."""
@@ -169,6 +169,8 @@ class AutoBayes(GenerativeClassifier):
 
     def _take(self, model: GenerativeClassifier) -> None:
         """Become a fitted model, whatever its family."""
+        for name in ("_held_out", "_keeps_held_out"):  # a model holds nothing of single rows
+            model.__dict__.pop(name, None)
         names = ("feature_names_in_", "n_features_in_")
         kept = {name: self.__dict__[name] for name in names if name in self.__dict__}
         fitted = {
@@ -219,6 +221,12 @@ class HeldOut(NamedTuple):
     errors: np.ndarray  # [m] whether another class is more probable
 
 
+def comparable(estimator: GenerativeClassifier) -> GenerativeClassifier:
+    """Return an estimator whose `fit` keeps what `held_out` needs to know of single rows; models do not, as a rule."""
+    estimator._keeps_held_out = True
+    return estimator
+
+
 def held_out(model: GenerativeClassifier, table: Table, weights: np.ndarray | None = None) -> HeldOut:
     """Return the losses of the rows that the calibration of a model held out, after its scaling.
 
@@ -226,7 +234,7 @@ def held_out(model: GenerativeClassifier, table: Table, weights: np.ndarray | No
     happens to suit these would look good on them. So for each fold it is chosen again without the fold, and learned by
     as many steps as the model; the probabilities are scaled as the model's are.
 
-    model      fitted to the rows of the table
+    model      `comparable`, fitted to the rows of the table
     weights    how often each row counts [n]
     """
     if model._held_out is None:

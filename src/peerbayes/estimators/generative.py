@@ -351,6 +351,10 @@ class GenerativeClassifier(Predictor):
 
     learns_structure: ClassVar[bool] = False
     """Whether the structure is learned from the rows."""
+    _keeps_held_out: bool = False
+    """Whether `fit` keeps what folds say of held-out rows, by which candidates are compared: a model holds no rows."""
+    _held_out: tuple[Scaling | None, np.ndarray, np.ndarray] | None
+    """The scaling, the logits [n, C] of held-out rows, NaN of others, and the labels [n]."""
 
     # --- learning --------------------------------------------------------------------------------------
 
@@ -415,7 +419,8 @@ class GenerativeClassifier(Predictor):
         fold_weights = [family.weights(stats) for stats in calibrated.fold_stats]
         logits = self._held_out_logits(family, fold_weights, held_out, source)
         scaling = self._scaling(logits, held_out, labels, training.weights)
-        self._held_out = None if logits is None else (scaling, logits, labels)
+        if self._keeps_held_out:
+            self._held_out = None if logits is None else (scaling, logits, labels)
         return self._adopt(
             Statistics(calibrated.stats, schema, layout, True, likelihood, observed, scaling=scaling)
         )
