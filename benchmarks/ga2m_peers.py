@@ -5,7 +5,7 @@
 50 peers × 50 rows on a random tree, rows sorted by class, strategy `tree-sum` from the start `marginal`. With
 `--select held-out` a tenth of each peer's rows is held out, and the round with their lowest log loss is kept. 22 sums
 before the first round (columns, 20 steps of the model without crosses, pairs) and 42 rounds: 64 messages over each link
-and direction, the first 21 smaller than the others. Up to 5,000 test rows; columns typed as in the paper, numbers in bins.
+and direction, the first 21 smaller than the others. Up to 5,000 test rows; columns as in the paper, numbers in bins.
 `RC` is calibration of the pooled training rows taken to its end, with the same bins and crosses; `NB` naive Bayes over
 the same network with 64 rounds of `exact`. Means over the seeds.
 

@@ -498,3 +498,9 @@ def test_a_model_keeps_nothing_of_single_rows(judged, monkeypatch):
         lengths = [len(value) for value in vars(model).values() if isinstance(value, np.ndarray | tuple)]
         assert len(X) not in lengths
         assert "_held_out" not in vars(model)
+
+
+def test_statistics_of_one_family_leave_nothing_to_choose():
+    X, y = table()
+    with pytest.raises(TypeError, match="chooses a family by rows, and these are statistics of naive-bayes"):
+        AutoBayes.from_statistics(pb.MixedNB().fit(X, y).statistics_)

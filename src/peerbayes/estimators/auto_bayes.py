@@ -23,6 +23,7 @@ from peerbayes.estimators.generative import GenerativeClassifier, Training
 from peerbayes.model import folds
 from peerbayes.model.families import NaiveBayes
 from peerbayes.model.scaling import Scaling, fit
+from peerbayes.model.statistics import Statistics
 
 
 class Candidate(NamedTuple):
@@ -137,6 +138,14 @@ class AutoBayes(GenerativeClassifier):
         if "kinds" in own_parameters and (self.schema is not None or self.kinds != "auto"):
             parameters["kinds"] = self.kinds if self.schema is not None else self._kinds_with_bins(table)
         return comparable(estimator(**parameters))
+
+    @classmethod
+    def from_statistics(cls, statistics: Statistics, **parameters: Any) -> Self:
+        """Refuse `statistics` and `parameters`: they are of one family, and there is nothing to choose."""
+        raise TypeError(
+            f"AutoBayes chooses a family by rows, and these are statistics of {statistics.family.name}; use the "
+            "estimator of that family, for instance by peerbayes.load"
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the model of the family chosen to the file `path`; `peerbayes.load` gives its estimator."""
