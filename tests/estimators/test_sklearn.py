@@ -11,7 +11,7 @@ ESTIMATORS = [
     for estimator in (pb.MixedNB, pb.QDA, pb.LDA, TAN, KDB, BayesNetClassifier, pb.AODE)
     for calibrate in (False, True)
 ]
-ESTIMATORS += [pb.GA2M(), pb.AutoBayes(families=("naive-bayes", "ga2m"))]
+ESTIMATORS += [pb.GA2M(), pb.AutoBayes(families=("naive-bayes",))]
 
 
 @pytest.mark.filterwarnings("ignore::peerbayes.errors.SingularDataWarning")  # the checks' data are few rows
