@@ -26,6 +26,7 @@ from peerbayes.model.families.additive import GA2M
 from peerbayes.model.families.base import Family, laid_out
 from peerbayes.model.passes import plain_logits, softmax
 from peerbayes.model.sources import FRAME_ROWS, Source
+from peerbayes.model.structure import mutual
 
 # Steps of the model without crosses: those that it lacks are of columns alone, and do not count for a pair.
 STEPS = 20
@@ -75,7 +76,7 @@ def candidates(schema: Schema, sums: np.ndarray) -> tuple[Cross, ...]:
         column = schema.columns[j]
         groups = grouped(counts.sum(axis=0), most, ordered=column.traits.reads_numbers)
         if max(groups) > 0:
-            sides[column.name] = (groups, _information(counts))
+            sides[column.name] = (groups, mutual(counts))
     kept = sorted(sides, key=lambda name: (-sides[name][1], name))
     while len(kept) > 2 and _numbers(kept, sides, len(schema.classes)) > MOST_NUMBERS:
         kept.pop()
@@ -87,17 +88,6 @@ def _numbers(names: Sequence[str], sides: dict[str, tuple[tuple[int, ...], float
     """Return how many numbers the tables of all pairs of these columns have."""
     sizes = np.array([max(sides[name][0]) + 1 for name in names], dtype=np.int64)
     return int((sizes.sum() ** 2 - (sizes**2).sum()) // 2 * 4 * classes)
-
-
-def _information(counts: np.ndarray) -> float:
-    """Return Σ p(c,k) log p(c,k)/(p(c)p(k)) of counts [C, r]."""
-    total = counts.sum()
-    if total <= 0:
-        return 0.0
-    joint = counts / total
-    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
-    positive = joint > 0
-    return float(np.sum(joint[positive] * np.log(joint[positive] / independent[positive])))
 
 
 def halves(codes: np.ndarray) -> np.ndarray:

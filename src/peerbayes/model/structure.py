@@ -175,7 +175,7 @@ class Pairs:
             information[j] = _between(count, first, second)[0]
         for a in range(len(self.cardinalities)):
             table = np.stack([np.diagonal(self._table(a, a)[c]) for c in range(len(self.counts))])
-            information[self.continuous + a] = _mutual(table)
+            information[self.continuous + a] = mutual(table)
         return np.maximum(information, 0.0)
 
     def _slice(self, a: int) -> slice:
@@ -305,7 +305,7 @@ def refuse_many(classes: int, continuous: int, cardinalities: tuple[int, ...]) -
         )
 
 
-def _mutual(table: np.ndarray) -> float:
+def mutual(table: np.ndarray) -> float:
     """Return Σ p(a,b) log p(a,b)/(p(a)p(b)) of counts [r, s]."""
     total = table.sum()
     if total <= 0:
@@ -317,7 +317,7 @@ def _mutual(table: np.ndarray) -> float:
 
 
 def _mutuals(tables: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return `_mutual` of adjacent tables with the same rows: [r, Σs] -> [number of tables]."""
+    """Return `mutual` of adjacent tables with the same rows: [r, Σs] -> [number of tables]."""
     if not sizes.size:
         return np.zeros(0)
     starts = np.cumsum(sizes) - sizes
