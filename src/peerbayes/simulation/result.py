@@ -19,6 +19,7 @@ import numpy as np
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ModelFileDamaged
+from peerbayes.learning.family_choice import FamilyChoice
 from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.families import Family
@@ -117,6 +118,8 @@ class Run:
     """What these rows say of each column: bits and ranges; None with privacy."""
     scaling: Scaling | None = None
     """How all peers' probabilities follow from their models, where that was fitted on held-out rows."""
+    family_choice: FamilyChoice | None = None
+    """Which family peers chose and why, where the settings left it open (family "auto")."""
 
     @property
     def history(self) -> Any:
@@ -236,6 +239,7 @@ class Run:
             "schema": self.schema.to_json(),
             **describe_family(self.layout),
             **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
+            **({} if self.family_choice is None else {"family_choice": self.family_choice.to_json()}),
         }
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
         if len(self.spent):
@@ -283,6 +287,7 @@ class Run:
                 model.likelihood,
                 model.observed,
                 Scaling.from_json(header["scaling"]) if "scaling" in header else None,
+                FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

@@ -181,7 +181,7 @@ async def agree(
     facts = NetworkFacts(
         summary.peers, summary.rows, weight=float(summary.rows), largest=float(most),
         classes=len(schema.classes), features=family.size, counted=len(schema.discrete) > 0,
-        tree=planning.tree_of(roster.adjacency()), completed=gapped,
+        tree=planning.tree_of(roster.adjacency()), completed=gapped, crossed=bool(schema.crosses),
     )  # fmt: skip
     plan = planning.plan(settings, facts)
     terms.refuse(PeerError, completed=gapped)
@@ -259,6 +259,7 @@ def settings_of(terms: Terms) -> LearningSettings:
         terms.strategy, terms.rounds, terms.lr, terms.local_steps, terms.start, terms.robust.acts,
         terms.privacy.epsilon is not None, messages=terms.messages, exchanges=terms.exchanges,
         repairs_links=not terms.privacy.secure_sum, excluded=combinations.excluded(terms.combination),
+        sums_excluded=combinations.excluded(terms.combination, planning.BY_SUMS),
     )  # fmt: skip
 
 
