@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from peerbayes.data.bins import BINS
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import PeerbayesError, StructureError
@@ -31,7 +32,7 @@ from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.learning.tree_sum import TreeSum
 from peerbayes.model import candidates, layout
 from peerbayes.model.calibration import shared_out
-from peerbayes.model.candidates import CANDIDATES, LossSums
+from peerbayes.model.candidates import CANDIDATES, Candidate, LossSums
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.families.structures import Parents
 from peerbayes.model.folds import row_keys
@@ -46,6 +47,9 @@ MOST_STEPS, PATIENCE = 24, 4
 # The most numbers of a candidate's statistics: a message of one megabyte. A larger one is left out, since the rounds
 # that follow would send as much in each message.
 MOST_NUMBERS = 1 << 17
+
+# The same of a sum from which its crosses are chosen, which is sent once.
+MOST_SUMMED = 1 << 19
 
 # The most that a row's log loss counts: the logarithm of the smallest share that floating point tells from nothing.
 LARGEST_LOSS = 53 * float(np.log(2.0))
@@ -161,6 +165,30 @@ class Contest:
         """Return the rows of each peer."""
         ends = np.cumsum(self.sizes).tolist()
         return [slice(end - size, end) for end, size in zip(ends, self.sizes.tolist(), strict=True)]
+
+
+def bins_of(candidate: Candidate, columns: int) -> int | None:
+    """Return how many bins a candidate puts the numbers of so many columns into; None: it takes numbers."""
+    return (layout.bins_for(candidate.family, columns) or BINS) if candidate.in_bins else None
+
+
+def entered(rows: Mapping[int | None, Entrant | str]) -> tuple[dict[str, Entrant], dict[str, str]]:
+    """Return candidates with the rows as they see them, and why others are left out, by name.
+
+    rows  those of numbers in so many bins, or why there are none; None: of numbers as they are
+    """
+    entrants, left_out = {}, {}
+    columns = next(len(entrant.schema.columns) for entrant in rows.values() if not isinstance(entrant, str))
+    plain = rows.get(None, "")
+    for name, candidate in CANDIDATES.items():
+        entrant = rows[bins_of(candidate, columns)]
+        if isinstance(entrant, str):
+            left_out[name] = entrant
+        elif name == "bins" and not isinstance(plain, str) and entrant.schema == plain.schema:
+            left_out[name] = "the same as naive-bayes: the kind of every column of numbers is named"
+        else:
+            entrants[name] = entrant
+    return entrants, left_out
 
 
 def judging(schema: Schema, table: Table) -> np.ndarray:
@@ -382,7 +410,7 @@ def _alone(
         family = layout.calibrated(candidate.family, schema, absent.numbers, mass)
         _refuse_large(classes * family.size)
         crosses = cross_sums(contest.local(family, rows, classes), schema, contest.peers, contest.lr)
-        schema = replace(schema, crosses=(yield from _unnamed(crosses)))
+        schema = replace(schema, crosses=(yield from _crosses(crosses)))
         rows = Rows(rows.values, schema.crossed(rows.codes))
     family = layout.calibrated(candidate.family, schema, absent.numbers, mass, parents)
     _refuse_large(classes * family.size)
@@ -401,12 +429,17 @@ def _refuse_large(numbers: int) -> None:
         )
 
 
-def _unnamed(sums: CrossSums) -> Sums[Any]:
-    """Return what a generator returns that names its sums."""
+def _crosses(sums: CrossSums) -> Sums[Any]:
+    """Return the crosses of a candidate; StructureError where a sum from which they are chosen is too large."""
     try:
-        _, terms = next(sums)
+        name, terms = next(sums)
         while True:
-            _, terms = sums.send((yield terms))
+            if (numbers := terms(0).size) > MOST_SUMMED:
+                raise StructureError(
+                    f"its sums of {name} from which crosses are chosen are {numbers:,} numbers; at most "
+                    f"{MOST_SUMMED:,} are judged: name the family to use it all the same"
+                )
+            name, terms = sums.send((yield terms))
     except StopIteration as end:
         return end.value
 
@@ -447,16 +480,29 @@ def _rows_of(table: np.ndarray) -> Terms:
     return lambda peer: table[peer]
 
 
+def _residual(local: LocalRows) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return the function of everybody's S [1, C, K] and W [C, K] to each peer's R: [N, C, K].
+
+    W is computed once for all peers, where R can be taken at it.
+    """
+    of_weights = local.family.linear and not local.incomplete.any()
+    residual, copies = local.residual(MOST_STEPS, 1, of_weights), (local.peer_count, 1, 1)
+    return lambda stats, weights: np.asarray(
+        residual(np.tile(weights[None] if of_weights else stats, copies))
+    )
+
+
 def _descent(local: LocalRows, start: np.ndarray, contest: Contest) -> Sums[np.ndarray]:
     """Return the losses of all rows under the step of `TreeSum` at which those that judge have the lowest: [m]."""
     family, strategy = local.family, TreeSum(contest.peers)
-    state, residual = strategy.begin(start), local.residual(MOST_STEPS)
+    state, residual = strategy.begin(start), _residual(local)
     sample = Sample(family, local.rows, local.labels)
     judging_weights = np.where(contest.judges, contest.row_weights, 0.0)
     lowest, kept, waited = np.inf, np.zeros(local.labels.size), 0
     for _ in range(MOST_STEPS):
-        losses = log_losses(sample.logits(np.asarray(family.weights(state.trial[0]))), local.labels)
-        changes = residual(np.repeat(state.trial, local.peer_count, axis=0)).reshape(local.peer_count, -1)
+        weights = np.asarray(family.weights(state.trial[0]))
+        losses = log_losses(sample.logits(weights), local.labels)
+        changes = residual(state.trial, weights).reshape(local.peer_count, -1)
         capped = np.minimum(losses, LARGEST_LOSS)
         beside = [contest.by_peer(local.row_weights * losses), contest.by_peer(judging_weights * capped)]
         total = yield _rows_of(np.concatenate([changes, np.stack(beside, axis=1)], axis=1))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from peerbayes.data.arguments import about
-from peerbayes.data.bins import BINS
 from peerbayes.data.schema import Schema
 from peerbayes.errors import PeerbayesError
 from peerbayes.learning.family_choice import (
@@ -16,11 +15,13 @@ from peerbayes.learning.family_choice import (
     Entrant,
     FamilyChoice,
     agreed_choice,
+    bins_of,
+    entered,
     family_sums,
     judging,
 )
 from peerbayes.model import layout
-from peerbayes.model.candidates import AUTO, CANDIDATES, Candidate
+from peerbayes.model.candidates import AUTO, CANDIDATES
 from peerbayes.simulation.partitions import enough
 from peerbayes.simulation.population import (
     Assignment,
@@ -77,30 +78,15 @@ def entrants_of(
 
     Of a declared schema columns stay as they are.
     """
-    schemas: dict[int | None, Entrant] = {}
-    entrants, left_out = {}, {}
-    for name, candidate in CANDIDATES.items():
-        bins = bins_of(candidate, len(assignment.schema.columns))
-        try:
-            if bins not in schemas:
+    rows: dict[int | None, Entrant | str] = {}
+    for candidate in CANDIDATES.values():
+        if (bins := bins_of(candidate, len(assignment.schema.columns))) not in rows:
+            try:
                 schema = _schema(settings, assignment, bins)
-                schemas[bins] = Entrant(schema, schema.encode(assignment.rows()))
-        except PeerbayesError as error:
-            left_out[name] = str(error)
-            continue
-        if name == "bins" and None in schemas and schemas[bins].schema == schemas[None].schema:
-            left_out[name] = NOTHING_OPEN
-            continue
-        entrants[name] = schemas[bins]
-    return entrants, left_out
-
-
-NOTHING_OPEN = "the same as naive-bayes: the kind of every column of numbers is named"
-
-
-def bins_of(candidate: Candidate, columns: int) -> int | None:
-    """Return how many bins a candidate puts the numbers of so many columns into; None: it takes numbers."""
-    return (layout.bins_for(candidate.family, columns) or BINS) if candidate.in_bins else None
+                rows[bins] = Entrant(schema, schema.encode(assignment.rows()))
+            except PeerbayesError as error:
+                rows[bins] = str(error)
+    return entered(rows)
 
 
 def _schema(settings: SimulationSettings, assignment: Assignment, bins: int | None) -> Schema:

@@ -105,7 +105,8 @@ class Run:
 
     With a `scaling` also of the peers' "unscaled" models."""
     made: dict[str, str] = field(default_factory=dict, repr=False)
-    """When the run was made, with which versions, and under "choice" why a strategy was chosen."""
+    """When the run was made, with which versions, and why a strategy ("choice") and a family ("family choice") were
+    chosen, where they were."""
     spent: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)), repr=False)
     """[N, 5] each peer's privacy spending, in the order of `SPENT`; no rows without privacy."""
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)

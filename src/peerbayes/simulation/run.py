@@ -252,6 +252,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     plan = drivers.plan_of(settings, population, begin)
     driver = drivers.build_driver(plan, settings, population, begin)
     provenance |= {"choice": plan.reason} if plan.reason else {}
+    provenance |= {} if family_choice is None else {"family choice": family_choice.reason}
     configuration = settings.configuration | {"strategy": driver.strategy.name}
     evaluation = Evaluation.of(settings, population)
     saved = None

@@ -26,6 +26,7 @@ async def agreed_edges(
     total: Total,
     reports: Reports | None = None,
     bins: int = BINS,
+    suffix: str = "",
 ) -> Schema:
     """Return the schema with edges for its binned columns.
 
@@ -34,6 +35,7 @@ async def agreed_edges(
     rows     of all members: no sum is larger
     reports  what members said before, where they may lie
     bins     how many there are at most
+    suffix   of the names of the sums, where edges are agreed on several times
     """
     open_columns = [column for column in schema.columns if column.traits.needs_edges and not column.edges]
     if not open_columns:
@@ -42,13 +44,13 @@ async def agreed_edges(
     grids = [_grid(column.location, column.scale, column.constant, bins) for column in open_columns]
     weight = 1.0 if reports is None else reports.bounds.weight(table.rows)
     own = [grid.counts(x) for grid, x in zip(grids, numbers, strict=True)]
-    coarse = await _summed("quantiles 1", own, weight, rows, total, reports)
+    coarse = await _summed(f"quantiles 1{suffix}", own, weight, rows, total, reports)
     inner = [finer(grid, counts, bins) for grid, counts in zip(grids, coarse, strict=True)]
     own = [
         np.concatenate([*finer_counts(grid, inside, x), np.zeros(0)])
         for grid, inside, x in zip(grids, inner, numbers, strict=True)
     ]
-    fine = await _summed("quantiles 2", own, weight, rows, total, reports)
+    fine = await _summed(f"quantiles 2{suffix}", own, weight, rows, total, reports)
     edges = {}
     for column, grid, counts, inside, sums in zip(open_columns, grids, coarse, inner, fine, strict=True):
         parts = np.split(sums, len(inside)) if inside else []
