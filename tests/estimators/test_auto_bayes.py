@@ -1,6 +1,7 @@
 """The family that `AutoBayes` chooses: which, why, and that it is the model that its own estimator would be."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -229,13 +230,28 @@ def test_all_candidates_are_judged_on_the_same_rows(kinds):
 def test_kinds_that_are_left_open_are_bins_for_those_who_need_them():
     X, y = table()
     by_rule = AutoBayes(families=["aode"]).fit(X, y)
-    for kinds in ({"x": "auto"}, {"x": "auto", "colour": "discrete"}, ["auto", "auto", "auto"], "binned"):
+    for kinds in ({"x": "auto"}, {"x": "auto", "colour": "discrete"}, ["auto", "auto", "auto"], "supervised"):
         named = AutoBayes(families=["aode"], kinds=kinds).fit(X, y)
-        assert list(named.schema_.kinds.values()) == ["binned", "binned", "discrete"]
+        assert list(named.schema_.kinds.values()) == ["supervised", "supervised", "discrete"]
         same_model(named, by_rule, X)
     mixed = AutoBayes(families=["aode"], kinds={"z": "discrete"}).fit(X, y)
-    assert list(mixed.schema_.kinds.values()) == ["binned", "discrete", "discrete"]
+    assert list(mixed.schema_.kinds.values()) == ["supervised", "discrete", "discrete"]
     same_model(mixed, clone(mixed.estimator_).fit(X, y), X)
+    equal = AutoBayes(families=["bins"], kinds={"z": "binned"}).fit(X, y)
+    assert list(equal.schema_.kinds.values()) == ["supervised", "binned", "discrete"]
+
+
+def test_edges_by_class_are_chosen_without_the_rows_that_judge_them():
+    X, y = table()
+    rows = Table.of(X)
+    model = AutoBayes().candidate("bins", rows).fit(X, y)
+    judged = held_out(model, rows)
+    elsewhere = [
+        replace(column, edges=(0.0,)) if column.kind == "supervised" else column
+        for column in model.schema_.columns
+    ]
+    model.schema_ = replace(model.schema_, columns=tuple(elsewhere))  # those of all rows have no say
+    np.testing.assert_array_equal(held_out(model, rows).losses, judged.losses)
 
 
 def test_a_schema_is_the_schema_of_all_candidates():

@@ -91,7 +91,7 @@ TAKEN = {
     "peers_down": SHARES,
     "faults": {"None", "an empty list", "an empty tuple"},
     "secure_sum": FLAGS,
-    "start_rounds": {"zero", *COUNTS},
+    "start_rounds": {"None", "zero", *COUNTS},
     "privacy": {"None"},
     "robust": {"None"},
     "attack": {"None"},

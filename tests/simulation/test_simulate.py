@@ -77,6 +77,18 @@ def test_peers_agree_on_a_start_by_gossip(start):
     assert run.summary()["bytes_per_peer"] > plain.summary()["bytes_per_peer"]
 
 
+def test_by_default_a_start_is_an_exact_sum_as_between_real_peers():
+    """On a long chain gossip is far from done: peers would begin apart, and each with the classes that are near."""
+    settings = {
+        "family": "qda", "start": "ml", "topology": "chain", "partition": "drift-y", "peers": 24, "rows_per_peer": 5,
+        "strategy": "crc", "rounds": 2, "seed": 1,
+    }  # fmt: skip
+    summed, gossiped = (pb.simulate(*WINE, **settings, start_rounds=rounds) for rounds in (None, 8))
+    assert summed.summary()["disagreement"] < 0.01 < gossiped.summary()["disagreement"]
+    matrix, links = summed.stats[0].nbytes, 2 * 23 / 24
+    assert summed.summary()["bytes_per_peer"] == pytest.approx((1 + 2) * links * matrix, abs=1)
+
+
 def test_bytes_are_messages_times_neighbours():
     run = pb.simulate(*WINE, topology="ring", **QUICK)
     last = run.history.query("round == 10")

@@ -285,6 +285,22 @@ class Schema:
         ]
         return replace(self, columns=tuple(columns))
 
+    def with_edges_by_class(self, X: Any, labels: np.ndarray, weights: np.ndarray | None = None) -> Schema:
+        """Return this schema with the edges of other rows X wherever they depend on the classes; all else stays.
+
+        labels   [n] the class of each row
+        weights  [n] how often it counts
+        """
+        table = Table.of(X)
+        positions = self.places(table)
+        columns = [
+            measured(replace(column, count=0.0), column.numbers(table.column(positions[j])), weights, labels)
+            if column.traits.needs_labels
+            else column
+            for j, column in enumerate(self.columns)
+        ]
+        return replace(self, columns=tuple(columns))
+
     def knowing(self, other: Schema) -> Schema:
         """Return this schema with the categories of the `other` added; nothing else changes."""
         theirs = {column.name: column for column in other.columns}

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data.arguments import refusal
 from peerbayes.data.bins import BINS
-from peerbayes.data.schema import Schema
+from peerbayes.data.infer import infer_columns
 from peerbayes.data.table import Table
 from peerbayes.errors import PeerbayesError
 from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, MixedNB
@@ -35,16 +35,19 @@ class CandidateEstimator(NamedTuple):
     parameters: dict[str, Any]
 
 
+# Numbers in bins whose edges lie where the classes change. Pairs of columns (GA2M) need bins of equally many rows.
+SUPERVISED = "supervised"
+
 # Of the candidates of `model.candidates`, in their order.
 CANDIDATES: dict[str, CandidateEstimator] = {
     "naive-bayes": CandidateEstimator(MixedNB, {}),
     "lda": CandidateEstimator(LDA, {}),
     "qda": CandidateEstimator(QDA, {}),
-    "bins": CandidateEstimator(GA2M, {"interactions": 0}),
+    "bins": CandidateEstimator(GA2M, {"interactions": 0, "kinds": SUPERVISED}),
     "tan": CandidateEstimator(TAN, {}),
     "kdb": CandidateEstimator(KDB, {}),
     "ga2m": CandidateEstimator(GA2M, {}),
-    "aode": CandidateEstimator(AODE, {"kinds": "binned"}),
+    "aode": CandidateEstimator(AODE, {"kinds": SUPERVISED}),
 }
 
 # Rows of which candidates are judged, where there are more: their order is clear by then, and all rows are for the
@@ -169,7 +172,12 @@ class AutoBayes(GenerativeClassifier):
 
     def _kinds_with_bins(self, table: Table) -> list[str]:
         """Return the kinds of the columns where numbers go into bins, unless the user names another kind for them."""
-        return [column.kind for column in Schema.infer(table, kinds=self.kinds, bins=BINS).columns]
+        unlabelled = np.full(table.rows, -1)
+        plain, binned = (infer_columns(table, self.kinds, None, bins, unlabelled) for bins in (None, BINS))
+        return [
+            SUPERVISED if own.kind != in_bins.kind else own.kind
+            for own, in_bins in zip(plain, binned, strict=True)
+        ]
 
     def _take(self, model: GenerativeClassifier) -> None:
         """Become a fitted model, whatever its family."""
@@ -222,9 +230,9 @@ def comparable(estimator: GenerativeClassifier) -> GenerativeClassifier:
 def held_out(model: GenerativeClassifier, table: Table, weights: np.ndarray | None = None) -> HeldOut:
     """Return the losses of the rows that the calibration of a model held out, after its scaling.
 
-    Calibration holds rows out of its steps, but parents and crosses are chosen on all rows, and a structure that
-    happens to suit these would look good on them. So for each fold it is chosen again without the fold, and learned by
-    as many steps as the model; the probabilities are scaled as the model's are.
+    Calibration holds rows out of its steps, but parents, crosses and edges by class are chosen on all rows, and those
+    that happen to suit these would look good on them. So for each fold they are chosen again without the fold, and
+    learned by as many steps as the model; the probabilities are scaled as the model's are.
 
     model      `comparable`, fitted to the rows of the table
     weights    how often each row counts [n]
@@ -232,18 +240,21 @@ def held_out(model: GenerativeClassifier, table: Table, weights: np.ndarray | No
     if model._held_out is None:
         return HeldOut(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=bool))
     scaling, logits, labels = model._held_out
-    if not model.learns_structure:
+    by_class = any(column.traits.needs_labels for column in model.schema_.columns)
+    if not (model.learns_structure or by_class):
         return _losses(scaling, logits, labels)
     schema = replace(model.schema_, crosses=())
     split = folds.split(schema, table, labels, weights, model.validation_fraction)
     names = np.array(schema.classes, dtype=object)[labels]
     logits = np.full_like(logits, np.nan)
     for held in split.held_out():
+        others, their_weights = table.take(~held), None if weights is None else weights[~held]
         fold = clone(model).set_params(
-            schema=schema, validation_fraction=0.0, keep="last", max_iter=model.best_iter_, patience=None, tol=0.0,
+            schema=schema.with_edges_by_class(others, labels[~held], their_weights),
+            validation_fraction=0.0, keep="last", max_iter=model.best_iter_, patience=None, tol=0.0,
             temperature=False, priors=None, costs=None, callback=None, verbose=False,
         )  # fmt: skip
-        fold.fit(table.take(~held), names[~held], None if weights is None else weights[~held])
+        fold.fit(others, names[~held], their_weights)
         logits[held] = fold.predict_joint_log_proba(table.take(held))
     if scaling is not None:
         rows = ~np.isnan(logits[:, 0])

@@ -130,6 +130,9 @@ def _numbers(column: Any, gaps: bool) -> tuple[np.ndarray, int, bool]:
 # Increased when the same specification gives other numbers than before: older results are then not used again.
 REVISION = 1
 
+# Rounds of gossip by which peers agree on a start: cells were published with these.
+START_ROUNDS = 32
+
 # Most training rows that peers are evaluated on; trajectories need no errors on training rows.
 TRAINING_JUDGED, ALL = 2_500, 1_000_000
 
@@ -264,6 +267,7 @@ def _run(cell: Cell) -> dict[str, Any]:
         **settings,
         schema=data.schema,
         test=test,
+        start_rounds=START_ROUNDS,
         evaluate_every=1 if cell.trajectory else 0,
         evaluate_rows=(1 if cell.trajectory else TRAINING_JUDGED, ALL),
         references=False,

@@ -24,7 +24,7 @@ from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model.calibration import shared_out
 from peerbayes.network.schedules import agree
 from peerbayes.simulation.faults import Faults
-from peerbayes.simulation.population import Population
+from peerbayes.simulation.population import Population, sum_bytes
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.reports import Reported
 from peerbayes.simulation.rounds import Broadcast, BySums, Defence, OverTree
@@ -32,7 +32,10 @@ from peerbayes.simulation.settings import SimulationSettings
 
 Driver = Broadcast | OverTree | BySums
 
-# --- the start: sums by gossip over the network, of numbers that may be noisy or false
+# --- the start: sums over the network, of numbers that may be noisy or false
+
+# Rounds of gossip where links change, so that no tree stays to sum along.
+GOSSIP_ROUNDS = 32
 
 
 def agreed_start(settings: SimulationSettings, peers: Population) -> tuple[np.ndarray, int]:
@@ -61,6 +64,9 @@ def _start(
     may be Y_vᵀΦ_v and the number of rows.
     """
     held, network, rounds, sent = peers.held, peers.network, settings.start_rounds, 0
+    lasting = topologies.without_absences(network)
+    if rounds is None and not lasting.static:
+        rounds = GOSSIP_ROUNDS
     rows = float((held.sizes if reports is None else reports.rows).sum())
     weight = planning.start_weight(settings.lr, NetworkFacts(held.peer_count, rows))
     own_start = planning.declaration_of(strategy).own_start
@@ -76,6 +82,9 @@ def _start(
         if name == "start":
             values = values if reports is None else reports.start(values, _bounds(held, reports))
             values = shared_out(settings.start, values, held.classes, settings.lr)
+        if rounds is None:
+            sent += int(sum_bytes(lasting.at(1), values[0].size).mean())
+            return np.broadcast_to(values.mean(axis=0), values.shape)
         sent += int(rounds * float(np.diff(network.at(1).indptr).mean()) * values[0].nbytes)
         return agree(network, values.reshape(held.peer_count, -1), rounds).reshape(values.shape)
 

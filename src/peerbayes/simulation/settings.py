@@ -334,9 +334,10 @@ class SimulationArguments(CommonArguments, total=False):
         "Peers that do not come back count in errors until they vanish, then no more. Rounds are those of messages: "
         "each of several `exchanges` is one")]
     secure_sum: Annotated[bool, shared.SECURE_SUM]
-    start_rounds: Annotated[int, Setting(
-        32, whole_number(0, shared.MOST_ROUNDS),
-        'rounds of accelerated gossip to agree on the "marginal" and "ml" starts; their bytes are counted')]
+    start_rounds: Annotated[int | None, Setting(
+        None, optional(whole_number(0, shared.MOST_ROUNDS), "for a sum"),
+        'rounds of accelerated gossip to agree on the "marginal" and "ml" starts; None: a sum along a spanning tree, '
+        "as real peers have it, or 32 rounds where links change and no tree stays. Bytes are counted")]
     privacy: Annotated[Privacy | None, Setting(
         None, replace(_of_type(Privacy, PRIVACY), types=(dict,), read=_privacy),
         "`peerbayes.Privacy(epsilon=4.0)`: noise in everything that a peer sends, which bounds what anybody can learn "
