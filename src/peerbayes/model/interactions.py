@@ -44,8 +44,8 @@ MOST_CROSSES = 64
 GROUPS = {4: 16, 8: 8}
 FEWEST_GROUPS = 6
 
-# Columns up to which numbers go into twice as many bins.
-FEW_COLUMNS = 8
+# Columns up to which numbers go into so many bins; more columns have `BINS`.
+FINER_BINS = {4: 64, 8: 32}
 
 # The most numbers of the tables of all pairs: 32 MB. Of more columns those that tell least are left out.
 MOST_NUMBERS = 1 << 22
@@ -70,7 +70,7 @@ def groups_for(columns: int) -> int:
 
 def bins_for(columns: int) -> int:
     """Return how many bins a column of numbers has, for a table of so many columns."""
-    return 2 * BINS if columns <= FEW_COLUMNS else BINS
+    return next((bins for most, bins in FINER_BINS.items() if columns <= most), BINS)
 
 
 def candidates(schema: Schema, sums: np.ndarray) -> tuple[Cross, ...]:

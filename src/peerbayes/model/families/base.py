@@ -475,7 +475,7 @@ def guarded(
         default = layout.calibrated_shrinkage if calibrate else 0.0
         guards["shrinkage"] = (default if shrinkage is None else float(shrinkage)) / rows if rows > 0 else 0.0
     if hasattr(layout, "per_row"):
-        guards["per_row"] = 1.0 / rows if calibrate and rows > 0 else 0.0
+        guards["per_row"] = 1.0 / rows if guards["shrinkage"] and rows > 0 else 0.0
     return replace(layout, **guards)
 
 
