@@ -34,7 +34,10 @@ class LocalRows(PeerRows):
 
         A penalty of the family is part of both.
         """
-        residual, rows = self.residual(rounds), Sample(self.family, self.rows, self.labels)
+        residual, rows = (
+            residual_of(self, self.family, rounds, raw=True),
+            Sample(self.family, self.rows, self.labels),
+        )
         owner = np.repeat(np.arange(self.peer_count), self.sizes)
 
         def terms(stats: np.ndarray) -> np.ndarray:

@@ -205,7 +205,7 @@ def fixed_steps(rows: TableResidual, stats: np.ndarray, lr: float) -> Iterates:
     while True:
         evaluated = rows.evaluate(stats)
         yield stats, evaluated
-        stats = stats + lr * evaluated.residual
+        stats = stats + lr * rows.family.conditioned(stats, evaluated.residual)
 
 
 def adaptive_steps(rows: TableResidual, stats: np.ndarray, lr: float) -> Iterates:

@@ -30,7 +30,7 @@ from peerbayes.data.table import Array
 from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device
 from peerbayes.model.families import Aode, BayesNet, Family, NaiveBayes, Rows
-from peerbayes.model.families.base import beside
+from peerbayes.model.families.base import beside, here
 from peerbayes.model.missing import Completion, complete
 from peerbayes.model.passes import (
     Averaged,
@@ -208,7 +208,7 @@ class PeerRows:
 def residual_of(rows: Data | IncompleteData, family: Family, passes: int) -> TableResidual: ...
 @overload
 def residual_of(
-    rows: PeerRows, family: Family, passes: int, steps: int = 1, of_weights: bool = False
+    rows: PeerRows, family: Family, passes: int, steps: int = 1, of_weights: bool = False, raw: bool = False
 ) -> Residual: ...
 def residual_of(
     rows: PeerRows | Data | IncompleteData,
@@ -216,6 +216,7 @@ def residual_of(
     passes: int,
     steps: int = 1,
     of_weights: bool = False,
+    raw: bool = False,
 ) -> Residual:
     """Return R of these rows, computed in the way that suits their number, their missing values and their device.
 
@@ -223,12 +224,14 @@ def residual_of(
     passes      how many times R will be computed: whether a kernel pays
     steps       local iterations: R is S after them minus S before
     of_weights  S are natural weights W, and R is taken at them
+    raw         R is the gradient itself: who uses it conditions the steps
     """
     if not isinstance(rows, PeerRows):
         return TableResidual(family, _for_passes(rows, passes))
     if rows.incomplete.any():
         return repeated(completed(rows, residual_of(rows.complete, family, passes), of_weights), steps)
-    return repeated(penalised(rows, _of_rows(rows, family, passes, of_weights), of_weights), steps)
+    once = penalised(rows, _of_rows(rows, family, passes, of_weights), of_weights)
+    return repeated(once if of_weights or raw else conditioned(rows, once), steps)
 
 
 def _of_rows(rows: PeerRows, family: Family, passes: int, of_weights: bool) -> Residual:
@@ -299,6 +302,20 @@ def penalised(rows: PeerRows, plain: Residual, of_weights: bool) -> Residual:
         penalty = family.penalty(stats if of_weights else family.weights(stats))
         assert penalty is not None
         return plain(stats) - beside(stats, rows.masses[:, None, None], stats.dtype) * penalty[1]
+
+    return residual
+
+
+def conditioned(rows: PeerRows, plain: Residual) -> Residual:
+    """Return M·R, with which steps of a fixed size stay stable under a penalty: see `Family.conditioned`."""
+    family = rows.family
+    if family.penalty(np.zeros((1, family.size))) is None:
+        return plain
+
+    def residual(stats: Array) -> Array:
+        values, change = here(stats), here(plain(stats))
+        moved = [family.conditioned(*peer) for peer in zip(values, change, strict=True)]
+        return beside(stats, np.stack(moved), stats.dtype)
 
     return residual
 
