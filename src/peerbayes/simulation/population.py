@@ -14,7 +14,7 @@ from scipy.sparse import csgraph, csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
-from peerbayes.data.infer import infer_classes
+from peerbayes.data.infer import infer_classes, infer_columns
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import SchemaError
@@ -55,13 +55,17 @@ class Assignment:
     """The rows that each peer holds out; (): none does."""
 
     @classmethod
-    def of(cls, X: Any, y: Any, settings: SimpleNamespace) -> Assignment:
-        """Return the assignment of rows X with labels y by the settings of a simulation."""
+    def of(
+        cls, X: Any, y: Any, settings: SimpleNamespace, parts: list[np.ndarray] | None = None
+    ) -> Assignment:
+        """Return the assignment of rows X with labels y by the settings of a simulation; `parts`: as it is already."""
         table = table_of(X)
         classes, codes = classes_of(y, settings.schema, table.rows)
         bins = layout.bins_for(settings.family, len(table.names))
-        schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins)
+        schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins, codes)
         schema = replace(schema, classes=classes)
+        if parts is not None:
+            return cls(table, schema, codes, parts)
         rng = np.random.default_rng([settings.seed, ROWS_STREAM])
         with about("partition", "the partition", "peers", "rows_per_peer", "X"):
             rows_of_peers = partition_rows(
@@ -166,8 +170,13 @@ class Population:
     """The rows by which a round is selected."""
 
     @classmethod
-    def of(cls, settings: SimulationSettings, X: Any, y: Any) -> Population:
-        """Return the peers of these settings, with the rows X and labels y divided among them."""
+    def of(
+        cls, settings: SimulationSettings, X: Any, y: Any, parts: list[np.ndarray] | None = None
+    ) -> Population:
+        """Return the peers of these settings, with the rows X and labels y divided among them.
+
+        parts  the rows of each peer, where they are known already
+        """
         device, peers, seed = settings.array_device, settings.peers, settings.seed
         schema, test = settings.schema, settings.test
         table = table_of(X)
@@ -179,7 +188,7 @@ class Population:
             groups = enumerate(np.split(lasting.at(1).indices, lasting.at(1).indptr[1:-1]))
             small = small_groups({f"peer {peer}": group.tolist() for peer, group in groups})
             settings.refuse(few_neighbours=small)
-        assignment = Assignment.of(table, y, settings).holding_out(settings.hold_out, seed)
+        assignment = Assignment.of(table, y, settings, parts).holding_out(settings.hold_out, seed)
         links = topologies.pairs(network.at(settings.rounds))
         if settings.peers_down:
             network = with_absences(network, settings.peers_down, seed)
@@ -262,7 +271,9 @@ def _agreed_schema(
         reports = reported(assignment.schema, assignment.rows(), assignment.sizes, liars)
         return reports.schema, reports
     if settings.privacy is None:
-        return assignment.schema.measured_on(assignment.rows(), edges=not declared), None
+        return assignment.schema.measured_on(
+            assignment.rows(), edges=not declared, labels=assignment.codes[assignment.row_indices]
+        ), None
     bounded = replace(assignment.schema, clip=min(settings.privacy.bound, assignment.schema.limit))
     return bounded if declared else bounded.measured_on(assignment.rows()), None
 
@@ -438,12 +449,17 @@ def classes_of(y: Any, schema: Schema | None, rows: int) -> tuple[tuple[Any, ...
 
 
 def schema_of(
-    table: Table, schema: Schema | None, kinds: Any, clip: float | None, bins: int | None = None
+    table: Table,
+    schema: Schema | None,
+    kinds: Any,
+    clip: float | None,
+    bins: int | None = None,
+    labels: np.ndarray | None = None,
 ) -> Schema:
-    """Return the schema of a table: the declared one, if it fits, or one inferred from the rows."""
+    """Return the schema of a table: the declared one, if it fits, or one inferred from the rows and their classes."""
     if schema is None:
         with about("X", "kinds"):
-            return Schema.infer(table, kinds=kinds, clip=clip, bins=bins)
+            return Schema(infer_columns(table, kinds, None, bins, labels), clip=clip)
     if not schema.columns:
         raise SchemaError("schema has no column; expected at least one")
     with about("schema"):

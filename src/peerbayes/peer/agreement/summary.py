@@ -7,7 +7,7 @@ with the same schema to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -31,7 +31,7 @@ FARTHEST = (
     Fraction(2) ** 1000
 )  # a sum of that per value is absurd; below it, floats of many such sums do not overflow
 
-Kind = Literal["continuous", "positive", "count", "binned", "text", "numbers", "empty"]
+Kind = Literal["continuous", "positive", "count", "binned", "supervised", "text", "numbers", "empty"]
 Tagged = tuple[str, Any]  # ("b", True), ("n", 1), ("t", "yes"): True and 1 stay apart until the end
 
 
@@ -138,6 +138,20 @@ class Summary:
         """Return whether a continuous value is missing anywhere."""
         return any(column.count < self.rows for column in self.columns.values() if not _in_cells(column))
 
+    def with_bins(self, names: Collection[str]) -> Summary:
+        """Return the summary where these columns of numbers are binned."""
+        binned = {
+            name: msgspec.structs.replace(
+                column,
+                kinds={
+                    "binned" if kind == "continuous" else kind: peers for kind, peers in column.kinds.items()
+                },
+            )
+            for name, column in self.columns.items()
+            if name in names
+        }
+        return replace(self, columns={**self.columns, **binned})
+
     def complete(self, name: str) -> bool:
         """Return whether a column has a value in every row of every peer."""
         return self.columns[name].count == self.rows
@@ -225,6 +239,8 @@ class OwnTable:
     schema: Schema
     values: Mapping[str, np.ndarray]
     """The present numbers of each column of numbers [n]."""
+    labels: Mapping[str, np.ndarray]
+    """The labels of these numbers [n], of columns whose edges depend on them."""
     rows: int
 
     @classmethod
@@ -237,12 +253,15 @@ class OwnTable:
         kinds: Any = dict(terms.features) or "auto"
         bins = bins_for(terms.family, len(frame.columns))
         schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip, bins=bins)
-        table, values = Table.of(frame), {}
+        table, values, labels_of = Table.of(frame), {}, {}
         for index, column in enumerate(schema.columns):
             if column.traits.reads_numbers:
                 numbers = column.numbers(table.column(index))
-                values[column.name] = numbers[~np.isnan(numbers)]
-        return cls(schema, values, len(frame))
+                present = ~np.isnan(numbers)
+                values[column.name] = numbers[present]
+                if column.traits.needs_labels:
+                    labels_of[column.name] = np.asarray(labels)[present]
+        return cls(schema, values, labels_of, len(frame))
 
     def summary(self, peer: str, bounds: MemberBounds | None = None) -> Summary:
         """Return the first sum's part; with `bounds` it counts for as many rows as it may, and tells no sums."""
