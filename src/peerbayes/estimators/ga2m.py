@@ -23,17 +23,18 @@ class GA2M(GenerativeClassifier):
     """A generalised additive model with pairwise interactions: each column adds to the log-odds, and so do some pairs.
 
     Numbers go into bins; missing values tell nothing. Pairs of columns are crossed where that lowers the log loss of
-    rows that it was not learned from (`peerbayes.model.interactions`), and cells of few rows are shrunk. It is always
+    rows that it was not learned from (`peerbayes.model.interactions`). Neighbouring bins, and the cells of a cross, are
+    held together as strongly as the rows ask for (`peerbayes.model.penalties`). It is always
     calibrated: maximum likelihood would count what columns and their crosses have in common several times.
 
     Parameters are those of `MixedNB`, and
 
     interactions    how many pairs of columns are crossed: "auto", as many as are worth it, at most 64; a number: at
                     most that many of them; 0: none
-    bins            how many bins numbers go into; "auto": 32 for up to eight columns, 16 for more. `kinds` may name
-                    columns that are to stay continuous
+    bins            how many bins numbers go into; "auto": 64 for up to four columns, 32 for up to eight, 16 for
+                    more. `kinds` may name columns that are to stay continuous
     shrinkage       rows that are spread evenly over the cells of each column before any is learned from, and over those
-                    of a cross as many times more as there are columns; "auto" or None: 300
+                    of a cross as many times more as there are columns; "auto" or None: 300; 0: no penalty either
     """
 
     family_type = additive.GA2M
