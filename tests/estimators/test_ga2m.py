@@ -89,7 +89,7 @@ def test_numbers_go_into_bins_unless_their_kind_is_named():
     assert model.schema_.kinds == kinds
     assert model.schema_.columns[1].cells == 5
     assert not any("amount" in pair for pair in model.crosses_)
-    assert pb.GA2M().fit(X, y).schema_.columns[0].cells == 32
+    assert pb.GA2M().fit(X, y).schema_.columns[0].cells == 64
     wide = np.random.default_rng(0).normal(size=(200, 9))
     assert pb.GA2M(max_iter=1).fit(wide, np.arange(200) % 2).schema_.columns[0].cells == 16
 
@@ -124,7 +124,7 @@ def test_the_names_of_classes_do_not_matter(fitted):
 
 
 def test_weights_of_whole_numbers_are_repetitions():
-    X, y = mixed(200)
+    X, y = mixed(600)
     weights = np.random.default_rng(2).integers(0, 3, len(X))
     settings = {"temperature": False, "validation_fraction": 0.0, "max_iter": 20}
     weighted = pb.GA2M(**settings).fit(X, y, sample_weight=weights)
@@ -263,3 +263,12 @@ def test_it_learns_from_all_rows_at_once():
     assert not hasattr(pb.GA2M(), "partial_fit")
     with pytest.raises(ValueError, match="unlabelled is for calibrate=False: calibration learns from labels"):
         pb.GA2M(unlabelled=-1).fit(X, np.where(np.arange(50) < 5, -1, y))
+
+
+def test_an_error_about_one_class_names_only_what_there_is():
+    """GA2M learns no model from portions of rows, so it does not advise `partial_fit`."""
+    X, _ = mixed(50)
+    with pytest.raises(ValueError, match=r"Name the others in a schema$"):
+        pb.GA2M().fit(X, ["ill"] * len(X))
+    with pytest.raises(ValueError, match=r"partial_fit with classes=\.\.\."):
+        pb.MixedNB().fit(X, ["ill"] * len(X))

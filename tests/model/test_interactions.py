@@ -17,6 +17,7 @@ from peerbayes.data.table import Table
 from peerbayes.model import calibration, core, interactions, passes
 from peerbayes.model.families.additive import GA2M
 from peerbayes.model.families.base import guarded, laid_out
+from peerbayes.model.penalties import with_column_penalties
 from peerbayes.model.sources import Encoded, source_of
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -124,26 +125,41 @@ def test_gains_are_those_of_the_formula(seed):
     *_, pairs, rng = problem(seed)
     cells, classes = sum(pair.cells for pair in pairs), 3
     sums = np.stack([rng.normal(size=(2, cells, classes)), rng.exponential(size=(2, cells, classes))], axis=1)
-    gained, rows, first = interactions.gains(pairs, sums, rows=17.0), 17.0, 0
-    for pair, of_pair in zip(pairs, gained, strict=True):
+    gained, first = interactions.gains(pairs, sums), 0
+    for pair, nats, scores in zip(pairs, gained.nats, gained.scores, strict=True):
         table = sums[:, :, first : first + pair.cells].reshape(2, 2, *pair.shape, classes)
         first += pair.cells
         g = interactions._beyond_margins(table[:, 0], table[:, 1])
-        expected = [0.0, 0.0]
-        for s, other in ((0, 1), (1, 0)):
-            for a, b, c in np.ndindex(*pair.shape, classes):
-                step = g[s, a, b, c] / (table[s, 1, a, b, c] + rows / 4 / pair.cells)
-                expected[s] += g[other, a, b, c] * step - 0.5 * table[other, 1, a, b, c] * step**2
-        np.testing.assert_allclose(of_pair, expected, rtol=1e-9)
+        for which, strength in enumerate(interactions.STRENGTHS):
+            for s, other in ((0, 1), (1, 0)):
+                slope = bend = 0.0
+                for a, b, c in np.ndindex(*pair.shape, classes):
+                    step = g[s, a, b, c] / (table[s, 1, a, b, c] + strength)
+                    slope += g[other, a, b, c] * step
+                    bend += table[other, 1, a, b, c] * step**2
+                np.testing.assert_allclose(nats[which, s], slope - bend / 2, rtol=1e-9, atol=1e-12)
+                np.testing.assert_allclose(scores[which, s], slope / np.sqrt(bend), rtol=1e-9, atol=1e-12)
 
 
-def test_cells_without_rows_gain_nothing_also_without_shrinkage():
+def test_cells_without_rows_gain_nothing():
     *_, pairs, rng = problem(0)
     pair = pairs[0]
     sums = np.zeros((2, 2, pair.cells, 3))
-    assert (interactions.gains([pair], sums, rows=0.0) == 0).all()
+    assert all((numbers == 0).all() for numbers in interactions.gains([pair], sums))
     sums[:, 0, 0], sums[:, 1, 0] = rng.normal(size=(2, 3)), 1.0
-    assert np.isfinite(interactions.gains([pair], sums, rows=0.0)).all()
+    assert all(np.isfinite(numbers).all() for numbers in interactions.gains([pair], sums))
+
+
+@given(seed=SEEDS)
+def test_the_score_of_a_pair_that_tells_nothing_is_about_standard_normal(seed):
+    """g ~ N(0, h) in every cell of either half: the scores of many pairs have mean 0 and variance 1."""
+    rng = np.random.default_rng(seed)
+    groups = tuple(range(5))
+    pairs = [Cross((f"a{k}", f"b{k}"), (groups, groups)) for k in range(300)]
+    spread = rng.uniform(1.0, 5.0, size=(2, 300 * 25, 3))
+    sums = np.stack([rng.normal(size=spread.shape) * np.sqrt(spread), spread], axis=1)
+    scores = interactions.gains(pairs, sums).scores[:, 6]
+    assert abs(scores.mean()) < 0.3 and 0.6 < scores.std() < 1.2
 
 
 def test_margins_are_what_steps_of_either_column_explain():
@@ -178,16 +194,17 @@ def xor_rows(rng, rows, noise=4):
 def gains_of(X, y):
     """The gain of each pair of columns in nats a row, by name: under the model without crosses, as `fit` has it."""
     schema = Schema.infer(X, y, bins=interactions.bins_for(X.shape[1]))
-    family = guarded(laid_out(GA2M, schema, missing=False), len(X), calibrate=True)
     source = source_of(schema, Table.of(X), again=True)
+    plain = laid_out(GA2M, schema, missing=False)
+    sums = passes.labelled(plain, source, y, len(schema.classes), None).statistics()
+    schema = with_column_penalties(schema, sums)
+    family = guarded(laid_out(GA2M, schema, missing=False), len(X), calibrate=True)
     data = passes.labelled(family, source, y, len(schema.classes), None)
-    sums = data.statistics()
     start = calibration.start_statistics("marginal", family, len(schema.classes), len(X), sums)
     stats = calibration.calibrate(family, data, start, max_iter=interactions.STEPS, keep="last").stats
     pairs = interactions.candidates(schema, sums)
     tables = interactions.pair_sums(family, family.weights(stats), source, y, None, pairs)
-    rows = X.shape[1] * family.shrinkage * len(X)
-    gained = interactions.gains(pairs, tables, rows).sum(axis=1) / len(X)
+    gained = interactions.gains(pairs, tables).nats.sum(axis=2).max(axis=1) / len(X)
     return dict(zip([pair.columns for pair in pairs], gained, strict=True))
 
 
@@ -201,7 +218,7 @@ def test_columns_that_add_up_gain_next_to_nothing_by_a_cross(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_exclusive_or_gains_far_more_than_pairs_of_noise(seed):
-    """A pair of noise may gain a little by chance, and be crossed: it is shrunk so much that it does no harm."""
+    """Where a pair of noise is crossed by chance it is weak, and does no harm."""
     rng = np.random.default_rng(seed)
     X, y = xor_rows(rng, 600)
     y = np.where(rng.random(600) < 0.1, 1 - y, y)
@@ -217,32 +234,65 @@ def test_an_exclusive_or_gains_far_more_than_pairs_of_noise(seed):
     assert losses[1] < losses[0] + 0.02
 
 
-def test_no_more_than_the_most_are_chosen_and_the_largest_gains_first():
-    *_, pairs, rng = problem(1)
-    signs = rng.permutation([1.0, 0.5, -1.0])  # of the second half beside the first: one pair loses on both
+def tables_of(pairs, rng, effects, rows=40.0):
+    """g and h of pairs whose cells have log-odds of so large deviations beyond margins, h the same in all cells."""
     tables = []
-    for pair, sign in zip(pairs, signs, strict=True):
-        step, spread = rng.normal(size=(pair.cells, 3)), rng.uniform(1.0, 2.0, size=(pair.cells, 3))
-        tables.append(np.stack([np.stack([step, spread]), np.stack([sign * step, spread])]))
-    sums = np.concatenate(tables, axis=2)
-    family = GA2M(cardinalities=(2, 4, 8), shrinkage=0.5)
-    gained = interactions.gains(pairs, sums, 3 * 0.5 * 32.0)
-    both = [index for index in np.argsort(-gained.sum(axis=1)) if (gained[index] > 0).all()]
-    chosen = interactions.chosen(family, pairs, sums, mass=32.0)
-    assert chosen == tuple(pairs[index] for index in both) and len(chosen) == 2
-    assert interactions.chosen(family, pairs, sums, 32.0, most=1) == chosen[:1]
-    assert interactions.chosen(family, pairs, sums, 32.0, most=0) == ()
-    assert interactions.chosen(family, [], sums, 32.0) == ()
+    for pair, effect in zip(pairs, effects, strict=True):
+        log_odds = effect * rng.normal(size=(*pair.shape, 3))
+        log_odds -= log_odds.mean(axis=0) + log_odds.mean(axis=1, keepdims=True) - log_odds.mean(axis=(0, 1))
+        noise = np.sqrt(rows) * rng.normal(size=(2, pair.cells, 3))
+        spread = np.full((2, pair.cells, 3), rows)
+        tables.append(np.stack([spread * log_odds.reshape(1, pair.cells, 3) + noise, spread], axis=1))
+    return np.concatenate(tables, axis=2)
+
+
+def squares(count, side=6):
+    """So many pairs of columns of six cells."""
+    groups = tuple(range(side))
+    return [Cross((f"a{k}", f"b{k}"), (groups, groups)) for k in range(count)]
+
+
+@given(seed=SEEDS)
+def test_pairs_that_tell_something_are_chosen_and_no_more_than_the_most(seed):
+    rng = np.random.default_rng(seed)
+    pairs, effects = squares(12), np.zeros(12)
+    strong = rng.permutation(12)[:3]
+    effects[strong] = 0.5, 1.0, 2.0
+    sums = tables_of(pairs, rng, effects)
+    chosen = interactions.chosen(pairs, sums)
+    assert [pairs.index(cross) for cross in chosen[:3]] == strong[::-1].tolist()  # the largest gain first
+    assert len(chosen) <= 5  # one of nine pairs of noise may seem to tell something
+    assert len({cross.penalty for cross in chosen}) == 1 and chosen[0].penalty > 0
+    assert interactions.chosen(pairs, sums, most=1) == chosen[:1]
+    assert interactions.chosen(pairs, sums, most=0) == ()
+    assert interactions.chosen([], sums) == ()
+
+
+def test_of_pairs_of_noise_hardly_any_is_chosen():
+    rng = np.random.default_rng(0)
+    chosen = [
+        len(interactions.chosen(squares(30), tables_of(squares(30), rng, np.zeros(30)))) for _ in range(40)
+    ]
+    assert np.mean(chosen) < 0.5
+
+
+@given(seed=SEEDS)
+def test_weaker_effects_have_a_stronger_penalty(seed):
+    rng = np.random.default_rng(seed)
+    pairs = squares(4)
+    strong, weak = (
+        interactions.chosen(pairs, tables_of(pairs, rng, np.full(4, size))) for size in (2.0, 0.3)
+    )
+    assert strong[0].penalty < weak[0].penalty
 
 
 def test_a_pair_must_gain_on_both_halves():
-    """Without shrinkage the step of a strong half goes too far for a weak one, though both together gain."""
+    """What holds in one half and its contrary in the other is chosen in neither."""
     *_, pairs, rng = problem(1)
-    step, spread = rng.normal(size=(pairs[0].cells, 3)), np.ones((pairs[0].cells, 3))
-    sums = np.stack([np.stack([step, spread]), np.stack([0.4 * step, spread])])
-    (gained,) = interactions.gains(pairs[:1], sums, 0.0)
-    assert gained.min() < 0 < gained.sum()
-    assert interactions.chosen(GA2M(cardinalities=(2, 4, 8)), pairs[:1], sums, 0.0) == ()
+    step, spread = 9.0 * rng.normal(size=(pairs[0].cells, 3)), np.ones((pairs[0].cells, 3))
+    for sign, count in ((1.0, 1), (-1.0, 0)):
+        sums = np.stack([np.stack([step, spread]), np.stack([sign * step, spread])])
+        assert len(interactions.chosen(pairs[:1], sums)) == count
 
 
 # --- candidates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -41,6 +41,8 @@ class Column:
     """The lowest number of a binned column, where it is known: its first bin begins there."""
     high: float | None = None
     """The highest number of a binned column, where it is known: its last bin ends there."""
+    penalty: float = field(default=0.0, compare=False)
+    """How strongly an additive model holds its cells together: see `peerbayes.model.penalties`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -54,6 +56,9 @@ class Column:
         for name in ("count", "low", "high"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, number(value, f"the {name} of {where}"))
+        object.__setattr__(self, "penalty", number(self.penalty, f"the penalty of {where}"))
+        if self.penalty < 0:
+            raise SchemaError(f"{where} has the penalty {self.penalty}; expected 0 or more")
         if self.scale <= 0 or (self.count or 0.0) < 0 or not isinstance(self.constant, bool):
             raise SchemaError(
                 f"{where} has scale {self.scale}, count {self.count} and constant {self.constant!r}; "

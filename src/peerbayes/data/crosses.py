@@ -8,14 +8,14 @@ Cells of a column are gathered in a few groups first, since pairs of cells are m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 
 import numpy as np
 
 from peerbayes.data.bins import cuts
-from peerbayes.data.table import Scalar
+from peerbayes.data.table import Scalar, number
 from peerbayes.errors import SchemaError
 
 
@@ -27,6 +27,8 @@ class Cross:
     """Their names."""
     groups: tuple[tuple[int, ...], tuple[int, ...]]
     """The group of each cell of either column: whole numbers from 0 on, each of which occurs."""
+    penalty: float = field(default=0.0, compare=False)
+    """How strongly an additive model holds its cells together: see `peerbayes.model.penalties`."""
 
     def __post_init__(self) -> None:
         try:
@@ -41,6 +43,9 @@ class Cross:
                 f"a cross has the columns {self.columns!r:.80} and the groups {self.groups!r:.80}; expected two names "
                 "that differ, and the group of each of their cells: 0, 1, … without a gap"
             )
+        object.__setattr__(self, "penalty", number(self.penalty, f"the penalty of the cross {self.columns}"))
+        if self.penalty < 0:
+            raise SchemaError(f"the cross {columns} has the penalty {self.penalty}; expected 0 or more")
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "groups", groups)
 

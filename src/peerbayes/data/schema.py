@@ -36,7 +36,7 @@ from peerbayes.errors import SchemaError, SchemaMismatch
 FORMAT = 1  # of the JSON text
 
 # Fields of columns that only some kinds have, with their defaults: texts and fingerprints are without those.
-OF_SOME_KINDS = {"edges": (), "low": None, "high": None}
+OF_SOME_KINDS = {"edges": (), "low": None, "high": None, "penalty": 0.0}
 
 # Standardised values never exceed this, so that φ stays finite.
 FARTHEST = 1e100
@@ -359,9 +359,11 @@ class Schema:
         """sha256 of everything that decides how a row is encoded, as 64 hexadecimal digits."""
         described = self._described()
         for column in described["columns"]:
-            for name in ("count", "constant", "low", "high"):
+            for name in ("count", "constant", "low", "high", "penalty"):
                 column.pop(name, None)
             column["categories"] = _without_booleans(column["categories"])
+        for cross in described.get("crosses", ()):
+            cross.pop("penalty", None)
         described["classes"] = _without_booleans(described["classes"])
         del described["label"]
         return hashlib.sha256(_canonical(described).encode()).hexdigest()
@@ -383,6 +385,9 @@ class Schema:
             for name, default in OF_SOME_KINDS.items():
                 if column[name] == default:
                     del column[name]
+        for cross in described["crosses"]:
+            if not cross["penalty"]:
+                del cross["penalty"]
         if not self.crosses:
             del described["crosses"]
         return described

@@ -13,7 +13,9 @@ from peerbayes.data.schema import Schema
 from peerbayes.estimators.generative import GenerativeClassifier, Training
 from peerbayes.model import calibration, interactions, passes
 from peerbayes.model.families import additive
-from peerbayes.model.sources import source_of
+from peerbayes.model.families.base import Family, laid_out
+from peerbayes.model.penalties import with_column_penalties
+from peerbayes.model.sources import Source, source_of
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -21,17 +23,18 @@ class GA2M(GenerativeClassifier):
     """A generalised additive model with pairwise interactions: each column adds to the log-odds, and so do some pairs.
 
     Numbers go into bins; missing values tell nothing. Pairs of columns are crossed where that lowers the log loss of
-    rows that it was not learned from (`peerbayes.model.interactions`), and cells of few rows are shrunk. It is always
+    rows that it was not learned from (`peerbayes.model.interactions`). Neighbouring bins, and the cells of a cross, are
+    held together as strongly as the rows ask for (`peerbayes.model.penalties`). It is always
     calibrated: maximum likelihood would count what columns and their crosses have in common several times.
 
     Parameters are those of `MixedNB`, and
 
     interactions    how many pairs of columns are crossed: "auto", as many as are worth it, at most 64; a number: at
                     most that many of them; 0: none
-    bins            how many bins numbers go into; "auto": 32 for up to eight columns, 16 for more. `kinds` may name
-                    columns that are to stay continuous
+    bins            how many bins numbers go into; "auto": 64 for up to four columns, 32 for up to eight, 16 for
+                    more. `kinds` may name columns that are to stay continuous
     shrinkage       rows that are spread evenly over the cells of each column before any is learned from, and over those
-                    of a cross as many times more as there are columns; "auto" or None: 300
+                    of a cross as many times more as there are columns; "auto" or None: 300; 0: no penalty either
     """
 
     family_type = additive.GA2M
@@ -68,23 +71,31 @@ class GA2M(GenerativeClassifier):
 
     def _extended(self, schema: Schema, training: Training, labels: np.ndarray) -> Schema:
         """Return the schema with the crosses that are worth it, by the model without any."""
+        if schema.crosses:
+            return schema
         most = interactions.MOST_CROSSES if isinstance(self.interactions, str) else int(self.interactions)
-        if not most or schema.crosses:
-            return schema
         source = source_of(schema, training.table, again=True)
-        layout = additive.GA2M(continuous=len(schema.continuous), cardinalities=schema.cardinalities,
-                               missing=self._missing(source, training))  # fmt: skip
-        family = self._guarded(layout, training.mass)
-        data = passes.labelled(family, source, labels, len(schema.classes), training.weights)
-        assert not isinstance(data, passes.IncompleteData)  # naive Bayes has a layout for missing values
-        sums = data.statistics()
+        missing, classes = self._missing(source, training), len(schema.classes)
+        plain = laid_out(additive.GA2M, schema, missing)
+        sums = _labelled(plain, source, labels, classes, training.weights).statistics()
+        schema = with_column_penalties(schema, sums)
         pairs = interactions.candidates(schema, sums)
-        if not pairs:
+        if not most or not pairs:
             return schema
-        start = calibration.start_statistics("marginal", family, len(schema.classes), training.mass, sums)
+        family = self._guarded(laid_out(additive.GA2M, schema, missing), training.mass)
+        data = _labelled(family, source, labels, classes, training.weights)
+        start = calibration.start_statistics("marginal", family, classes, training.mass, sums)
         main = calibration.calibrate(family, data, start, max_iter=interactions.STEPS, keep="last")
         tables = interactions.pair_sums(
             family, family.weights(main.stats), source, labels, training.weights, pairs
         )
-        assert isinstance(family, additive.GA2M)
-        return replace(schema, crosses=interactions.chosen(family, pairs, tables, training.mass, most))
+        return replace(schema, crosses=interactions.chosen(pairs, tables, most))
+
+
+def _labelled(
+    family: Family, source: Source, labels: np.ndarray, classes: int, weights: np.ndarray | None
+) -> passes.Data:
+    """Return the labelled rows, which a family with a layout for missing values need not complete."""
+    data = passes.labelled(family, source, labels, classes, weights)
+    assert not isinstance(data, passes.IncompleteData)
+    return data

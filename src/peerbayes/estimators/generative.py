@@ -368,10 +368,10 @@ class GenerativeClassifier(Predictor):
         schema = self._schema_for(training, training.classes, kinds=self.kinds)
         classes = len(schema.classes)
         if classes < 2:
+            added = ", or add rows of one class to a model by partial_fit with classes=..."
             raise ValueError(
                 f"y holds one class ({training.classes[0]!r}, n_samples={training.table.rows}); a classifier needs at "
-                "least two classes. Name the others in a schema, or add rows of one class to a model by partial_fit "
-                "with classes=..."
+                f"least two classes. Name the others in a schema{added if hasattr(self, 'partial_fit') else ''}"
             )
         self._check_classes(schema.classes)
         labels = training.labels_in(schema)

@@ -30,14 +30,22 @@ class LocalRows(PeerRows):
         return np.concatenate([core.statistics(features, labels) for _, features, labels in self.blocks()])
 
     def sum_terms(self, rounds: int) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the function of one S [1, C, K] for all peers to each one's R_v and log loss: [N, C·K + 1]."""
-        residual, rows = self.residual(rounds), Sample(self.family, self.rows, self.labels)
+        """Return the function of one S [1, C, K] for all peers to each one's R_v and log loss: [N, C·K + 1].
+
+        A penalty of the family is part of both.
+        """
+        residual, rows = (
+            residual_of(self, self.family, rounds, raw=True),
+            Sample(self.family, self.rows, self.labels),
+        )
         owner = np.repeat(np.arange(self.peer_count), self.sizes)
 
         def terms(stats: np.ndarray) -> np.ndarray:
             changes = residual(np.repeat(stats, self.peer_count, axis=0)).reshape(self.peer_count, -1)
             losses = self.row_weights * log_losses(rows.logits(self.family.weights(stats[0])), self.labels)
-            of_peers = np.bincount(owner, losses, minlength=self.peer_count)
+            of_peers: np.ndarray = np.bincount(owner, losses, minlength=self.peer_count)
+            if (penalty := self.family.penalty(self.family.weights(stats[0]))) is not None:
+                of_peers = of_peers + self.masses * float(penalty[0])
             return np.concatenate([changes, of_peers[:, None]], axis=1)
 
         return terms

@@ -12,6 +12,7 @@ After a step from S, R to S′, R′, with J = ∂θ/∂S, directions are conjug
     D ← R′ + β·D,                      β = η ⟨R′ − R, J·R′⟩ / ⟨R − R′, W′ − W⟩, at least 0
     η ← ⟨R′, J·D⟩ / (c ⟨D, J·D⟩)       c = ⟨R − R′, W′ − W⟩ / ⟨S′ − S, W′ − W⟩; at most twice the last η
 
+For a family with a penalty S moves by M·D in place of D, and J·M takes the place of J: see `Family.conditioned`.
 After a step back η is halved, and after two in a row D is R again.
 """
 
@@ -29,6 +30,12 @@ from peerbayes.learning.strategies import Declaration, LearningSettings, Network
 OF_STEP = 0.01
 
 Theta = Callable[[np.ndarray], np.ndarray]  # S [..., C, K] -> W [..., C, K]
+Conditioned = Callable[[np.ndarray, np.ndarray], np.ndarray]  # S, D [..., C, K] -> M·D [..., C, K]
+
+
+def unconditioned(stats: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """Return the direction as it is."""
+    return direction
 
 
 class TreeSumState(NamedTuple):
@@ -70,13 +77,18 @@ class TreeSum:
         zeros, number = np.zeros_like(start), np.zeros(1)
         return TreeSumState(start, start, zeros, zeros, np.full(1, np.inf), np.ones(1), number)
 
-    def step(self, state: TreeSumState, total: np.ndarray, theta: Theta) -> TreeSumState:
-        """Return the state after a sum over all peers of R and L at the trial: [C·K + 1]."""
+    def step(
+        self, state: TreeSumState, total: np.ndarray, theta: Theta, conditioned: Conditioned = unconditioned
+    ) -> TreeSumState:
+        """Return the state after a sum over all peers of R and L at the trial: [C·K + 1].
+
+        conditioned  M·D of S and D, which is added to S: see `Family.conditioned`
+        """
         residual, loss = total[None, :-1].reshape(state.stats.shape) / self.peers, total[-1:]
         if loss[0] < state.loss[0]:
             direction, step = residual, state.step
             if np.isfinite(state.loss[0]):
-                direction, step = _next_direction(state, residual, theta)
+                direction, step = _next_direction(state, residual, theta, conditioned)
             accepted = state._replace(
                 stats=state.trial, residual=residual, loss=loss.copy(), rises=np.zeros(1)
             )
@@ -84,23 +96,26 @@ class TreeSum:
             rises = state.rises + 1.0
             direction = state.residual if rises[0] == 2 else state.direction
             step, accepted = state.step / 2, state._replace(rises=rises)
-        return accepted._replace(trial=accepted.stats + step * direction, direction=direction, step=step)
+        moved = conditioned(accepted.stats, direction)
+        return accepted._replace(trial=accepted.stats + step * moved, direction=direction, step=step)
 
     def read(self, state: TreeSumState) -> np.ndarray:
         """Return S with the lowest log loss so far: [1, C, K]."""
         return state.stats
 
 
-def _next_direction(state: TreeSumState, residual: np.ndarray, theta: Theta) -> tuple[np.ndarray, np.ndarray]:
+def _next_direction(
+    state: TreeSumState, residual: np.ndarray, theta: Theta, conditioned: Conditioned
+) -> tuple[np.ndarray, np.ndarray]:
     """Return D and η after the step from S to the trial, where the mean of R_v is `residual`."""
     weights = theta(state.trial)
     change = weights - theta(state.stats)
     bend = float(np.sum((state.residual - residual) * change))
-    length = float(np.sum((state.trial - state.stats) * change))
+    length = float(np.sum(state.step * state.direction * change))
     if not (bend > 0 and length > 0):  # the log loss falls ever faster
         return residual, 2 * state.step
     part = OF_STEP * state.step
-    tangent = (theta(state.trial + part * residual) - weights) / part  # J·R′
+    tangent = (theta(state.trial + part * conditioned(state.trial, residual)) - weights) / part  # J·M·R′
     share = max(0.0, float(state.step[0] * np.sum((residual - state.residual) * tangent)) / bend)
     direction, moved = residual + share * state.direction, tangent + share / state.step * change
     slope, norm = float(np.sum(residual * moved)), float(np.sum(direction * moved))

@@ -192,7 +192,8 @@ def beginning(
 #                η ← ⟨R′, J·D⟩ / (c ⟨D, J·D⟩),    c = ⟨R − R′, W′ − W⟩ / ⟨S′ − S, W′ − W⟩, the curvature
 #
 #            and η at most doubles. A step after which the log loss is not lower is not taken: η is halved, and after
-#            two of them in a row D is R again. So the log loss never rises, however large lr is.
+#            two of them in a row D is R again. So the log loss never rises, however large lr is. For a family with a
+#            penalty S changes by M·D in place of D, and J·M takes the place of J: see `Family.conditioned`.
 #
 # Both yield S and what it is worth after each evaluation, of which a step back is one too.
 
@@ -204,23 +205,23 @@ def fixed_steps(rows: TableResidual, stats: np.ndarray, lr: float) -> Iterates:
     while True:
         evaluated = rows.evaluate(stats)
         yield stats, evaluated
-        stats = stats + lr * evaluated.residual
+        stats = stats + lr * rows.family.conditioned(stats, evaluated.residual)
 
 
 def adaptive_steps(rows: TableResidual, stats: np.ndarray, lr: float) -> Iterates:
     """Yield S and its evaluation after each adaptive step or step back: [C, K]."""
     weights = rows.weights(stats)
-    evaluated = rows.data.evaluate(weights)
+    evaluated = rows.evaluate_weights(weights)
     direction, step, rises = evaluated.residual, lr, 0
     while True:
         yield stats, evaluated
-        trial = stats + step * direction
+        trial = stats + step * rows.family.conditioned(stats, direction)
         trial_weights = rows.weights(trial)
-        trial_evaluated = rows.data.evaluate(trial_weights)
+        trial_evaluated = rows.evaluate_weights(trial_weights)
         if trial_evaluated.log_loss < evaluated.log_loss:
             before, change = evaluated.residual, trial_weights - weights
             stats, weights, evaluated = trial, trial_weights, trial_evaluated
-            tangent = _tangent(rows, stats, weights, evaluated.residual)
+            tangent = _tangent(rows, stats, weights, rows.family.conditioned(stats, evaluated.residual))
             direction, step = _conjugate(before, evaluated.residual, change, tangent, direction, step)
             rises = 0
         else:

@@ -30,6 +30,7 @@ from peerbayes.data.table import Array
 from peerbayes.model import core
 from peerbayes.model.devices import NUMPY, Device
 from peerbayes.model.families import Aode, BayesNet, Family, NaiveBayes, Rows
+from peerbayes.model.families.base import beside, here
 from peerbayes.model.missing import Completion, complete
 from peerbayes.model.passes import (
     Averaged,
@@ -62,6 +63,8 @@ class TableResidual:
 
     family: Family
     data: Data | IncompleteData
+    penalised: bool = True
+    """Whether the penalty of the family counts: not on rows that are held out."""
 
     def __call__(self, stats: Array) -> Array:
         return self.evaluate(stats).residual
@@ -70,7 +73,19 @@ class TableResidual:
         """Return R(S) [C, K], and the soft error, the 0-1 error and the log loss of θ(S), from one pass."""
         if isinstance(self.data, Gathered):
             return self.data.evaluate_at(stats)
-        return self.data.evaluate(self.family.weights(stats))
+        return self.evaluate_weights(self.family.weights(stats))
+
+    def evaluate_weights(self, weights: np.ndarray) -> Evaluated:
+        """Return the same of the model W [C, K]; a penalty is part of the residual and of the log loss."""
+        evaluated = self.data.evaluate(weights)
+        penalty = self.family.penalty(weights) if self.penalised else None
+        if penalty is None:
+            return evaluated
+        value, gradient = penalty
+        return evaluated._replace(
+            residual=evaluated.residual - self.data.mass * gradient,
+            log_loss=evaluated.log_loss + float(value),
+        )
 
     def weights(self, stats: np.ndarray) -> np.ndarray:
         """Return W = θ(S), by the kernels where the rows pass by them: [C, K]."""
@@ -102,6 +117,12 @@ class PeerRows:
     def slices(self) -> list[slice]:
         """The rows of each peer."""
         return [slice(begin, end) for begin, end in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+
+    @cached_property
+    def masses(self) -> np.ndarray:
+        """The weight of each peer's rows: [N]."""
+        owner = np.repeat(np.arange(self.peer_count), self.sizes)
+        return np.bincount(owner, self.row_weights, minlength=self.peer_count)
 
     def select(self, indices: Any) -> Rows:
         """Return some of the rows."""
@@ -187,7 +208,7 @@ class PeerRows:
 def residual_of(rows: Data | IncompleteData, family: Family, passes: int) -> TableResidual: ...
 @overload
 def residual_of(
-    rows: PeerRows, family: Family, passes: int, steps: int = 1, of_weights: bool = False
+    rows: PeerRows, family: Family, passes: int, steps: int = 1, of_weights: bool = False, raw: bool = False
 ) -> Residual: ...
 def residual_of(
     rows: PeerRows | Data | IncompleteData,
@@ -195,6 +216,7 @@ def residual_of(
     passes: int,
     steps: int = 1,
     of_weights: bool = False,
+    raw: bool = False,
 ) -> Residual:
     """Return R of these rows, computed in the way that suits their number, their missing values and their device.
 
@@ -202,29 +224,36 @@ def residual_of(
     passes      how many times R will be computed: whether a kernel pays
     steps       local iterations: R is S after them minus S before
     of_weights  S are natural weights W, and R is taken at them
+    raw         R is the gradient itself: who uses it conditions the steps
     """
     if not isinstance(rows, PeerRows):
         return TableResidual(family, _for_passes(rows, passes))
     if rows.incomplete.any():
         return repeated(completed(rows, residual_of(rows.complete, family, passes), of_weights), steps)
+    once = penalised(rows, _of_rows(rows, family, passes, of_weights), of_weights)
+    return repeated(once if of_weights or raw else conditioned(rows, once), steps)
+
+
+def _of_rows(rows: PeerRows, family: Family, passes: int, of_weights: bool) -> Residual:
+    """Return R of complete rows of peers."""
     entries = rows.labels.size * family.size
     large = entries * rows.classes * passes > FUSED_WORK
     fused_residual = fused(rows) if large and not of_weights else None
     if fused_residual is not None:
-        return repeated(fused_residual, steps)
+        return fused_residual
     if of_weights and not family.linear:
         raise ValueError(
             f"the log joint of {family.name} is not linear in weights, and this strategy learns nothing else"
         )
     if not family.linear and rows.device == NUMPY:
-        return repeated(scored(rows, passes), steps)
+        return scored(rows, passes)
     if rows.device != NUMPY:
         implementation = held
     elif family.wide:
         implementation = held_sparse
     else:
         implementation = streamed if large and entries <= FEATURES_HELD else held
-    return repeated(implementation(rows, of_weights), steps)
+    return implementation(rows, of_weights)
 
 
 def _for_passes(data: Data | IncompleteData, passes: int) -> Data | IncompleteData:
@@ -260,7 +289,35 @@ def residual_beside(first: TableResidual, rows: Data | IncompleteData, passes: i
         return TableResidual(first.family, _gathered(rows))
     if isinstance(first.data, Averaged) and isinstance(rows, Plain):
         return TableResidual(first.family, _averaged(rows))
-    return residual_of(rows, first.family, passes)
+    return replace(residual_of(rows, first.family, passes), penalised=False)
+
+
+def penalised(rows: PeerRows, plain: Residual, of_weights: bool) -> Residual:
+    """Return R less the gradient of the family's penalty, of which each row brings its share."""
+    family = rows.family
+    if family.penalty(np.zeros((1, family.size))) is None:
+        return plain
+
+    def residual(stats: Array) -> Array:
+        penalty = family.penalty(stats if of_weights else family.weights(stats))
+        assert penalty is not None
+        return plain(stats) - beside(stats, rows.masses[:, None, None], stats.dtype) * penalty[1]
+
+    return residual
+
+
+def conditioned(rows: PeerRows, plain: Residual) -> Residual:
+    """Return M·R, with which steps of a fixed size stay stable under a penalty: see `Family.conditioned`."""
+    family = rows.family
+    if family.penalty(np.zeros((1, family.size))) is None:
+        return plain
+
+    def residual(stats: Array) -> Array:
+        values, change = here(stats), here(plain(stats))
+        moved = [family.conditioned(*peer) for peer in zip(values, change, strict=True)]
+        return beside(stats, np.stack(moved), stats.dtype)
+
+    return residual
 
 
 def repeated(once: Residual, steps: int) -> Residual:

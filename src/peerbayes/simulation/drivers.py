@@ -166,9 +166,7 @@ def _basic_driver(plan: Plan, settings: SimulationSettings, peers: Population) -
     local, network, strategy, faults = peers.held, peers.network, plan.strategy, settings.network_faults
     if plan.declaration.by_sums:
         assert plan.facts.tree is not None
-        return BySums(
-            strategy, local.sum_terms(settings.rounds), local.family.weights, faults, plan.facts.tree()
-        )
+        return BySums(strategy, local.sum_terms(settings.rounds), local.family, faults, plan.facts.tree())
     residual = peers.hidden or local.residual(settings.rounds, settings.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         return OverTree(strategy.on(local.device), residual, faults, network)

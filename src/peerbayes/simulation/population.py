@@ -349,8 +349,8 @@ def _crossed(
     family = layout.calibrated(settings.family, schema, missing, float(sizes.sum()))
     held = LocalRows(family, rows, labels, weights, sizes, len(schema.classes))
     sums = cross_sums(held, schema, sizes.size, settings.lr)
-    crosses, numbers = agreed_crosses(sums, sizes.size)
-    return replace(schema, crosses=crosses), sum_bytes(network.at(1), numbers)
+    schema, numbers = agreed_crosses(sums, sizes.size)
+    return schema, sum_bytes(network.at(1), numbers)
 
 
 def _gaps(schema: Schema, rows: Rows) -> tuple[str, ...]:

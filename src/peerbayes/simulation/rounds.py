@@ -35,6 +35,7 @@ from peerbayes.learning.robust.rules import link_weights
 from peerbayes.learning.strategies import Residual, Strategy
 from peerbayes.learning.tree_sum import TreeSum
 from peerbayes.model.devices import Device, fetch
+from peerbayes.model.families import Family
 from peerbayes.network import Schedule, without_absences
 from peerbayes.network.mixing import only, row_sums, rows_of
 from peerbayes.simulation.faults import Faults, unless_away
@@ -455,7 +456,7 @@ class BySums:
     strategy: TreeSum
     terms: Callable[[np.ndarray], np.ndarray]
     """S [1, C, K] -> what each peer adds: [N, C·K + 1]."""
-    theta: Callable[[np.ndarray], np.ndarray]
+    family: Family
     faults: Faults
     tree: Tree
 
@@ -470,7 +471,8 @@ class BySums:
         if self.faults.occur:  # what is lost is asked for again
             sent += ~self.faults.fates(round_index, self.tree.sender, self.tree.receiver)[0]
         each = np.bincount(self.tree.sender, sent, minlength=self.tree.nodes)
-        return self.strategy.step(state, terms.sum(axis=0), self.theta), each * 8.0 * terms.shape[1]
+        after = self.strategy.step(state, terms.sum(axis=0), self.family.weights, self.family.conditioned)
+        return after, each * 8.0 * terms.shape[1]
 
     def read(self, state: Any) -> np.ndarray:
         return np.repeat(self.strategy.read(state), self.tree.nodes, axis=0)

@@ -218,6 +218,20 @@ class Family(ABC):
         """Return Σφ over all rows as the `marginal` start takes it: [..., K] -> [..., K]; as it is, but for GA2M."""
         return sums
 
+    def penalty(self, weights: Array) -> tuple[Array, Array] | None:
+        """Return what calibration adds to the log loss of each row, and its gradient in W; None: nothing, but for GA2M.
+
+        [..., C, K] -> [...], [..., C, K]
+        """
+        return None
+
+    def conditioned(self, stats: np.ndarray, residual: np.ndarray) -> np.ndarray:
+        """Return M·R, which is added to S in place of R where a penalty makes some directions steep: [..., C, K].
+
+        M is linear, depends on Σ_c S_c alone, and leaves sums over classes and over the cells of a column as they are.
+        """
+        return residual
+
     def counted(self) -> tuple[np.ndarray, np.ndarray]:
         """Return, for each feature, the index of the count that its mean is over, and whether it is a square: two [K].
 
@@ -395,6 +409,9 @@ class Family(ABC):
 
 # --- the family of a schema, and its guards
 
+# The penalty on the level of bins whose neighbours are held together: weak, for columns that hardly vary.
+RIDGE = 0.1
+
 # Floors of maximum likelihood, which never act on real data; the variance floor of calibration is the family's.
 LIKELIHOOD_FLOOR, LIKELIHOOD_COUNT, CALIBRATED_COUNT = 1e-9, 1e-30, 1e-4
 
@@ -410,10 +427,26 @@ def laid_out(family: type[Family], schema: Schema, missing: bool) -> Family:
             )
     layout: dict[str, Any] = {"missing": missing} if family.marks_missing else {}
     if family.takes_crosses:
-        layout["crosses"] = len(schema.crosses)
+        layout |= {"crosses": len(schema.crosses), "penalties": penalties_of(schema)}
     if poisson := poisson_columns(schema):
         layout["poisson"] = poisson
     return family(continuous=len(schema.continuous), cardinalities=schema.cardinalities, **layout)
+
+
+def penalties_of(schema: Schema) -> tuple[tuple[float, float], ...]:
+    """Return how strongly the cells of each column of cells, and of each cross, are held together.
+
+    A penalty on how far cells are from their mean, and one on how far neighbours of an ordered column are apart.
+    """
+    columns = [schema.columns[j] for j in schema.discrete]
+    penalties = [*(column.penalty for column in columns), *(cross.penalty for cross in schema.crosses)]
+    if not any(penalties):
+        return ()
+    of_columns = (
+        (RIDGE if column.penalty else 0.0, column.penalty) if column.traits.reads_numbers else (column.penalty, 0.0)
+        for column in columns
+    )  # fmt: skip
+    return (*of_columns, *((cross.penalty, 0.0) for cross in schema.crosses))
 
 
 def poisson_columns(schema: Schema) -> tuple[tuple[int, float], ...]:
@@ -441,6 +474,8 @@ def guarded(
     if hasattr(layout, "shrinkage"):
         default = layout.calibrated_shrinkage if calibrate else 0.0
         guards["shrinkage"] = (default if shrinkage is None else float(shrinkage)) / rows if rows > 0 else 0.0
+    if hasattr(layout, "per_row"):
+        guards["per_row"] = 1.0 / rows if guards["shrinkage"] and rows > 0 else 0.0
     return replace(layout, **guards)
 
 

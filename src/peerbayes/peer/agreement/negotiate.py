@@ -272,7 +272,8 @@ async def _crossed(
             refuse_large(terms, f"the sums of {name} from which crosses are chosen", local.size)
             name, terms_of = sums.send(await pooled(f"crosses, {name}", local, total))
     except StopIteration as end:
-        return replace(schema, crosses=end.value)
+        crossed: Schema = end.value
+        return crossed
 
 
 def settings_of(terms: Terms) -> LearningSettings:
@@ -387,7 +388,7 @@ def learner_of(
     """Return this peer's side of the plan, with R of its rows or, where it is private, R̃."""
     strategy, index = plan.strategy, roster.place(name)
     if plan.declaration.by_sums:
-        return Summing(strategy, start, local_rows.sum_terms(terms.rounds), local_rows.family.weights)
+        return Summing(strategy, start, local_rows.sum_terms(terms.rounds), local_rows.family)
     residual = private or local_rows.residual(terms.rounds, terms.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         relay, neighbours = strategy.seen_from(index)

@@ -29,6 +29,7 @@ from peerbayes.learning.robust.invariants import Invariants
 from peerbayes.learning.robust.rules import link_weights
 from peerbayes.learning.strategies import Declaration, Residual, Strategy, declared
 from peerbayes.learning.tree_sum import TreeSum
+from peerbayes.model.families import Family
 
 # Who sends a sum over all peers, where a round has no other messages; no member has such a name.
 EVERYBODY = ""
@@ -316,7 +317,7 @@ class Summing:
     start: np.ndarray  # [C, K]
     terms: Callable[[np.ndarray], np.ndarray]
     """S [1, C, K] -> what this peer adds: [1, C·K + 1]."""
-    theta: Callable[[np.ndarray], np.ndarray]
+    family: Family
     neighbours: tuple[str, ...] = ()
 
     @property
@@ -352,7 +353,7 @@ class Summing:
         gone: Collection[str] = (),
     ) -> Any:
         """Return the state after a round; `heard` has the sum over all peers, under `EVERYBODY`."""
-        return self.strategy.step(state, heard[EVERYBODY], self.theta)
+        return self.strategy.step(state, heard[EVERYBODY], self.family.weights, self.family.conditioned)
 
     def read(self, state: Any) -> np.ndarray:
         return self.strategy.read(state)[0]
