@@ -8,11 +8,11 @@
 paper's eleven tabular datasets, up to 5,000 test rows; `--rows 0` means the seven discrete datasets, two thirds of
 whose rows are learned from, also by Weka's models. Error, log loss and calibration error on the same test rows.
 
-Cells that the file of results has are not computed again; it is written after each. What matters most comes first: 50
-rows before 320, cheap models before expensive ones, explainable boosting last and seed by seed. `--minutes` ends the
-work in time, `--forget` drops all results of a model first, so that they are computed again, and `--models none`
-computes nothing, for the document alone. Models of packages that are not installed (interpret, Debian's `weka`) are
-left out. Nothing was chosen on these seeds.
+Cells that the file of results has are not computed again; it is read and written after each cell, so that several
+processes can share it. What matters most comes first: 50 rows before 320, cheap models before expensive ones,
+explainable boosting last and seed by seed. `--minutes` ends the work in time, `--forget` drops all results of a model
+first, so that they are computed again, and `--models none` computes nothing, for the document alone. Models of
+packages that are not installed (interpret, Debian's `weka`) are left out. Nothing was chosen on these seeds.
 """
 
 import argparse
@@ -155,7 +155,11 @@ def fill(
             traceback.print_exc()
             failed.append(cell)
             continue
-        results[cell] = {**figures, "code": code_version()}
+        latest = (
+            results.copy() if path is None else read(path)
+        )  # another process may have added or dropped cells
+        results.clear()
+        results.update({**latest, cell: {**figures, "code": code_version()}})
         write(path, results)
         outcome = figures.get("problem") or f"error {figures['error']:.4f} log loss {figures['log_loss']:.4f}"
         print(f"{index}/{len(missing)}", *cell, outcome, f"{time.monotonic() - began:.1f} s", flush=True)
@@ -189,13 +193,19 @@ def main() -> int:
         cell: figures for cell, figures in read(options.results).items() if cell.model not in forgotten
     }
     chosen = options.models.split(",")
+    if unknown := set(chosen) - {*MODELS, "none"}:
+        print(
+            f"--models has {', '.join(sorted(unknown))}; expected some of {', '.join(MODELS)}",
+            file=sys.stderr,
+        )
+        return 2
     models = tuple(name for name in MODELS if name in chosen and installed(name))
     if skipped := [name for name in MODELS if name in chosen and not installed(name)]:
         print(f"not installed, and left out: {', '.join(skipped)}")
     rows, seeds = (tuple(map(int, text.split(","))) for text in (options.rows, options.seeds))
     wanted = cells(tuple(options.datasets), models, rows, tuple(options.strategies.split(",")), seeds)
-    failed = fill(results, [cell for cell in wanted if cell not in results], options.results, options.minutes)
     write(options.results, results)
+    failed = fill(results, [cell for cell in wanted if cell not in results], options.results, options.minutes)
     if options.document is not None:
         options.document.write_text(page(table_of(results)), encoding="utf-8")
     if failed:
