@@ -198,3 +198,22 @@ def test_predictions_are_read_as_weka_lists_them():
     outcome = families_models.listed_outcome(text)
     assert outcome.confusion.tolist() == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
     assert outcome.calibration_error == pytest.approx((0.1 + 0.7) / 2)
+
+
+def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    """Cells are added to what others wrote in the meantime, one that fails does not end the work, and time does."""
+    first, second, third = (families.Cell("a", 50, "iid", "auto", "NB", seed) for seed in (1, 2, 3))
+    path, figures = tmp_path / "results.parquet", {"error": 0.1, "log_loss": 0.2, "ece": 0.3}
+
+    def measured(cell):
+        if cell == first:
+            families.write(path, {third: {**figures, "code": "0.1.0 abc"}})  # another process
+            raise ArithmeticError("no figures")
+        return figures
+
+    monkeypatch.setattr(families, "measured", measured)
+    results = {}
+    assert families.fill(results, [first, second], path, 1.0) == [first]
+    assert set(results) == set(families.read(path)) == {second, third}
+    assert families.fill(results, [first], path, -1.0) == []
+    assert "1 cells are missing" in capsys.readouterr().out
