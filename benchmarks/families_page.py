@@ -15,10 +15,8 @@ WEKA = ("Weka TAN", "Weka AODE", "Weka WAODE")
 PARTITIONS = {"iid": "i.i.d.", "drift-y": "by class"}
 STRATEGIES = {"auto": "`auto`", "tree-sum": "`tree-sum`", "held-out": "`tree-sum`, rows held out"}
 FIGURES = ("error", "log_loss", "ece")
-ERRORS_BEYOND, NEAR = (
-    2.0,
-    0.005,
-)  # standard errors; and the difference that `auto` may have from the best family
+STANDARD_ERRORS = 2.0  # beyond which a difference counts
+NEAR = 0.005  # the difference that `auto` may have from the best family
 NONE = "–"
 
 
@@ -43,7 +41,7 @@ def is_lower(lower: pd.Series, higher: pd.Series) -> bool:
     difference = (higher - lower).dropna()
     if difference.size < 2:
         return False
-    return bool(difference.mean() > ERRORS_BEYOND * difference.std() / np.sqrt(difference.size))
+    return bool(difference.mean() > STANDARD_ERRORS * difference.std() / np.sqrt(difference.size))
 
 
 def best_of(figures: pd.DataFrame) -> str | None:
@@ -184,6 +182,20 @@ def others_table(figures: pd.DataFrame, ours: str | None, others: tuple[str, ...
     return "\n".join(pipes(["model", "fewer errors than ours on", "more errors on", "neither"], lines))
 
 
+def lead(tables: list[pd.DataFrame]) -> str:
+    """Return how many families are the best of some dataset, and what follows."""
+    best: set[str] = set()
+    for figures in tables:
+        by_set = set_means(figures[[name for name in OURS if name in figures]]).dropna(how="all")
+        best |= set(by_set.idxmin(axis=1))
+    if len(best) < 2:
+        return ""
+    return (
+        f"No family is the best everywhere: {len(best)} of them have the fewest errors on some set. Unless you know "
+        'how your columns depend on each other, let held-out rows choose: `family="auto"`.'
+    )
+
+
 def summary(figures: pd.DataFrame, where: str) -> str:
     """Return in a paragraph which family is best where, and how far `auto` and others are from it."""
     by_set = set_means(figures)
@@ -264,9 +276,12 @@ def page(frame: pd.DataFrame) -> str:
         problems_note(frame),
         "## What to choose",
     ]
+    parts.append(lead(list(shown.values())))
     for (rows, partition), figures in shown.items():
         parts.append(summary(figures, f"50 × {rows} rows, {PARTITIONS[partition]}"))
     for (rows, partition), figures in shown.items():
+        if not set(figures) & {SOFTMAX, *POOLED}:
+            continue
         where = f"50 × {rows} rows, {PARTITIONS[partition]}"
         parts += [
             f"**Where others beat us, {where}**: against the best of our families on each set, by the difference of "

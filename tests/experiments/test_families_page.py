@@ -71,6 +71,13 @@ def test_a_difference_counts_beyond_two_standard_errors(first, second):
             assert families_page.is_lower(pd.Series(first), pd.Series(second)) == (statistic > 2.0)
 
 
+def test_the_limit_is_two_standard_errors():
+    """Of d = m ± 1 four times, the standard error is 1/√3."""
+    lower, spread = pd.Series(np.zeros(4)), pd.Series([-1.0, 1.0, -1.0, 1.0])
+    assert families_page.is_lower(lower, spread + 2.01 / np.sqrt(3))
+    assert not families_page.is_lower(lower, spread + 1.99 / np.sqrt(3))
+
+
 def test_one_seed_tells_no_difference():
     assert not families_page.is_lower(pd.Series([0.1]), pd.Series([0.9]))
     assert not families_page.is_lower(pd.Series([0.1, np.nan]), pd.Series([0.9, 0.8]))
