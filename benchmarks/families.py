@@ -16,11 +16,13 @@ packages that are not installed (interpret, Debian's `weka`) are left out. Nothi
 """
 
 import argparse
+import fcntl
 import os
 import sys
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -139,6 +141,20 @@ def write(path: Path | None, results: dict[Cell, dict[str, Any]]) -> None:
         beside.replace(path)
 
 
+@contextmanager
+def alone(path: Path | None) -> Iterator[None]:
+    """Keep other processes that fill the same file waiting."""
+    if path is None:
+        yield
+        return
+    folder = os.open(path.absolute().parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)  # which gives the lock back
+
+
 def fill(
     results: dict[Cell, dict[str, Any]], missing: list[Cell], path: Path | None, minutes: float
 ) -> list[Cell]:
@@ -155,12 +171,11 @@ def fill(
             traceback.print_exc()
             failed.append(cell)
             continue
-        latest = (
-            results.copy() if path is None else read(path)
-        )  # another process may have added or dropped cells
-        results.clear()
-        results.update({**latest, cell: {**figures, "code": code_version()}})
-        write(path, results)
+        with alone(path):  # another process may have added or dropped cells
+            latest = results.copy() if path is None else read(path)
+            results.clear()
+            results.update({**latest, cell: {**figures, "code": code_version()}})
+            write(path, results)
         outcome = figures.get("problem") or f"error {figures['error']:.4f} log loss {figures['log_loss']:.4f}"
         print(f"{index}/{len(missing)}", *cell, outcome, f"{time.monotonic() - began:.1f} s", flush=True)
     return failed
@@ -189,9 +204,11 @@ def main() -> int:
         print("PEERBAYES_DATA must name the folder of the datasets", file=sys.stderr)
         return 2
     forgotten = options.forget.split(",")
-    results = {
-        cell: figures for cell, figures in read(options.results).items() if cell.model not in forgotten
-    }
+    with alone(options.results):
+        known = read(options.results)
+        results = {cell: figures for cell, figures in known.items() if cell.model not in forgotten}
+        if len(results) < len(known):
+            write(options.results, results)
     chosen = options.models.split(",")
     if unknown := set(chosen) - {*MODELS, "none"}:
         print(
@@ -204,7 +221,6 @@ def main() -> int:
         print(f"not installed, and left out: {', '.join(skipped)}")
     rows, seeds = (tuple(map(int, text.split(","))) for text in (options.rows, options.seeds))
     wanted = cells(tuple(options.datasets), models, rows, tuple(options.strategies.split(",")), seeds)
-    write(options.results, results)
     failed = fill(results, [cell for cell in wanted if cell not in results], options.results, options.minutes)
     if options.document is not None:
         options.document.write_text(page(table_of(results)), encoding="utf-8")
