@@ -1,200 +1,232 @@
-"""Naive Bayes, TAN, KDB(2) and QDA on the paper's tabular datasets, over a network and on pooled rows.
+"""Every family and `auto` over a network, beside other models on the pooled rows: the tables of docs/families.md.
 
-    PEERBAYES_DATA=folder python benchmarks/families.py [dataset ...] [--seeds 3] [--document docs/families.md]
+    PEERBAYES_DATA=folder python benchmarks/families.py [dataset ...] [--models NB,TAN] [--rows 50,320,0]
+        [--strategies auto,tree-sum,held-out] [--seeds 60,61,62,63,64] [--minutes 60] [--forget GA2M,auto]
+        [--results docs/families.parquet] [--document docs/families.md]
 
-50 peers × 50 and × 320 rows on a random tree, i.i.d. and sorted by class (about one class per peer), 64 rounds, lr
-0.05, everybody from the agreed `ml` start: mean test error over the seeds under ML, RC, `crc` and `exact`. Continuous
-columns are Gaussian given their parents. Results are kept in a store: a run that was stopped goes on where it was.
+50 peers × 50 and × 320 rows on a random tree, i.i.d. and sorted by class (about one class per peer), 64 rounds; the
+paper's eleven tabular datasets, up to 5,000 test rows; `--rows 0` means the seven discrete datasets, two thirds of
+whose rows are learned from, also by Weka's models. Error, log loss and calibration error on the same test rows.
 
-Limits: at 50 × 320 rows TAN with `exact` beats naive Bayes by 0.10 on secondary, 0.05 on skin, 0.02 on letter, and is
-nowhere more than 0.005 worse; structures learned over the network are those of the pooled rows.
+Cells that the file of results has are not computed again; it is read and written after each cell, so that several
+processes can share it. What matters most comes first: 50 rows before 320, cheap models before expensive ones,
+explainable boosting last and seed by seed. `--minutes` ends the work in time, `--forget` drops all results of a model
+first, so that they are computed again, and `--models none` computes nothing, for the document alone. Models of
+packages that are not installed (interpret, Debian's `weka`) are left out. Nothing was chosen on these seeds.
 """
 
 import argparse
+import fcntl
 import os
 import sys
+import time
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import measuring  # noqa: F401  one thread
-import numpy as np
+import measuring  # noqa: F401  one thread: before numpy
+import pandas as pd
+from families_models import (
+    DISCRETE,
+    ESTIMATORS,
+    FAMILIES,
+    POOLED,
+    SOFTMAX,
+    STRATEGIES,
+    WEKA,
+    Cell,
+    has_weka,
+    measured,
+)
+from families_page import page
 
-from peerbayes.experiments.cells import Cell, compute
-from peerbayes.experiments.document import uncommitted
-from peerbayes.experiments.engines import LocalEngine
-from peerbayes.experiments.sweep import Store
 from peerbayes.simulation.result import code_version
 
 DATASETS = (
-    "skin", "pulsar", "bank", "default", "soft", "adult", "smartgrid", "smoking", "secondary:gaps", "letter", "run",
-    "secondary",
-)  # fmt: skip
-FAMILIES = {"naive-bayes": "NB", "tan": "TAN", "kdb": "KDB", "qda": "QDA"}
-PARTITIONS = {"iid": "i.i.d.", "drift-y": "by class"}
-ROWS = (50, 320)
-STRATEGIES = ("crc", "exact")
-TOO_SLOW = {("secondary", "kdb")}  # every joint value of the missing discrete columns of every row
-
-BETTER = {"secondary:gaps": 0.10, "secondary": 0.10, "skin": 0.05, "letter": 0.02}
-WORSE = 0.005
-
-Found = dict[Cell, dict[str, Any]]
-
-
-def network(dataset: str, family: str, rows: int, partition: str, strategy: str, seed: int) -> Cell:
-    return Cell(dataset, seed, strategy, rows_per_peer=rows, partition=partition, start="ml", family=family)
-
-
-def pooled(dataset: str, family: str, rows: int, seed: int) -> Cell:
-    return network(dataset, family, rows, "iid", "exact", seed).reference_from("ml")
+    "adult",
+    "bank",
+    "default",
+    "pulsar",
+    "run",
+    "secondary:gaps",
+    "skin",
+    "smartgrid",
+    "smoking",
+    "soft",
+    "letter",
+)
+PARTITIONS = ("iid", "drift-y")
+ROWS, SEEDS = (50, 0, 320), (60, 61, 62, 63, 64)
+LAST = "EBM"  # a minute for a fit, and hours where classes are many
+CHEAP = ("NB", "bins", "LDA", "TAN", "QDA", "KDB")
+MODELS = (*CHEAP, "LR", "RF", "HGB", SOFTMAX, *WEKA, "GA2M", "auto", "AODE", LAST)
+"""In the order in which they are computed."""
 
 
-def cells(datasets: list[str], seeds: range) -> Iterator[Cell]:
-    """Seed by seed, so that a stopped run has whole tables of fewer seeds."""
-    for seed in seeds:
-        for dataset in datasets:
-            for family in FAMILIES:
-                if (dataset, family) in TOO_SLOW:
-                    continue
-                for rows in ROWS:
-                    yield pooled(dataset, family, rows, seed)
-                    for partition in PARTITIONS:
-                        for strategy in STRATEGIES:
-                            yield network(dataset, family, rows, partition, strategy, seed)
+# --- the cells, in the order in which they are computed
 
 
-def filled(store: Store, wanted: list[Cell], workers: int | None) -> Found:
-    """What the store knows of the cells, after computing what it lacked."""
-    known = store.results(cell.key for cell in wanted)
-    missing = [cell for cell in wanted if cell.key not in known]
-    specifications = [cell.specification() for cell in missing]
-    engine = LocalEngine(workers)
-    for done, (index, result) in enumerate(engine.run(compute, specifications), start=1):
-        store.add(missing[index].key, specifications[index], result, code_version(), engine.name)
-        print(f"\r{done:,} of {len(missing):,} cells", end="", file=sys.stderr, flush=True)
-    results = store.results(cell.key for cell in wanted)
-    return {cell: results[cell.key] for cell in wanted}
+def cells(
+    datasets: tuple[str, ...],
+    models: tuple[str, ...],
+    rows: tuple[int, ...],
+    strategies: tuple[str, ...],
+    seeds: tuple[int, ...],
+) -> Iterator[Cell]:
+    """Yield the cells, the most valuable first: `auto` before other strategies, explainable boosting last."""
+    for size in rows:
+        sets = [name for name in datasets if (name in DISCRETE) == (size == 0)]
+        for strategy in strategies:
+            for model in (name for name in models if name != LAST):
+                for seed in seeds:
+                    for dataset in sets:
+                        yield from _cells_of(dataset, size, strategy, model, seed, strategy == strategies[0])
+    for seed in seeds if LAST in models else ():
+        for size in (size for size in rows if size):
+            for dataset in (name for name in datasets if name not in DISCRETE):
+                yield Cell(dataset, size, "pooled", "", LAST, seed)
 
 
-def mean(found: Found, name: str, wanted: list[Cell]) -> float:
-    return float(np.mean([found[cell][name] for cell in wanted]))
-
-
-def table(found: Found, rows: int, datasets: list[str], seeds: range) -> list[str]:
-    """One line a dataset and family: ML, RC, and both strategies on both partitions."""
-    heads = [f"`{strategy}` {told}" for told in PARTITIONS.values() for strategy in STRATEGIES]
-    lines = [
-        "| dataset | family | ML | RC | " + " | ".join(heads) + " |",
-        "|---|---|" + "---|" * (2 + len(heads)),
-    ]
-    for dataset in datasets:
-        for family, short in FAMILIES.items():
-            name = dataset if short == "NB" else ""
-            if (dataset, family) in TOO_SLOW:
-                lines.append(f"| {name} | {short} |" + " – |" * (2 + len(heads)))
-                continue
-            together = [pooled(dataset, family, rows, seed) for seed in seeds]
-            errors = [mean(found, "test_ml", together), mean(found, "test_rc", together)]
-            for partition in PARTITIONS:
-                for strategy in STRATEGIES:
-                    apart = [network(dataset, family, rows, partition, strategy, seed) for seed in seeds]
-                    errors.append(mean(found, "test_error", apart))
-            lines.append(f"| {name} | {short} | " + " | ".join(f"{error:.3f}" for error in errors) + " |")
-    return lines
-
-
-def gains(found: Found, datasets: list[str], seeds: range) -> tuple[list[str], list[str]]:
-    """What TAN with `exact` gains over naive Bayes at 50 × 320 rows; and which limits are missed."""
-    lines = [
-        "| dataset | " + " | ".join(PARTITIONS.values()) + " | at least |",
-        "|---|" + "---|" * (len(PARTITIONS) + 1),
-    ]
-    missed = []
-    for dataset in datasets:
-        limit, told = BETTER.get(dataset, -WORSE), []
+def _cells_of(
+    dataset: str, size: int, strategy: str, model: str, seed: int, is_first: bool
+) -> Iterator[Cell]:
+    """Yield the cells of a model on one dataset; those without a strategy along with the first strategy."""
+    discrete = dataset in DISCRETE
+    if model in FAMILIES and not (discrete and model not in ESTIMATORS):
         for partition in PARTITIONS:
-            nb, tan = (
-                mean(
-                    found, "test_error", [network(dataset, family, 320, partition, "exact", s) for s in seeds]
-                )
-                for family in ("naive-bayes", "tan")
-            )
-            told.append(f"{nb - tan:+.3f}")
-            missed += [] if nb - tan >= limit else [f"{dataset} {PARTITIONS[partition]}"]
-        lines.append(f"| {dataset} | " + " | ".join(told) + f" | {limit:+.3f} |")
-    return lines, missed
+            yield Cell(dataset, size, partition, strategy, model, seed)
+    if not is_first:
+        return
+    if model == SOFTMAX:
+        for partition in PARTITIONS:
+            yield Cell(dataset, size, partition, "", model, seed)
+    if model in POOLED or (discrete and (model in ESTIMATORS or model in WEKA)):
+        yield Cell(dataset, size, "pooled", "", model, seed)
 
 
-def structures(found: Found) -> tuple[int, int, list[str]]:
-    """How many structures of networks are those of the pooled rows, of how many; and which are not."""
-    same, other = 0, []
-    for cell, result in found.items():
-        if cell.strategy != "rc" and "parents" in result:
-            equal = result["parents"] == found[cell.reference_from("ml")]["parents"]
-            same += equal
-            other += (
-                []
-                if equal
-                else [f"{cell.dataset} {cell.family} {cell.rows_per_peer} {cell.partition} {cell.seed}"]
-            )
-    return same, same + len(other), sorted(set(other))
+# --- the results: a row for each cell
+
+FIGURES = ["error", "log_loss", "ece", "bytes", "seconds"]
+TEXTS = ["chosen", "choice", "problem", "code"]
+"""The strategy and the family that `auto` chose, why there are no figures, and the code that computed them."""
 
 
-def page(found: Found, datasets: list[str], seeds: range, code: str) -> tuple[str, list[str]]:
-    """The page, and which limits are missed."""
-    parts = [
-        "# Families compared",
-        f"Mean test error over {len(seeds)} seeds: 50 peers on a random tree, 64 rounds, lr 0.05, all from the agreed "
-        "`ml` start (so are RC's). Columns of at most ten values are discrete, as in the paper; continuous ones are "
-        "Gaussian given the class and their parents. *by class*: rows sorted by class, about one class per peer. In "
-        "`secondary:gaps` a gap in text is a value of its own; in `secondary` gaps are completed by the model (KDB "
-        "would go through every joint value of what a row misses: too slow here).",
-    ]
-    for rows in ROWS:
-        parts += [f"## 50 peers × {rows} rows", "\n".join(table(found, rows, datasets, seeds))]
-    lines, missed = gains(found, datasets, seeds)
-    same, count, other = structures(found)
-    parts += [
-        "## What TAN gains over naive Bayes",
-        "`exact`, 50 × 320 rows: the error of naive Bayes minus that of TAN.",
-        "\n".join(lines),
-        "## Structures",
-        f"{same:,} of {count:,} structures that peers agreed on are those of the pooled rows."
-        + (f" The others: {'; '.join(other)}." if other else ""),
-        f"Computed by peerbayes {code}: "
-        f"`python benchmarks/families.py --seeds {len(seeds)} --document docs/families.md`.",
-    ]
-    return "\n\n".join(parts) + "\n", missed + ([] if same == count else ["structures"])
+def read(path: Path | None) -> dict[Cell, dict[str, Any]]:
+    """Return the results of a file; none where there is no file."""
+    if path is None or not path.exists():
+        return {}
+    records = pd.read_parquet(path).to_dict("records")
+    return {Cell(*(record.pop(name) for name in Cell._fields)): record for record in records}
+
+
+def table_of(results: dict[Cell, dict[str, Any]]) -> pd.DataFrame:
+    """Return the results as a table, in a fixed order."""
+    frame = pd.DataFrame(
+        [{**cell._asdict(), **figures} for cell, figures in results.items()],
+        columns=[*Cell._fields, *FIGURES, *TEXTS],
+    )
+    frame[FIGURES] = frame[FIGURES].astype(float)
+    frame[TEXTS] = frame[TEXTS].astype(object).fillna("")
+    return frame.sort_values(list(Cell._fields), ignore_index=True)
+
+
+def write(path: Path | None, results: dict[Cell, dict[str, Any]]) -> None:
+    """Write the results in one go, so that a run which is stopped leaves a whole file."""
+    if path is not None:
+        beside = path.with_name(f".{path.name}.new")
+        table_of(results).to_parquet(beside, index=False)
+        beside.replace(path)
+
+
+@contextmanager
+def alone(path: Path | None) -> Iterator[None]:
+    """Keep other processes that fill the same file waiting."""
+    if path is None:
+        yield
+        return
+    folder = os.open(path.absolute().parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)  # which gives the lock back
+
+
+def fill(
+    results: dict[Cell, dict[str, Any]], missing: list[Cell], path: Path | None, minutes: float
+) -> list[Cell]:
+    """Add the missing cells to the results until time is up; return those that failed."""
+    ends, failed = time.monotonic() + 60 * minutes, []
+    for index, cell in enumerate(missing, start=1):
+        if time.monotonic() > ends:
+            print(f"time is up: {len(missing) - index + 1:,} cells are missing", flush=True)
+            break
+        began = time.monotonic()
+        try:
+            figures = measured(cell)
+        except Exception:  # hours of other cells should not end with one
+            traceback.print_exc()
+            failed.append(cell)
+            continue
+        with alone(path):  # another process may have added or dropped cells
+            latest = results.copy() if path is None else read(path)
+            results.clear()
+            results.update({**latest, cell: {**figures, "code": code_version()}})
+            write(path, results)
+        outcome = figures.get("problem") or f"error {figures['error']:.4f} log loss {figures['log_loss']:.4f}"
+        print(f"{index}/{len(missing)}", *cell, outcome, f"{time.monotonic() - began:.1f} s", flush=True)
+    return failed
+
+
+def installed(model: str) -> bool:
+    """Return whether a model can be computed here."""
+    return has_weka() if model in WEKA else model != LAST or find_spec("interpret") is not None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("datasets", nargs="*", default=list(DATASETS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workers", type=int, help="processes; all processors by default")
-    parser.add_argument("--store", type=Path, default=Path("families.sqlite"), help="where results are kept")
-    parser.add_argument(
-        "--document", type=Path, help="write the tables to this page as well, and the results beside it"
-    )
-    given = parser.parse_args()
+    parser.add_argument("datasets", nargs="*", default=[*DATASETS, *DISCRETE])
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--rows", default=",".join(map(str, ROWS)))
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--forget", default="", help="models whose results are dropped first")
+    parser.add_argument("--results", type=Path, help="file of finished cells, which others are added to")
+    parser.add_argument("--document", type=Path, help="the page to write")
+    options = parser.parse_args()
     if "PEERBAYES_DATA" not in os.environ:
         print("PEERBAYES_DATA must name the folder of the datasets", file=sys.stderr)
         return 2
-    seeds, store = range(given.seeds), Store(given.store)
-    wanted = list(dict.fromkeys(cells(given.datasets, seeds)))
-    found = filled(store, wanted, given.workers)
-    codes = store.codes(cell.key for cell in wanted)
-    text, missed = page(found, given.datasets, seeds, ", ".join(sorted(codes)))
-    missed += [f"computed by code that no commit holds: {code}" for code in uncommitted(codes)]
-    print(text)
-    if given.document is not None:
-        given.document.write_text(text, encoding="utf-8")
-        store.export(given.document.with_suffix(".parquet"))
-    print("all limits met" if not missed else f"missed: {', '.join(missed)}")
-    return 1 if missed else 0
+    forgotten = options.forget.split(",")
+    with alone(options.results):
+        known = read(options.results)
+        results = {cell: figures for cell, figures in known.items() if cell.model not in forgotten}
+        if len(results) < len(known):
+            write(options.results, results)
+    chosen = options.models.split(",")
+    if unknown := set(chosen) - {*MODELS, "none"}:
+        print(
+            f"--models has {', '.join(sorted(unknown))}; expected some of {', '.join(MODELS)}",
+            file=sys.stderr,
+        )
+        return 2
+    models = tuple(name for name in MODELS if name in chosen and installed(name))
+    if skipped := [name for name in MODELS if name in chosen and not installed(name)]:
+        print(f"not installed, and left out: {', '.join(skipped)}")
+    rows, seeds = (tuple(map(int, text.split(","))) for text in (options.rows, options.seeds))
+    wanted = cells(tuple(options.datasets), models, rows, tuple(options.strategies.split(",")), seeds)
+    failed = fill(results, [cell for cell in wanted if cell not in results], options.results, options.minutes)
+    if options.document is not None:
+        options.document.write_text(page(table_of(results)), encoding="utf-8")
+    if failed:
+        print("failed:", *(" ".join(map(str, cell)) for cell in failed), sep="\n")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

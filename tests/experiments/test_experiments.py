@@ -466,23 +466,6 @@ def test_the_published_pages_come_from_the_published_results(tmp_path, monkeypat
     assert (PAGES / "strategies.md").read_text(encoding="utf-8") == beside
 
 
-def test_the_page_of_families_comes_from_the_published_results(tmp_path):
-    """docs/families.md is what benchmarks/families.py makes of docs/families.parquet."""
-    sys.path.insert(0, str(PAGES.parent / "benchmarks"))
-    import families
-
-    store = Store(tmp_path / "published.sqlite")
-    store.restore(PAGES / "families.parquet")
-    seeds = range(int(re.search(r"--seeds (\d+)", (PAGES / "families.md").read_text(encoding="utf-8"))[1]))
-    wanted = list(families.cells(list(families.DATASETS), seeds))
-    found = store.results(cell.key for cell in wanted)
-    codes = ", ".join(sorted(store.codes(found)))
-    page, missed = families.page(
-        {cell: found[cell.key] for cell in wanted}, list(families.DATASETS), seeds, codes
-    )
-    assert page == (PAGES / "families.md").read_text(encoding="utf-8") and not missed
-
-
 def test_what_differs_from_the_paper_is_read_again(store):
     every = tuple(paper_tables.table(number) for number in ("02", "03", "04"))
     again = agreement.evidence(Sweep(every, ("adult", "letter", "run"), ("crc",), (0,)))
