@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
 # In the order of their size.
 CANDIDATES: dict[str, Candidate] = {
-    "naive-bayes": Candidate("naive-bayes", "each column by itself, numbers as Gaussians", "marginal"),
+    "naive-bayes": Candidate("naive-bayes", "each column by itself, numbers as Gaussians", "uniform"),
     "lda": Candidate("lda", "Gaussian classes with one covariance"),
     "qda": Candidate("qda", "Gaussian classes with a covariance each"),
     "bins": Candidate("naive-bayes", "each column by itself, numbers in bins", "marginal", in_bins=True),
