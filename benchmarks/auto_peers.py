@@ -1,6 +1,6 @@
 """The family that peers choose together, beside each candidate alone over the same network.
 
-    PEERBAYES_DATA=folder python benchmarks/auto_peers.py [dataset ...] [--seeds 0,1,2] [--results FILE.csv]
+    PEERBAYES_DATA=folder python benchmarks/auto_peers.py [dataset ...] [--seeds 0,1,2] [--without aode]
 
 50 peers × 50 rows on a random tree, i.i.d. and sorted by class; 64 rounds, strategy `auto`; each candidate with the
 start that it has as a choice. Up to 5,000 test rows; numbers are open, columns of at most ten values are discrete, as
@@ -35,8 +35,8 @@ PEERS, ROWS, TEST_ROWS = 50, 50, 5000
 NEAR, DATASETS_NEAR = 0.005, 10
 
 
-def measured(dataset: str, partition: str, seed: int) -> list[dict[str, Any]]:
-    """The figures of the choice and of each candidate."""
+def measured(dataset: str, partition: str, seed: int, without: list[str]) -> list[dict[str, Any]]:
+    """The figures of the choice and of each candidate, but for runs of those that are named."""
     data = prepared(dataset)
     (X, y), (test, truth) = data.split(PEERS * ROWS, seed)
     kinds = {
@@ -52,6 +52,7 @@ def measured(dataset: str, partition: str, seed: int) -> list[dict[str, Any]]:
     for name, candidate in CANDIDATES.items():
         if f"{name} " not in judged:
             print(f"{dataset}: {name} is not judged", flush=True)
+        if f"{name} " not in judged or (name in without and name != chosen):
             continue
         if name == chosen:
             records.append({**records[0], "model": name, "bytes": np.nan, "seconds": np.nan})
@@ -119,6 +120,9 @@ def main() -> int:
     parser.add_argument("datasets", nargs="*", default=list(DATASETS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--partitions", default=",".join(PARTITIONS))
+    parser.add_argument(
+        "--without", default="", help="candidates that may be chosen but are not run by themselves"
+    )
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     path, seeds = options.results, [int(seed) for seed in options.seeds.split(",")]
@@ -129,7 +133,7 @@ def main() -> int:
         for dataset in options.datasets:
             for partition in partitions:
                 if (dataset, partition, seed) not in known:
-                    records += measured(dataset, partition, seed)
+                    records += measured(dataset, partition, seed, options.without.split(","))
                     if path is not None:
                         pd.DataFrame(records).to_csv(path, index=False)
     table = pd.DataFrame(records)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import re
 import sqlite3
 
 import pytest
@@ -37,8 +38,12 @@ def test_help_and_version(tmp_path):
 
 def test_the_demo_shows_the_network_learn(tmp_path):
     shown = peerbayes_process("demo", "--rounds", 16, "--simulated-peers", 20, cwd=tmp_path, code=0).stdout
-    for line in ("each peer alone", "together, crc", "together, relay", "rows pooled, ML", "rows pooled, RC"):
+    for line in ("each peer alone", "together, crc", "rows pooled, ML", "rows pooled, RC"):
         assert line in shown
+    assert re.search(r"together, (exact|relay|tree-sum)", shown)
+    assert re.search(
+        r"The peers chose the family themselves: [\w-]+ \(.+\): log loss 0\.\d+ on", " ".join(shown.split())
+    )
     assert (tmp_path / "peerbayes-demo" / "auto" / "run.peerbayes").exists()
 
 
@@ -48,7 +53,8 @@ def test_the_demo_speaks_json(tmp_path):
             "demo", "--rounds", 8, "--simulated-peers", 20, "--format", "json", cwd=tmp_path, code=0
         ).stdout
     )
-    assert set(told) == {"local", "crc", "auto"}
+    assert set(told) == {"local", "crc", "auto", "family_choice"}
+    assert told["family_choice"]["reason"].startswith(told["family_choice"]["chosen"])
     assert told["auto"]["test_error"] < told["local"]["test_error"]
 
 

@@ -158,3 +158,27 @@ def test_noise_needs_no_other_strategy():
     X, y = DIGITS
     run = pb.simulate(X, y, **QUICK, privacy=pb.Privacy(epsilon=4.0, min_rows=1))
     assert run.configuration["strategy"] == "exact" and "private" in run.made["choice"]
+
+
+def test_crossed_columns_take_tree_sum_wherever_everybody_can_be_waited_for():
+    crossed = replace(FACTS, crossed=True, difference=None, likeness=None)
+    chosen = plan(LearningSettings("auto", 16), crossed)
+    assert chosen.strategy.name == "tree-sum" and not chosen.missing
+    assert chosen.reason.startswith("tree-sum: columns are crossed")
+    for settings, facts in (
+        ({}, FACTS),
+        ({"sums_excluded": "messages 'int8'"}, crossed),
+        ({"expects_loss": True}, crossed),
+        ({}, replace(crossed, absences=True)),
+        ({}, replace(crossed, tree=None)),
+    ):
+        assert plan(LearningSettings("auto", 16, **settings), facts).strategy.name != "tree-sum"
+
+
+@pytest.mark.parametrize("settings", [{"messages": "float32"}, {"message_loss": 0.1}, {"peers_down": 0.1}])
+def test_settings_without_sums_learn_crossed_columns_all_the_same(settings, rng):
+    a, b = rng.normal(size=(2, 300))
+    X, y = np.stack([a, b], axis=1), (a * b > 0).astype(int)
+    network = {"peers": 4, "rows_per_peer": 50, "rounds": 4, "references": False, "evaluate_every": 0}
+    run = pb.simulate(X, y, family="ga2m", start="marginal", **network, **settings)
+    assert run.schema.crosses and run.configuration["strategy"] in ("exact", "relay")

@@ -39,7 +39,7 @@ CANDIDATES: dict[str, Candidate] = {
     "naive-bayes": Candidate("naive-bayes", "each column by itself, numbers as Gaussians", "uniform"),
     "lda": Candidate("lda", "Gaussian classes with one covariance"),
     "qda": Candidate("qda", "Gaussian classes with a covariance each"),
-    "bins": Candidate("naive-bayes", "each column by itself, numbers in bins", "uniform", in_bins=True),
+    "bins": Candidate("naive-bayes", "each column by itself, numbers in bins", "marginal", in_bins=True),
     "tan": Candidate("tan", "each column depends on one other"),
     "kdb": Candidate("kdb", "each column depends on up to two others"),
     "ga2m": Candidate("ga2m", "columns in bins, and pairs of them", "marginal", in_bins=True),

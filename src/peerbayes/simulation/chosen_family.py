@@ -92,10 +92,13 @@ def entrants_of(
 def _schema(settings: SimulationSettings, assignment: Assignment, bins: int | None) -> Schema:
     """Return the schema of the peers' rows, numbers in so many bins."""
     declared = settings.schema is not None
-    schema = schema_of(assignment.table, settings.schema, settings.kinds, settings.clip, bins)
+    schema = schema_of(
+        assignment.table, settings.schema, settings.kinds, settings.clip, bins, assignment.codes
+    )
     schema = replace(schema, classes=assignment.schema.classes)
     with about("X and schema" if declared else "X"):
-        return schema.measured_on(assignment.rows(), edges=not declared)
+        labels = assignment.codes[assignment.row_indices]
+        return schema.measured_on(assignment.rows(), edges=not declared, labels=labels)
 
 
 def resolved(

@@ -243,8 +243,8 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
-    provenance = result.made()
-    settings, family_choice, parts, choice_bytes = chosen_family(SimulationSettings(arguments), X, y)
+    settings, provenance = SimulationSettings(arguments), result.made()
+    settings, family_choice, parts, choice_bytes = chosen_family(settings, X, y)
     population = Population.of(settings, X, y, parts)
     if population.test_rows is None:
         warn_untested()
