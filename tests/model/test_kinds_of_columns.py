@@ -147,8 +147,12 @@ def test_families_that_take_no_counts_say_what_to_do(estimator):
 
 def test_a_kind_for_all_columns_is_said_of_numbers():
     frame = pd.DataFrame({"x": [1.0, 2.0], "c": ["a", "b"], "b": [True, False]})
-    for kind in ("positive", "count", "binned"):
-        assert list(Schema.infer(frame, kinds=kind).kinds.values()) == [kind, "discrete", "discrete"]
+    for kind in ("positive", "count", "binned", "supervised"):
+        assert list(Schema.infer(frame, ["u", "v"], kinds=kind).kinds.values()) == [
+            kind,
+            "discrete",
+            "discrete",
+        ]
 
 
 # --- laws --------------------------------------------------------------------------------------------------

@@ -79,6 +79,29 @@ def test_edges_are_quantiles_of_all_rows_and_the_same_bits_for_all(robust, tmp_p
     assert columns["dose"].location == 0.0 and columns["dose"].scale == 1.0
 
 
+@pytest.mark.parametrize("robust", [False, True])
+def test_edges_by_class_are_those_of_all_rows(robust, tmp_path, rng):
+    """Each peer has few classes, so that alone none would find where they change."""
+    X, y, parts = shared = rows_of_peers(rng, rows=600)
+    kinds = dict.fromkeys(KINDS, "supervised")
+    robustness = {"robust": Robust("clip")} if robust else {}
+    terms = Terms("test", "label", features=kinds, strategy="exact", rounds=6, **robustness)
+    assert Terms.parse(terms.to_toml(), "the terms") == terms
+    agreed, reached = agreed_by(tmp_path, terms, shared)
+    assert len({own.schema.to_json() for own in agreed}) == 1
+    schema, pooled = agreed[0].schema, pb.Schema.infer(X, y, kinds=kinds)
+    expected = {column.name: column for column in pooled.columns}
+    assert sum(len(column.edges) for column in schema.columns) >= 5
+    for column in schema.columns:
+        present = np.sort(X[column.name].dropna())
+        ours, theirs = (np.searchsorted(present, c.edges) for c in (column, expected[column.name]))
+        if not robust:  # where rows count less, a cut may not be worth its cost
+            assert len(ours) == len(theirs) and np.abs(ours - theirs).max(initial=0) <= 2
+    if not robust:
+        run = simulated((X[list(schema.names)], y, parts), DENSE, terms, schema=schema)
+        assert np.abs(reached - run.stats).max() <= 1e-9
+
+
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("strategy", ["crc", "exact"])
 def test_peers_end_where_the_simulator_does(strategy, missing, tmp_path, rng):

@@ -44,22 +44,27 @@ def infer_columns(
     kinds: str | Mapping[Any, str] | Sequence[str] = "auto",
     weights: np.ndarray | None = None,
     bins: int | None = None,
+    labels: np.ndarray | None = None,
 ) -> tuple[Column, ...]:
     """Return the description of each column, from all rows; `weights` [n] count a row that many times.
 
-    bins  into how many bins numbers go, and then into bins they go unless `kinds` names another kind for their column;
-          None: binned columns have `BINS`, and numbers are as `kinds` says
+    bins    into how many bins numbers go, and then into bins they go unless `kinds` names another kind for their
+            column; None: binned columns have `BINS`, and numbers are as `kinds` says
+    labels  [n] the class of each row, −1 where it is unknown; None: nobody knows
     """
     rules = _rules(table, kinds)
     if weights is not None and not (weights > 0).all():
+        labels = None if labels is None else labels[weights > 0]
         table, weights = table.take(weights > 0), weights[weights > 0]
     if table.rows == 0:
         raise SchemaError("the table has no rows; expected at least one")
     array = table.numeric
     if array is None:
-        return tuple(_column(table, j, rules[j], weights, bins) for j in range(len(table.names)))
+        return tuple(_column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names)))
     plain = _plain_columns(table, array, rules, weights, bins)
-    return tuple(plain.get(j) or _column(table, j, rules[j], weights, bins) for j in range(len(table.names)))
+    return tuple(
+        plain.get(j) or _column(table, j, rules[j], weights, bins, labels) for j in range(len(table.names))
+    )
 
 
 def check_kinds(kinds: Any) -> None:
@@ -107,7 +112,14 @@ def _position(key: Any, table: Table) -> int | None:
     return int(key) if positional and 0 <= key < len(table.names) else None
 
 
-def _column(table: Table, j: int, rule: str, weights: np.ndarray | None, bins: int | None) -> Column:
+def _column(
+    table: Table,
+    j: int,
+    rule: str,
+    weights: np.ndarray | None,
+    bins: int | None,
+    labels: np.ndarray | None,
+) -> Column:
     """Return the description of column j under a rule of `RULES`."""
     name, values, declared = table.names[j], table.column(j), table.declared(j)
     present = ~missing_of(values)
@@ -120,17 +132,28 @@ def _column(table: Table, j: int, rule: str, weights: np.ndarray | None, bins: i
         return measured(encoded, encoded.numbers(values), weights)
     column = Column(name, kind, count=0.0)
     traits = Binned(bins) if kind == "binned" and bins is not None else column.traits
-    described = traits.inferred(column, values, weights, declared)
+    described = traits.inferred(column, values, weights, declared, labels)
     column = measured(column, column.numbers(values), weights) if described is None else described
     if rule not in KINDS and rule != "paper" and declared is None and column.categories:
         _refuse_text(column, values)
     return column
 
 
-def measured(column: Column, numbers: np.ndarray, weights: np.ndarray | None = None) -> Column:
-    """Return the column with the units of its present numbers [n], or with as many bins of them as it has."""
-    if column.edges:
-        return Binned(column.cells).inferred(column, numbers, weights, None)
+def measured(
+    column: Column,
+    numbers: np.ndarray,
+    weights: np.ndarray | None = None,
+    labels: np.ndarray | None = None,
+) -> Column:
+    """Return the column with the units of its present numbers [n], or with as many bins of them as it has.
+
+    Bins that depend on the classes of the rows, `labels` [n], may be more or fewer.
+    """
+    if column.edges or column.traits.needs_labels:
+        traits = column.traits if column.traits.needs_labels else Binned(column.cells)
+        described = traits.inferred(column, numbers, weights, None, labels)
+        assert described is not None
+        return described
     moments = column_moments(numbers[:, None], weights)
     return column.traits.with_moments(column, *(float(moment[0]) for moment in moments))
 

@@ -99,8 +99,9 @@ class Schema:
 
         kinds: "auto" (text, booleans and categoricals are discrete, numbers continuous), "paper" (label-encode
         text; at most 10 distinct values is discrete), "continuous" or "discrete" for all columns, "binned" (bins
-        that hold about equally many rows), "positive" (log-normal) or "count" (Poisson) for all numbers, the others
-        as with "auto", one kind per column, or a mapping from names (or positions) to kinds, the others "auto".
+        that hold about equally many rows), "supervised" (bins with edges where the classes change), "positive"
+        (log-normal) or "count" (Poisson) for all numbers, the others as with "auto", one kind per column, or a mapping
+        from names (or positions) to kinds, the others "auto".
         clip: the bound of standardised values, None for no clipping. bins: how many bins numbers go into, for all
         columns of numbers that `kinds` does not name.
         """
@@ -109,7 +110,8 @@ class Schema:
         for name, values in (("y", y), ("sample_weight", weights)):
             if values is not None and len(values) != table.rows:
                 raise SchemaError(f"{name} has {len(values)} entries, the table {table.rows} rows")
-        return cls(infer_columns(table, kinds, weights, bins), () if y is None else infer_classes(y)[0], clip)
+        classes, labels = ((), None) if y is None else infer_classes(y)
+        return cls(infer_columns(table, kinds, weights, bins, labels), classes, clip)
 
     # --- layout ----------------------------------------------------------------------------------------
 
@@ -267,16 +269,17 @@ class Schema:
 
     # --- agreement -------------------------------------------------------------------------------------
 
-    def measured_on(self, X: Any, *, edges: bool = False) -> Schema:
+    def measured_on(self, X: Any, *, edges: bool = False, labels: np.ndarray | None = None) -> Schema:
         """Return this schema with the location and scale of other rows X; kinds, categories and classes stay.
 
-        edges  whether binned columns get as many bins of these rows
+        edges   whether binned columns get bins of these rows, as many unless they depend on the classes
+        labels  [n] the class of each row, where they do
         """
         table = Table.of(X)
         positions = self.places(table)
         columns = [
-            measured(replace(column, count=0.0), column.numbers(table.column(positions[j])))
-            if column.dense or (edges and column.edges)
+            measured(replace(column, count=0.0), column.numbers(table.column(positions[j])), labels=labels)
+            if column.dense or (edges and (column.edges or column.traits.needs_labels))
             else column
             for j, column in enumerate(self.columns)
         ]

@@ -43,7 +43,7 @@ class MixedNB(GenerativeClassifier, NaiveBayesConventions):
     """Naive Bayes with Gaussian continuous and categorical discrete columns; missing values are handled exactly.
 
     calibrate       False: maximum likelihood (MAP with `alpha` and `prior`); True: risk-based calibration
-    kinds           a kind, "auto", "paper" or "binned", one per column, or a mapping; see `Schema.infer`
+    kinds           a kind, "auto", "paper", "binned", …, one per column, or a mapping; see `Schema.infer`
     start           where calibration begins: "uniform", "marginal", "ml", or statistics of your own
     lr              learning rate of calibration: the length of its first step, or of all steps
     max_iter        at most this many iterations of calibration, each one pass over the rows; it ends earlier when the

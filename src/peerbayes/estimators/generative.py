@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 )
 
 from peerbayes.data.arguments import number, refusal, whole
-from peerbayes.data.infer import infer_classes, plain_labels
+from peerbayes.data.infer import infer_classes, infer_columns, plain_labels
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Rows, Table, frame_of, missing_of
@@ -533,13 +533,9 @@ class GenerativeClassifier(Predictor):
         """Return the given schema, or that of the rows with the categories of prior knowledge."""
         if self.schema is not None:
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
-        schema = Schema.infer(
-            training.table,
-            kinds=kinds,
-            clip=self.clip,
-            sample_weight=training.weights,
-            bins=self._bins(len(training.table.names)),
-        )
+        bins = self._bins(len(training.table.names))
+        columns = infer_columns(training.table, kinds, training.weights, bins, training.labels)
+        schema = Schema(columns, clip=self.clip)
         for knowledge in self._knowledge():
             schema = schema.knowing(knowledge.schema)
         return replace(schema, classes=classes)

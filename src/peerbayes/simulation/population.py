@@ -14,7 +14,7 @@ from scipy.sparse import csgraph, csr_array
 
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
-from peerbayes.data.infer import infer_classes
+from peerbayes.data.infer import infer_classes, infer_columns
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.errors import SchemaError
@@ -63,7 +63,7 @@ class Assignment:
         table = table_of(X)
         classes, codes = classes_of(y, settings.schema, table.rows)
         bins = layout.bins_for(settings.family, len(table.names))
-        schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins)
+        schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins, codes)
         schema = replace(schema, classes=classes)
         rng = np.random.default_rng([settings.seed, ROWS_STREAM])
         with about("partition", "the partition", "peers", "rows_per_peer", "X"):
@@ -264,7 +264,9 @@ def _agreed_schema(
         reports = reported(assignment.schema, assignment.rows(), assignment.sizes, liars)
         return reports.schema, reports
     if settings.privacy is None:
-        return assignment.schema.measured_on(assignment.rows(), edges=not declared), None
+        return assignment.schema.measured_on(
+            assignment.rows(), edges=not declared, labels=assignment.codes[assignment.row_indices]
+        ), None
     bounded = replace(assignment.schema, clip=min(settings.privacy.bound, assignment.schema.limit))
     if declared:
         return bounded, None
@@ -457,12 +459,17 @@ def classes_of(y: Any, schema: Schema | None, rows: int) -> tuple[tuple[Any, ...
 
 
 def schema_of(
-    table: Table, schema: Schema | None, kinds: Any, clip: float | None, bins: int | None = None
+    table: Table,
+    schema: Schema | None,
+    kinds: Any,
+    clip: float | None,
+    bins: int | None = None,
+    labels: np.ndarray | None = None,
 ) -> Schema:
-    """Return the schema of a table: the declared one, if it fits, or one inferred from the rows."""
+    """Return the schema of a table: the declared one, if it fits, or one inferred from the rows and their classes."""
     if schema is None:
         with about("X", "kinds"):
-            return Schema.infer(table, kinds=kinds, clip=clip, bins=bins)
+            return Schema(infer_columns(table, kinds, None, bins, labels), clip=clip)
     if not schema.columns:
         raise SchemaError("schema has no column; expected at least one")
     with about("schema"):

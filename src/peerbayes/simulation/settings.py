@@ -262,7 +262,7 @@ class CommonArguments(TypedDict, total=False):
     kinds: Annotated[Any, Setting(
         "auto", Kind(_kinds, "a kind, a list with one per column, or a table", (str, list, dict)),
         'which columns are discrete: "auto" (text, booleans and categoricals), "paper" (at most 10 distinct values), '
-        '"continuous", "discrete", "binned" (numbers in bins), one kind per column, or a mapping; see `Schema.infer`')]
+        '"continuous", "discrete", "binned", "supervised", …, one kind per column, or a mapping; see `Schema.infer`')]
     schema: Annotated[Schema | None, Setting(
         None, _of_type(Schema, "a Schema, for instance Schema.load(path)"),
         "columns and classes, instead of `kinds`, `clip` and inference from the rows; units are those of the peers' "

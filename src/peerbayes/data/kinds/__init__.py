@@ -5,7 +5,8 @@ from peerbayes.data.kinds.count import Count
 from peerbayes.data.kinds.discrete import Discrete
 from peerbayes.data.kinds.kind import Continuous, Kind
 from peerbayes.data.kinds.positive import Positive
+from peerbayes.data.kinds.supervised import Supervised
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (Continuous(), Discrete(), Binned(), Positive(), Count())
+    kind.name: kind for kind in (Continuous(), Discrete(), Binned(), Supervised(), Positive(), Count())
 }

@@ -68,20 +68,32 @@ class Binned(Kind):
         return np.where(known, low * (1 - share) + high * share, np.nan)
 
     def inferred(
-        self, column: Column, values: np.ndarray, weights: np.ndarray | None, declared: list[Any] | None
+        self,
+        column: Column,
+        values: np.ndarray,
+        weights: np.ndarray | None,
+        declared: list[Any] | None,
+        labels: np.ndarray | None = None,
     ) -> Column:
         """Return the column with the edges, count and range of its present values [n]."""
         numbers = self.numbers(column, values)
         present = ~np.isnan(numbers)
         if not present.all():
             numbers, weights = numbers[present], None if weights is None else weights[present]
+            labels = None if labels is None else labels[present]
         if not numbers.size:
             return column
         low, high = float(numbers.min()), float(numbers.max())
         refuse_infinite(column.name, low, high)
         count = float(numbers.size if weights is None else weights.sum())
-        edges = edges_of(numbers, weights, self.bins)
+        edges = self._edges(column, numbers, weights, labels)
         return replace(column, edges=edges, count=count, low=low, high=high)
+
+    def _edges(
+        self, column: Column, numbers: np.ndarray, weights: np.ndarray | None, labels: np.ndarray | None
+    ) -> tuple[float, ...]:
+        """Return the edges of the present numbers [n]."""
+        return edges_of(numbers, weights, self.bins)
 
     def merged(self, mine: Column, theirs: Column) -> Column:
         """Return the column with the rows and the range of both; `differences` has refused other edges."""

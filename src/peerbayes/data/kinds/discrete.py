@@ -36,7 +36,12 @@ class Discrete(Kind):
         return category_values(column, encoded)
 
     def inferred(
-        self, column: Column, values: np.ndarray, weights: np.ndarray | None, declared: list[Any] | None
+        self,
+        column: Column,
+        values: np.ndarray,
+        weights: np.ndarray | None,
+        declared: list[Any] | None,
+        labels: np.ndarray | None = None,
     ) -> Column:
         present = ~missing_of(values)
         categories = distinct(values[present], column.name) if declared is None else tuple(declared)

@@ -36,6 +36,8 @@ class Kind:
     """Whether `kinds` may name it for all columns, which says it of numbers alone."""
     needs_edges: ClassVar[bool] = False
     """Whether peers agree on edges for it, from its mean and deviation on."""
+    needs_labels: ClassVar[bool] = False
+    """Whether these edges depend on the classes of the rows."""
     public_facts: ClassVar[tuple[str, ...]] = ()
     """What members may write down of such a column in an agreement, beside whether values may be missing."""
     needs_all_rows: ClassVar[str] = ""
@@ -97,11 +99,17 @@ class Kind:
     # --- what values say of a column -------------------------------------------------------------------
 
     def inferred(
-        self, column: Column, values: np.ndarray, weights: np.ndarray | None, declared: list[Any] | None
+        self,
+        column: Column,
+        values: np.ndarray,
+        weights: np.ndarray | None,
+        declared: list[Any] | None,
+        labels: np.ndarray | None = None,
     ) -> Column | None:
         """Return the column as its values [n] describe it, or None where their moments do: see `with_moments`.
 
-        `declared` are the categories that the table names.
+        declared  the categories that the table names
+        labels    [n] the class of each row, −1 where it is unknown; None: nobody knows
         """
         return None
 

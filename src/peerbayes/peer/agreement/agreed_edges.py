@@ -1,8 +1,9 @@
-"""Edges of binned columns from two sums of counts over all members: the same bits for everybody, and no row leaves.
+"""Edges of binned columns from sums of counts over all members: the same bits for everybody, and no row leaves.
 
 A quantile at k/B lies within √(B − 1) deviations of the mean (Cantelli's inequality), so the first grid needs nobody's
 lowest or highest value: it goes that far to both sides, and what lies beyond is counted in its outer cells. The second
-sum splits each cell that a quantile lies in.
+sum splits each cell that a quantile lies in. Where edges depend on the classes, these are many quantiles, and a third
+sum, of the rows of each class between them, says which of them stay.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from peerbayes.data.bins import BINS, Grid, edges_of_grids, finer, finer_counts
+from peerbayes.data.bins import BINS, Grid, cell_of, edges_of_grids, finer, finer_counts
 from peerbayes.data.schema import Schema
+from peerbayes.data.supervised_bins import class_counts, cuts_by_class, fine_bins
 from peerbayes.errors import FalseReport
 from peerbayes.peer.agreement.summary import OwnTable
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Reports, Total, integers_in
@@ -33,26 +35,41 @@ async def agreed_edges(
     table    this member's
     rows     of all members: no sum is larger
     reports  what members said before, where they may lie
-    bins     how many there are at most
+    bins     how many there are at most, of columns whose edges do not depend on the classes
     """
     open_columns = [column for column in schema.columns if column.traits.needs_edges and not column.edges]
     if not open_columns:
         return schema
     numbers = [table.values.get(column.name, np.zeros(0)) for column in open_columns]
-    grids = [_grid(column.location, column.scale, column.constant, bins) for column in open_columns]
+    most = [fine_bins(len(schema.classes)) if column.traits.needs_labels else bins for column in open_columns]
+    grids = [
+        _grid(column.location, column.scale, column.constant, count)
+        for column, count in zip(open_columns, most, strict=True)
+    ]
     weight = 1.0 if reports is None else reports.bounds.weight(table.rows)
     own = [grid.counts(x) for grid, x in zip(grids, numbers, strict=True)]
     coarse = await _summed("quantiles 1", own, weight, rows, total, reports)
-    inner = [finer(grid, counts, bins) for grid, counts in zip(grids, coarse, strict=True)]
+    inner = [finer(grid, counts, count) for grid, counts, count in zip(grids, coarse, most, strict=True)]
     own = [
         np.concatenate([*finer_counts(grid, inside, x), np.zeros(0)])
         for grid, inside, x in zip(grids, inner, numbers, strict=True)
     ]
     fine = await _summed("quantiles 2", own, weight, rows, total, reports)
     edges = {}
-    for column, grid, counts, inside, sums in zip(open_columns, grids, coarse, inner, fine, strict=True):
+    for column, grid, counts, inside, sums, count in zip(
+        open_columns, grids, coarse, inner, fine, most, strict=True
+    ):
         parts = np.split(sums, len(inside)) if inside else []
-        edges[column.name] = edges_of_grids(grid, counts, inside, parts, bins)
+        edges[column.name] = edges_of_grids(grid, counts, inside, parts, count)
+    by_class = {column.name: edges[column.name] for column in open_columns if column.traits.needs_labels}
+    if by_class:
+        own = [
+            _class_counts(schema, table, name, fine_edges).ravel() for name, fine_edges in by_class.items()
+        ]
+        sums_of = await _summed("classes", own, weight, rows, total, reports)
+        for (name, fine_edges), sums in zip(by_class.items(), sums_of, strict=True):
+            cuts = cuts_by_class(sums.reshape(-1, len(schema.classes)))
+            edges[name] = tuple(fine_edges[cut] for cut in cuts)
     columns = tuple(
         replace(column, edges=edges[column.name], location=0.0, scale=1.0, constant=False)
         if column.name in edges
@@ -60,6 +77,15 @@ async def agreed_edges(
         for column in schema.columns
     )
     return replace(schema, columns=columns)
+
+
+def _class_counts(schema: Schema, table: OwnTable, name: str, edges: tuple[float, ...]) -> np.ndarray:
+    """Return how many of this member's rows of each class lie in each cell of a column: [cells, C]."""
+    shape = len(edges) + 1, len(schema.classes)
+    if name not in table.labels:
+        return np.zeros(shape)
+    labels = schema.encode_labels(table.labels[name]) if table.labels[name].size else np.zeros(0, np.int32)
+    return class_counts(cell_of(table.values[name], np.array(edges)), labels, shape)
 
 
 def _grid(mean: float, deviation: float, constant: bool, bins: int) -> Grid:

@@ -31,7 +31,7 @@ FARTHEST = (
     Fraction(2) ** 1000
 )  # a sum of that per value is absurd; below it, floats of many such sums do not overflow
 
-Kind = Literal["continuous", "positive", "count", "binned", "text", "numbers", "empty"]
+Kind = Literal["continuous", "positive", "count", "binned", "supervised", "text", "numbers", "empty"]
 Tagged = tuple[str, Any]  # ("b", True), ("n", 1), ("t", "yes"): True and 1 stay apart until the end
 
 
@@ -225,6 +225,8 @@ class OwnTable:
     schema: Schema
     values: Mapping[str, np.ndarray]
     """The present numbers of each column of numbers [n]."""
+    labels: Mapping[str, np.ndarray]
+    """The labels of these numbers [n], of columns whose edges depend on them."""
     rows: int
 
     @classmethod
@@ -237,12 +239,15 @@ class OwnTable:
         kinds: Any = dict(terms.features) or "auto"
         bins = bins_for(terms.family, len(frame.columns))
         schema = Schema.infer(frame, labels, kinds=kinds, clip=terms.clip, bins=bins)
-        table, values = Table.of(frame), {}
+        table, values, labels_of = Table.of(frame), {}, {}
         for index, column in enumerate(schema.columns):
             if column.traits.reads_numbers:
                 numbers = column.numbers(table.column(index))
-                values[column.name] = numbers[~np.isnan(numbers)]
-        return cls(schema, values, len(frame))
+                present = ~np.isnan(numbers)
+                values[column.name] = numbers[present]
+                if column.traits.needs_labels:
+                    labels_of[column.name] = np.asarray(labels)[present]
+        return cls(schema, values, labels_of, len(frame))
 
     def summary(self, peer: str, bounds: MemberBounds | None = None) -> Summary:
         """Return the first sum's part; with `bounds` it counts for as many rows as it may, and tells no sums."""
