@@ -188,6 +188,11 @@ def test_structures_that_cannot_be_are_refused(more, reason):
         terms(**more)
 
 
+def test_edges_by_class_are_refused():
+    with pytest.raises(TermsError, match="'age' is supervised, whose edges lie where the classes"):
+        Terms("n", "ill", {"age": "supervised"}, classes=(0, 1), privacy=Privacy(epsilon=1.0))
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [

@@ -59,6 +59,7 @@ def run(privacy, **settings):
         ({"strategy": "dsgd"}, "length of the rows"),
         ({"family": "aode", "kinds": "discrete"}, "not computed row by row"),
         ({"family": "tan", "robust": "clip"}, "the structure of tan is bought: one liar"),
+        ({"kinds": {"a": "supervised"}}, "column 'a' is 'supervised', whose edges lie where the classes"),
         ({"local_steps": 2}, "release of its own"),
         ({"objective": "peers"}, "weighs a row"),
         ({"robust": "guard"}, "tells of its rows"),

@@ -65,10 +65,11 @@ class Scheme:
 
         Entries of φ are sums of up to four of h, see `Coordinates.stretch`; shared noise of links is added.
         """
-        shared = math.ldexp(self.edge_sigma, -self.mechanism.bits)
-        return (
-            math.sqrt(self.mechanism.coordinates.stretch * (self.sigma**2 + neighbours * shared**2)) * boost
+        shared, stretch = (
+            math.ldexp(self.edge_sigma, -self.mechanism.bits),
+            self.mechanism.coordinates.stretch,
         )
+        return math.sqrt(stretch * (self.sigma**2 + neighbours * shared**2)) * boost
 
 
 def scheme(
@@ -129,9 +130,8 @@ def scheme(
     if network is not None and terms.edge_noise:
         numbers *= peers + network.nnz // 2  # all noise of which a curious peer sees anything
     least = min(value for value in (mechanism.sigma, start_sigma) if value)
-    if (
-        accounting.discretisation(least, numbers) > accounting.DISCRETE / 2
-    ):  # a quarter each is for `units` and `pair_tables`
+    # A quarter each is for `units` and for `pair_tables`.
+    if accounting.discretisation(least, numbers) > accounting.DISCRETE / 2:
         raise ValueError(
             f"{numbers:,} numbers with noise of {least:,} steps of the grid: that the noise is discrete would cost "
             f"more than the {accounting.DISCRETE} set aside. Use a smaller epsilon or bound, or a larger clip"

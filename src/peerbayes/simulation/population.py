@@ -202,7 +202,10 @@ class Population:
         weights = np.repeat(row_weights(settings.objective, sizes), sizes)
         if reports is not None:
             weights *= np.repeat(reports.weights, sizes)
-        asked = private.asked_pairs(settings.privacy, settings.family, settings.structure is not None, agreed)
+        asked = None
+        if settings.privacy is not None:
+            declared = settings.structure is not None
+            asked = private.asked_pairs(settings.privacy, settings.family, declared, agreed)
         agreed, cross_bytes = _crossed(settings, agreed, rows, labels, weights, sizes, network, asked)
         rows = Rows(rows.values, agreed.crossed(rows.codes[:, : len(agreed.discrete)]))
         test_rows = _test_rows(agreed, test, assignment)

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from peerbayes.data.bins import edges_of_units
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Table
+from peerbayes.errors import SchemaError
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.model import core, layout
 from peerbayes.model.families import Rows
@@ -39,6 +40,11 @@ def with_public_edges(schema: Schema, table: Table) -> Schema:
     positions = schema.places(table)
     columns = list(schema.columns)
     for j, column in enumerate(columns):
+        if column.traits.needs_labels:
+            raise SchemaError(
+                f"column {column.name!r} is {column.kind!r}, whose edges lie where the classes of all rows change, and "
+                "nothing hides that; expected the kind 'binned', or a schema with edges"
+            )
         if column.traits.needs_edges:
             numbers = column.numbers(table.column(positions[j]))
             present = numbers[~np.isnan(numbers)]
@@ -47,13 +53,13 @@ def with_public_edges(schema: Schema, table: Table) -> Schema:
     return replace(schema, columns=tuple(columns))
 
 
-def asked_pairs(terms: Privacy | None, family: str, declared: bool, schema: Schema) -> PairTables | None:
+def asked_pairs(terms: Privacy, family: str, declared: bool, schema: Schema) -> PairTables | None:
     """Return the release that the structure of a family is learned from; None: there is none.
 
     declared  whether the structure is; crosses that the schema has are declared too
     """
     crosses = layout.has_crosses(family)
-    if terms is None or declared or schema.crosses or not (crosses or family in layout.STRUCTURES):
+    if declared or schema.crosses or not (crosses or family in layout.STRUCTURES):
         return None
     return PairTables.of(schema, crosses, structure_cost(terms))
 

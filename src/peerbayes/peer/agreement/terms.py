@@ -498,6 +498,11 @@ def _refuse_undescribed(terms: Terms) -> None:
         )
     for feature, kind in terms.features.items():
         facts = terms.facts.get(feature, Facts())
+        if kind in KINDS and not KINDS[kind].public_facts:
+            raise TermsError(
+                f"{name} feature {feature!r} is {kind}, whose edges lie where the classes of all rows change, which is "
+                'not released with noise; expected kind = "binned" with mean and sd, range, or edges'
+            )
         if kind == "auto" or facts in (Facts(), Facts(missing=True)):
             raise TermsError(
                 f"{name} feature {feature!r} is {kind!r} and not described; expected [features.{key(feature)}] with "
