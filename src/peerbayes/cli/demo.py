@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,9 @@ import numpy as np
 from peerbayes.cli import Format, console, option, print_table, print_text, progress_bar
 from peerbayes.cli.simulate import run_with_bar
 from peerbayes.errors import parts_needed
+from peerbayes.learning.family_choice import FamilyChoice
 from peerbayes.learning.shared_settings import ROUNDS
+from peerbayes.model.candidates import AUTO, CANDIDATES
 from peerbayes.simulation import config
 
 if TYPE_CHECKING:
@@ -48,18 +51,23 @@ def demo(
     summaries: dict[str, dict[str, float]] = {}
     runs: list[Run] = []
     rows_per_peer = TRAINING_ROWS // simulated_peers
-    for strategy in ("local", "crc", "auto"):
+    family: dict[str, Any] = {"family": AUTO}
+    for strategy in ("auto", "crc", "local"):
         settings: dict[str, Any] = {
             "peers": simulated_peers, "rows_per_peer": rows_per_peer, "partition": "drift-y", "strategy": strategy,
-            "rounds": rounds, "seed": seed, "evaluate_every": 8,
+            "rounds": rounds, "seed": seed, "evaluate_every": 8, **family,
         }  # fmt: skip
         run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json", live=out / strategy)
         run.save(out / strategy)
         summaries[strategy] = run.summary()
-        runs.append(run)
+        runs.insert(0, run)
+        # The others learn the family that these peers chose.
+        family = {name: runs[-1].configuration[name] for name in ("family", "kinds", "start")}
+    choice = runs[-1].family_choice
+    assert choice is not None
     page = _report(out, runs)
     if form == "json":
-        print(json.dumps(summaries, indent=2))
+        print(json.dumps({**summaries, "family_choice": choice.to_json()}, indent=2))
         return
     console.print(
         f"\n{simulated_peers} peers x {rows_per_peer} handwritten digits, one class per peer, a random tree, "
@@ -73,6 +81,7 @@ def demo(
         ("rows pooled, RC", summaries["auto"]["test_rc"], "", "calibration: the target"),
     ]
     print_table(("", "test error", "std over peers", ""), rows)
+    print_text(f"\nThe peers chose the family themselves: {choice.reason}.")
     sent = summaries["auto"]["bytes_per_peer"] / 1e6
     console.print(f"\nThe runs are in {out}/. No row left its peer: each sent {sent:.1f} MB of statistics.")
     print_text(page)
@@ -100,6 +109,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     from peerbayes.estimators.classifiers import load
     from peerbayes.peer.agreement.terms import Terms
     from peerbayes.peer.loopback import Loopback
+    from peerbayes.peer.status import status
     from peerbayes.simulation.run import simulate
 
     if peers < 2:
@@ -111,7 +121,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     links = topologies.adjacency("tree", peers, rng)
     pairs = [(int(a), int(b)) for a, b in topologies.pairs(links)]
     tables = [X.iloc[indices].assign(digit=y[indices]) for indices in partition]
-    terms = Terms("demo", "digit", rounds=rounds)
+    terms = Terms("demo", "digit", family=AUTO, rounds=rounds)
     folder = out / f"{peers}-peers"
     shutil.rmtree(folder, ignore_errors=True)
     network = Loopback.create(folder, terms, tables, pairs)
@@ -122,9 +132,13 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     finally:
         network.stop()
     models = {name: load(home.model_path) for name, home in network.homes.items()}
+    choice = FamilyChoice.from_json(status(next(iter(network.homes.values())))["family_choice"])
+    named: dict[str, Any] = {"family": choice.family, "start": CANDIDATES[choice.chosen].start}
+    if CANDIDATES[choice.chosen].in_bins:  # with the edges that these peers agreed on
+        named["schema"] = replace(next(iter(models.values())).schema_, crosses=())
     simulated = simulate(
         X, y, peers=peers, partition=partition, topology=links, rounds=rounds, references=True,
-        test=(X.iloc[test], y[test]), evaluate_every=0,
+        test=(X.iloc[test], y[test]), evaluate_every=0, **named,
     )  # fmt: skip
     differences = [
         np.abs(model.statistics_.expressed(simulated.schema).values - simulated.statistics(peer).values).max()
@@ -138,6 +152,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
         "errors": errors,
         "simulated_error": simulated.summary()["test_error"],
         "rc_error": simulated.summary()["test_rc"],
+        "family_choice": choice.to_json(),
     }
     if form == "json":
         print(json.dumps(results, indent=2))
@@ -149,6 +164,7 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     rows: list[tuple[Any, ...]] = [(name, error, "") for name, error in errors.items()]
     rows.append(("rows pooled, RC", results["rc_error"], "the target"))
     print_table(("", "test error", ""), rows)
+    print_text(f"\nThe peers chose the family themselves: {choice.reason}.")
     console.print(
         f"\nLargest difference from the simulator with the same graph and data: {results['largest_difference']:.1e}.\n"
         f"The folder of each peer, with its model, its log and the audit log of what it sent, is in {folder}/."

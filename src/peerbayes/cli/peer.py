@@ -210,6 +210,8 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
     console.print(
         f"{peer['name']} in {peer['network']}: {_state_text(peer)}, round {peer['round']} of {peer['rounds']}"
     )
+    if peer["family_choice"] and not peer["verdict"]:  # later it is one of its sentences
+        print_text(f"family chosen, {peer['family_choice']['reason']}")
     for sentence in peer["verdict"]["sentences"] if peer["verdict"] else ():
         print_text(f"  {sentence}")
     console.print(f"sent {sent['messages']:,} messages, {sent['bytes']:,} bytes; model: {peer['model']}")

@@ -96,7 +96,9 @@ def print_summary(run: Run, form: str) -> None:
     from peerbayes.simulation.result import as_json
 
     if form == "json":
-        content = {"configuration": run.configuration, "summary": as_json(run.summary())}
+        content: dict[str, Any] = {"configuration": run.configuration, "summary": as_json(run.summary())}
+        if run.family_choice is not None:
+            content["family_choice"] = run.family_choice.to_json()
         print(json.dumps(content, indent=2, allow_nan=False), flush=True)
         return
     summary = run.summary()
@@ -112,6 +114,8 @@ def print_summary(run: Run, form: str) -> None:
         ("ML on the pooled rows", summary["test_ml"], "", summary["train_ml"]),
     ]
     print_table(("", "test error", "std over peers", "training error"), rows)
+    if run.family_choice is not None:
+        print_text(f"Family chosen, {run.family_choice.reason}.")
     if choice := run.made.get("choice"):
         print_text(f"Strategy chosen, {choice}.")
     if "epsilon" in summary:

@@ -49,13 +49,13 @@ class Cross:
         """The names of both columns."""
         return " × ".join(self.columns)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """The number of groups of either column."""
         first, second = (max(side) + 1 for side in self.groups)
         return first, second
 
-    @property
+    @cached_property
     def cells(self) -> int:
         """The number of joint cells."""
         return self.shape[0] * self.shape[1]

@@ -21,40 +21,35 @@ from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, MixedNB
 from peerbayes.estimators.ga2m import GA2M
 from peerbayes.estimators.generative import GenerativeClassifier, Training
 from peerbayes.model import folds
+from peerbayes.model.candidates import CLEARLY as CLEARLY
+from peerbayes.model.candidates import LossSums, clearly_best, reason
 from peerbayes.model.families import NaiveBayes
 from peerbayes.model.scaling import Scaling, fit
 from peerbayes.model.statistics import Statistics
 
 
-class Candidate(NamedTuple):
-    """A family that may be chosen: its estimator and the parameters that are its own."""
+class CandidateEstimator(NamedTuple):
+    """The estimator of a family that may be chosen, and the parameters that are its own."""
 
     estimator: type[GenerativeClassifier]
     parameters: dict[str, Any]
-    sentence: str
-    """What it is, for people."""
 
 
-# In the order of their size: of candidates that are equally good the first is taken.
-CANDIDATES: dict[str, Candidate] = {
-    "naive-bayes": Candidate(MixedNB, {}, "each column by itself, numbers as Gaussians"),
-    "lda": Candidate(LDA, {}, "Gaussian classes with one covariance"),
-    "qda": Candidate(QDA, {}, "Gaussian classes with a covariance each"),
-    "bins": Candidate(GA2M, {"interactions": 0}, "each column by itself, numbers in bins"),
-    "tan": Candidate(TAN, {}, "each column depends on one other"),
-    "kdb": Candidate(KDB, {}, "each column depends on up to two others"),
-    "ga2m": Candidate(GA2M, {}, "columns in bins, and pairs of them"),
-    "aode": Candidate(
-        AODE, {"kinds": "binned"}, "the mean of networks with one parent each, numbers in bins"
-    ),
+# Of the candidates of `model.candidates`, in their order.
+CANDIDATES: dict[str, CandidateEstimator] = {
+    "naive-bayes": CandidateEstimator(MixedNB, {}),
+    "lda": CandidateEstimator(LDA, {}),
+    "qda": CandidateEstimator(QDA, {}),
+    "bins": CandidateEstimator(GA2M, {"interactions": 0}),
+    "tan": CandidateEstimator(TAN, {}),
+    "kdb": CandidateEstimator(KDB, {}),
+    "ga2m": CandidateEstimator(GA2M, {}),
+    "aode": CandidateEstimator(AODE, {"kinds": "binned"}),
 }
 
 # Rows of which candidates are judged, where there are more: their order is clear by then, and all rows are for the
 # one that is chosen.
 JUDGED_ROWS = 20_000
-
-# A later candidate must be better by this share of the standard error of their difference: a tie goes to the smaller.
-CLEARLY = 0.25
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -118,18 +113,18 @@ class AutoBayes(GenerativeClassifier):
                 raise ValueError(
                     f"none of {', '.join(names)} takes these rows: {records[0]['problem']}. Give other families"
                 )
-            chosen, reason = choice(losses, held_weights)
+            chosen, why = choice(losses, held_weights)
             model = models[chosen]
             if not judged.all():
-                reason += f"; judged on {judged.sum():,} of {judged.size:,} rows"
+                why += f"; judged on {judged.sum():,} of {judged.size:,} rows"
                 model = self.candidate(chosen, table).fit(table, labels, weights)
             self._take(model)
-            self.reason_, self.candidates_ = reason, _frame(records, chosen)
+            self.reason_, self.candidates_ = why, _frame(records, chosen)
             return self
 
     def candidate(self, name: str, table: Table) -> GenerativeClassifier:
         """Return the estimator of the candidate `name` for the rows of `table`, with the parameters that all share."""
-        estimator, own_parameters, _ = CANDIDATES[name]
+        estimator, own_parameters = CANDIDATES[name]
         parameters = {
             key: value for key, value in self.get_params(deep=False).items() if key not in (*OWN, "families")
         }
@@ -197,29 +192,17 @@ OWN = ("start", "alpha", "shrinkage", "variance_floor", "count_floor", "calibrat
 def choice(losses: dict[str, np.ndarray], weights: np.ndarray | None = None) -> tuple[str, str]:
     """Return the name of the candidate to take, and why, from the log losses of the same held-out rows: [m] each.
 
-    Candidates are in the order of their size. Each is compared with the one that is best so far: d [m] are the
-    differences of their losses, w [m] how often a row counts, and it is better if
-
-        mean(d) > CLEARLY · deviation(d) / √Σw        mean and deviation by w
+    Candidates are in the order of their size; the rule is that of `model.candidates`.
     """
     names = list(losses)
     if len(names) == 1:
         return names[0], f"{names[0]}: no other family is a candidate, or takes these rows"
     if not all(losses[name].size for name in names):
         return names[0], f"{names[0]}: too few rows to hold any out, so the smallest family is taken"
-    chosen = names[0]
-    for name in names[1:]:
-        gain = losses[chosen] - losses[name]
-        total = gain.size if weights is None else weights.sum()
-        mean = _mean(gain, weights)
-        noise = np.sqrt(_mean((gain - mean) ** 2, weights) / total)
-        chosen = name if mean > CLEARLY * noise else chosen
-    means = {name: _mean(losses[name], weights) for name in names}
-    second = min((name for name in names if name != chosen), key=lambda name: means[name])
-    return chosen, (
-        f"{chosen} ({CANDIDATES[chosen].sentence}): log loss {means[chosen]:.4f} on {losses[chosen].size:,} "
-        f"held-out rows; next is {second} with {means[second]:.4f}"
-    )
+    sums = LossSums.of(list(losses.values()), weights)
+    chosen = names[clearly_best(sums)]
+    means = dict(zip(names, sums.means.tolist(), strict=True))
+    return chosen, reason(chosen, means, f"{losses[chosen].size:,} held-out rows")
 
 
 class HeldOut(NamedTuple):

@@ -1,4 +1,4 @@
-"""The strategy `auto`: the choice between `relay` and `exact`, by what peers know and measure at the start."""
+"""The strategy `auto`: the choice of `tree-sum`, `relay` or `exact`, by what peers know and measure at the start."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from peerbayes.learning import relay
 from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.relay import DIFFERENT, Relay
 from peerbayes.learning.strategies import Declaration, Exact, LearningSettings, NetworkFacts
+from peerbayes.learning.tree_sum import TreeSum
 from peerbayes.model import core
 
 # Up to this share of all exchanges of messages as the mean distance between peers, delay costs less than mixing:
@@ -25,7 +26,10 @@ TINY = float(np.finfo(float).tiny)
 
 
 class Auto:
-    """The choice between `relay` and `exact`: relay where distances are short or peers' data differ.
+    """The choice between `relay` and `exact`: relay where distances are short or peers' data differ; or `tree-sum`.
+
+    Where columns are crossed, statistics repeat each other, and only steps of adapted length and direction settle in a
+    few dozen rounds: `tree-sum`, wherever settings and network allow it (docs/decisions/ga2m.md).
 
     Delay costs little where distances are short, and mixing costs much where data differ, or where a peer's few rows
     are mostly noise. But where data differ in two classes of counts, peers' residuals are opposite, S is a small
@@ -41,10 +45,12 @@ class Auto:
     @classmethod
     def missing(cls, settings: LearningSettings, facts: NetworkFacts) -> tuple[str, ...]:
         """Return ("difference",) where `relay` may be chosen and nothing is measured yet."""
-        return () if _excluded(settings, facts) else Relay.missing(settings, facts)
+        if _excluded(settings, facts) or _by_sums(settings, facts):
+            return ()
+        return Relay.missing(settings, facts)
 
     @classmethod
-    def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay | Exact:
+    def planned(cls, settings: LearningSettings, facts: NetworkFacts) -> Relay | Exact | TreeSum:
         """Return the chosen strategy: `exact` for as long as a measurement is missing."""
         return cls._decision(settings, facts)[0].planned(settings, facts)
 
@@ -55,8 +61,12 @@ class Auto:
         return f"{kind.name}: {reason}"
 
     @staticmethod
-    def _decision(settings: LearningSettings, facts: NetworkFacts) -> tuple[type[Relay | Exact], str]:
+    def _decision(
+        settings: LearningSettings, facts: NetworkFacts
+    ) -> tuple[type[Relay | Exact | TreeSum], str]:
         """Return the class of the chosen strategy, and why."""
+        if _by_sums(settings, facts):
+            return TreeSum, "columns are crossed, so that statistics repeat each other and need adapted steps"
         if excluded := _excluded(settings, facts):
             return Exact, excluded
         assert facts.tree is not None
@@ -79,6 +89,12 @@ class Auto:
                 f"few rows tell little of other peers' rows (correlation {facts.likeness:.2f}), {distance}",
             )
         return Exact, f"peers' rows are alike (F = {facts.difference:.2f}), and peers are {distance}"
+
+
+def _by_sums(settings: LearningSettings, facts: NetworkFacts) -> bool:
+    """Return whether columns are crossed, and settings and network allow sums over all peers in every round."""
+    waits = settings.expects_loss or facts.absences  # for peers or messages that may not come
+    return facts.crossed and not settings.sums_excluded and facts.tree is not None and not waits
 
 
 def _excluded(settings: LearningSettings, facts: NetworkFacts) -> str:

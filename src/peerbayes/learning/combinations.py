@@ -19,6 +19,7 @@ from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.integer_sums import MIN_GROUP
 from peerbayes.learning.selection import LAST
 from peerbayes.learning.strategies import Declaration, LearningSettings, NetworkFacts
+from peerbayes.model.candidates import AUTO
 from peerbayes.model.families import FAMILIES, BayesNet
 from peerbayes.model.layout import LEARNED, STRUCTURES, has_crosses
 
@@ -174,9 +175,9 @@ def problems(run: Combination) -> Iterator[str]:
             )
 
 
-def excluded(run: Combination) -> str:
-    """Return why the strategy over a tree does not go with these settings, as a clause; empty: it does."""
-    return next(problems(replace(run, strategy=planning.OVER_TREE)), "").partition("; expected")[0]
+def excluded(run: Combination, strategy: str = planning.OVER_TREE) -> str:
+    """Return why a strategy, by its name, does not go with these settings, as a clause; empty: it does."""
+    return next(problems(replace(run, strategy=strategy)), "").partition("; expected")[0]
 
 
 def _names(fits: Callable[[Declaration], bool]) -> str:
@@ -196,6 +197,25 @@ def _known_beforehand(kind: Any) -> bool:
 
 
 RULES = (
+    # --- a family that peers choose together: by sums that nothing hides, noise does not protect and nobody checks
+    Rule(lambda run: run.family == AUTO and run.secure_sum,
+         "family {run.family!r} with secure_sum: candidates are judged by sums along a tree that tell a leaf's "
+         "statistics to its neighbour; expected a family by its name, {families}"),
+    Rule(lambda run: run.family == AUTO and run.epsilon,
+         "family {run.family!r} with epsilon {run.epsilon:g}: candidates are judged by exact sums over rows, and "
+         "nothing accounts for them; expected a family by its name, {families}"),
+    Rule(lambda run: run.family == AUTO and (run.robust or run.attack),
+         "family {run.family!r} with {run.doubted}: one false sum would decide which family everybody takes; expected "
+         "a family by its name, {families}"),
+    Rule(lambda run: run.family == AUTO and run.sharded,
+         "family {run.family!r} with shards, whose peers agree on nothing but the schema; expected a family by its "
+         "name, {families}, or `simulate`"),
+    Rule(lambda run: run.family == AUTO and planning.of_weights(run.strategy),
+         "family {run.family!r} with strategy {run.name!r}, which learns weights, while candidates are judged by their "
+         "statistics; expected a family by its name, {families}"),
+    Rule(lambda run: run.family == AUTO and run.declaration.own_start,
+         "family {run.family!r} with strategy {run.name!r}, which ends with maximum likelihood, while candidates are "
+         "judged as they are calibrated; expected a family by its name, {families}"),
     # --- secure sums: nobody sees a single message
     Rule(lambda run: run.secure_sum and not run.declaration.summed,
          "secure_sum with strategy {run.name!r}, which needs single messages; expected {summed}"),
@@ -204,8 +224,8 @@ RULES = (
     Rule(lambda run: run.secure_sum and run.attack,
          "secure_sum with an attack, which forges single messages, and sums hide them; expected one of the two"),
     Rule(lambda run: run.secure_sum and run.start != "uniform",
-         "secure_sum with start {run.start!r}, which is agreed on by sums along a tree that tell a leaf's statistics "
-         "to its neighbour; expected start 'uniform'"),
+         "secure_sum with start {run.start!r}, which is agreed on by sums along a tree that tell a leaf's "
+         "statistics to its neighbour; expected start 'uniform'"),
     Rule(lambda run: run.secure_sum and run.learns_structure and not run.epsilon,
          "secure_sum with family {run.family!r}, whose structure is agreed on by sums along a tree that tell a leaf's "
          "statistics to its neighbour; expected a structure, an epsilon, or {families}"),
@@ -213,7 +233,7 @@ RULES = (
     Rule(lambda run: run.epsilon and run.unprotected,
          "epsilon {run.epsilon:g} with strategy {run.name!r}, which sends what noise cannot protect: "
          "{run.unprotected}"),
-    Rule(lambda run: run.epsilon and run.family not in LEARNED and run.family not in FAMILIES.built_in,
+    Rule(lambda run: run.epsilon and run.family not in (*LEARNED, AUTO) and run.family not in FAMILIES.built_in,
          "epsilon {run.epsilon:g} with family {run.family!r}, which is not built in: nobody has checked that a row "
          "changes no other row's part; expected {families}"),
     Rule(lambda run: run.epsilon and not run.linear,

@@ -9,7 +9,6 @@ How numbers are summed is the driver's business. Everybody has the same sums, an
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator
 
 import numpy as np
@@ -74,18 +73,8 @@ def agreed_crosses(sums: CrossSums, peers: int) -> tuple[tuple[Cross, ...], int]
     try:
         _, terms = next(sums)
         while True:
-            total = _summed(terms, peers)
+            total = integer_sums.exact_sum(terms, peers)
             numbers += total.size + 1  # a bound goes ahead of the numbers
             _, terms = sums.send(total)
     except StopIteration as end:
         return end.value, numbers
-
-
-def _summed(terms: Callable[[int], np.ndarray], peers: int) -> np.ndarray:
-    """Return the sum over peers as real ones have it, to the last bit; terms are computed twice, to hold few."""
-    bound = math.fsum(float(np.abs(terms(peer)).max(initial=0.0)) for peer in range(peers))
-    power = integer_sums.exponent(bound or 1.0)
-    total = integer_sums.on_grid(terms(0), power)
-    for peer in range(1, peers):
-        total += integer_sums.on_grid(terms(peer), power)
-    return integer_sums.off_grid(total, power)

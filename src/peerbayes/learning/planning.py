@@ -41,8 +41,8 @@ from peerbayes.model.families import Family
 # Strategies that are not of the kind of `STRATEGIES`: two over a tree, and a choice.
 OTHERS: dict[str, Any] = {Relay.name: Relay, TreeSum.name: TreeSum, Auto.name: Auto}
 
-# The paper's strategy, the one without messages that every run is compared with, and the one over a tree.
-PAPER, ALONE, OVER_TREE = CRC.name, Local.name, Relay.name
+# The paper's strategy, the one without messages that every run is compared with, the one over a tree, and that by sums.
+PAPER, ALONE, OVER_TREE, BY_SUMS = CRC.name, Local.name, Relay.name, TreeSum.name
 
 
 def names(fits: Callable[[Declaration], bool] = lambda declaration: True) -> tuple[str, ...]:

@@ -11,15 +11,16 @@ from peerbayes.data.declarations import (
     true_or_false,
     whole_number,
 )
+from peerbayes.data.registry import Choices
 from peerbayes.errors import SchemaError
 from peerbayes.learning import planning
 from peerbayes.learning.few_bytes import FORMS
 from peerbayes.learning.selection import CHECK_EVERY, LAST, SELECTIONS
 from peerbayes.model.calibration import STARTS
+from peerbayes.model.candidates import AUTO
 from peerbayes.model.declared import EXPECTED, structure_in
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES
-from peerbayes.model.layout import known as known_families
 from peerbayes.model.structure import PENALTIES
 
 # More than anyone would wait for.
@@ -31,8 +32,9 @@ SMALLEST_LR, LARGEST_LR = 2.0**-52, 2.0
 
 FAMILY = Setting(
     "naive-bayes",
-    choice(known_families(), (*FAMILIES, *STRUCTURES)),
-    'the model of a class: "naive-bayes", "qda", "lda", "tan", "kdb", "ga2m"',
+    choice(Choices(FAMILIES, *STRUCTURES, AUTO), (*FAMILIES, *STRUCTURES, AUTO)),
+    'the model of a class: "naive-bayes", "qda", "lda", "tan", "kdb", "ga2m", "aode"; or "auto": the one of them whose '
+    "log loss on held-out rows of all peers is lowest, with a start of its own unless `start` names another",
     "All take missing values",
 )
 PENALTY = Setting(

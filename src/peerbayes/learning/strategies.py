@@ -109,6 +109,8 @@ class LearningSettings:
     """Whether peers keep corrections by link: the links of a fixed network, whose single messages they see."""
     excluded: str = ""
     """Why `relay` does not go with the other settings, as a clause: see `combinations.excluded`; empty: it does."""
+    sums_excluded: str = ""
+    """The same of `tree-sum`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +131,7 @@ class NetworkFacts:
     likeness     ρ of `choice.LinkSums`: how far a peer's first residual tells a neighbour's; measured with `difference`
     mean_square  the mean of ‖φ‖² over all rows; None: not measured
     completed    whether values are missing that the family completes, so that class sums move
+    crossed      whether columns are crossed, so that statistics repeat each other
     """
 
     peers: int
@@ -145,6 +148,7 @@ class NetworkFacts:
     likeness: float | None = None
     mean_square: float | None = None
     completed: bool = False
+    crossed: bool = False
 
     @property
     def row_weight(self) -> float:

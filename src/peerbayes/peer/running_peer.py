@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable
@@ -39,7 +40,7 @@ from peerbayes.peer.protocol.transport import Transport, Unreachable
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.ledger import Ledger
 from peerbayes.peer.state.store import PeerState
-from peerbayes.peer.status import unreached
+from peerbayes.peer.status import FAMILY_CHOICE, unreached
 from peerbayes.privacy.noise import Source
 
 OTHER_ROWS = (
@@ -112,6 +113,7 @@ class RunningPeer:
         await self._until_closed()
         await self.session.room.until("claim", self._claim, in_thread=False)
         agreed = self.session.agreed = await self._agreement.run(self.frame, self.labels)
+        await self._keep_choice(agreed)
         self._tell_agreed(agreed)
         self.session.step = "rounds"
         evaluator = Evaluator.of(agreed, self.away)
@@ -195,6 +197,14 @@ class RunningPeer:
         run = self.session.roster.run, "other terms, members or links"
         self.store.claim({"run": run, "data": (rows, OTHER_ROWS)})
 
+    async def _keep_choice(self, agreed: Agreed) -> None:
+        """Tell which family all peers chose, and store it for `status`, where the agreement leaves it open."""
+        if (choice := agreed.family_choice) is None:
+            return
+        self.session.emit("chosen", reason=choice.reason)
+        content = json.dumps(choice.to_json())
+        await self.session.room.until("choice", lambda: self.store.keep(FAMILY_CHOICE, content))
+
     def _tell_agreed(self, agreed: Agreed) -> None:
         if agreed.private is not None:
             self.session.emit("private", **promised(agreed.private, self.session.terms))
@@ -210,9 +220,11 @@ class RunningPeer:
         departed |= {name: "revoked" for name in departed if name in session.roster.revoked}
         selecting = self._rounds.selecting
         notes = (*self._rounds.notes, *(() if selecting is None else (selecting.sentence(),)))
+        if agreed.family_choice is not None:
+            notes = (*notes, f"family chosen: {agreed.family_choice.reason}")
         verdict = await asyncio.to_thread(
-            concluded, agreed, session.terms, self.store, evaluator, last, self._rounds.model(last), departed,
-            session.round_index, notes, self._rounds.scaling,
+            concluded, agreed, agreed.named or session.terms, self.store, evaluator, last, self._rounds.model(last),
+            departed, session.round_index, notes, self._rounds.scaling,
         )  # fmt: skip
         await session.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict

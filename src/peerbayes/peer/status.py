@@ -118,6 +118,7 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         "waits": [],
         "judged": None,
         "verdict": None,
+        "family_choice": None,
         "refusals": [],
         "privacy": spent(home, peer),
         "sent": {"messages": log.messages, "bytes": log.bytes},
@@ -141,6 +142,7 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
             report["waiting"] = list(_waiting(waiting, report["neighbours"], history[1:][-RECENT:]))
         report["refusals"] = store.refusals()
         report["verdict"] = json.loads(store.value("verdict") or "null")
+        report["family_choice"] = json.loads(store.value(FAMILY_CHOICE) or "null")
         if report["running"] and (unreached := store.value(UNREACHED)):
             report["warnings"].append(unreached)
     for name, neighbour in report["neighbours"].items():
@@ -194,6 +196,7 @@ def waits_text(waits: list[dict[str, Any]]) -> str:
 
 NOTICED = 0.1  # seconds of waiting that are worth a word
 
+FAMILY_CHOICE = "family choice"  # key in the store of which family all peers chose and why
 UNREACHED = "unreached"  # key in the store of the warning that nobody has ever reached this peer
 
 
@@ -476,6 +479,7 @@ LINES = {
     "private": "private: whatever leaves this peer has noise. Nobody learns more about one row than epsilon "
     "{epsilon:g} (delta {delta:g}) allows, of which {spent:.3g} is spent; sigma {sigma:.4g} at clip {clip:.4g}, "
     "rho {rho:.3g}",
+    "chosen": "family chosen: {reason}",
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",

@@ -129,13 +129,14 @@ def plan_of(settings: SimulationSettings, peers: Population, start: np.ndarray) 
         settings.network_faults.expected or isinstance(network, topologies.Churn), messages=settings.messages,
         exchanges=settings.exchanges, repairs_links=_repairs(settings, peers),
         excluded=combinations.excluded(settings.combination),
+        sums_excluded=combinations.excluded(settings.combination, planning.BY_SUMS),
     )  # fmt: skip
     lasting = topologies.without_absences(network)
     facts = NetworkFacts(
         local.peer_count, peers.reported_rows, weight=float(rows.sum()), largest=float(rows.max()),
         classes=local.classes, features=local.family.size, counted=local.rows.codes.shape[1] > 0,
         tree=planning.tree_of(lasting.at(1)) if lasting.static else None, absences=network.static != lasting.static,
-        completed=bool(local.incomplete.any()),
+        completed=bool(local.incomplete.any()), crossed=bool(peers.schema.crosses),
     )  # fmt: skip
     plan = planning.plan(learning, facts)
     if "difference" in plan.missing:

@@ -58,13 +58,17 @@ class Assignment:
     """The rows that each peer holds out; (): none does."""
 
     @classmethod
-    def of(cls, X: Any, y: Any, settings: SimpleNamespace) -> Assignment:
-        """Return the assignment of rows X with labels y by the settings of a simulation."""
+    def of(
+        cls, X: Any, y: Any, settings: SimpleNamespace, parts: list[np.ndarray] | None = None
+    ) -> Assignment:
+        """Return the assignment of rows X with labels y by the settings of a simulation; `parts`: as it is already."""
         table = table_of(X)
         classes, codes = classes_of(y, settings.schema, table.rows)
         bins = layout.bins_for(settings.family, len(table.names))
         schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins, codes)
         schema = replace(schema, classes=classes)
+        if parts is not None:
+            return cls(table, schema, codes, parts)
         rng = np.random.default_rng([settings.seed, ROWS_STREAM])
         with about("partition", "the partition", "peers", "rows_per_peer", "X"):
             rows_of_peers = partition_rows(
@@ -169,8 +173,13 @@ class Population:
     """The rows by which a round is selected."""
 
     @classmethod
-    def of(cls, settings: SimulationSettings, X: Any, y: Any) -> Population:
-        """Return the peers of these settings, with the rows X and labels y divided among them."""
+    def of(
+        cls, settings: SimulationSettings, X: Any, y: Any, parts: list[np.ndarray] | None = None
+    ) -> Population:
+        """Return the peers of these settings, with the rows X and labels y divided among them.
+
+        parts  the rows of each peer, where they are known already
+        """
         device, peers, seed = settings.array_device, settings.peers, settings.seed
         schema, test = settings.schema, settings.test
         table = table_of(X)
@@ -182,7 +191,7 @@ class Population:
             groups = enumerate(np.split(lasting.at(1).indices, lasting.at(1).indptr[1:-1]))
             small = small_groups({f"peer {peer}": group.tolist() for peer, group in groups})
             settings.refuse(few_neighbours=small)
-        assignment = Assignment.of(table, y, settings).holding_out(settings.hold_out, seed)
+        assignment = Assignment.of(table, y, settings, parts).holding_out(settings.hold_out, seed)
         links = topologies.pairs(network.at(settings.rounds))
         if settings.peers_down:
             network = with_absences(network, settings.peers_down, seed)

@@ -19,6 +19,7 @@ import numpy as np
 from peerbayes.data import files
 from peerbayes.data.schema import Schema
 from peerbayes.errors import ModelFileDamaged
+from peerbayes.learning.family_choice import FamilyChoice
 from peerbayes.learning.few_bytes import exchange_count
 from peerbayes.learning.metrics import Outcome
 from peerbayes.model.families import Family
@@ -104,7 +105,8 @@ class Run:
 
     With a `scaling` also of the peers' "unscaled" models."""
     made: dict[str, str] = field(default_factory=dict, repr=False)
-    """When the run was made, with which versions, and under "choice" why a strategy was chosen."""
+    """When the run was made, with which versions, and why a strategy ("choice") and a family ("family choice") were
+    chosen, where they were."""
     spent: np.ndarray = field(default_factory=lambda: np.zeros((0, 5)), repr=False)
     """[N, 5] each peer's privacy spending, in the order of `SPENT`; no rows without privacy."""
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
@@ -117,6 +119,8 @@ class Run:
     """What these rows say of each column: bits and ranges; None with privacy."""
     scaling: Scaling | None = None
     """How all peers' probabilities follow from their models, where that was fitted on held-out rows."""
+    family_choice: FamilyChoice | None = None
+    """Which family peers chose and why, where the settings left it open (family "auto")."""
 
     @property
     def history(self) -> Any:
@@ -236,6 +240,7 @@ class Run:
             "schema": self.schema.to_json(),
             **describe_family(self.layout),
             **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
+            **({} if self.family_choice is None else {"family_choice": self.family_choice.to_json()}),
         }
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
         if len(self.spent):
@@ -283,6 +288,7 @@ class Run:
                 model.likelihood,
                 model.observed,
                 Scaling.from_json(header["scaling"]) if "scaling" in header else None,
+                FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

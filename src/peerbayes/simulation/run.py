@@ -32,6 +32,7 @@ from peerbayes.model.devices import fetch
 from peerbayes.model.scaling import Scaling
 from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
+from peerbayes.simulation.chosen_family import chosen_family
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
@@ -242,14 +243,16 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
-    settings, provenance = SimulationSettings(arguments), result.made()
-    population = Population.of(settings, X, y)
+    provenance = result.made()
+    settings, family_choice, parts, choice_bytes = chosen_family(SimulationSettings(arguments), X, y)
+    population = Population.of(settings, X, y, parts)
     if population.test_rows is None:
         warn_untested()
     begin, start_bytes = drivers.agreed_start(settings, population)
     plan = drivers.plan_of(settings, population, begin)
     driver = drivers.build_driver(plan, settings, population, begin)
     provenance |= {"choice": plan.reason} if plan.reason else {}
+    provenance |= {} if family_choice is None else {"family choice": family_choice.reason}
     configuration = settings.configuration | {"strategy": driver.strategy.name}
     evaluation = Evaluation.of(settings, population)
     saved = None
@@ -261,7 +264,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         evaluation,
         clock,
         driver.begin(settings.array_device.put(begin)),
-        population.sent + start_bytes,
+        population.sent + start_bytes + choice_bytes,
         _selector(settings, population, begin),
     )
     del begin  # statistics take most of a large network's memory
@@ -303,6 +306,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         of_rows[0],
         of_rows[1],
         scaling,
+        family_choice,
     )
     if settings.references:
         errors = reference_models.local_errors(run, settings, population, evaluation)

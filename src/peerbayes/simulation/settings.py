@@ -390,6 +390,11 @@ class SimulationSettings(SimpleNamespace):
         super().__init__(**checked(SimulationArguments, arguments))
         self._refuse_combinations()
 
+    def changed(self, **changes: Any) -> SimulationSettings:
+        """Return the settings with some of them changed, and checked again."""
+        names = declarations(SimulationArguments)
+        return SimulationSettings({name: getattr(self, name) for name in names} | changes)
+
     def _refuse_combinations(self) -> None:
         """Refuse settings that do not go together before any work starts."""
         check_sizes(self.rows_per_peer, self.peers, self.partition)

@@ -28,6 +28,7 @@ async def agreed_edges(
     total: Total,
     reports: Reports | None = None,
     bins: int = BINS,
+    suffix: str = "",
 ) -> Schema:
     """Return the schema with edges for its binned columns.
 
@@ -36,6 +37,7 @@ async def agreed_edges(
     rows     of all members: no sum is larger
     reports  what members said before, where they may lie
     bins     how many there are at most, of columns whose edges do not depend on the classes
+    suffix   of the names of the sums, where edges are agreed on several times
     """
     open_columns = [column for column in schema.columns if column.traits.needs_edges and not column.edges]
     if not open_columns:
@@ -48,13 +50,13 @@ async def agreed_edges(
     ]
     weight = 1.0 if reports is None else reports.bounds.weight(table.rows)
     own = [grid.counts(x) for grid, x in zip(grids, numbers, strict=True)]
-    coarse = await _summed("quantiles 1", own, weight, rows, total, reports)
+    coarse = await _summed(f"quantiles 1{suffix}", own, weight, rows, total, reports)
     inner = [finer(grid, counts, count) for grid, counts, count in zip(grids, coarse, most, strict=True)]
     own = [
         np.concatenate([*finer_counts(grid, inside, x), np.zeros(0)])
         for grid, inside, x in zip(grids, inner, numbers, strict=True)
     ]
-    fine = await _summed("quantiles 2", own, weight, rows, total, reports)
+    fine = await _summed(f"quantiles 2{suffix}", own, weight, rows, total, reports)
     edges = {}
     for column, grid, counts, inside, sums, count in zip(
         open_columns, grids, coarse, inner, fine, most, strict=True
@@ -66,7 +68,7 @@ async def agreed_edges(
         own = [
             _class_counts(schema, table, name, fine_edges).ravel() for name, fine_edges in by_class.items()
         ]
-        sums_of = await _summed("classes", own, weight, rows, total, reports)
+        sums_of = await _summed(f"classes{suffix}", own, weight, rows, total, reports)
         for (name, fine_edges), sums in zip(by_class.items(), sums_of, strict=True):
             cuts = cuts_by_class(sums.reshape(-1, len(schema.classes)))
             edges[name] = tuple(fine_edges[cut] for cut in cuts)

@@ -19,6 +19,7 @@ from peerbayes.errors import PeerError, RefusedMessage
 from peerbayes.learning import combinations, planning
 from peerbayes.learning.choice import LinkSums
 from peerbayes.learning.crossing import cross_sums
+from peerbayes.learning.family_choice import FamilyChoice
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.planning import Plan
 from peerbayes.learning.robust.bounds import START_LIMIT, StatisticsBounds, SumBounds, start_statistics_of
@@ -26,6 +27,7 @@ from peerbayes.learning.robust.invariants import Invariants, counted_columns, ti
 from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model.calibration import shared_out
+from peerbayes.model.candidates import AUTO
 from peerbayes.model.declared import declared_crosses, declared_parents
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.families.structures import Parents, checked
@@ -33,6 +35,7 @@ from peerbayes.model.interactions import groups_for
 from peerbayes.model.statistics import Statistics
 from peerbayes.model.structure import Pairs, total_information
 from peerbayes.peer.agreement.agreed_edges import agreed_edges
+from peerbayes.peer.agreement.agreed_family import agreed_family
 from peerbayes.peer.agreement.column_facts import canonical
 from peerbayes.peer.agreement.summary import OwnTable, Summary, Sums, columns_of_numbers, with_scales
 from peerbayes.peer.agreement.terms import Terms
@@ -96,6 +99,7 @@ async def agreed_structure(
 #     columns   kinds, categories and classes (unions), n, m, and Σx of continuous columns
 #     spread    Σ(x − mean)²: with it every peer has the same schema, to the last bit
 #     quantiles 1, 2  counts of binned columns on a grid, and on finer ones where quantiles lie: see `agreed_edges`
+#     family, sum k  sums by which a family is chosen, where the terms leave it open: see `learning.family_choice`
 #     crosses, …  sums from which the crosses of columns are chosen, for families that have them: see `cross_sums`
 #     pairs     counts and moments of every pair of columns, for families whose structure is learned
 #     structure the one that the first member proposes, and all check against the pairs
@@ -132,6 +136,10 @@ class Agreed:
     """What is told of them with noise, where the agreement has an epsilon."""
     reason: str = ""
     """Which strategy was chosen and why; empty where the agreement names one."""
+    family_choice: FamilyChoice | None = None
+    """Which family all peers chose and why; None where the agreement names one."""
+    named: Terms | None = None
+    """The terms, with the family that was chosen and its start; None: those of the agreement."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
         """Return the model of S [C, K], as statistics of all peers' rows."""
@@ -161,7 +169,14 @@ async def agree(
     table, reports = OwnTable.of(frame, labels, terms), None
     if terms.robust.acts:
         reports = Reports(await agreed_bounds(table.rows, table.values, voter, total))
-    schema, summary = await agreed_units(name, table, terms, reports, total)
+    family_choice = None
+    if terms.family == AUTO:
+        measured = await _measured(name, table, terms, reports, total)
+        terms, schema, summary, family_choice = await agreed_family(
+            frame, labels, table, terms, measured, total, roster.members[0].name == name, partial(refuse_large, terms)
+        )  # fmt: skip
+    else:
+        schema, summary = await agreed_units(name, table, terms, reports, total)
     rows, codes, weights = schema.encode(frame), schema.encode_labels(labels), np.ones(len(frame))
     schema = await _crossed(terms, schema, rows, codes, summary, total)
     rows = Rows(rows.values, schema.crossed(rows.codes))
@@ -186,7 +201,7 @@ async def agree(
     facts = NetworkFacts(
         summary.peers, summary.rows, weight=float(summary.rows), largest=float(most),
         classes=len(schema.classes), features=family.size, counted=len(schema.discrete) > 0,
-        tree=planning.tree_of(roster.adjacency()), completed=gapped,
+        tree=planning.tree_of(roster.adjacency()), completed=gapped, crossed=bool(schema.crosses),
     )  # fmt: skip
     plan = planning.plan(settings, facts)
     terms.refuse(PeerError, completed=gapped)
@@ -206,7 +221,8 @@ async def agree(
     learner = learner_of(name, plan, terms, roster, local_rows, start, plausible)
     return Agreed(
         schema, family, layout.without_guards(family), summary.peers, summary.rows, plan.strategy.name,
-        plan.strategy.of_weights, learner, plausible, local_rows, reason=plan.reason,
+        plan.strategy.of_weights, learner, plausible, local_rows, reason=plan.reason, family_choice=family_choice,
+        named=terms,
     )  # fmt: skip
 
 
@@ -214,17 +230,23 @@ async def agreed_units(
     name: str, table: OwnTable, terms: Terms, reports: Reports | None, total: Total
 ) -> tuple[Schema, Summary]:
     """Return everybody's schema, with location, scale and edges, and the summary that it is made of."""
+    schema, summary = await _measured(name, table, terms, reports, total)
+    return await agreed_edges(schema, table, summary.rows, total, reports, _bins(terms, schema)), summary
+
+
+async def _measured(
+    name: str, table: OwnTable, terms: Terms, reports: Reports | None, total: Total
+) -> tuple[Schema, Summary]:
+    """Return everybody's schema, with location and scale but without edges, and the summary that it is made of."""
     if reports is not None:
         columns = Phase("columns", Summary.parse, lambda part: part.peers, reports.check)
         summary = await total(columns, table.summary(name, reports.bounds))
-        schema = reports.bounds.measured(summary.schema(terms.label, terms.clip))
-        return await agreed_edges(schema, table, summary.rows, total, reports, _bins(terms, schema)), summary
+        return reports.bounds.measured(summary.schema(terms.label, terms.clip)), summary
     summary = await total(Phase("columns", Summary.parse, lambda part: part.peers), table.summary(name))
     schema = summary.schema(terms.label, terms.clip)
     names = [column.name for column in columns_of_numbers(schema)]
     squares = await total(Phase("spread", Sums.named(*names)), table.squares(schema))
-    schema = with_scales(schema, squares)
-    return await agreed_edges(schema, table, summary.rows, total, bins=_bins(terms, schema)), summary
+    return with_scales(schema, squares), summary
 
 
 def _bins(terms: Terms, schema: Schema) -> int:
@@ -267,6 +289,7 @@ def settings_of(terms: Terms) -> LearningSettings:
         terms.strategy, terms.rounds, terms.lr, terms.local_steps, terms.start, terms.robust.acts,
         terms.privacy.epsilon is not None, messages=terms.messages, exchanges=terms.exchanges,
         repairs_links=not terms.privacy.secure_sum, excluded=combinations.excluded(terms.combination),
+        sums_excluded=combinations.excluded(terms.combination, planning.BY_SUMS),
     )  # fmt: skip
 
 

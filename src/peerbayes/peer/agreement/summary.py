@@ -7,7 +7,7 @@ with the same schema to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -137,6 +137,20 @@ class Summary:
     def missing(self) -> bool:
         """Return whether a continuous value is missing anywhere."""
         return any(column.count < self.rows for column in self.columns.values() if not _in_cells(column))
+
+    def with_bins(self, names: Collection[str]) -> Summary:
+        """Return the summary where these columns of numbers are binned."""
+        binned = {
+            name: msgspec.structs.replace(
+                column,
+                kinds={
+                    "binned" if kind == "continuous" else kind: peers for kind, peers in column.kinds.items()
+                },
+            )
+            for name, column in self.columns.items()
+            if name in names
+        }
+        return replace(self, columns={**self.columns, **binned})
 
     def complete(self, name: str) -> bool:
         """Return whether a column has a value in every row of every peer."""
