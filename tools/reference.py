@@ -27,6 +27,7 @@ FACTS = {
     "sd": (None, "positive number"),
     "range": (None, "list: least, most"),
     "categories": (None, "list of texts or of numbers"),
+    "edges": (None, "list of rising numbers"),
 }
 PLAIN = {
     "str": "text",

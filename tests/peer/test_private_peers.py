@@ -596,7 +596,7 @@ def test_values_may_be_missing_where_the_agreement_says_so(tmp_path):
         ({"strategy": "consensus-ml"}, "strategy 'consensus-ml'"),
         ({"strategy": "dsgd"}, "strategy 'dsgd'"),
         ({"local_steps": 2}, "local_steps 2, each of which would be a release"),
-        ({"family": "tan"}, "family 'tan', whose structure is learned"),
+        ({"family": "aode"}, "family 'aode', whose log joint"),
         ({"robust": Robust("clip", True)}, "whom a peer cuts off tells of its rows"),
         ({"robust": Robust("clip"), "privacy": {"edge_noise": 3.0}}, "clipped messages do not add up"),
         ({"classes": ()}, "no classes are named"),

@@ -84,6 +84,9 @@ CASES = {
     "tracking": {"strategy": "tracking"},
     "local": {"strategy": "local"},
     "auto": {"strategy": "auto"},
+    "a learned tree": {"family": "tan", "features": ("age", "dose", "finding", "stage", "smoker")},
+    "learned parents": {"family": "kdb", "features": ("age", "finding", "stage")},
+    "crosses": {"family": "ga2m", "features": ("age", "dose", "finding", "stage", "smoker")},
     "tight bounds": {"bound": 0.5, "clip": 0.5, "privacy_clip": 0.1},
     "wide bounds": {"bound": 4.0, "clip": None, "privacy_clip": 2.0, "epsilon": 0.3},
 }
@@ -112,7 +115,8 @@ def test_every_key_of_a_peer_and_of_an_agreement_is_drawn():
         ({"local_steps": 2}, "local_steps 2"),
         ({"strategy": "consensus-ml"}, "strategy 'consensus-ml'"),
         ({"strategy": "dsgd"}, "strategy 'dsgd'"),
-        ({"family": "tan"}, "family 'tan'"),
+        ({"family": "aode", "features": {"age": "binned"}}, "family 'aode'"),
+        ({"family": "tan", "robust": Robust("clip")}, "the structure of tan is bought"),
         ({"robust": Robust("clip", True)}, "robust 'guard'"),
         ({"classes": (1, 2**53 + 1)}, "up to 2\\^53"),
         (

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from peerbayes import network as topologies
 from peerbayes.model import core
-from peerbayes.model.families import BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
+from peerbayes.model.families import GA2M, BayesNet, NaiveBayes, Rows, SeparateGaussian, SharedGaussian
 from peerbayes.privacy import accounting
 from peerbayes.privacy import noise as edges
 from peerbayes.privacy import noise as sampling
@@ -35,6 +35,7 @@ FAMILIES = {
     "with gaps": NaiveBayes(continuous=3, cardinalities=(4,), missing=True),
     "qda": SeparateGaussian(continuous=3, cardinalities=(3,)),
     "lda": SharedGaussian(continuous=3),
+    "ga2m": GA2M(continuous=1, cardinalities=(3, 2, 6), crosses=1),
     "network": BayesNet(
         continuous=3,
         cardinalities=(2, 3, 4),
@@ -252,6 +253,13 @@ def test_coordinates_are_a_linear_map_and_back(name):
     assert np.allclose(
         coordinates.to(2 * stats - stats[:1]), 2 * coordinates.to(stats) - coordinates.to(stats[:1])
     )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_noise_in_h_is_stretched_by_the_rows_of_the_map_back(name):
+    coordinates = Coordinates(FAMILIES[name])
+    back = coordinates.back(np.eye(FAMILIES[name].size))  # row k: what h_k adds to each feature
+    assert coordinates.stretch == pytest.approx(float((back**2).sum(axis=0).max()), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -204,7 +204,7 @@ MEANT = {
     ("report", "evaluate_every = 1"),
     ("peer", "epsilon, delta, min_rows, secure_sum, combine, guard"),
     ("simulation", "messages = 'float64'"),
-    ("simulation", "messages, exchanges, faults, penalty, hold_out, select, patience"),
+    ("simulation", "messages, exchanges, faults, penalty, hold_out, select, patience, structure"),
     (
         "audit",
         "message_loss, message_delay, peers_down, change_every, local_steps, objective, faults, messages, exchanges",

@@ -38,6 +38,7 @@ from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.folder import Home, Settings
 from peerbayes.privacy import units as units_module
 from peerbayes.privacy.mechanism import Mechanism
+from peerbayes.privacy.pair_tables import PairTables
 from peerbayes.privacy.units import Units
 
 PROTECTED = ("exact", "crc", "tracking", "relay", "local", "auto")
@@ -87,7 +88,7 @@ DRAWN = {
         ),
         "facts": only(None),  # drawn by column below
         "classes": of(("no", "yes"), ("none", "some", "NA"), (0, 1, 2), (False, True), (-1, 7)),
-        "family": of(*(name for name in known() if name not in LEARNED and name != "aode")),
+        "family": of(*(name for name in known() if name != "aode")),
         "strategy": of(*PROTECTED),
         "packages": only(()),  # families and strategies of packages: tests/project/test_outside_package.py
         "start": of("uniform", "marginal", "ml"),
@@ -100,7 +101,8 @@ DRAWN = {
         "robust": only(None),
         "messages": only("float64"),  # rounding follows the noise: tests/peer/test_few_byte_peers.py
         "exchanges": only(None),
-        "penalty": only("none"),  # of learned structures, which an epsilon excludes
+        "penalty": of("none", "bic"),
+        "structure": only(None),  # learned, which is a release; what is declared depends on no row
         "select": only("last"),  # "held-out" is refused with an epsilon
         "patience": only(4),
     },
@@ -120,6 +122,7 @@ DRAWN = {
         "colluders": of(1, 2),
         "min_rows": of(1, 2),
         "rows": of(None, 20.0, 1000.0),
+        "structure_share": of(0.05, 0.5),
     },
     "robust": {"combine": of("mean", "clip"), "guard": only(False)},
     "features": {
@@ -128,6 +131,7 @@ DRAWN = {
         "range": of((0.0, 110.0), (-1.0, 1.0)),
         "categories": only(None),  # as the column has them
         "missing": of(False, True),
+        "edges": of((), (), (1.5,), (-2.0, 0.0, 40.0)),  # none: the column is continuous
     },
 }
 CATEGORIES = {"finding": TRAPS, "stage": (0, 1, 2), "smoker": (False, True)}
@@ -159,28 +163,38 @@ def drawn_terms(rng, **forced):
         pick["start"] == "uniform" and average and forced.get("bought") is False
     ):
         pick["combine"] = "mean"
+    if pick["family"] in LEARNED and pick["combine"] == "clip":  # a liar could move what is learned
+        pick |= {"family": "naive-bayes"} if "combine" in forced else {"combine": "mean"}
     if not pick["edge_noise"]:
         pick["colluders"] = 1
     may_miss = pick["family"] == "naive-bayes" and forced.get("missing", True)
-    facts = {}
+    facts, binned = {}, set()
     for name in pick["features"]:
+        edges = DRAWN["features"]["edges"](rng)
         missing = may_miss and (bool(forced.get("missing")) or DRAWN["features"]["missing"](rng))
         if name in CATEGORIES:
             facts[name] = Facts(categories=CATEGORIES[name], missing=missing)
+        elif edges and not forced.get("bought"):
+            facts[name] = Facts(edges=edges, missing=missing)
         elif forced.get("bought", rng.random() < 0.5):
             facts[name] = Facts(range=DRAWN["features"]["range"](rng), missing=missing)
         else:
             facts[name] = Facts(DRAWN["features"]["mean"](rng), DRAWN["features"]["sd"](rng), missing=missing)
-    kinds = {name: "discrete" if name in CATEGORIES else "continuous" for name in pick["features"]}
+        if edges:
+            binned.add(name)
+    kinds = {
+        name: "discrete" if name in CATEGORIES else "binned" if name in binned else "continuous"
+        for name in pick["features"]
+    }
     return Terms(
         pick["network"], pick["label"], kinds, facts, pick["classes"], pick["family"], pick["strategy"], pick["start"],
         pick["rounds"], pick["lr"], 1, pick["clip"],
         Limits(**{name: draw(rng) for name, draw in DRAWN["limits"].items()}),
         Privacy(
             pick["secure_sum"], pick["epsilon"], pick["delta"], privacy_clip, pick["bound"], pick["edge_noise"],
-            pick["colluders"], pick["min_rows"], average,
+            pick["colluders"], pick["min_rows"], average, pick["structure_share"],
         ),
-        Robust(pick["combine"]),
+        Robust(pick["combine"]), penalty=pick["penalty"],
     )  # fmt: skip
 
 
@@ -404,7 +418,7 @@ class Record:
 @contextlib.contextmanager
 def recording():
     """Note the sums of rows that are asked for, and draw no noise for them."""
-    record, clipped, of_units = Record(), Mechanism.clipped, Units.sums
+    record, clipped, of_units, of_tables = Record(), Mechanism.clipped, Units.sums, PairTables.sums
 
     def sums_of_clipped(mechanism, steps, rows, clip=None, lengths=None):
         record.sums.append(clipped(mechanism, steps, rows, clip, lengths))
@@ -415,6 +429,15 @@ def recording():
         record.sums.append(of_units(asked, values))
         record.limit.append(Fraction(asked.most))
         return record.sums[-1].copy()
+
+    def sums_of_tables(asked, rows, labels):
+        record.sums.append(of_tables(asked, rows, labels))
+        record.limit.append(Fraction(asked.most))
+        return record.sums[-1].copy()
+
+    def no_noise_of_tables(asked, peers, source):
+        record.sigma.append(asked.sigma)
+        return np.zeros((peers, asked.size), dtype=np.int64)
 
     def no_noise(mechanism, shape, source, sigma=None):
         record.sigma.append(sigma or mechanism.sigma)
@@ -428,6 +451,8 @@ def recording():
         mock.patch.object(Mechanism, "clipped", sums_of_clipped),
         mock.patch.object(Mechanism, "noise", no_noise),
         mock.patch.object(Units, "sums", sums_of_units),
+        mock.patch.object(PairTables, "sums", sums_of_tables),
+        mock.patch.object(PairTables, "noise", no_noise_of_tables),
         mock.patch.object(units_module, "discrete_gaussian", no_noise_of_units),
     ):
         yield record

@@ -8,6 +8,8 @@ Edges depend on counts alone, so that the order of the rows, and how they are sp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,10 @@ import numpy as np
 # Bins of a column with many values. As many as boosting with explanations needs to follow a curve; ten rows of each of
 # ten classes lie in a bin from 1,600 rows on.
 BINS = 16
+
+# Bins of a column whose edges are known without its rows, where noise protects these: twice as many cells have half the
+# rows each, and the same noise.
+FEW_BINS = 8
 
 # Cells of a grid whose counts are added up: one such sum finds a quantile to 1/256 of the range, two to 1/65,536.
 GRID = 256
@@ -73,6 +79,20 @@ def edges_of_counts(values: np.ndarray, counts: np.ndarray, bins: int = BINS) ->
 def edges_of(values: np.ndarray, weights: np.ndarray | None = None, bins: int = BINS) -> tuple[float, ...]:
     """Return the edges of a column's present values [n]; one with few distinct values has a bin for each."""
     return edges_of_counts(*counted(values, weights), bins)
+
+
+# --- edges from a mean and a deviation alone
+
+
+def normal_quantiles(bins: int) -> tuple[float, ...]:
+    """Return the quantiles k/bins of a standard normal distribution, to six digits, which are the same everywhere."""
+    return tuple(round(NormalDist().inv_cdf(k / bins), 6) for k in range(1, bins))
+
+
+def edges_of_units(mean: float, deviation: float, bins: int = FEW_BINS) -> tuple[float, ...]:
+    """Return edges at the quantiles of a normal distribution; none where they would not differ."""
+    edges = tuple(mean + deviation * quantile for quantile in normal_quantiles(bins))
+    return edges if all(first < second for first, second in pairwise(edges)) else ()
 
 
 # --- edges from sums of counts on a grid, refined once: no value leaves its table

@@ -38,8 +38,9 @@ class Combination:
     attack          whether simulated peers lie
     report          what they report falsely before the first round; None: nothing
     sharded         whether the network is simulated in shards
-    bought          what is estimated with noise before the first round, beside the start; each with what to declare
-                    instead
+    structure       whether links or crosses of columns are declared instead of learned
+    bought          what is estimated with noise before the first round, beside the start and the structure; each with
+                    what to declare instead
     changing        whether links change from round to round; absent peers do not count
     few_neighbours  who has too few neighbours for secure sums, as a clause; empty: nobody
     gaps            names of columns in which values are, or may be, missing
@@ -63,6 +64,7 @@ class Combination:
     exchanges: int | None = None
     select: str = LAST
     sharded: bool = False
+    structure: bool = False
     bought: tuple[tuple[str, str], ...] = ()
     changing: bool | None = None
     few_neighbours: str | None = None
@@ -119,9 +121,16 @@ class Combination:
         return kind is None or kind.linear
 
     @property
+    def learns_structure(self) -> bool:
+        """Whether links or crosses of columns are learned from rows before the first round."""
+        return self.family in LEARNED and not self.structure
+
+    @property
     def all_bought(self) -> tuple[tuple[str, str], ...]:
         """What is estimated with noise before the first round, each with what to declare instead."""
-        return ((f"start {self.start!r}", "start 'uniform'"),) * (self.start != "uniform") + self.bought
+        start = ((f"start {self.start!r}", "start 'uniform'"),) * (self.start != "uniform")
+        structure = ((f"the structure of {self.family}", "a structure"),) * self.learns_structure
+        return start + structure + self.bought
 
     @property
     def _measures(self) -> bool:
@@ -161,6 +170,7 @@ def problems(run: Combination) -> Iterator[str]:
                 without_tree=_names(lambda declaration: not declaration.over_tree),
                 families=_families(lambda kind: kind.linear),
                 complete=f"family {_families(lambda kind: kind.marks_missing)}, or rows without missing values",
+                learned=f"one of {', '.join(LEARNED)}",
                 group=MIN_GROUP,
             )
 
@@ -216,16 +226,13 @@ RULES = (
     Rule(lambda run: run.secure_sum and run.start != "uniform",
          "secure_sum with start {run.start!r}, which is agreed on by sums along a tree that tell a leaf's "
          "statistics to its neighbour; expected start 'uniform'"),
-    Rule(lambda run: run.secure_sum and run.family in LEARNED,
+    Rule(lambda run: run.secure_sum and run.learns_structure and not run.epsilon,
          "secure_sum with family {run.family!r}, whose structure is agreed on by sums along a tree that tell a leaf's "
-         "statistics to its neighbour; expected {families}"),
+         "statistics to its neighbour; expected a structure, an epsilon, or {families}"),
     # --- differential privacy: nothing of the rows leaves a peer but residuals with noise
     Rule(lambda run: run.epsilon and run.unprotected,
          "epsilon {run.epsilon:g} with strategy {run.name!r}, which sends what noise cannot protect: "
          "{run.unprotected}"),
-    Rule(lambda run: run.epsilon and run.family in LEARNED,
-         "epsilon {run.epsilon:g} with family {run.family!r}, whose structure is learned from pairs of columns, which "
-         "nothing protects; expected {families}"),
     Rule(lambda run: run.epsilon and run.family not in (*LEARNED, AUTO) and run.family not in FAMILIES.built_in,
          "epsilon {run.epsilon:g} with family {run.family!r}, which is not built in: nobody has checked that a row "
          "changes no other row's part; expected {families}"),
@@ -261,6 +268,10 @@ RULES = (
     Rule(lambda run: run.attack and not run.declaration.judged,
          "attack with strategy {run.name!r}, whose messages cannot be judged singly; expected {judged}, whose "
          "messages are a peer's own statistics"),
+    # --- structures that are declared
+    Rule(lambda run: run.structure and run.family not in LEARNED,
+         "structure with family {run.family!r}, which neither links nor crosses columns; expected {learned}, or no "
+         "structure"),
     # --- weights that are learned by themselves
     Rule(lambda run: planning.of_weights(run.strategy) and not run.linear,
          "strategy {run.name!r} with family {run.family!r}: it learns weights of a log joint that is linear in them, "

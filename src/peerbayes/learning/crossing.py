@@ -37,8 +37,8 @@ def cross_sums(held: LocalRows, schema: Schema, peers: int, lr: float) -> CrossS
     peers  how many there are in all
     lr     the learning rate of the run
     """
-    if len(schema.discrete) < 2:  # numbers that stay numbers are not crossed
-        return ()
+    if not schema.discrete:  # numbers that stay numbers are not crossed
+        return schema
     local = held.statistics()
     stats = yield "columns", lambda peer: local[peer]
     pairs, mass = interactions.candidates(schema, stats), float(stats[:, 0].sum())

@@ -14,7 +14,7 @@ summed is the driver's business. Everybody has the same sums, and so makes the s
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -36,6 +36,7 @@ from peerbayes.model.candidates import CANDIDATES, Candidate, LossSums
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.families.structures import Parents
 from peerbayes.model.folds import row_keys
+from peerbayes.model.residuals import residual_of
 from peerbayes.model.structure import Pairs, refuse_many
 
 # Share of the rows that judge.
@@ -410,7 +411,7 @@ def _alone(
         family = layout.calibrated(candidate.family, schema, absent.numbers, mass)
         _refuse_large(classes * family.size)
         crosses = cross_sums(contest.local(family, rows, classes), schema, contest.peers, contest.lr)
-        schema = replace(schema, crosses=(yield from _crosses(crosses)))
+        schema = yield from _crosses(crosses)
         rows = Rows(rows.values, schema.crossed(rows.codes))
     family = layout.calibrated(candidate.family, schema, absent.numbers, mass, parents)
     _refuse_large(classes * family.size)
@@ -429,8 +430,8 @@ def _refuse_large(numbers: int) -> None:
         )
 
 
-def _crosses(sums: CrossSums) -> Sums[Any]:
-    """Return the crosses of a candidate; StructureError where a sum from which they are chosen is too large."""
+def _crosses(sums: CrossSums) -> Sums[Schema]:
+    """Return the schema with crosses and penalties; StructureError where a sum that they are chosen by is too large."""
     try:
         name, terms = next(sums)
         while True:
@@ -486,7 +487,8 @@ def _residual(local: LocalRows) -> Callable[[np.ndarray, np.ndarray], np.ndarray
     W is computed once for all peers, where R can be taken at it.
     """
     of_weights = local.family.linear and not local.incomplete.any()
-    residual, copies = local.residual(MOST_STEPS, 1, of_weights), (local.peer_count, 1, 1)
+    residual = residual_of(local, local.family, MOST_STEPS, of_weights=of_weights, raw=True)
+    copies = local.peer_count, 1, 1
     return lambda stats, weights: np.asarray(
         residual(np.tile(weights[None] if of_weights else stats, copies))
     )
@@ -504,7 +506,10 @@ def _descent(local: LocalRows, start: np.ndarray, contest: Contest) -> Sums[np.n
         losses = log_losses(sample.logits(weights), local.labels)
         changes = residual(state.trial, weights).reshape(local.peer_count, -1)
         capped = np.minimum(losses, LARGEST_LOSS)
-        beside = [contest.by_peer(local.row_weights * losses), contest.by_peer(judging_weights * capped)]
+        learned = contest.by_peer(local.row_weights * losses)
+        if (penalty := family.penalty(weights)) is not None:
+            learned = learned + local.masses * float(penalty[0])
+        beside = [learned, contest.by_peer(judging_weights * capped)]
         total = yield _rows_of(np.concatenate([changes, np.stack(beside, axis=1)], axis=1))
         if total[-1] < lowest:
             lowest, kept, waited = total[-1], capped, 0
@@ -512,5 +517,5 @@ def _descent(local: LocalRows, start: np.ndarray, contest: Contest) -> Sums[np.n
             waited += 1
         if waited == PATIENCE:
             break
-        state = strategy.step(state, total[:-1], family.weights)
+        state = strategy.step(state, total[:-1], family.weights, family.conditioned)
     return kept

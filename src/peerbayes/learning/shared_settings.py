@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from peerbayes.data.declarations import Setting, choice, optional, real_number, true_or_false, whole_number
+from peerbayes.data.declarations import (
+    Kind,
+    Setting,
+    choice,
+    optional,
+    real_number,
+    true_or_false,
+    whole_number,
+)
 from peerbayes.data.registry import Choices
 from peerbayes.errors import SchemaError
 from peerbayes.learning import planning
@@ -10,6 +18,7 @@ from peerbayes.learning.few_bytes import FORMS
 from peerbayes.learning.selection import CHECK_EVERY, LAST, SELECTIONS
 from peerbayes.model.calibration import STARTS
 from peerbayes.model.candidates import AUTO
+from peerbayes.model.declared import EXPECTED, structure_in
 from peerbayes.model.families import FAMILIES
 from peerbayes.model.layout import STRUCTURES
 from peerbayes.model.structure import PENALTIES
@@ -34,6 +43,15 @@ PENALTY = Setting(
     'what a link costs where the structure is learned (families "tan" and "kdb"), for each parameter that it adds: '
     '"none", "aic" or "bic"; a link that is worth less is refused',
     'With "none", as in the published tables, every link is taken; `TAN` and `KDB` have "aic"',
+)
+STRUCTURE = Setting(
+    None,
+    optional(Kind(structure_in, EXPECTED, (list,)), "to learn it from the rows"),
+    'the pairs of columns that are linked, a parent and its child each (families "tan" and "kdb"), or crossed '
+    '("ga2m"); None: they are learned',
+    "With an epsilon, what is learned is paid for by a share of it, and what is declared costs nothing",
+    option="",
+    example=None,
 )
 STRATEGY = Setting(
     "auto",

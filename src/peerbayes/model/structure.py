@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -159,12 +160,8 @@ class Pairs:
 
     def score(self, penalty: str) -> np.ndarray:
         """Return the information of each pair less its penalty: [D, D]; a link below 0 is refused."""
-        if penalty not in PENALTIES:
-            raise StructureError(f"penalty is {penalty!r}; expected one of {', '.join(PENALTIES)}")
-        weight = PENALTIES[penalty]
-        if weight is None:
-            return self.information
-        return self.information - weight(float(self.counts.sum())) * self.freedom
+        weight = penalised(penalty, float(self.counts.sum()))
+        return self.information - weight * self.freedom if weight else self.information
 
     @cached_property
     def of_class(self) -> np.ndarray:
@@ -348,7 +345,34 @@ def _between(count: np.ndarray, first: np.ndarray, second: np.ndarray, pseudo: f
 # --- structures --------------------------------------------------------------------------------------------
 
 
-def tan(pairs: Pairs, penalty: str = "none") -> Parents:
+class Scores(Protocol):
+    """What structures are learned from: `Pairs`, or tables with noise."""
+
+    @property
+    def continuous(self) -> int:
+        """Return the number of continuous columns, which come first."""
+
+    @property
+    def columns(self) -> int:
+        """Return the number of columns, D."""
+
+    @property
+    def of_class(self) -> np.ndarray:
+        """Return I(X_i; C): [D]."""
+
+    def score(self, penalty: str) -> np.ndarray:
+        """Return the information of each pair less its penalty: [D, D]; −∞ for a pair that may not be linked."""
+
+
+def penalised(penalty: str, rows: float) -> float:
+    """Return what each parameter of a link costs, by the name of a penalty and the number of all rows."""
+    if penalty not in PENALTIES:
+        raise StructureError(f"penalty is {penalty!r}; expected one of {', '.join(PENALTIES)}")
+    weight = PENALTIES[penalty]
+    return 0.0 if weight is None else weight(rows)
+
+
+def tan(pairs: Scores, penalty: str = "none") -> Parents:
     """Return the tree of maximum score, directed away from its first discrete column, or the first one.
 
     With a penalty it may be a forest, each of whose trees is directed away from its first discrete, or first, column.
@@ -404,7 +428,7 @@ def _spanning(
     return chosen
 
 
-def kdb(pairs: Pairs, k: int = 2, penalty: str = "none") -> Parents:
+def kdb(pairs: Scores, k: int = 2, penalty: str = "none") -> Parents:
     """Return up to k parents of each column: those of highest score among columns that say more about the class."""
     if k < 0:
         raise StructureError(f"k is {k}; expected 0 or more parents")

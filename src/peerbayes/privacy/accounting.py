@@ -75,6 +75,10 @@ class Privacy:
     colluders: int = Setting(
         1, whole_number(1), "how many peers may pool what they know (only edge noise depends on it)").field()
     min_rows: int = Setting(50, whole_number(1), "a peer with fewer rows takes no part").field()
+    structure_share: float = Setting(
+        0.05, real_number("a share above 0 and up to 0.5", above=0.0, most=0.5),
+        "share of the budget by which links or crosses of columns are learned (tan, kdb, ga2m), where the structure is "
+        "not declared").field()
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -77,6 +77,13 @@ class Coordinates:
         variances = np.where(counts, self.centre * (1 - self.centre), self.centre[over])
         return float(np.sqrt(1.0 + variances[1:].sum()))
 
+    @cached_property
+    def stretch(self) -> float:
+        """Return the largest Σw² of the weights w by which `back` makes an entry of φ of entries of h."""
+        squared = 1.0 + self._others**2
+        squared[self._squares] = 2.0 + squared[self._counted[0][self._squares]]
+        return float(squared.max())
+
 
 # --- π: the projection on the linear constraints that every residual satisfies, applied to noise as well
 # Residuals sum to zero over classes. And features are redundant: the cells of a discrete column sum to the class

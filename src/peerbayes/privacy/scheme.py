@@ -52,6 +52,8 @@ class Scheme:
     """G of the release for the start; 0: there is none."""
     start_sigma: int = 0
     """σ of that release, in steps of the grid."""
+    start_cost: float = 0.0
+    """μ² of that release."""
 
     @property
     def sigma(self) -> float:
@@ -61,10 +63,13 @@ class Scheme:
     def spread(self, neighbours: int, boost: float = 1.0) -> float:
         """Return an upper bound on the standard deviation of a round's noise in an entry of a message.
 
-        Entries of φ are sums of up to three of h, with weights whose squares sum to 3; shared noise of links is added.
+        Entries of φ are sums of up to four of h, see `Coordinates.stretch`; shared noise of links is added.
         """
-        shared = math.ldexp(self.edge_sigma, -self.mechanism.bits)
-        return math.sqrt(3.0 * (self.sigma**2 + neighbours * shared**2)) * boost
+        shared, stretch = (
+            math.ldexp(self.edge_sigma, -self.mechanism.bits),
+            self.mechanism.coordinates.stretch,
+        )
+        return math.sqrt(stretch * (self.sigma**2 + neighbours * shared**2)) * boost
 
 
 def scheme(
@@ -79,20 +84,22 @@ def scheme(
     never_missing: np.ndarray | None = None,
     bought_start: bool = False,
     bought_units: bool = False,
+    bought_structure: bool = False,
 ) -> Scheme:
     """Return the scheme of a network.
 
-    terms          what is promised
-    family         with its layout
-    classes        C
-    rows           of a peer, on average: lr·m⁰
-    peers          n
-    rounds         of messages, each of which carries one release of every peer
-    lr             the learning rate, by which the start weighs rows/lr
-    network        [N, N] who hears whom; needed for edge noise
-    never_missing  [Dd] which discrete columns every row has; None: all
-    bought_start   whether the start is estimated from the rows
-    bought_units   whether location and scale of columns, or the number of rows, are estimated: see `units`
+    terms             what is promised
+    family            with its layout
+    classes           C
+    rows              of a peer, on average: lr·m⁰
+    peers             n
+    rounds            of messages, each of which carries one release of every peer
+    lr                the learning rate, by which the start weighs rows/lr
+    network           [N, N] who hears whom; needed for edge noise
+    never_missing     [Dd] which discrete columns every row has; None: all
+    bought_start      whether the start is estimated from the rows
+    bought_units      whether location and scale of columns, or the number of rows, are estimated: see `units`
+    bought_structure  whether links or crosses of columns are: see `pair_tables`
     """
     exposure = 1.0
     if terms.edge_noise:
@@ -104,7 +111,8 @@ def scheme(
     squared = accounting.mu_of(terms.epsilon, terms.delta) ** 2
     first = START_SHARE * squared if bought_start else 0.0
     units = UNITS_SHARE * squared if bought_units else 0.0
-    per_round = (squared - first - units) / rounds
+    structure = structure_cost(terms) if bought_structure else 0.0
+    per_round = (squared - first - units - structure) / rounds
     unit = coordinates.length * math.sqrt(exposure / per_round)  # σ at κ = 1
     rho = unit * math.sqrt(rounds) * lr * classes / (rows * math.sqrt(peers))
     default_share = next(share for most, share in SHARES if rho <= most)
@@ -122,13 +130,19 @@ def scheme(
     if network is not None and terms.edge_noise:
         numbers *= peers + network.nnz // 2  # all noise of which a curious peer sees anything
     least = min(value for value in (mechanism.sigma, start_sigma) if value)
-    if accounting.discretisation(least, numbers) > accounting.DISCRETE / 2:  # the other half is for `units`
+    # A quarter each is for `units` and for `pair_tables`.
+    if accounting.discretisation(least, numbers) > accounting.DISCRETE / 2:
         raise ValueError(
             f"{numbers:,} numbers with noise of {least:,} steps of the grid: that the noise is discrete would cost "
             f"more than the {accounting.DISCRETE} set aside. Use a smaller epsilon or bound, or a larger clip"
         )
-    ledger = Ledger(terms.epsilon, terms.delta, rounds, per_round, first + units)
-    return Scheme(terms, mechanism, ledger, rho * share, share, edge_sigma, start_clip, start_sigma)
+    ledger = Ledger(terms.epsilon, terms.delta, rounds, per_round, first + units + structure)
+    return Scheme(terms, mechanism, ledger, rho * share, share, edge_sigma, start_clip, start_sigma, first)
+
+
+def structure_cost(terms: Privacy) -> float:
+    """Return μ² of the release that links or crosses of columns are learned from."""
+    return terms.structure_share * accounting.mu_of(terms.epsilon, terms.delta) ** 2
 
 
 # --- the cost of privacy, before anybody starts: σ, ρ, and what they mean in words

@@ -26,8 +26,11 @@ from peerbayes.learning.metrics import Sample
 from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
 from peerbayes.learning.selection import HELD_OUT, HeldOut, usable
 from peerbayes.model import core, layout
+from peerbayes.model.declared import declared_crosses, declared_parents
 from peerbayes.model.families import Family, Rows
+from peerbayes.model.interactions import groups_for
 from peerbayes.model.structure import Pairs
+from peerbayes.privacy.pair_tables import GROUPS, PairTables
 from peerbayes.simulation import private
 from peerbayes.simulation.partitions import enough
 from peerbayes.simulation.partitions import partition as partition_rows
@@ -208,12 +211,14 @@ class Population:
         weights = np.repeat(row_weights(settings.objective, sizes), sizes)
         if reports is not None:
             weights *= np.repeat(reports.weights, sizes)
-        agreed, cross_bytes = _crossed(settings, agreed, rows, labels, weights, sizes, network)
+        asked = None
+        if settings.privacy is not None:
+            declared = settings.structure is not None
+            asked = private.asked_pairs(settings.privacy, settings.family, declared, agreed)
+        agreed, cross_bytes = _crossed(settings, agreed, rows, labels, weights, sizes, network, asked)
         rows = Rows(rows.values, agreed.crossed(rows.codes[:, : len(agreed.discrete)]))
         test_rows = _test_rows(agreed, test, assignment)
-        family, sent = _family(
-            settings.family, settings.penalty, agreed, rows, labels, sizes, test_rows, network, reports
-        )
+        family, sent = _family(settings, agreed, rows, labels, sizes, test_rows, network, reports, asked)
         settings.refuse(
             gaps=None if settings.privacy is None else _gaps(agreed, rows),
             completed=_completes(settings.strategy, family, rows, test_rows),
@@ -222,7 +227,7 @@ class Population:
             family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes)
         )
         local = LocalRows(family, rows, labels, weights, sizes, len(agreed.classes), device)
-        hidden = _private_rows(settings, local, lasting)
+        hidden = _private_rows(settings, local, lasting, asked)
         return cls(
             assignment.table,
             assignment.row_indices,
@@ -275,7 +280,9 @@ def _agreed_schema(
             assignment.rows(), edges=not declared, labels=assignment.codes[assignment.row_indices]
         ), None
     bounded = replace(assignment.schema, clip=min(settings.privacy.bound, assignment.schema.limit))
-    return bounded if declared else bounded.measured_on(assignment.rows()), None
+    if declared:
+        return bounded, None
+    return private.with_public_edges(bounded.measured_on(assignment.rows()), assignment.rows()), None
 
 
 def _liars(settings: SimulationSettings, attackers: np.ndarray, network: topologies.Schedule) -> Liars:
@@ -308,8 +315,7 @@ def _held_out(
 
 
 def _family(
-    name: str,
-    penalty: str,
+    settings: SimulationSettings,
     schema: Schema,
     rows: Rows,
     labels: np.ndarray,
@@ -317,15 +323,22 @@ def _family(
     test_rows: HeldOutRows | None,
     network: topologies.Schedule,
     reports: Reported | None,
+    asked: PairTables | None,
 ) -> tuple[Family, np.ndarray]:
     """Return the family that peers calibrate, and the bytes that each sent to agree on its structure: [N]."""
     blocks = (rows,) if test_rows is None else (rows, test_rows.rows)
     missing = any(np.isnan(rows_of_block.values).any() for rows_of_block in blocks)
-    parents, sent = None, np.zeros(sizes.size)
+    name, parents, sent = settings.family, None, np.zeros(sizes.size)
     if learned := layout.STRUCTURES.get(name):
-        weights = None if reports is None else reports.weights
-        pairs, sent = pooled_pairs(rows, labels, sizes, schema, network.at(1), weights)
-        parents = learned(pairs, penalty=penalty)
+        if settings.structure is not None:
+            parents = declared_parents(settings.structure, name, schema)
+        elif asked is not None:
+            noisy = private.released_pairs(asked, rows, labels, sizes, settings.seed)
+            parents, sent = learned(noisy, penalty=settings.penalty), sum_bytes(network.at(1), asked.size)
+        else:
+            weights = None if reports is None else reports.weights
+            pairs, sent = pooled_pairs(rows, labels, sizes, schema, network.at(1), weights)
+            parents = learned(pairs, penalty=settings.penalty)
     total = float((sizes if reports is None else reports.rows).sum())
     return layout.calibrated(name, schema, missing, total, parents), sent
 
@@ -338,6 +351,7 @@ def _crossed(
     weights: np.ndarray,
     sizes: np.ndarray,
     network: topologies.Schedule,
+    asked: PairTables | None,
 ) -> tuple[Schema, np.ndarray]:
     """Return the schema with the crosses that peers agree on, and the bytes that each sends for that: [N].
 
@@ -345,6 +359,13 @@ def _crossed(
     """
     if not layout.has_crosses(settings.family) or schema.crosses:
         return schema, np.zeros(sizes.size)
+    if settings.structure is not None:
+        groups = GROUPS if settings.privacy is not None else groups_for(len(schema.columns))
+        declared = declared_crosses(settings.structure, schema, groups)
+        return replace(schema, crosses=declared), np.zeros(sizes.size)
+    if asked is not None:
+        noisy = private.released_pairs(asked, rows, labels, sizes, settings.seed)
+        return replace(schema, crosses=noisy.crosses(schema)), sum_bytes(network.at(1), asked.size)
     missing = bool(np.isnan(rows.values).any())
     family = layout.calibrated(settings.family, schema, missing, float(sizes.sum()))
     held = LocalRows(family, rows, labels, weights, sizes, len(schema.classes))
@@ -398,15 +419,16 @@ def _training_rows(
 
 
 def _private_rows(
-    settings: SimulationSettings, local: LocalRows, network: topologies.Schedule
+    settings: SimulationSettings, local: LocalRows, network: topologies.Schedule, asked: PairTables | None
 ) -> private.PrivateRows | None:
     """Return the residuals with noise, where rows are private."""
     if settings.privacy is None:
         return None
     with about("privacy"):
         scheme = private.agreed(
-            settings.privacy, local, settings.rounds, settings.lr, network.at(1), settings.start
-        )
+            settings.privacy, local, settings.rounds, settings.lr, network.at(1), settings.start,
+            asked is not None and bool(asked.pairs),
+        )  # fmt: skip
     return private.PrivateRows(scheme, local, network.at(1), settings.seed)
 
 

@@ -7,24 +7,69 @@ the same functions with the operating system's randomness.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from peerbayes.data.table import Array
+from peerbayes.data.bins import edges_of_units
+from peerbayes.data.schema import Schema
+from peerbayes.data.table import Array, Table
+from peerbayes.errors import SchemaError
 from peerbayes.learning.local_rows import LocalRows
-from peerbayes.model import core
+from peerbayes.model import core, layout
 from peerbayes.model.families import Rows
 from peerbayes.privacy import noise
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.mechanism import squares, summed
 from peerbayes.privacy.noise import LARGEST as WIDEST
+from peerbayes.privacy.pair_tables import NoisyPairs, PairTables
 from peerbayes.privacy.row_steps import RowSteps
-from peerbayes.privacy.scheme import Scheme, scheme
+from peerbayes.privacy.scheme import Scheme, scheme, structure_cost
 
-# Separate streams of random numbers under one seed: noise of rounds, of links, of starts.
-NOISE_STREAM, LINK_STREAM, START_STREAM = 21, 22, 23
+# Separate streams of random numbers under one seed: noise of rounds, of links, of starts, of structures.
+NOISE_STREAM, LINK_STREAM, START_STREAM, STRUCTURE_STREAM = 21, 22, 23, 24
+
+
+def with_public_edges(schema: Schema, table: Table) -> Schema:
+    """Return the schema with edges of binned columns as members would declare them, from mean and deviation alone.
+
+    Like the units of other columns, these are measured on the rows, and assumed to be known to all.
+    """
+    positions = schema.places(table)
+    columns = list(schema.columns)
+    for j, column in enumerate(columns):
+        if column.traits.needs_labels:
+            raise SchemaError(
+                f"column {column.name!r} is {column.kind!r}, whose edges lie where the classes of all rows change, and "
+                "nothing hides that; expected the kind 'binned', or a schema with edges"
+            )
+        if column.traits.needs_edges:
+            numbers = column.numbers(table.column(positions[j]))
+            present = numbers[~np.isnan(numbers)]
+            edges = edges_of_units(float(present.mean()), float(present.std())) if present.size else ()
+            columns[j] = replace(column, edges=edges, low=None, high=None)
+    return replace(schema, columns=tuple(columns))
+
+
+def asked_pairs(terms: Privacy, family: str, declared: bool, schema: Schema) -> PairTables | None:
+    """Return the release that the structure of a family is learned from; None: there is none.
+
+    declared  whether the structure is; crosses that the schema has are declared too
+    """
+    crosses = layout.has_crosses(family)
+    if declared or schema.crosses or not (crosses or family in layout.STRUCTURES):
+        return None
+    return PairTables.of(schema, crosses, structure_cost(terms))
+
+
+def released_pairs(
+    asked: PairTables, rows: Rows, labels: np.ndarray, sizes: np.ndarray, seed: int
+) -> NoisyPairs:
+    """Return the tables of all pairs of columns, from a release of every peer."""
+    noise_of_all = asked.noise(sizes.size, np.random.default_rng([seed, STRUCTURE_STREAM]).bytes)
+    return asked.opened(asked.sums(rows, labels) + noise_of_all.sum(axis=0), sizes.size)
 
 
 def agreed(
@@ -34,6 +79,7 @@ def agreed(
     lr: float,
     network: csr_array,
     start: str,
+    bought_structure: bool = False,
 ) -> Scheme:
     """Return the scheme of a simulated network; refuse too few rows, and promises that cannot be kept."""
     few = np.flatnonzero(local_rows.sizes < terms.min_rows)
@@ -45,6 +91,7 @@ def agreed(
     promised = scheme(
         terms, local_rows.family, local_rows.classes, float(local_rows.sizes.mean()), local_rows.peer_count, rounds, lr,
         network if terms.edge_noise else None, (local_rows.rows.codes >= 0).all(axis=0), start != "uniform",
+        bought_structure=bought_structure,
     )  # fmt: skip
     widest = max(promised.mechanism.sigma, promised.edge_sigma, promised.start_sigma)
     if widest > WIDEST:

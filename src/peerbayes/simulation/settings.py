@@ -58,7 +58,7 @@ Progress = Callable[[int, int], object]  # called with the rounds done and the t
 OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "read")
 
 # Settings that stored runs and checkpoints did not have at first: at their defaults they are left out of files.
-ADDED = ("messages", "exchanges", "faults", "penalty", "hold_out", "select", "patience")
+ADDED = ("messages", "exchanges", "faults", "penalty", "hold_out", "select", "patience", "structure")
 
 LOSS_EXPECTED = (
     "a probability from 0 to below 1, or a LossTrace, or the path of its CSV file, or a list of paths"
@@ -283,6 +283,7 @@ class CommonArguments(TypedDict, total=False):
     strategy: Annotated[str | Strategy, replace(
         shared.STRATEGY, kind=replace(shared.STRATEGY.kind, check=_strategy),
         help=f"{shared.STRATEGY.help}, or a strategy of your own")]
+    structure: Annotated[tuple[tuple[str, str], ...] | None, shared.STRUCTURE]
     start: Annotated[str, shared.START]
     rounds: Annotated[int, shared.ROUNDS]
     lr: Annotated[float, shared.LR]
@@ -445,6 +446,7 @@ class SimulationSettings(SimpleNamespace):
             messages=self.messages,
             exchanges=self.exchanges,
             select=self.select,
+            structure=self.structure is not None,
         )
 
     @property

@@ -27,6 +27,7 @@ class Binned(Kind):
     reads_numbers: ClassVar[bool] = True
     needs_edges: ClassVar[bool] = True
     needs_all_rows: ClassVar[str] = "the quantiles"
+    public_facts: ClassVar[tuple[str, ...]] = ("edges", "mean", "sd", "range")
     model: ClassVar[str] = "cells"
 
     def check(self, column: Column) -> None:

@@ -18,6 +18,7 @@ class Supervised(Binned):
     name: ClassVar[str] = "supervised"
     needs_labels: ClassVar[bool] = True
     needs_all_rows: ClassVar[str] = "the classes of the values"
+    public_facts: ClassVar[tuple[str, ...]] = ()
 
     def is_constant(self, column: Column) -> bool:
         return not column.edges and column.low == column.high

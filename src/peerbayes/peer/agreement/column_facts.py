@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,17 @@ class Facts:
     """The public facts about one column."""
 
     mean: float | None = None
-    """The approximate mean of a continuous column or a count, of the logarithm of a positive one; with sd."""
+    """The approximate mean of numbers, for a positive column of their logarithms; with sd."""
     sd: float | None = None
     """Its approximate standard deviation."""
     range: tuple[float, float] | None = None
-    """The range of a continuous column, without mean and sd: these are then estimated, with a share of epsilon."""
+    """The range of a column of numbers, without mean and sd: these are then estimated, with a share of epsilon."""
     categories: tuple[Scalar, ...] = ()
     """All values of a discrete column."""
     missing: bool = False
     """Whether values may be missing."""
+    edges: tuple[float, ...] = ()
+    """The edges of a binned column; without them they are quantiles of a normal distribution with mean and sd."""
 
     @property
     def bought(self) -> bool:
@@ -82,6 +85,8 @@ class Facts:
             raise TermsError(f"{where}: missing is {missing!r:.40}; expected true or false")
         if "categories" in KINDS[kind].public_facts:
             return cls(categories=categories_in(entries.get("categories", ()), where), missing=missing)
+        if "edges" in entries:
+            return cls(edges=_edges(entries, where), missing=missing)
         for name in ("mean", "sd"):
             if name in entries and not _number(entries[name]):
                 raise TermsError(f"{where}: {name} is {entries[name]!r:.40}; expected a number")
@@ -106,6 +111,19 @@ class Facts:
         """Return the (name, value) pairs of a TOML table, without the kind."""
         entries = ((entry.name, getattr(self, entry.name), entry.default) for entry in fields(self))
         return [(name, toml(value)) for name, value, default in entries if value != default]
+
+
+def _edges(entries: Mapping[str, Any], where: str) -> tuple[float, ...]:
+    """Return the declared edges of a binned column."""
+    edges = entries["edges"]
+    numbers = isinstance(edges, list | tuple) and len(edges) > 0 and all(map(_number, edges))
+    if not (numbers and all(first < second for first, second in pairwise(edges))):
+        raise TermsError(f"{where}: edges is {edges!r:.60}; expected one or more rising numbers")
+    if others := sorted({"mean", "sd", "range"} & set(entries)):
+        raise TermsError(
+            f"{where}: edges and {others[0]} are given; expected one of the two: edges, or what they follow from"
+        )
+    return tuple(map(float, edges))
 
 
 def categories_in(values: Any, where: str) -> tuple[Scalar, ...]:

@@ -28,8 +28,10 @@ from peerbayes.learning.strategies import LearningSettings, NetworkFacts
 from peerbayes.model import layout
 from peerbayes.model.calibration import shared_out
 from peerbayes.model.candidates import AUTO
+from peerbayes.model.declared import declared_crosses, declared_parents
 from peerbayes.model.families import Family, Rows
 from peerbayes.model.families.structures import Parents, checked
+from peerbayes.model.interactions import groups_for
 from peerbayes.model.statistics import Statistics
 from peerbayes.model.structure import Pairs, total_information
 from peerbayes.peer.agreement.agreed_edges import agreed_edges
@@ -184,8 +186,11 @@ async def agree(
     if terms.family in layout.STRUCTURES:
         checks = None if reports is None else reports.pooled(SumBounds(schema.limit))
         row_weights = None if (weights == 1.0).all() else weights
-        pairs = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, row_weights)
-        parents = await agreed_structure(terms, roster.members[0].name == name, pairs, total, checks)
+        if terms.structure is not None:
+            parents = declared_parents(terms.structure, terms.family, schema)
+        else:
+            pairs = Pairs.of(rows, codes, len(schema.classes), schema.cardinalities, row_weights)
+            parents = await agreed_structure(terms, roster.members[0].name == name, pairs, total, checks)
     family = layout.calibrated(terms.family, schema, summary.missing, float(summary.rows), parents)
     refuse_large_statistics(terms, len(schema.classes), family.size)
     local_rows = LocalRows(family, rows, codes, weights, np.array([len(frame)]), len(schema.classes))
@@ -260,6 +265,9 @@ async def _crossed(
     """Return the schema with the crosses that all peers agree on, for families that have them."""
     if not layout.has_crosses(terms.family):
         return schema
+    if terms.structure is not None:
+        groups = groups_for(len(schema.columns))
+        return replace(schema, crosses=declared_crosses(terms.structure, schema, groups))
     family = layout.calibrated(terms.family, schema, summary.missing, float(summary.rows))
     local_rows = LocalRows(
         family, rows, labels, np.ones(len(labels)), np.array([len(labels)]), len(schema.classes)

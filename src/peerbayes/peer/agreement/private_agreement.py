@@ -1,6 +1,7 @@
 """AgreementRunner and learning with differential privacy: nothing of a peer's rows leaves it but releases with noise.
 
     units     counts and moments on known ranges, where location and scale or the number of rows are bought
+    structure tables of all pairs of columns with noise, where links or crosses of columns are learned
     start     YᵀΦ or Σφ of all peers with noise, for the starts `ml` and `marginal`
     rounds    R̃ = Π(Σ_i w_i q_i h_iᵀ + noise), once a round; messages are made of these alone
 
@@ -17,16 +18,25 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from peerbayes.data.bins import edges_of_units
 from peerbayes.data.column import Column, with_units
 from peerbayes.data.schema import Schema, infinity_in
-from peerbayes.data.table import Table, missing_of
+from peerbayes.data.table import Rows, Table, missing_of
 from peerbayes.errors import PeerError
 from peerbayes.learning import planning
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.strategies import NetworkFacts
 from peerbayes.model import core, layout
 from peerbayes.model.calibration import evened, shared_out, start_statistics
-from peerbayes.peer.agreement.negotiate import Agreed, learner_of, refuse_large_statistics, settings_of
+from peerbayes.model.declared import declared_crosses, declared_parents
+from peerbayes.model.families.structures import Parents
+from peerbayes.peer.agreement.negotiate import (
+    Agreed,
+    learner_of,
+    refuse_large,
+    refuse_large_statistics,
+    settings_of,
+)
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Total, integers_in
 from peerbayes.peer.identity.roster import Roster
@@ -37,7 +47,8 @@ from peerbayes.privacy import units as bought
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.privacy.mechanism import MOST_ROWS
 from peerbayes.privacy.noise import Source
-from peerbayes.privacy.scheme import UNITS_SHARE, Scheme, scheme
+from peerbayes.privacy.pair_tables import GROUPS, PairTables
+from peerbayes.privacy.scheme import UNITS_SHARE, Scheme, scheme, structure_cost
 from peerbayes.privacy.units import Units
 
 # Name, cost and maker of a release -> its values, drawn now or before.
@@ -60,16 +71,25 @@ def public_schema(terms: Terms) -> Schema:
         facts = terms.facts[name]
         if facts.categories:
             columns.append(Column(name, kind, facts.categories))
+        elif facts.edges:
+            columns.append(Column(name, kind, edges=facts.edges))
         elif facts.range is not None:
             low, high = facts.range
             columns.append(Column(name, kind, (), low + (high - low) / 2, (high - low) / 2))
         else:
             assert facts.mean is not None and facts.sd is not None
-            columns.append(with_units(Column(name, kind), facts.mean, facts.sd))
+            columns.append(_in_units(Column(name, kind), facts.mean, facts.sd))
     bound = _promise(terms).bound  # what is beyond is clipped in releases, and so in the model as well
     return Schema(
         tuple(columns), terms.classes, bound if terms.clip is None else min(bound, terms.clip), terms.label
     )
+
+
+def _in_units(column: Column, mean: float, deviation: float) -> Column:
+    """Return a column of numbers with its units, or with the edges that follow from them."""
+    if column.traits.needs_edges:
+        return replace(column, edges=edges_of_units(mean, deviation), location=0.0, scale=1.0)
+    return with_units(column, mean, deviation)
 
 
 def refuse_rows(frame: pd.DataFrame, labels: np.ndarray, terms: Terms) -> None:
@@ -150,18 +170,22 @@ async def agree_privately(
     peers = len(roster.members)
     schema, rows = await _measured(terms, peers, frame, total, buy, source)
     missing = any(terms.facts[schema.columns[j].name].missing for j in schema.continuous)
-    family = layout.calibrated(terms.family, schema, missing, rows * peers)
+    encoded, codes = schema.encode(frame), schema.encode_labels(labels)
+    asked = _asked_pairs(terms, schema)
+    schema, parents = await _structured(terms, schema, asked, encoded, codes, peers, total, buy, source)
+    family = layout.calibrated(terms.family, schema, missing, rows * peers, parents)
     classes, sizes = len(schema.classes), np.array([len(frame)])
     refuse_large_statistics(terms, classes, family.size)
-    rows_here, codes = schema.encode(frame), schema.encode_labels(labels)
+    rows_here = Rows(encoded.values, schema.crossed(encoded.codes))
     holdings = LocalRows(family, rows_here, codes, np.ones(len(frame)), sizes, classes)
-    complete = np.array(
-        [not terms.facts[schema.columns[j].name].missing for j in schema.discrete], dtype=bool
-    )
+    present = {name: not facts.missing for name, facts in terms.facts.items()}
+    of_columns = [present[schema.columns[j].name] for j in schema.discrete]
+    of_crosses = [all(present[name] for name in cross.columns) for cross in schema.crosses]
+    complete = np.array(of_columns + of_crosses, dtype=bool)
     noise_scheme = scheme(
         promise, family, classes, rows, peers, terms.rounds, terms.lr,
         roster.adjacency() if promise.edge_noise else None, complete, terms.start != "uniform",
-        _units(terms) is not None,
+        _units(terms) is not None, asked is not None and bool(asked.pairs),
     )  # fmt: skip
     room = rows * peers * ROOM
     tree = planning.tree_of(roster.adjacency())
@@ -197,12 +221,12 @@ async def _measured(
     if units is None:
         assert terms.privacy.rows is not None
         return schema, terms.privacy.rows
-    if units.discretisation() > accounting.DISCRETE / 2:
+    if units.discretisation() > accounting.DISCRETE / 4:
         raise PeerError(
             f"privacy.epsilon is {terms.privacy.epsilon:g}: so little noise would show its grid. "
             "Use a smaller one, or declare mean, sd and rows"
         )
-    columns = [j for j in schema.continuous if terms.facts[schema.columns[j].name].bought]
+    columns = [j for j, column in enumerate(schema.columns) if terms.facts[column.name].bought]
     table = Table.of(frame)
     column_indices = schema.places(table)
 
@@ -220,9 +244,54 @@ async def _measured(
     for k, j in enumerate(columns):
         column = changed[j]
         location, scale = column.location + column.scale * float(mean[k]), column.scale * float(deviation[k])
-        changed[j] = replace(column, location=location, scale=scale)
+        units_of_column = replace(column, location=location, scale=scale)
+        changed[j] = _in_units(column, location, scale) if column.traits.needs_edges else units_of_column
     average = terms.privacy.rows or max(rows / peers, float(terms.privacy.min_rows))
     return replace(schema, columns=tuple(changed)), average
+
+
+def _asked_pairs(terms: Terms, schema: Schema) -> PairTables | None:
+    """Return the release that the structure is learned from; None: there is nothing to learn."""
+    if not terms.combination.learns_structure:
+        return None
+    asked = PairTables.of(schema, layout.has_crosses(terms.family), structure_cost(_promise(terms)))
+    refuse_large(terms, "the tables of all pairs of columns", asked.size)
+    if asked.discretisation() > accounting.DISCRETE / 4:
+        raise PeerError(
+            f"privacy.epsilon is {terms.privacy.epsilon:g}: so little noise would show its grid. "
+            "Use a smaller one, or declare the structure"
+        )
+    return asked
+
+
+async def _structured(
+    terms: Terms,
+    schema: Schema,
+    asked: PairTables | None,
+    rows: Rows,
+    labels: np.ndarray,
+    peers: int,
+    total: Total,
+    buy: Buy,
+    source: Source,
+) -> tuple[Schema, Parents | None]:
+    """Return the schema with its crosses, and the parents of columns: declared, or learned from one release."""
+    crosses, learned = layout.has_crosses(terms.family), layout.STRUCTURES.get(terms.family)
+    if terms.structure is not None:
+        if crosses:
+            return replace(schema, crosses=declared_crosses(terms.structure, schema, GROUPS)), None
+        return schema, declared_parents(terms.structure, terms.family, schema)
+    if asked is None:
+        return schema, None
+    summed = np.zeros(0)
+    if asked.pairs:
+        release = await buy("structure", asked.cost, lambda: asked.release(rows, labels, source))
+        phase = Phase("structure", integers_in((asked.size,), peers * bought.MOST))
+        summed = (await total(phase, Integers(release))).values
+    noisy = asked.opened(summed, peers)
+    if learned is None:
+        return replace(schema, crosses=noisy.crosses(schema)), None
+    return schema, learned(noisy, penalty=terms.penalty)
 
 
 async def _start(
@@ -238,8 +307,7 @@ async def _start(
     """Return S⁰ [C, K], the same for all peers: the uniform one, or one that is bought."""
     if terms.start == "uniform":
         return start_statistics("uniform", holdings.family, holdings.classes, mass)
-    mechanism, marginal, units = noise_scheme.mechanism, terms.start == "marginal", _units(terms)
-    cost = noise_scheme.ledger.first - (0.0 if units is None else units.cost)
+    mechanism, marginal = noise_scheme.mechanism, terms.start == "marginal"
 
     def draw() -> np.ndarray:
         moved = mechanism.rows(holdings.family, holdings.rows)
@@ -248,7 +316,7 @@ async def _start(
         sums += mechanism.noise(sums.shape, source, noise_scheme.start_sigma)
         return sums >> COARSER
 
-    release = await buy("start", cost, draw)
+    release = await buy("start", noise_scheme.start_cost, draw)
     phase = Phase("start", integers_in(release.shape, peers << (62 - COARSER)))
     summed = (await total(phase, Integers(release))).values
     moved = np.ldexp(summed.astype(np.float64), COARSER - mechanism.bits)

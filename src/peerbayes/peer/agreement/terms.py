@@ -123,6 +123,7 @@ class Privacy:
         None, optional(real_number("a positive number of rows", above=0.0)),
         "public average number of rows of a peer; None: it is estimated with noise, for a part of epsilon",
         option="average_rows", example=1000.0).field()
+    structure_share: float = PROMISE["structure_share"].field(**ADDED)
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -211,6 +212,7 @@ class Terms:
     messages: str = shared.MESSAGES.field(**ADDED)
     exchanges: int | None = shared.EXCHANGES.field(**ADDED)
     penalty: str = shared.PENALTY.field(**ADDED)
+    structure: tuple[tuple[str, str], ...] | None = shared.STRUCTURE.field(**ADDED)
     select: str = shared.SELECT.field(**ADDED)
     patience: int | None = shared.PATIENCE.field(**ADDED)
     # fmt: on
@@ -239,6 +241,11 @@ class Terms:
                 f"privacy.epsilon is not given and {declared}; without it the peers determine that: leave it out"
             )
         self.refuse()
+        for column in (side for pair in self.structure or () for side in pair):
+            if self.features and column not in self.features:
+                raise TermsError(
+                    f"structure names {column!r}, which is no feature; expected columns of [features]"
+                )
         _refuse_undescribed(self)
         # In canonical order, so that equal terms give equal columns in whatever order they were written.
         object.__setattr__(self, "features", dict(sorted(self.features.items())))
@@ -249,7 +256,11 @@ class Terms:
 
         What later versions added counts only where it differs from its default, so that older agreements keep theirs.
         """
-        return hashlib.sha256(canonical(_counted(self, asdict(self)))).hexdigest()
+        plain = _counted(self, asdict(self))
+        for name, facts in self.facts.items():
+            if not facts.edges:
+                del plain["facts"][name]["edges"]
+        return hashlib.sha256(canonical(plain)).hexdigest()
 
     def load_packages(self) -> None:
         """Import the family and the strategy of outside packages; ExtensionError where one is broken."""
@@ -280,6 +291,7 @@ class Terms:
             messages=self.messages,
             exchanges=self.exchanges,
             select=self.select,
+            structure=self.structure is not None,
             bought=tuple(bought) if private else (),
             gaps=tuple(name for name, facts in described if facts.missing) if private else None,
         )
@@ -488,14 +500,14 @@ def _refuse_undescribed(terms: Terms) -> None:
         facts = terms.facts.get(feature, Facts())
         if kind in KINDS and not KINDS[kind].public_facts:
             raise TermsError(
-                f"{name} feature {feature!r} is {kind}, whose edges are quantiles of all rows, which are not released "
-                'with noise; expected kind = "continuous", or "discrete" with the categories of a column that is '
-                "already in bins"
+                f"{name} feature {feature!r} is {kind}, whose edges lie where the classes of all rows change, which is "
+                'not released with noise; expected kind = "binned" with mean and sd, range, or edges'
             )
         if kind == "auto" or facts in (Facts(), Facts(missing=True)):
             raise TermsError(
                 f"{name} feature {feature!r} is {kind!r} and not described; expected [features.{key(feature)}] with "
-                'kind = "continuous" and mean and sd, or range; or with kind = "discrete" and categories'
+                'kind = "continuous" and mean and sd, or range; with kind = "binned" and the same, or edges; or with '
+                'kind = "discrete" and categories'
             )
 
 
