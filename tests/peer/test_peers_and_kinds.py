@@ -142,7 +142,7 @@ def test_a_constant_and_an_empty_column_have_no_edges(tmp_path, rng):
 
 
 def test_noise_and_bins_are_refused_with_what_to_do():
-    with pytest.raises(TermsError, match="'dose' is binned, whose edges are quantiles of all rows"):
+    with pytest.raises(TermsError, match=r"'dose' is 'binned' and not described; expected .* or edges"):
         Terms(
             "test",
             "label",

@@ -70,6 +70,7 @@ TAKEN = {
     "topology": set(),
     "partition": set(),
     "strategy": set(),
+    "structure": {"None"},
     "start": set(),
     "rounds": COUNTS,
     "lr": {"one", "a half"},

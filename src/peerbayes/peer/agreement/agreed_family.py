@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from peerbayes.data.bins import BINS
+from peerbayes.data.kinds import KINDS
 from peerbayes.data.schema import Schema
 from peerbayes.data.table import Table
 from peerbayes.learning.family_choice import (
@@ -90,7 +91,7 @@ def open_columns(schema: Schema, terms: Terms) -> tuple[str, ...]:
     return tuple(
         column.name
         for column in schema.columns
-        if column.kind == "continuous" and column.count and terms.features.get(column.name, "auto") == "auto"
+        if column.traits.plain and column.count and terms.features.get(column.name) not in KINDS
     )
 
 

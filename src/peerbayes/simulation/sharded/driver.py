@@ -144,7 +144,7 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
     _refuse(rows_of, schema, X, y)
     combination = Combination(
         strategy=strategy, family=settings.family, start=settings.start, messages=settings.messages,
-        exchanges=settings.exchanges, sharded=True,
+        exchanges=settings.exchanges, structure=settings.structure is not None, sharded=True,
     )  # fmt: skip
     combinations.refuse(combination)
     if rows_of is None:
