@@ -28,6 +28,7 @@ from peerbayes.model.missing import Completion, apart, complete
 from peerbayes.model.sources import (
     BLOCK_ROWS,
     Block,
+    Celled,
     Encoded,
     Source,
     all_rows,
@@ -130,9 +131,8 @@ def plain_logits(family: Family, weights: np.ndarray, fast: bool = False) -> Log
     def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
         features = dense_features(family, block)
         logits = dense @ features
-        index = np.where(block.codes < 0, cells.shape[1] - 1, block.codes + family.offsets)
-        for column in index.T:
-            logits += np.take(cells, column, axis=1)
+        for codes, offset in zip(block.codes.T, family.offsets, strict=True):
+            logits += np.take(cells, np.where(codes < 0, cells.shape[1] - 1, codes + offset), axis=1)
         return features, logits
 
     return logits_of
@@ -230,6 +230,11 @@ class Passing:
     @property
     def mass(self) -> float:
         return float(self.labels.size if self.weights is None else self.weights.sum())
+
+    @property
+    def long_rows(self) -> int:
+        """Rows of a block of which only sums are kept: fewer where blocks are made of what takes little memory."""
+        return BLOCK_ROWS if isinstance(self.source, Celled) else LONG_BLOCK_ROWS
 
     def blocks(self, size: int, fast: bool) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
         """Yield blocks of `size` rows, each with its labels and weights."""
@@ -382,7 +387,7 @@ class Streamed(Passing):
 
         family = self.family
         add: Any = None if family.kernels is None else getattr(block_loops, family.kernels[1])
-        size = block_rows(family.dense_size) if add is None else LONG_BLOCK_ROWS
+        size = block_rows(family.dense_size) if add is None else self.long_rows
         expand = expander(family, size) if add is None else None
         stats = np.zeros((self.classes, family.size))
         dense, cells = np.zeros((self.classes, family.dense_size)), stats[:, family.dense_size :]
@@ -423,7 +428,7 @@ class Streamed(Passing):
         from peerbayes.model.kernels.naive_bayes_pass import Sums
 
         sums = Sums(weights, self.family.continuous, self.family.offsets)
-        for block, labels, row_weights in self.blocks(LONG_BLOCK_ROWS, fast=True):
+        for block, labels, row_weights in self.blocks(self.long_rows, fast=True):
             sums.add(tuple(block), labels, row_weights)
         return Evaluated(sums.residual(), *(sums.losses / self.mass).tolist())
 
