@@ -412,8 +412,9 @@ class GenerativeClassifier(Predictor):
         self.n_iter_, self.best_iter_ = calibrated.soft_error.size - 1, calibrated.kept
         likelihood = calibration.likelihood(data)
         fold_weights = [family.weights(stats) for stats in calibrated.fold_stats]
+        del data, pairs
         logits = self._held_out_logits(family, fold_weights, held_out, source)
-        del data, pairs, source  # rows are needed no longer: scaling has arrays of its own
+        del source  # rows are needed no longer: scaling has arrays of its own
         scaling = self._scaling(logits, held_out, labels, training.weights)
         if self._keeps_held_out:
             self._held_out = None
@@ -632,10 +633,10 @@ class GenerativeClassifier(Predictor):
         """Return the logits of held-out rows in their order, each under the W [C, K] that never saw it: [h, C]."""
         if not held_out:
             return None
-        chosen = np.any(held_out, axis=0)
-        logits = np.empty((int(np.count_nonzero(chosen)), len(fold_weights[0])))
+        held_rows = np.any(held_out, axis=0)
+        logits = np.empty((int(np.count_nonzero(held_rows)), len(fold_weights[0])))
         for held, model_weights in zip(held_out, fold_weights, strict=True):
-            logits[held[chosen]] = log_joint(family, model_weights, taken(source, held))
+            logits[held[held_rows]] = log_joint(family, model_weights, taken(source, held))
         return logits
 
     def _scaling(

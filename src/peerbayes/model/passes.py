@@ -28,7 +28,6 @@ from peerbayes.model.missing import Completion, apart, complete
 from peerbayes.model.sources import (
     BLOCK_ROWS,
     Block,
-    Celled,
     Encoded,
     Source,
     all_rows,
@@ -36,6 +35,7 @@ from peerbayes.model.sources import (
     columns_of,
     is_fused,
     is_large,
+    small_blocks,
 )
 
 
@@ -231,13 +231,9 @@ class Passing:
     def mass(self) -> float:
         return float(self.labels.size if self.weights is None else self.weights.sum())
 
-    @property
-    def long_rows(self) -> int:
-        """Rows of a block of which only sums are kept: fewer where blocks are made of what takes little memory."""
-        return BLOCK_ROWS if isinstance(self.source, Celled) else LONG_BLOCK_ROWS
-
     def blocks(self, size: int, fast: bool) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
         """Yield blocks of `size` rows, each with its labels and weights."""
+        size = small_blocks(self.source, size)
         ones = np.ones(min(size, self.source.rows))
         for start, block in self.source.blocks(size, fast):
             stop = start + block.values.shape[0]
@@ -387,7 +383,7 @@ class Streamed(Passing):
 
         family = self.family
         add: Any = None if family.kernels is None else getattr(block_loops, family.kernels[1])
-        size = block_rows(family.dense_size) if add is None else self.long_rows
+        size = block_rows(family.dense_size) if add is None else LONG_BLOCK_ROWS
         expand = expander(family, size) if add is None else None
         stats = np.zeros((self.classes, family.size))
         dense, cells = np.zeros((self.classes, family.dense_size)), stats[:, family.dense_size :]
@@ -428,7 +424,7 @@ class Streamed(Passing):
         from peerbayes.model.kernels.naive_bayes_pass import Sums
 
         sums = Sums(weights, self.family.continuous, self.family.offsets)
-        for block, labels, row_weights in self.blocks(self.long_rows, fast=True):
+        for block, labels, row_weights in self.blocks(LONG_BLOCK_ROWS, fast=True):
             sums.add(tuple(block), labels, row_weights)
         return Evaluated(sums.residual(), *(sums.losses / self.mass).tolist())
 

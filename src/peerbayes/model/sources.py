@@ -35,6 +35,9 @@ LARGE_PASS, LARGE_PASSES = 2 * LARGE, 64 * HELD_ENTRIES
 # bits.
 FUSED_ROWS = 1 << 15
 
+# Rows of a block of cells, of a table of at least `FUSED_ROWS`: its 32-bit copy stays small beside the cells held.
+CELLED_ROWS = 1 << 9
+
 # Rows of a DataFrame that are encoded at a time: large enough for its per-column cost not to matter.
 FRAME_ROWS = 1 << 15
 
@@ -388,6 +391,11 @@ def taken(source: Source, rows: np.ndarray) -> Source:
         table = None if source.table is None else source.table.take(rows)
         return Encoded(source.schema, Rows(source.data.values[rows], source.data.codes[rows]), table)
     return Raw(source.schema, source.table.take(rows))
+
+
+def small_blocks(source: Source, size: int) -> int:
+    """Return the rows of a block: fewer than `size` where a large table is held as cells, which are much smaller."""
+    return min(size, CELLED_ROWS) if isinstance(source, Celled) and len(source.cells) >= FUSED_ROWS else size
 
 
 def columns_of(schema: Schema) -> list[str]:
