@@ -47,7 +47,7 @@ def table(rows=400, seed=0, missing=False):
 def contest_of(X, y, sizes, names=tuple(CANDIDATES), **more):
     """Return the entrants, and what they have in common, of rows that peers hold one after the other."""
     rows = {}
-    for bins in (None, 16, 32):
+    for bins in (None, 16, 32, 64):
         schema = Schema.infer(X, y, bins=bins)
         rows[bins] = Entrant(schema, schema.encode(X))
     entrants, _ = entered(rows)

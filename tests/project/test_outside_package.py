@@ -449,7 +449,7 @@ def test_a_broken_package_is_named(installed, wine, tmp_path, group, code, says)
 
 def test_errors_list_the_names_of_packages(installed, wine):
     for setting, name in (
-        ("family", "kdb, centroid"),
+        ("family", "kdb, auto, centroid"),
         ("strategy", "relay, tree-sum, auto, momentum"),
         ("topology", "wheel"),
     ):

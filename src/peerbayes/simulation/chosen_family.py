@@ -21,7 +21,7 @@ from peerbayes.learning.family_choice import (
     judging,
 )
 from peerbayes.model import layout
-from peerbayes.model.candidates import AUTO, CANDIDATES
+from peerbayes.model.candidates import CANDIDATES
 from peerbayes.simulation.partitions import enough
 from peerbayes.simulation.population import (
     Assignment,
@@ -47,9 +47,7 @@ class ChosenFamily(NamedTuple):
 
 
 def chosen_family(settings: SimulationSettings, X: Any, y: Any) -> ChosenFamily:
-    """Return the settings with a family: theirs, or the one that peers choose by rows X with labels y."""
-    if settings.family != AUTO:
-        return ChosenFamily(settings)
+    """Return the settings with the family that peers choose by rows X with labels y."""
     table = table_of(X)
     enough(settings.peers, table.rows)
     links = draw_network(settings.topology, settings.peers, settings.seed, settings.change_every).at(1)

@@ -28,11 +28,12 @@ from peerbayes.learning.selection import (
 )
 from peerbayes.learning.state import Checkpoint
 from peerbayes.model import layout
+from peerbayes.model.candidates import AUTO
 from peerbayes.model.devices import fetch
 from peerbayes.model.scaling import Scaling
 from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
-from peerbayes.simulation.chosen_family import chosen_family
+from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
@@ -244,7 +245,8 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     y               its labels [n]
     """
     settings, provenance = SimulationSettings(arguments), result.made()
-    settings, family_choice, parts, choice_bytes = chosen_family(settings, X, y)
+    chosen = chosen_family(settings, X, y) if settings.family == AUTO else ChosenFamily(settings)
+    settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
     if population.test_rows is None:
         warn_untested()
