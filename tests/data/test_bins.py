@@ -294,13 +294,20 @@ def test_an_array_is_streamed_as_it_is_encoded(others):
         X = np.column_stack([rng.integers(0, 4, 700), X])
         kinds = ["discrete" if others == "integers" else "continuous", *kinds]
     schema = Schema.infer(X, rng.integers(0, 2, 700), kinds=kinds)
-    source = sources.source_of(schema, sources.Table.of(X), again=True)
-    assert isinstance(source, sources.Raw)
-    for fast in (False, True):
-        blocks = [block.rows() for _, block in source.blocks(64, fast)]
-        codes, values = (np.concatenate([part[k] for part in blocks]) for k in (1, 0))
-        np.testing.assert_array_equal(codes, schema.encode(X).codes)
-        np.testing.assert_allclose(values, schema.encode(X).values, rtol=1e-12)
+    once, many = (sources.source_of(schema, sources.Table.of(X), again=again) for again in (False, True))
+    assert isinstance(once, sources.Raw) and isinstance(many, sources.Celled)
+    some, fewer = rng.random(700) < 0.6, rng.random(700) < 0.3
+    subset = sources.taken(sources.taken(many, some), fewer[some])
+    for source, rows in ((once, X), (many, X), (subset, X[some & fewer])):
+        for fast in (False, True):
+            starts, blocks = zip(
+                *((start, block.rows()) for start, block in source.blocks(64, fast)), strict=True
+            )
+            codes, values = (np.concatenate([part[k] for part in blocks]) for k in (1, 0))
+            assert starts == tuple(range(0, len(rows), 64)) and source.rows == len(rows)
+            np.testing.assert_array_equal(codes, schema.encode(rows).codes)
+            np.testing.assert_allclose(values, schema.encode(rows).values, rtol=1e-12)
+        np.testing.assert_array_equal(sources.rows_at(source, np.array([3, 99])).codes, codes[[3, 99]])
 
 
 def test_statistics_of_parts_add_up():

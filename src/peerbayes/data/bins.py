@@ -48,11 +48,16 @@ def cuts(counts: np.ndarray, bins: int) -> np.ndarray:
     if counts.size <= bins:
         return np.arange(counts.size - 1)
     below = np.cumsum(counts, dtype=np.float64)
-    targets, scaled = np.arange(1, bins) * below[-1], below[:-1] * bins
-    after = np.minimum(np.searchsorted(scaled, targets), scaled.size - 1)
+    targets = np.arange(1, bins) * below[-1]
+    return _nearest(np.searchsorted(below[:-1] * bins, targets), targets, below[:-1], bins)
+
+
+def _nearest(after: np.ndarray, targets: np.ndarray, below: np.ndarray, bins: int) -> np.ndarray:
+    """Return the cuts whose rows below, times bins, are nearest to the targets, from the first that are not fewer."""
+    after = np.minimum(after, below.size - 1)
     before = np.maximum(after - 1, 0)
-    nearest = np.where(np.abs(targets - scaled[before]) <= np.abs(scaled[after] - targets), before, after)
-    return np.unique(nearest)
+    is_nearer = np.abs(targets - below[before] * bins) <= np.abs(below[after] * bins - targets)
+    return np.unique(np.where(is_nearer, before, after))
 
 
 def counted(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -77,8 +82,19 @@ def edges_of_counts(values: np.ndarray, counts: np.ndarray, bins: int = BINS) ->
 
 
 def edges_of(values: np.ndarray, weights: np.ndarray | None = None, bins: int = BINS) -> tuple[float, ...]:
-    """Return the edges of a column's present values [n]; one with few distinct values has a bin for each."""
-    return edges_of_counts(*counted(values, weights), bins)
+    """Return the edges of a column's present values [n]; one with few distinct values has a bin for each.
+
+    Without weights, rows below a cut are whole numbers and need no counts: b·bins ≥ t where b ≥ ⌈t/bins⌉.
+    """
+    if weights is not None:
+        return edges_of_counts(*counted(values, weights), bins)
+    ordered = np.sort(values)
+    below = np.flatnonzero(ordered[1:] != ordered[:-1])
+    below += 1  # rows below each value but the lowest
+    if below.size >= bins:
+        targets = np.arange(1, bins) * ordered.size
+        below = below[_nearest(np.searchsorted(below, -(-targets // bins)), targets, below, bins)]
+    return tuple(between(float(ordered[i - 1]), float(ordered[i])) for i in below)
 
 
 # --- edges from a mean and a deviation alone

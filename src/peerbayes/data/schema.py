@@ -197,8 +197,9 @@ class Schema:
     def crossed(self, codes: np.ndarray) -> np.ndarray:
         """Return `codes`, cells of the discrete columns, followed by those of the crosses: [n, Dd] -> [n, Dd + X]."""
         if not self.crosses:
-            return codes
-        place = {self.names[j]: k for k, j in enumerate(self.discrete)}
+            return codes.astype(np.int32, copy=False)
+        names = self.names
+        place = {names[j]: k for k, j in enumerate(self.discrete)}
         joint = np.empty((len(codes), codes.shape[1] + len(self.crosses)), dtype=np.int32)
         joint[:, : codes.shape[1]] = codes
         for k, cross in enumerate(self.crosses, start=codes.shape[1]):

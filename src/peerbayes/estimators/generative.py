@@ -28,7 +28,7 @@ from peerbayes.data.arguments import number, refusal, whole
 from peerbayes.data.infer import infer_classes, infer_columns, plain_labels
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Rows, Table, frame_of, missing_of
+from peerbayes.data.table import Table, frame_of, missing_of
 from peerbayes.errors import SchemaError, SchemaMismatch, SingularDataWarning, StatisticsMismatch
 from peerbayes.estimators import conventions
 from peerbayes.estimators.prediction import Predictor, cost_table, restored
@@ -49,6 +49,7 @@ from peerbayes.model.sources import (
     counted_rows,
     first_missing,
     observe,
+    rows_at,
     source_of,
     taken,
 )
@@ -278,12 +279,8 @@ def _observed(source: Source, training: Training, labels: np.ndarray) -> Observe
     """Return what the training rows say of each column, from as many of them as it takes."""
     schema = source.schema
     indices = counted_rows(source.rows, len(schema.columns))
-    if isinstance(source, Raw):
-        rows = schema.encode(training.table.take(indices))
-    else:
-        rows = Rows(source.data.values[indices], source.data.codes[indices])
     weights = None if training.weights is None else training.weights[indices]
-    return observe(rows, labels[indices], len(schema.classes), weights)
+    return observe(rows_at(source, indices), labels[indices], len(schema.classes), weights)
 
 
 # --- rows that leave parameters open
@@ -376,6 +373,7 @@ class GenerativeClassifier(Predictor):
         self._check_classes(schema.classes)
         labels = training.labels_in(schema)
         schema = self._extended(schema, training, labels)
+        held_out, validation = self._held_out_rows(schema, training, labels)  # before the cells are held
         source = source_of(schema, training.table, again=self.calibrate or self.learns_structure)
         missing = self._missing(source, training)
         layout = laid_out(self.family_type, schema, missing)
@@ -383,7 +381,7 @@ class GenerativeClassifier(Predictor):
         family = self._guarded(layout, training.mass)
         incomplete = first_missing(source, layout, missing) is not None
 
-        def rows_of(rows: np.ndarray | None = None) -> Labelled:
+        def rows_of(source: Source, rows: np.ndarray | None = None) -> Labelled:
             if rows is None:
                 return passes.labelled(family, source, labels, classes, training.weights, missing=incomplete)
             weights = None if training.weights is None else training.weights[rows]
@@ -391,7 +389,7 @@ class GenerativeClassifier(Predictor):
                 family, taken(source, rows), labels[rows], classes, weights, missing=incomplete
             )
 
-        data = rows_of()
+        data = rows_of(source)
         for name in ("history_", "n_iter_", "best_iter_", "validation_", "log_likelihood_", "_finds_columns"):
             self.__dict__.pop(name, None)
         if isinstance(data, IncompleteData) and not isinstance(family, NaiveBayes):
@@ -407,20 +405,23 @@ class GenerativeClassifier(Predictor):
             self._adopt(Statistics(stats, schema, layout, observed=observed))
             warn_of_singular(self.family_, stats + self.prior_, labels, schema.classes)
             return self
-        held_out, self.validation_ = [], "no row was held out: validation_fraction is 0"
-        if self.validation_fraction:
-            rows = folds.split(schema, training.table, labels, training.weights, self.validation_fraction)
-            held_out, self.validation_ = list(rows.held_out()), rows.description
-        pairs = [(rows_of(~held), rows_of(held)) for held in held_out]
+        self.validation_ = validation
+        pairs = [(rows_of(source, ~held), rows_of(source, held)) for held in held_out]
         calibrated = self._calibrated(family, data, schema, pairs)
         self.history_ = calibrated.history()
         self.n_iter_, self.best_iter_ = calibrated.soft_error.size - 1, calibrated.kept
         likelihood = calibration.likelihood(data)
         fold_weights = [family.weights(stats) for stats in calibrated.fold_stats]
+        del data, pairs
         logits = self._held_out_logits(family, fold_weights, held_out, source)
+        del source  # rows are needed no longer: scaling has arrays of its own
         scaling = self._scaling(logits, held_out, labels, training.weights)
         if self._keeps_held_out:
-            self._held_out = None if logits is None else (scaling, logits, labels)
+            self._held_out = None
+            if logits is not None:
+                of_all = np.full((labels.size, classes), np.nan)
+                of_all[np.any(held_out, axis=0)] = logits
+                self._held_out = scaling, of_all, labels
         return self._adopt(
             Statistics(calibrated.stats, schema, layout, True, likelihood, observed, scaling=scaling)
         )
@@ -570,6 +571,15 @@ class GenerativeClassifier(Predictor):
         """Return the layout with its structure, for families that have one."""
         return layout
 
+    def _held_out_rows(
+        self, schema: Schema, training: Training, labels: np.ndarray
+    ) -> tuple[list[np.ndarray], str]:
+        """Return which rows calibration holds out in each fold, masks [n], and a sentence about them."""
+        if not (self.calibrate and self.validation_fraction):
+            return [], "no row was held out: validation_fraction is 0"
+        rows = folds.split(schema, training.table, labels, training.weights, self.validation_fraction)
+        return list(rows.held_out()), rows.description
+
     def _maximise_likelihood(self, data: IncompleteData, layout: Family, source: Source) -> np.ndarray:
         """Return S of maximum likelihood where values or labels are missing: [C, K]."""
         prior = prior_for(source.schema, layout, self.alpha, self.prior)
@@ -620,12 +630,13 @@ class GenerativeClassifier(Predictor):
     def _held_out_logits(
         family: Family, fold_weights: Sequence[np.ndarray], held_out: Sequence[np.ndarray], source: Source
     ) -> np.ndarray | None:
-        """Return the logits of held-out rows, each under the W [C, K] that never saw it, NaN of others: [n, C]."""
+        """Return the logits of held-out rows in their order, each under the W [C, K] that never saw it: [h, C]."""
         if not held_out:
             return None
-        logits = np.full((source.rows, len(fold_weights[0])), np.nan)
+        held_rows = np.any(held_out, axis=0)
+        logits = np.empty((int(np.count_nonzero(held_rows)), len(fold_weights[0])))
         for held, model_weights in zip(held_out, fold_weights, strict=True):
-            logits[held] = log_joint(family, model_weights, taken(source, held))
+            logits[held[held_rows]] = log_joint(family, model_weights, taken(source, held))
         return logits
 
     def _scaling(
@@ -635,13 +646,13 @@ class GenerativeClassifier(Predictor):
         labels: np.ndarray,
         weights: np.ndarray | None,
     ) -> Scaling | None:
-        """Fit the map from the logits of held-out rows [n, C] to probabilities."""
+        """Fit the map from the logits of held-out rows [h, C] to probabilities."""
         if self.temperature is True and logits is None:
             raise ValueError(f"temperature=True needs held-out rows, but {self.validation_}")
         if self.temperature is False or logits is None:
             return None
         chosen = np.any(held_out, axis=0)
-        return fit(logits[chosen], labels[chosen], None if weights is None else weights[chosen])
+        return fit(logits, labels[chosen], None if weights is None else weights[chosen])
 
     def _adopt(self, statistics: Statistics) -> Self:
         """Become the model of these statistics; calibrated ones need no prior."""

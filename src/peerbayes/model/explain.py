@@ -17,7 +17,16 @@ from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.missing import complete, contributions
 from peerbayes.model.passes import fast_logits, plain_logits, softmax
 from peerbayes.model.scaling import Scaling
-from peerbayes.model.sources import FRAME_ROWS, Encoded, Source, averages, block_rows, columns_of, is_large
+from peerbayes.model.sources import (
+    FRAME_ROWS,
+    Encoded,
+    Source,
+    averages,
+    block_rows,
+    columns_of,
+    is_large,
+    small_blocks,
+)
 
 # --- predictions for rows without labels
 
@@ -81,7 +90,7 @@ def _predicted(
 ) -> np.ndarray:
     """Return the finished logits of every row, with missing values completed: [n, C]."""
     large = is_large(family, source.rows)
-    size = block_rows(family.dense_size)
+    size = small_blocks(source, block_rows(family.dense_size))
     by_kernel = averages(family, source.rows, len(weights), 1)
     logits_of = fast_logits(family, weights, size) if large else plain_logits(family, weights, by_kernel)
     out = np.empty((source.rows, weights.shape[0]))

@@ -24,6 +24,9 @@ FEWEST_ROWS = 20
 # and 101; up to 0.014 on others: docs/decisions/steps.md).
 ENOUGH_ROWS = 1000
 
+# Rows that are put into groups at a time: what is computed of them stays small.
+CHUNK = 1 << 12
+
 
 class Split(NamedTuple):
     """Which rows are held out, and how often."""
@@ -63,20 +66,46 @@ def grouped(
     A row's group is ⌊q / share⌋, where q is the share of its class's weight that comes before the middle of its own in
     the order of the keys. With share ≤ ½ no group has all rows of a class, unless these are all equal: group −1.
     """
-    order = np.lexsort((keys, labels))
-    key, label = keys[order], labels[order]
-    is_new = np.ones(order.size, dtype=bool)
-    is_new[1:] = (key[1:] != key[:-1]) | (label[1:] != label[:-1])
-    index = np.cumsum(is_new) - 1  # among the different rows
-    mass = np.bincount(index, None if weights is None else weights[order])
-    label = label[is_new]
-    of_class = np.bincount(label, mass)
-    before = np.cumsum(mass) - mass - (np.cumsum(of_class) - of_class)[label]
-    group = np.floor((before + mass / 2) / of_class[label] / share).astype(np.int64)
-    group[np.bincount(label)[label] == 1] = -1
-    groups = np.empty(order.size, dtype=np.int64)
-    groups[order] = group[index]
+    order, is_new = _in_order(keys, labels)
+    del keys  # as long as a column of the table
+    index = np.cumsum(is_new, dtype=np.int32)
+    index -= 1  # among the different rows
+    if weights is None:
+        starts = np.flatnonzero(is_new)
+        mass: np.ndarray = np.empty(starts.size)
+        np.subtract(starts[1:], starts[:-1], out=mass[:-1])
+        mass[-1] = order.size - starts[-1]
+        del starts
+    else:
+        mass = np.bincount(index, weights[order])
+    label = labels[order[is_new]]
+    of_class, different = np.zeros((2, int(label[-1]) + 1))  # weight and different rows of each class
+    for start in range(0, label.size, CHUNK):
+        chunk = slice(start, start + CHUNK)
+        np.add.at(of_class, label[chunk], mass[chunk])
+        np.add.at(different, label[chunk], 1.0)
+    earlier, total = np.cumsum(of_class) - of_class, np.zeros(1)
+    groups = np.empty(order.size, dtype=np.int32 if share * 2**31 > 1 else np.int64)
+    for start in range(0, label.size, CHUNK):
+        chunk_mass, chunk_label = mass[start : start + CHUNK], label[start : start + CHUNK]
+        summed = np.cumsum(np.concatenate([total, chunk_mass]))[1:]
+        before, total = summed - chunk_mass - earlier[chunk_label], summed[-1:]
+        group = np.floor((before + chunk_mass / 2) / of_class[chunk_label] / share).astype(np.int64)
+        group[different[chunk_label] == 1] = -1
+        rows = slice(*np.searchsorted(index, (start, start + CHUNK)))
+        groups[order[rows]] = group[index[rows] - start]
     return groups, label.size
+
+
+def _in_order(keys: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows in the order of labels and keys [n], and which of them differ from the one before: [n]."""
+    order = np.lexsort((keys, labels)).astype(np.int32 if keys.size < 2**31 else np.int64)
+    is_new = np.ones(order.size, dtype=bool)
+    for start in range(1, order.size, CHUNK):
+        rows = order[start - 1 : start + CHUNK]
+        key, label = keys[rows], labels[rows]
+        is_new[start : start + CHUNK] = (key[1:] != key[:-1]) | (label[1:] != label[:-1])
+    return order, is_new
 
 
 def row_keys(schema: Schema, table: Table) -> np.ndarray:

@@ -30,7 +30,7 @@ from peerbayes.model import core
 from peerbayes.model.families.additive import GA2M
 from peerbayes.model.families.base import Family, laid_out
 from peerbayes.model.passes import plain_logits, softmax
-from peerbayes.model.sources import FRAME_ROWS, Source
+from peerbayes.model.sources import BLOCK_ROWS, FRAME_ROWS, Source
 from peerbayes.model.structure import mutual
 
 # Steps of the model without crosses: those that it lacks are of columns alone, and do not count for a pair.
@@ -129,7 +129,8 @@ def pair_sums(
     place = {schema.names[j]: k for k, j in enumerate(schema.discrete)}
     sums = np.zeros((2, 2, sum(pair.cells for pair in pairs), classes))
     logits_of = plain_logits(family, weights)
-    for start, block in source.blocks(FRAME_ROWS):
+    # More rows than these are read in smaller blocks, whose cells and posteriors take less memory than the table.
+    for start, block in source.blocks(FRAME_ROWS if source.rows <= FRAME_ROWS else BLOCK_ROWS):
         rows = slice(start, start + len(block.codes))
         posterior = softmax(logits_of(block)[1])  # [C, b]
         mass = np.ones(len(block.codes)) if row_weights is None else row_weights[rows]

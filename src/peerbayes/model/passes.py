@@ -35,6 +35,7 @@ from peerbayes.model.sources import (
     columns_of,
     is_fused,
     is_large,
+    small_blocks,
 )
 
 
@@ -130,9 +131,8 @@ def plain_logits(family: Family, weights: np.ndarray, fast: bool = False) -> Log
     def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
         features = dense_features(family, block)
         logits = dense @ features
-        index = np.where(block.codes < 0, cells.shape[1] - 1, block.codes + family.offsets)
-        for column in index.T:
-            logits += np.take(cells, column, axis=1)
+        for codes, offset in zip(block.codes.T, family.offsets, strict=True):
+            logits += np.take(cells, np.where(codes < 0, cells.shape[1] - 1, codes + offset), axis=1)
         return features, logits
 
     return logits_of
@@ -233,6 +233,7 @@ class Passing:
 
     def blocks(self, size: int, fast: bool) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
         """Yield blocks of `size` rows, each with its labels and weights."""
+        size = small_blocks(self.source, size)
         ones = np.ones(min(size, self.source.rows))
         for start, block in self.source.blocks(size, fast):
             stop = start + block.values.shape[0]

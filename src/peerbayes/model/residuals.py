@@ -42,7 +42,7 @@ from peerbayes.model.passes import (
     Streamed,
     scorer_of,
 )
-from peerbayes.model.sources import are_large, averages, gathers, is_held
+from peerbayes.model.sources import FUSED_ROWS, are_large, averages, gathers, is_held
 
 # Multiplications of a run above which a kernel pays for being loaded (and, once on a machine, compiled).
 FUSED_WORK = 1 << 30
@@ -289,6 +289,9 @@ def residual_beside(first: TableResidual, rows: Data | IncompleteData, passes: i
         return TableResidual(first.family, _gathered(rows))
     if isinstance(first.data, Averaged) and isinstance(rows, Plain):
         return TableResidual(first.family, _averaged(rows))
+    streams = isinstance(first.data, Streamed) and first.data.source.rows >= FUSED_ROWS
+    if streams and isinstance(rows, Plain) and rows.family.plain_cells:  # blocks of Φ take more memory
+        rows = Streamed(rows.family, rows.source, rows.labels, rows.classes, rows.weights)
     return replace(residual_of(rows, first.family, passes), penalised=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -34,6 +34,9 @@ LARGE_PASS, LARGE_PASSES = 2 * LARGE, 64 * HELD_ENTRIES
 # Rows from which naive Bayes is calibrated without Φ: more than any published figure has, so that these keep their
 # bits.
 FUSED_ROWS = 1 << 15
+
+# Rows of a block of cells, of a table of at least `FUSED_ROWS`: its 32-bit copy stays small beside the cells held.
+CELLED_ROWS = 1 << 9
 
 # Rows of a DataFrame that are encoded at a time: large enough for its per-column cost not to matter.
 FRAME_ROWS = 1 << 15
@@ -225,19 +228,11 @@ class Raw:
             from peerbayes.model.kernels import block_loops
 
             look_up_codes = block_loops.look_up
-        continuous, discrete = np.array(schema.continuous, int), np.array(schema.discrete, int)
+        discrete = np.array(schema.discrete, int)
         units = schema.location, 1.0 / schema.scale, schema.limit
-        transformed = [k for k, j in enumerate(continuous) if not schema.columns[j].traits.plain]
         for start in range(0, self.rows, size):
             chunk = array[start : start + size]
-            values = chunk[:, continuous] if discrete.size else chunk
-            if transformed:
-                values = values.astype(np.float64)
-            for k in transformed:
-                column = schema.columns[continuous[k]]
-                values[:, k] = column.numbers(
-                    values[:, k], lambda row, first=start: self.table.number(first + row)
-                )
+            values = _values(schema, self.table, chunk, start.__add__)
             codes = np.empty((chunk.shape[0], discrete.size), dtype=np.int32)
             if looked_up.size:
                 category_codes = (
@@ -247,22 +242,131 @@ class Raw:
                 codes[:, places] = category_codes
             for k in np.setdiff1d(np.arange(discrete.size), places):
                 codes[:, k] = schema.columns[discrete[k]].codes(chunk[:, discrete[k]])
-            codes = schema.crossed(codes)
-            yield start, Block(np.ascontiguousarray(values, dtype=np.float64), codes, *units)
+            yield start, Block(values, schema.crossed(codes), *units)
 
 
-Source = Encoded | Raw
+def _values(schema: Schema, table: Table, chunk: np.ndarray, row: Callable[[int], int]) -> np.ndarray:
+    """Return the continuous columns of a chunk of an array, not standardised: [b, D] -> [b, Dc].
+
+    `row` gives the position in the table of a row of the chunk, for errors.
+    """
+    continuous = np.array(schema.continuous, int)
+    values = chunk[:, continuous] if schema.discrete else chunk
+    transformed = [k for k, j in enumerate(continuous) if not schema.columns[j].traits.plain]
+    if transformed:
+        values = values.astype(np.float64)
+    for k in transformed:
+        column = schema.columns[continuous[k]]
+        values[:, k] = column.numbers(values[:, k], lambda index: table.number(row(index)))
+    return np.ascontiguousarray(values, dtype=np.float64)
+
+
+# --- rows of an array whose cells are found once: putting a number into its bin takes longer than all else of a pass
+
+
+@dataclass(frozen=True)
+class Celled:
+    """Rows of an array of numbers: the cells of its columns are held, a byte or two each; continuous values are not.
+
+    Some of the rows are a mask, not a copy. Crosses follow from the cells of their columns block by block.
+    """
+
+    schema: Schema
+    array: Table
+    """All rows."""
+    cells: np.ndarray  # [n, Dd] of all rows, without crosses, −1 where a value is missing
+    chosen: np.ndarray | None = None  # [n] which of them count; None: all
+
+    @cached_property
+    def rows(self) -> int:
+        return len(self.cells) if self.chosen is None else int(np.count_nonzero(self.chosen))
+
+    @property
+    def table(self) -> Table:
+        """The rows that count."""
+        return self.array if self.chosen is None else self.array.take(self.chosen)
+
+    def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
+        """Yield blocks of `size` rows, each with the number of its first row."""
+        start = 0
+        for positions in self._positions(size):
+            block = self._block(positions)
+            yield start, block
+            start += len(block.codes)
+
+    def at(self, indices: np.ndarray) -> Rows:
+        """Return the rows at some positions, encoded."""
+        return self._block(indices if self.chosen is None else np.flatnonzero(self.chosen)[indices]).rows()
+
+    def taken(self, rows: np.ndarray) -> Celled:
+        """Return the rows where `rows` is true: [n]."""
+        chosen = rows
+        if self.chosen is not None:
+            chosen = self.chosen.copy()
+            chosen[self.chosen] = rows
+        return Celled(self.schema, self.array, self.cells, chosen)
+
+    def _positions(self, size: int) -> Iterator[slice | np.ndarray]:
+        """Yield the positions of `size` rows at a time among all."""
+        ranges = (slice(start, start + size) for start in range(0, len(self.cells), size))
+        if self.chosen is None:
+            yield from ranges
+            return
+        pending = np.zeros(0, dtype=np.int64)
+        for span in ranges:
+            pending = np.concatenate([pending, span.start + np.flatnonzero(self.chosen[span])])
+            if pending.size >= size:
+                yield pending[:size]
+                pending = pending[size:]
+        if pending.size:
+            yield pending
+
+    def _block(self, positions: slice | np.ndarray) -> Block:
+        """Return the rows at some positions among all."""
+        schema, numbers = self.schema, self.array.numeric
+        assert numbers is not None
+        cells = self.cells[positions]
+        values = np.empty((len(cells), 0))
+        if schema.continuous:
+            chunk = numbers[positions]
+
+            def row(index: int) -> int:
+                return index + positions.start if isinstance(positions, slice) else int(positions[index])
+
+            values = _values(schema, self.array, chunk, row)
+        return Block(values, schema.crossed(cells), schema.location, 1.0 / schema.scale, schema.limit)
+
+
+def celled(raw: Raw) -> Celled | None:
+    """Return the rows of an array with their cells held; None where that saves nothing, or a column has too many."""
+    schema = replace(raw.schema, crosses=())
+    if raw.tables is None or raw.tables.places.size == len(schema.discrete):  # looked up as fast as read
+        return None
+    most = max(schema.columns[j].cells for j in schema.discrete)
+    width = next((width for width in (np.int8, np.int16) if most <= np.iinfo(width).max), None)
+    if width is None:
+        return None
+    cells = np.empty((raw.rows, len(schema.discrete)), dtype=width)
+    for start, block in Raw(schema, raw.table).blocks(BLOCK_ROWS):
+        cells[start : start + len(block.codes)] = block.codes
+    return Celled(raw.schema, raw.table, cells)
+
+
+Source = Encoded | Raw | Celled
 
 
 def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
     """Return a source of encoded rows: numbers are encoded in every pass, text only once.
 
-    `again` says that there will be many passes; only an array of numbers is then encoded every time.
+    `again` says that there will be many passes; only an array of numbers is then encoded every time, but for the cells
+    of its bins.
     """
     schema.places(table)  # a table of other columns is refused
     raw = Raw(schema, table)
     streams = raw.tables is not None or (not again and table.all_numbers)
-    return raw if streams else Encoded(schema, schema.encode(table), table)
+    if not streams:
+        return Encoded(schema, schema.encode(table), table)
+    return (celled(raw) if again else None) or raw
 
 
 def all_rows(source: Source) -> Rows:
@@ -270,12 +374,28 @@ def all_rows(source: Source) -> Rows:
     return source.data if isinstance(source, Encoded) else source.schema.encode(source.table)
 
 
+def rows_at(source: Source, indices: np.ndarray) -> Rows:
+    """Return the rows of a source at some positions, encoded."""
+    if isinstance(source, Encoded):
+        return Rows(source.data.values[indices], source.data.codes[indices])
+    return (
+        source.at(indices) if isinstance(source, Celled) else source.schema.encode(source.table.take(indices))
+    )
+
+
 def taken(source: Source, rows: np.ndarray) -> Source:
     """Return the rows of a source where `rows` is true: [n]."""
+    if isinstance(source, Celled):
+        return source.taken(rows)
     if isinstance(source, Encoded):
         table = None if source.table is None else source.table.take(rows)
         return Encoded(source.schema, Rows(source.data.values[rows], source.data.codes[rows]), table)
     return Raw(source.schema, source.table.take(rows))
+
+
+def small_blocks(source: Source, size: int) -> int:
+    """Return the rows of a block: fewer than `size` where a large table is held as cells, which are much smaller."""
+    return min(size, CELLED_ROWS) if isinstance(source, Celled) and len(source.cells) >= FUSED_ROWS else size
 
 
 def columns_of(schema: Schema) -> list[str]:
@@ -291,9 +411,9 @@ def check_rows(source: Source, table: Table, *, inferred: bool = False) -> bool:
 
     `inferred` says that the schema was inferred from these very rows, each counted once.
     """
-    if inferred and isinstance(source, Raw) and _complete(source):
+    if inferred and not isinstance(source, Encoded) and _complete(source):
         return False
-    if isinstance(source, Raw) and source.table.numeric is not None:
+    if not isinstance(source, Encoded) and source.table.numeric is not None:
         array = source.table.numeric
         with np.errstate(over="ignore", invalid="ignore"):
             finite = array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64))
@@ -322,7 +442,7 @@ def first_missing(source: Source, family: Family, missing: bool) -> str | None:
     return None
 
 
-def _complete(source: Raw) -> bool:
+def _complete(source: Raw | Celled) -> bool:
     """Whether a schema inferred from these rows shows that none of their values is missing or infinite."""
     if source.table.numeric is not None and source.table.numeric.dtype.kind in "iu":
         return True
