@@ -61,15 +61,17 @@ def split(dataset: str, rows: int, seed: int) -> tuple[Any, np.ndarray, Any, np.
     return X, np.asarray(y), test, np.asarray(truth)[:TEST_ROWS], kinds
 
 
-def figures(posterior: np.ndarray, classes: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    """Return error, log loss and calibration error of p(c | x) [n, C]; a class that was not learned has 1e-12."""
+def figures(
+    posterior: np.ndarray, classes: np.ndarray, truth: np.ndarray, smallest: float = SMALLEST
+) -> dict[str, float]:
+    """Return error, log loss (nats) and calibration error of p(c | x) [n, C]; an unknown class has `smallest`."""
     known = np.unique(np.concatenate([classes, truth]))
     wide = np.zeros((len(posterior), known.size))
     wide[:, np.searchsorted(known, classes)] = posterior
     codes = np.searchsorted(known, truth)
     return {
         "error": float(np.mean(wide.argmax(axis=1) != codes)),
-        "log_loss": log_loss(np.log(np.maximum(wide, SMALLEST)), codes),
+        "log_loss": log_loss(np.log(np.maximum(wide, smallest)), codes),
         "ece": Outcome.of(wide, codes).calibration_error,
     }
 

@@ -8,11 +8,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aode
+import auto
 import measuring  # noqa: F401  one thread: before numpy
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 import peerbayes as pb
 from peerbayes.experiments.cells import TooFewRows, prepared
-from peerbayes.learning.metrics import Outcome, Sample, log_loss
+from peerbayes.learning.metrics import Outcome, Sample
 from peerbayes.model import core
 from peerbayes.simulation import baselines
 from peerbayes.simulation.population import Population
@@ -101,6 +102,9 @@ WEKA: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 JARS = Path("/usr/share/java")
 
+# Error, log loss and calibration error of p(c | x): posterior [n, C], classes [C], truth [n].
+figures = partial(auto.figures, smallest=SMALLEST)
+
 
 class Split(NamedTuple):
     """Training rows and labels, test rows and labels, and the kinds of the columns."""
@@ -128,19 +132,6 @@ def split(dataset: str, rows: int, seed: int) -> Split:
     columns = {column.name: column.kind != "continuous" for column in data.schema.columns}
     X, test_rows = (pd.DataFrame(values, columns=list(columns)) for values in (X, test_rows))
     return Split(X, np.asarray(y), test_rows, np.asarray(truth), columns)
-
-
-def figures(posterior: np.ndarray, classes: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    """Return error, log loss (nats) and calibration error of p(c | x) [n, C]; p of an unknown class is `SMALLEST`."""
-    known = np.unique(np.concatenate([classes, truth]))
-    wide = np.zeros((len(posterior), known.size))
-    wide[:, np.searchsorted(known, classes)] = posterior
-    codes = np.searchsorted(known, truth)
-    return {
-        "error": float(np.mean(wide.argmax(axis=1) != codes)),
-        "log_loss": log_loss(np.log(np.maximum(wide, SMALLEST)), codes),
-        "ece": Outcome.of(wide, codes).calibration_error,
-    }
 
 
 def measured(cell: Cell) -> dict[str, Any]:

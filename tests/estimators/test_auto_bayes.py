@@ -241,6 +241,13 @@ def test_kinds_that_are_left_open_are_bins_for_those_who_need_them():
     assert list(equal.schema_.kinds.values()) == ["supervised", "binned", "discrete"]
 
 
+def test_text_that_the_papers_rule_calls_continuous_is_discrete_where_numbers_go_into_bins():
+    X, y = table()
+    X = X.assign(word=[f"word {number % 12}" for number in range(len(X))])  # more than ten distinct values
+    model = AutoBayes(families=["aode"], kinds="paper").fit(X, y)
+    assert model.schema_.kinds["word"] == "discrete" and model.schema_.kinds["x"] == "supervised"
+
+
 def test_edges_by_class_are_chosen_without_the_rows_that_judge_them():
     X, y = table()
     rows = Table.of(X)

@@ -404,18 +404,7 @@ def test_a_node_of_a_thin_network_sends_nothing(tmp_path):
 
 def test_a_peer_that_stops_and_goes_on_says_the_same_and_spends_once(tmp_path):
     peers = peers_of(tmp_path, terms(True, start="ml", rounds=20), FULL)
-
-    async def main():
-        tasks = {name: peers.start(name) for name in peers.names}
-        for moment in (1, 4, 9, 13):
-            await peers.until(lambda moment=moment: peers.nodes["p2"].session.round_index >= moment)
-            tasks["p2"].cancel()
-            await asyncio.gather(tasks["p2"], return_exceptions=True)
-            tasks["p2"] = peers.start("p2")
-            await asyncio.sleep(0.05)
-        await asyncio.wait_for(asyncio.gather(*tasks.values()), HANG)
-
-    asyncio.run(main())
+    asyncio.run(peers.all_with_stops("p2", (1, 4, 9, 13)))
     names = [entry["name"] for entry in ledger(tmp_path / "p2")]
     assert names == ["units", "start", *(f"round {turn}" for turn in range(1, 21))]
     said = {}

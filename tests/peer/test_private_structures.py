@@ -21,7 +21,6 @@ from peerbayes.peer.state.store import Store
 from peerbayes.privacy import pair_tables
 from peerbayes.privacy.mechanism import Mechanism
 from peerbayes.privacy.pair_tables import PairTables
-from shared.commands import HANG
 from shared.peers_in_memory import Peers
 from shared.private_agreements import ROUNDS, X, Y, terms
 
@@ -136,18 +135,7 @@ def test_what_is_declared_costs_nothing(tmp_path):
 
 def test_a_peer_that_stops_and_goes_on_buys_its_structure_once(tmp_path):
     peers = peers_of(tmp_path, agreement("tan", bought=True, rounds=16), FULL)
-
-    async def main():
-        tasks = {name: peers.start(name) for name in peers.names}
-        for moment in (1, 4, 9):
-            await peers.until(lambda moment=moment: peers.nodes["p2"].session.round_index >= moment)
-            tasks["p2"].cancel()
-            await asyncio.gather(tasks["p2"], return_exceptions=True)
-            tasks["p2"] = peers.start("p2")
-            await asyncio.sleep(0.05)
-        await asyncio.wait_for(asyncio.gather(*tasks.values()), HANG)
-
-    asyncio.run(main())
+    asyncio.run(peers.all_with_stops("p2", (1, 4, 9)))
     names = [entry["name"] for entry in ledger_of(tmp_path / "p2")]
     assert names == ["units", "structure", *(f"round {number}" for number in range(1, 17))]
     layouts = {repr(node.session.agreed.layout) for node in peers.nodes.values()}

@@ -103,6 +103,17 @@ class Peers:
             for task in tasks:
                 task.cancel()
 
+    async def all_with_stops(self, name, moments):
+        """Everybody runs to the end, and one peer is stopped and started again once it has done so many rounds."""
+        tasks = {peer: self.start(peer) for peer in self.names}
+        for moment in moments:
+            await self.until(lambda moment=moment: self.nodes[name].session.round_index >= moment)
+            tasks[name].cancel()
+            await asyncio.gather(tasks[name], return_exceptions=True)
+            tasks[name] = self.start(name)
+            await asyncio.sleep(0.05)
+        await asyncio.wait_for(asyncio.gather(*tasks.values()), HANG)
+
     def history(self, name):
         with contextlib.closing(Store(self.folder / name / "state.sqlite", readonly=True)) as store:
             return store.history()

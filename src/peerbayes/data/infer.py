@@ -124,8 +124,8 @@ def _column(
     name, values, declared = table.names[j], table.column(j), table.declared(j)
     present = ~missing_of(values)
     kind = _kind(values, present, rule, name, declared is not None)
-    if bins is not None and kind == "continuous" and rule != "continuous":
-        kind = "discrete" if _holds_text(values, present) else "binned"
+    if bins is not None:
+        kind = _in_bins(kind, rule, "binned", values, present)
     if rule == "paper" and kind == "continuous" and values.dtype.kind == "O":  # text: its category's index
         categories = distinct(values[~missing_of(values)], name) if declared is None else tuple(declared)
         encoded = Column(name, kind, categories, count=0.0)
@@ -137,6 +137,24 @@ def _column(
     if rule not in KINDS and rule != "paper" and declared is None and column.categories:
         _refuse_text(column, values)
     return column
+
+
+def kinds_in_bins(table: Table, kinds: str | Mapping[Any, str] | Sequence[str], in_bins: str) -> list[str]:
+    """Return the kind of each column where numbers whose kind `kinds` leaves open have the kind `in_bins`."""
+    found = []
+    for j, rule in enumerate(_rules(table, kinds)):
+        values = table.column(j)
+        present = ~missing_of(values)
+        kind = _kind(values, present, rule, table.names[j], table.declared(j) is not None)
+        found.append(_in_bins(kind, rule, in_bins, values, present))
+    return found
+
+
+def _in_bins(kind: str, rule: str, in_bins: str, values: np.ndarray, present: np.ndarray) -> str:
+    """Return the kind of a column of this kind, where numbers that its rule leaves open go into bins."""
+    if kind != "continuous" or rule == "continuous":
+        return kind
+    return "discrete" if _holds_text(values, present) else in_bins
 
 
 def measured(

@@ -13,8 +13,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from peerbayes.data.arguments import refusal
-from peerbayes.data.bins import BINS
-from peerbayes.data.infer import infer_columns
+from peerbayes.data.infer import kinds_in_bins
 from peerbayes.data.table import Table
 from peerbayes.errors import PeerbayesError
 from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, MixedNB
@@ -134,7 +133,10 @@ class AutoBayes(GenerativeClassifier):
         # Weights of classes are in those of the rows by now.
         parameters |= {"calibrate": True, "class_weight": None, **own_parameters}
         if "kinds" in own_parameters and (self.schema is not None or self.kinds != "auto"):
-            parameters["kinds"] = self.kinds if self.schema is not None else self._kinds_with_bins(table)
+            open_kinds = own_parameters["kinds"]
+            parameters["kinds"] = (
+                self.kinds if self.schema is not None else kinds_in_bins(table, self.kinds, open_kinds)
+            )
         return comparable(estimator(**parameters))
 
     @classmethod
@@ -169,15 +171,6 @@ class AutoBayes(GenerativeClassifier):
             return np.ones(training.table.rows, dtype=bool)
         schema = self._schema_for(training, training.classes, kinds=self.kinds)
         return spread(folds.row_keys(schema, training.table), training.labels, JUDGED_ROWS)
-
-    def _kinds_with_bins(self, table: Table) -> list[str]:
-        """Return the kinds of the columns where numbers go into bins, unless the user names another kind for them."""
-        unlabelled = np.full(table.rows, -1)
-        plain, binned = (infer_columns(table, self.kinds, None, bins, unlabelled) for bins in (None, BINS))
-        return [
-            SUPERVISED if own.kind != in_bins.kind else own.kind
-            for own, in_bins in zip(plain, binned, strict=True)
-        ]
 
     def _take(self, model: GenerativeClassifier) -> None:
         """Become a fitted model, whatever its family."""

@@ -506,10 +506,7 @@ def _descent(local: LocalRows, start: np.ndarray, contest: Contest) -> Sums[np.n
         losses = log_losses(sample.logits(weights), local.labels)
         changes = residual(state.trial, weights).reshape(local.peer_count, -1)
         capped = np.minimum(losses, LARGEST_LOSS)
-        learned = contest.by_peer(local.row_weights * losses)
-        if (penalty := family.penalty(weights)) is not None:
-            learned = learned + local.masses * float(penalty[0])
-        beside = [learned, contest.by_peer(judging_weights * capped)]
+        beside = [local.learned_losses(weights, losses), contest.by_peer(judging_weights * capped)]
         total = yield _rows_of(np.concatenate([changes, np.stack(beside, axis=1)], axis=1))
         if total[-1] < lowest:
             lowest, kept, waited = total[-1], capped, 0

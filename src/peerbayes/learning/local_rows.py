@@ -38,17 +38,21 @@ class LocalRows(PeerRows):
             residual_of(self, self.family, rounds, raw=True),
             Sample(self.family, self.rows, self.labels),
         )
-        owner = np.repeat(np.arange(self.peer_count), self.sizes)
 
         def terms(stats: np.ndarray) -> np.ndarray:
             changes = residual(np.repeat(stats, self.peer_count, axis=0)).reshape(self.peer_count, -1)
-            losses = self.row_weights * log_losses(rows.logits(self.family.weights(stats[0])), self.labels)
-            of_peers: np.ndarray = np.bincount(owner, losses, minlength=self.peer_count)
-            if (penalty := self.family.penalty(self.family.weights(stats[0]))) is not None:
-                of_peers = of_peers + self.masses * float(penalty[0])
+            weights = self.family.weights(stats[0])
+            of_peers = self.learned_losses(weights, log_losses(rows.logits(weights), self.labels))
             return np.concatenate([changes, of_peers[:, None]], axis=1)
 
         return terms
+
+    def learned_losses(self, weights: np.ndarray, losses: np.ndarray) -> np.ndarray:
+        """Return each peer's sum of the log losses of all rows [m] under W [C, K], with its share of a penalty: [N]."""
+        owner = np.repeat(np.arange(self.peer_count), self.sizes)
+        of_peers: np.ndarray = np.bincount(owner, self.row_weights * losses, minlength=self.peer_count)
+        penalty = self.family.penalty(weights)
+        return of_peers if penalty is None else of_peers + self.masses * float(penalty[0])
 
     def features_of(self, indices: Any) -> np.ndarray:
         """Return φ of complete rows: [P, K]."""

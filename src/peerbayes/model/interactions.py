@@ -27,9 +27,9 @@ from peerbayes.data.bins import BINS
 from peerbayes.data.crosses import Cross, grouped
 from peerbayes.data.schema import Schema
 from peerbayes.model import core
-from peerbayes.model.families.additive import GA2M
-from peerbayes.model.families.base import Family, laid_out
+from peerbayes.model.families.base import Family
 from peerbayes.model.passes import plain_logits, softmax
+from peerbayes.model.penalties import cell_counts
 from peerbayes.model.sources import BLOCK_ROWS, FRAME_ROWS, Source
 from peerbayes.model.structure import mutual
 
@@ -79,12 +79,9 @@ def candidates(schema: Schema, sums: np.ndarray) -> tuple[Cross, ...]:
     Columns of one cell have nothing to cross. Where the tables of all pairs would be too large, the columns that tell
     most of the class are taken.
     """
-    family = laid_out(GA2M, replace(schema, crosses=()), missing=False)
-    first = sums.shape[1] - sum(family.cardinalities)  # missing values have features before the cells
-    cells = np.split(np.clip(sums[:, first:], 0.0, None), family.offsets[1:], axis=1)
     most = groups_for(len(schema.columns))
     sides = {}
-    for j, counts in zip(schema.discrete, cells, strict=True):
+    for j, counts in cell_counts(schema, sums).items():
         column = schema.columns[j]
         groups = grouped(counts.sum(axis=0), most, ordered=column.traits.reads_numbers)
         if max(groups) > 0:

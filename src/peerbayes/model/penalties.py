@@ -21,8 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from peerbayes.data.schema import Schema
-from peerbayes.model.families.additive import GA2M
-from peerbayes.model.families.base import RIDGE, laid_out
+from peerbayes.model.families.base import RIDGE
 
 # The strengths that are compared, in rows.
 STRENGTHS = 2.0 ** np.arange(-4, 10)
@@ -36,15 +35,21 @@ def with_column_penalties(schema: Schema, sums: np.ndarray) -> Schema:
 
     sums  without the cells of crosses
     """
-    family = laid_out(GA2M, replace(schema, crosses=()), missing=False)
-    cells = np.split(
-        np.clip(sums[:, sums.shape[1] - sum(family.cardinalities) :], 0.0, None), family.offsets[1:], axis=1
-    )
     columns = list(schema.columns)
-    for j, counts in zip(schema.discrete, cells, strict=True):
+    for j, counts in cell_counts(schema, sums).items():
         strength = column_penalty(counts, columns[j].traits.reads_numbers)
         columns[j] = replace(columns[j], penalty=strength)
     return replace(schema, columns=tuple(columns))
+
+
+def cell_counts(schema: Schema, sums: np.ndarray) -> dict[int, np.ndarray]:
+    """Return how many rows of each class lie in each cell of a column [C, r], by the column's position.
+
+    sums  YᵀΦ without the cells of crosses: [C, K], whose last features are the cells
+    """
+    ends = np.cumsum([schema.columns[j].cells for j in schema.discrete])
+    cells = np.clip(sums[:, sums.shape[1] - int(ends[-1] if ends.size else 0) :], 0.0, None)
+    return dict(zip(schema.discrete, np.split(cells, ends[:-1], axis=1), strict=False))
 
 
 def column_penalty(counts: np.ndarray, ordered: bool) -> float:
@@ -65,10 +70,10 @@ def evidence(counts: np.ndarray, ordered: bool) -> np.ndarray:
     cells = rows.size
     steps = np.diff(np.eye(cells), axis=0)
     precision = RIDGE * np.eye(cells) + STRENGTHS[:, None, None] * (steps.T @ steps)
-    values = np.zeros(STRENGTHS.size)
+    values, free = np.zeros(STRENGTHS.size), np.linalg.slogdet(precision)[1]
     for of_class, spread in zip(gradient, curvature, strict=True):
         posterior = precision + np.diag(spread)
         solved = np.linalg.solve(posterior, np.broadcast_to(of_class[:, None], (STRENGTHS.size, cells, 1)))
         values += 0.5 * (of_class @ solved)[:, 0]
-        values += 0.5 * (np.linalg.slogdet(precision)[1] - np.linalg.slogdet(posterior)[1])
+        values += 0.5 * (free - np.linalg.slogdet(posterior)[1])
     return values
