@@ -26,6 +26,7 @@ COMMANDS = {
     "network": ("network", "app"),
     "peer": ("peer", "app"),
     "privacy": ("audit", "app"),
+    "model": ("model_history", "app"),
     "predict": ("model", "predict"),
     "explain": ("model", "explain"),
     "sample": ("model", "sample"),

@@ -30,6 +30,7 @@ from peerbayes.peer.learning.masks import refuse_small
 from peerbayes.peer.learning.releases import promised
 from peerbayes.peer.learning.round_loop import Rounds
 from peerbayes.peer.learning.verdict import Verdict, concluded
+from peerbayes.peer.models.history import History
 from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
@@ -119,6 +120,7 @@ class RunningPeer:
         evaluator = Evaluator.of(agreed, self.away)
         last = await self._rounds.run(agreed, evaluator)
         self.verdict = await self._conclude(agreed, evaluator, last)
+        await self._keep_version(agreed, self.verdict)
         await self._finish(self.verdict)
         return self._rounds.model(last)
 
@@ -228,6 +230,21 @@ class RunningPeer:
         )  # fmt: skip
         await session.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
+
+    async def _keep_version(self, agreed: Agreed, verdict: Verdict) -> None:
+        """Record the model as a version, where it has a file."""
+        if self.model is None or agreed.of_weights:
+            return
+        session, history = self.session, History(self.model.parent)
+        facts = {
+            "network": session.roster.network, "run": session.roster.run, "rounds": session.round_index,
+            "data": data_digest(self.frame, self.labels), "terms": session.terms.to_toml(),
+            "verdict": json.loads(verdict.to_json()),
+            "privacy": None if agreed.private is None else promised(agreed.private, session.terms),
+        }  # fmt: skip
+        version = await session.room.until("version", lambda: history.record(**facts))
+        if version is not None:
+            session.emit("version", number=version.number)
 
     async def _finish(self, verdict: Verdict) -> None:
         """Stay until the neighbours are done too: they may still need this peer's messages."""

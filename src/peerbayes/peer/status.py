@@ -487,6 +487,7 @@ LINES = {
     "not selected": "{reason}",
     "done": "all {round} rounds are done: {verdict}. Staying until the neighbours are done as well",
     "ended badly": "the run has ended after {round} rounds, but not well: {problem}",
+    "version": "the model is version {number} of this peer's (`peerbayes model list`)",
     "parted": "{neighbour} is no longer heard, {reason}: {why}",
     "left behind": "not done yet: {neighbours}. They can ask again once this peer runs again",
 }

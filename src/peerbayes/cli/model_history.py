@@ -1,0 +1,121 @@
+"""`peerbayes model`: the versions of a peer's model, and which one applications read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peerbayes.cli import Format, argument, option, print_table, print_text
+from peerbayes.data.files import as_json
+from peerbayes.errors import ModelFileError, parts_needed
+
+if TYPE_CHECKING:
+    from peerbayes.peer.models.history import History
+
+# Exit codes: 0 success, 2 an invalid request: no such version, a damaged one, or a peer that runs.
+
+app = typer.Typer(
+    help="List the versions of a peer's model, and choose which one applications read.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Folder = Annotated[Path, option("The peer's folder.", "--folder")]
+Number = Annotated[int, argument("The number of a version, from `list`.", min=1)]
+
+
+@app.command("list")
+@parts_needed()
+def list_versions(folder: Folder = Path(), form: Format = "table") -> None:
+    """List all versions: when and by which run each was made, and whether its run ended well."""
+    history = _history(folder)
+    versions, current = history.versions(), history.in_use()
+    if form == "json":
+        print(as_json([{**asdict(version), "in_use": version.number == current} for version in versions]))
+        return
+    if not versions:
+        print_text(f"no versions in {history.folder} yet: a run that ends makes one")
+        return
+    rows = [
+        (
+            version.number,
+            "in use" if version.number == current else "",
+            _time_text(version.at),
+            version.run[:8],
+            version.rounds,
+            "–" if version.verdict is None else "good" if version.verdict.get("good") else "problems",
+        )
+        for version in versions
+    ]
+    print_table(("version", "", "recorded", "run", "rounds", "verdict"), rows)
+
+
+@app.command()
+@parts_needed()
+def show(number: Number, folder: Folder = Path(), form: Format = "table") -> None:
+    """Show what is known of a version: its run, its terms, the verdict and the figures."""
+    history = _history(folder)
+    version = history.version(number)
+    if form == "json":
+        print(as_json({**asdict(version), "in_use": history.in_use() == number}))
+        return
+    print_text(f"version {number} of {version.network}, {_time_text(version.at)}: {history.path(number)}")
+    print_text(f"run {version.run}, {version.rounds} rounds")
+    print_text(f"model {version.model}\nrows  {version.data}")
+    for sentence in (version.verdict or {}).get("sentences", ()):
+        print_text(f"  {sentence}")
+    print_text(version.terms)
+
+
+@app.command()
+@parts_needed()
+def use(number: Number, folder: Folder = Path(), form: Format = "table") -> None:
+    """Have applications read this version from now on."""
+    history = _history(folder)
+    _refuse_running(folder)
+    _print_used(history, asdict(history.use(number)), form)
+
+
+@app.command()
+@parts_needed()
+def back(folder: Folder = Path(), form: Format = "table") -> None:
+    """Go back to the version before the one in use."""
+    history = _history(folder)
+    _refuse_running(folder)
+    _print_used(history, asdict(history.back()), form)
+
+
+def _print_used(history: History, version: dict[str, Any], form: str) -> None:
+    from peerbayes.peer.models.history import MODEL
+
+    if form == "json":
+        print(as_json(version))
+    else:
+        print_text(f"{history.home / MODEL} is version {version['number']} now")
+
+
+def _history(folder: Path) -> History:
+    from peerbayes.peer.models.history import History
+
+    if not folder.is_dir():
+        raise ModelFileError(f"{folder} does not exist; expected a peer's folder")
+    return History(folder)
+
+
+def _refuse_running(folder: Path) -> None:
+    """Refuse to change a file that a running peer writes after its rounds."""
+    from peerbayes.peer.state.disk import phase
+    from peerbayes.peer.state.folder import Home
+
+    if (current := phase(Home(folder))) is not None:
+        raise ModelFileError(
+            f"the peer in {folder} runs ({current}) and would write its own model over this one; stop it first, or wait"
+        )
+
+
+def _time_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

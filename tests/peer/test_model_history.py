@@ -1,0 +1,142 @@
+"""Versions of a peer's model: recorded at the end of a run, chosen again, and never half-written."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import networkx as nx
+import pytest
+
+pytest.importorskip("grpc")
+import peerbayes as pb
+from peerbayes.errors import ModelFileDamaged, ModelFileError
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.models.history import DRAFT, MODEL, History
+from shared.peers_in_memory import peers_of, shared_out
+
+FACTS = {"network": "test", "rounds": 3, "data": "d", "terms": "t"}
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Bytes of two models."""
+    X = [[0.0], [1.0], [0.1], [0.9]]
+    first = pb.MixedNB().fit(X, [0, 1, 0, 1]).statistics_.to_bytes()
+    second = pb.MixedNB().fit(X, [0, 1, 1, 0]).statistics_.to_bytes()
+    return first, second
+
+
+def history_of(folder, models):
+    history = History(folder)
+    for number, content in enumerate(models, start=1):
+        (folder / MODEL).write_bytes(content)
+        assert history.record(run=f"{number}" * 64, **FACTS).number == number
+    return history
+
+
+def test_a_run_that_ends_is_one_version(tmp_path, rng):
+    """Every peer has one, of its own model and rows; a peer that starts again after the end adds none."""
+    terms = Terms("test", "label", rounds=3)
+    shared = shared_out(rng)
+    for _ in range(2):
+        peers = peers_of(tmp_path, terms, nx.path_graph(5), shared)
+        asyncio.run(peers.all())
+        for name in peers.names:
+            (version,) = History(tmp_path / name).versions()
+            assert version.run == peers.roster.run and version.rounds == 3 and version.number == 1
+            assert Terms.parse(version.terms, "here") == terms
+            assert version.verdict["good"] == peers.nodes[name].verdict.good
+            assert History(tmp_path / name).content(1) == (tmp_path / name / MODEL).read_bytes()
+            assert ("version", {"number": 1}) in peers.told[name]
+    assert len({History(tmp_path / name).version(1).data for name in peers.names}) == 5
+
+
+def test_use_and_back_change_what_applications_read(tmp_path, models):
+    history = history_of(tmp_path, models)
+    assert history.in_use() == 2 and history.numbers() == [1, 2]
+    assert history.back().number == 1 and (tmp_path / MODEL).read_bytes() == models[0]
+    with pytest.raises(ModelFileError, match="version 1 is the first one"):
+        history.back()
+    assert history.use(2).number == 2 and history.in_use() == 2
+    with pytest.raises(ModelFileError, match=r"no version 7 .* there are 1, 2"):
+        history.use(7)
+    (tmp_path / MODEL).write_bytes(b"a model in the middle of a run")
+    assert history.in_use() is None
+    with pytest.raises(ModelFileError, match="no recorded version"):
+        history.back()
+
+
+def test_a_damaged_version_is_never_used(tmp_path, models):
+    history = history_of(tmp_path, models)
+    history.path(1).write_bytes(models[0][:-1])
+    with pytest.raises(ModelFileDamaged, match="not the model that was recorded as version 1"):
+        history.use(1)
+    assert (tmp_path / MODEL).read_bytes() == models[1]
+    (tmp_path / "models" / "2" / "version.json").write_text("{")
+    with pytest.raises(ModelFileDamaged, match="cannot be read"):
+        history.version(2)
+
+
+CHANGES = """
+import sys
+from pathlib import Path
+from peerbayes.peer.models.history import MODEL, History
+home = Path(sys.argv[1])
+history = History(home)
+print("ready", flush=True)
+while True:
+    history.use(1)
+    history.record(run="r", network="test", rounds=1, data="d", terms="t")
+    history.use(2)
+    history.record(run="s", network="test", rounds=1, data="d", terms="t")
+"""
+
+
+def test_killed_while_the_model_changes_leaves_a_whole_file(tmp_path, models):
+    """A process that changes the model and records versions is killed with SIGKILL, again and again, anywhere."""
+    history = history_of(tmp_path, models)
+    for moment in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHANGES, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ
+        )
+        assert process.stdout.readline() == b"ready\n"
+        before = len(history.numbers())
+        while len(history.numbers()) < before + 2 + moment:  # the kill falls anywhere in what follows
+            assert process.poll() is None
+            threading.Event().wait(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        assert (tmp_path / MODEL).read_bytes() in models
+        assert pb.load(tmp_path / MODEL).classes_.tolist() == [0, 1]
+        for number in history.numbers():
+            assert history.content(number) in models
+        assert history.numbers() == list(range(1, len(history.numbers()) + 1))
+    (tmp_path / "models" / f"{DRAFT}1").mkdir()
+    (tmp_path / MODEL).write_bytes(models[0])
+    history.record(run="t" * 64, **FACTS)
+    assert not list((tmp_path / "models").glob(f"{DRAFT}*"))
+
+
+def command(folder, *words):
+    """Run `peerbayes model` as a process."""
+    call = [sys.executable, "-m", "peerbayes", "model", *words, "--folder", str(folder)]
+    return subprocess.run(call, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_commands_list_show_use_and_go_back(tmp_path, models):
+    history_of(tmp_path, models)
+    listed = json.loads(command(tmp_path, "list", "--format", "json").stdout)
+    assert [(version["number"], version["in_use"]) for version in listed] == [(1, False), (2, True)]
+    back = command(tmp_path, "back")
+    assert back.returncode == 0 and "is version 1 now" in back.stdout
+    assert (tmp_path / MODEL).read_bytes() == models[0]
+    shown = json.loads(command(tmp_path, "show", "1", "--format", "json").stdout)
+    assert shown["in_use"] and shown["run"] == "1" * 64
+    missing = command(tmp_path, "use", "9")
+    assert missing.returncode == 2 and "there is no version 9" in missing.stderr
+    assert command(tmp_path, "use", "0").returncode == 2
