@@ -170,7 +170,10 @@ def invite(
     request: Annotated[Path, option("The peer.csr that the peer sent.")],
     address: Annotated[str, option("host:port at which its neighbours reach it.")],
     links: Annotated[
-        str | None, option("Its neighbours: a,b. Default: all members, or the four with the fewest links.")
+        str | None,
+        option(
+            "Its neighbours: a,b. Default: all members, or four all over the network that have few links."
+        ),
     ] = None,
     network: Folder = Path(),
     out: Annotated[Path | None, option("The invitation file; default NAME.invitation.")] = None,
@@ -203,6 +206,38 @@ def invite(
         print(f"{count} of {expected_members} members have joined.")
     else:
         print("Next: invite the others, then `close`.")
+
+
+@app.command("invite-all")
+@parts_needed()
+def invite_all(
+    file: Annotated[
+        Path, argument("A CSV file with the columns name, request, address and, if wanted, links.")
+    ],
+    network: Folder = Path(),
+    out: Annotated[Path, option("The folder for the invitations; created where it is missing.")] = Path(
+        "invitations"
+    ),
+) -> None:
+    """Add many peers at once, all or none: sign their requests, write their invitations."""
+    from peerbayes.peer.identity.founder import Founder, applicants_in
+
+    founder = Founder(network)
+    invitations = founder.invite_all(applicants_in(file))
+    out.mkdir(parents=True, exist_ok=True)
+    for invitation in invitations:
+        write(out / f"{invitation.name}.invitation", invitation.pack())
+    roster, beside = founder.roster(), ""
+    if not all(invitation.roster for invitation in invitations):
+        write(out / "roster.json", founder.roster_path.read_bytes())
+        beside = " with roster.json, which is too large to be in each of them,"
+    print(
+        f"{len(invitations)} peers are members of {roster.network}, which has {len(roster.members)}; "
+        f"roster version {roster.version}, {'closed' if roster.closed else 'still open'}\n"
+        f"Sums over all members take {roster.tree.hops} hops at most.\n"
+        f"Wrote {out}. Send each peer its invitation{beside} and compare the authority's fingerprint "
+        "over another channel."
+    )
 
 
 @app.command()

@@ -71,13 +71,21 @@ def request(
 
 @app.command()
 @parts_needed()
-def join(folder: Folder, file: Annotated[Path, argument("An invitation, or a newer roster.json.")]) -> None:
+def join(
+    folder: Folder,
+    file: Annotated[Path, argument("An invitation, or a newer roster.json.")],
+    roster_beside: Annotated[
+        Path | None,
+        option("The roster of an invitation that has none; default: roster.json beside it.", "--roster"),
+    ] = None,
+) -> None:
     """Join a network with the founder's invitation, or update the roster."""
     from peerbayes.peer.identity.keys import fingerprint
     from peerbayes.peer.state.folder import Home
 
     home = Home(folder)
-    roster = home.join(file.read_bytes())
+    beside = roster_beside or file.with_name("roster.json")
+    roster = home.join(file.read_bytes(), beside.read_bytes() if roster_beside or beside.exists() else b"")
     settings, authority = home.settings(), fingerprint(home.authority_path.read_bytes())
     state = f"{len(roster.members)} members, {'closed' if roster.closed else 'still open'}"
     print(f"{settings.name} has roster version {roster.version} of {roster.network}: {state}")

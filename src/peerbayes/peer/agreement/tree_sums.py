@@ -15,8 +15,8 @@ import functools
 import math
 import operator
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ import numpy as np
 
 from peerbayes.errors import AgreementRefused, FalseReport, NeedsPerson, PeerError, RefusedMessage
 from peerbayes.learning import integer_sums
-from peerbayes.learning.relay import spanning_tree
 from peerbayes.learning.robust.bounds import MemberBounds, SumBounds
+from peerbayes.network.trees import Branch
 from peerbayes.peer.agreement.summary import Summary, Sums
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol import wire
@@ -159,14 +159,31 @@ async def pooled(
 # --- the roster's spanning tree from one member's view: the members behind each of its links
 
 
-def members_behind(name: str, roster: Roster) -> dict[str, frozenset[str]]:
+@dataclass(frozen=True, eq=False)
+class MembersBehind(Set[str]):
+    """The names of the members behind one link of the tree; in a large network they are not listed one by one."""
+
+    roster: Roster
+    branch: Branch
+
+    @classmethod
+    def _from_iterable(cls, names: Iterable[str]) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(names)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.roster.has(name) and self.roster.place(name) in self.branch
+
+    def __len__(self) -> int:
+        return len(self.branch)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.roster.members[index].name for index in self.branch)
+
+
+def members_behind(name: str, roster: Roster) -> dict[str, MembersBehind]:
     """Return the members behind each tree neighbour of a member, including that neighbour."""
-    names = [member.name for member in roster.members]
-    tree = spanning_tree(roster.adjacency())
-    links = tuple((names[a], names[b]) for a, b in zip(tree.sender, tree.receiver, strict=True) if a < b)
-    branches = replace(roster, links=links)
-    behind = {member: frozenset(part) for part in branches.parts(without=(name,)) for member in part}
-    return {neighbour: behind[neighbour] for neighbour in branches.neighbours(name)}
+    branches = roster.tree.behind(roster.place(name))
+    return {roster.members[index].name: MembersBehind(roster, branch) for index, branch in branches.items()}
 
 
 # --- objections: one member refused what another sent, so the agreement ends, and everybody learns which two
@@ -301,7 +318,9 @@ class TreeSums:
             if self.objection is not None:
                 raise self.objection.error()
             since = self._changes.next
-            _refuse_gone(lacking, set().union(*(senders[name] for name in lacking)), self._gone())
+            gone = self._gone()
+            awaited = {name for name in gone.members if any(name in senders[sender] for sender in lacking)}
+            _refuse_gone(lacking, awaited, gone)
             await self._changes.wait(None, since)
 
     def wanted(self, neighbour: str) -> tuple[wire.Kind, str] | None:
@@ -411,8 +430,8 @@ def _added(local: Any, received: Mapping[str, Any]) -> Any:
 
 
 def _refuse_gone(requested: Collection[str], awaited: Collection[str], gone: Gone) -> None:
-    """Refuse to wait forever for requested neighbours or awaited members that are gone."""
-    if names := sorted(set(awaited) & set(gone.members)):
+    """Refuse to wait forever for requested neighbours that are gone, or for members, `awaited`, that are."""
+    if names := sorted(awaited):
         raise MemberGone(
             f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} revoked, or left, before everybody had agreed, "
             "and no run can begin without a member; create another network without it"

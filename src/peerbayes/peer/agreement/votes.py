@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 import msgspec
@@ -89,7 +89,7 @@ class Voter:
         content = msgspec.msgpack.encode(dict(sorted(digits.items())))
         return Ballots({self.name: (content, self.vouch(self._statement(phase, self.name, content)))})
 
-    def check(self, phase: str, ballots: Ballots, members: frozenset[str]) -> None:
+    def check(self, phase: str, ballots: Ballots, members: Set[str]) -> None:
         """Refuse ballots that are not one of each of these members, signed by it."""
         if off := sorted(members ^ ballots.by_member.keys()):
             raise FalseReport(f"ballots of other members than lie behind that link: {off[0]!r:.80}")
@@ -109,7 +109,7 @@ class Pass:
 
     voter: Voter
     phase: str
-    behind: Mapping[str, frozenset[str]]
+    behind: Mapping[str, Set[str]]
     before: Mapping[str, Digits] = field(default_factory=dict)
     """Members' digits of the pass before."""
     medians: Mapping[str, int] | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -33,7 +35,7 @@ class Invitation:
     certificate: str  # PEM
     authority: str  # PEM
     terms: str  # the agreement's TOML text
-    roster: str  # the signed document
+    roster: str  # the signed document; empty: it is too large to go into each of many, and comes as a file of its own
 
     def pack(self) -> bytes:
         """Return the file's bytes, with a digest that detects damage on the way."""
@@ -44,8 +46,11 @@ class Invitation:
         return content
 
     @classmethod
-    def parse(cls, content: bytes) -> Invitation:
-        """Return the invitation in a file, once its documents are known to belong together."""
+    def parse(cls, content: bytes, roster: bytes = b"") -> Invitation:
+        """Return the invitation in a file, once its documents are known to belong together.
+
+        roster  the signed roster, where the invitation has none of its own
+        """
         if len(content) > LARGEST:
             raise IdentityError(f"the invitation has {len(content)} bytes; expected at most {LARGEST}")
         try:
@@ -67,23 +72,33 @@ class Invitation:
         ):
             raise IdentityError(f"the invitation holds {', '.join(plain):.80}; {ADVICE}")
         invitation = cls(**plain)
-        invitation._check()
+        if not invitation.roster:
+            if not roster:
+                raise IdentityError(
+                    "the invitation comes without the roster, which is a file of its own; put the founder's "
+                    "roster.json beside it, or name it with --roster"
+                )
+            invitation = replace(invitation, roster=roster.decode("utf-8", "replace"))
+        invitation.check()
         return invitation
 
     def verified_roster(self) -> Roster:
         return Roster.verified(_bytes(self.roster), _bytes(self.authority))
 
     def parsed_terms(self) -> Terms:
-        return Terms.parse(self.terms, f"the agreement in the invitation of {self.name}")
-
-    def _check(self) -> None:
-        """Refuse an invitation whose certificate, authority, terms and roster do not belong together."""
-        keys.issued(_bytes(self.certificate), _bytes(self.authority), keys.valid_name(self.name))
-        roster = self.verified_roster()
         try:
-            terms = self.parsed_terms()
+            return Terms.parse(self.terms, f"the agreement in the invitation of {self.name}")
         except ValueError as error:
             raise IdentityError(f"{error}; {ADVICE}") from error
+
+    def check(self, roster: Roster | None = None, terms: Terms | None = None) -> None:
+        """Refuse an invitation whose certificate, authority, terms and roster do not belong together.
+
+        roster, terms  its own, where they have been verified before
+        """
+        keys.issued(_bytes(self.certificate), _bytes(self.authority), keys.valid_name(self.name))
+        roster = roster or self.verified_roster()
+        terms = terms or self.parsed_terms()
         member = roster.member(self.name)
         for label, value, expected in (
             ("network", self.network, roster.network),
@@ -119,6 +134,19 @@ def _digest(plain: object) -> str:
 # --- the founder's folder: the network's authority, its agreement and its roster. Members never see the key in it
 
 LINKS = 4  # of a new member by default: a few more than keep a network connected
+SHARED_ROSTER = 256 << 10  # bytes of a roster from which on it is not repeated in each of many invitations
+
+
+@dataclass(frozen=True)
+class Applicant:
+    """A peer that is to be invited."""
+
+    name: str
+    request: bytes
+    """Its certificate request, as it sent it."""
+    address: str
+    links: tuple[str, ...] | None = None
+    """Its neighbours; None: a few are chosen."""
 
 
 class FileOf:
@@ -129,6 +157,37 @@ class FileOf:
 
     def __get__(self, instance: NetworkFolder, owner: type) -> Path:
         return instance.folder / self.name
+
+
+def applicants_in(path: Path) -> list[Applicant]:
+    """Return the peers of a CSV file: name, request (a path beside the file), address and, if wanted, links (a b)."""
+    with path.open(newline="", encoding="utf-8") as lines:
+        reader = csv.DictReader(lines)
+        columns = set(reader.fieldnames or ())
+        if lacking := {"name", "request", "address"} - columns:
+            raise ConfigurationError(
+                f"{path} has no column {', '.join(sorted(lacking))}; expected name, request, address and, if wanted, "
+                "links"
+            )
+        applicants = []
+        for row in reader:
+            where = f"{path}, line {reader.line_num}"
+            if None in row.values() or None in row:
+                raise ConfigurationError(
+                    f"{where} has other many fields than the first line; expected {len(columns)}"
+                )
+            request = path.parent / row["request"]
+            if not request.is_file():
+                raise ConfigurationError(
+                    f"{where}: the request {request} does not exist; expected a peer.csr"
+                )
+            links = row.get("links", "").split()
+            applicants.append(
+                Applicant(row["name"], request.read_bytes(), row["address"], tuple(links) or None)
+            )
+    if not applicants:
+        raise ConfigurationError(f"{path} names nobody; expected a line for each peer")
+    return applicants
 
 
 @dataclass(frozen=True)
@@ -197,40 +256,75 @@ class Founder(NetworkFolder):
         self, name: str, request: bytes, address: str, links: Iterable[str] | None = None, again: bool = False
     ) -> Invitation:
         """Add a peer to the roster, and return its invitation. `again`: a member gets a new address and certificate."""
-        key, authority, terms = self._read(self.key_path), self.authority(), self.terms()
-        roster = self._settled(terms)
-        keys.valid_name(name)
-        for member in roster.members:
-            if member.address == valid_address(address) and member.name != name:
-                raise IdentityError(
-                    f"{member.name} already uses {address}; {name} needs an address of its own"
-                )
-        is_member = name in (member.name for member in roster.members)
-        if is_member and not again:
-            raise IdentityError(
-                f"{name} is already a member; `--again` gives it a new certificate and address"
-            )
         if again and links is not None:
             raise IdentityError(f"{name} keeps its links; leave out --links")
-        certificate = keys.issue(key, authority, request, name)
-        new_member = Member(name, address, keys.fingerprint(certificate))
+        applicant = Applicant(name, request, address, None if links is None else tuple(links))
+        return self._invited([applicant], again, True)[0]
+
+    def invite_all(self, applicants: Sequence[Applicant]) -> list[Invitation]:
+        """Add many peers to the roster at once, all or none, and return their invitations.
+
+        A roster of more than `SHARED_ROSTER` bytes is in none of them: it goes out beside them, once.
+        """
+        return self._invited(applicants, False, False)
+
+    def _invited(self, applicants: Sequence[Applicant], again: bool, whole: bool) -> list[Invitation]:
+        """Sign requests, add their peers to the roster and store both; `whole`: invitations contain the roster."""
+        key, authority, terms = self._read(self.key_path), self.authority(), self.terms()
+        roster = self._settled(terms)
+        self._refuse_taken(roster, applicants, again)
+        certificates = [keys.issue(key, authority, each.request, each.name) for each in applicants]
+        members = [
+            Member(each.name, each.address, keys.fingerprint(certificate))
+            for each, certificate in zip(applicants, certificates, strict=True)
+        ]
         if again:
-            roster = roster.with_changed(new_member)
+            roster = roster.with_changed(members[0])
         else:
-            roster = roster.with_member(new_member, default_links(roster) if links is None else links)
+            roster = roster.with_members(members, links_of(roster, applicants))
         if not roster.closed and len(roster.members) == self.peers():
             roster = _closed(roster, terms)
         signed = roster.signed(key)
-        invitation = Invitation(
-            roster.network, name, certificate.decode(), authority.decode(), text_of(self.agreement_path),
-            signed.decode(),
-        )  # fmt: skip
-        Invitation.parse(invitation.pack())  # the same checks as the peer's, before anything is written
-        path = self.certificate_path(name)
-        path.parent.mkdir(exist_ok=True)
-        write(path, certificate)
+        agreement, inside = text_of(self.agreement_path), whole or len(signed) <= SHARED_ROSTER
+        invitations = [
+            Invitation(
+                roster.network,
+                each.name,
+                certificate.decode(),
+                authority.decode(),
+                agreement,
+                signed.decode() if inside else "",
+            )
+            for each, certificate in zip(applicants, certificates, strict=True)
+        ]
+        verified = Roster.verified(signed, authority)
+        for invitation in invitations:  # the same checks as the peer's, before anything is written
+            invitation.check(verified, terms)
+        for invitation in invitations:
+            path = self.certificate_path(invitation.name)
+            path.parent.mkdir(exist_ok=True)
+            write(path, invitation.certificate.encode())
         write(self.roster_path, signed)
-        return invitation
+        return invitations
+
+    def _refuse_taken(self, roster: Roster, applicants: Sequence[Applicant], again: bool) -> None:
+        """Refuse names and addresses that a member has, or that two of the applicants have."""
+        users = {member.address: member.name for member in roster.members}
+        names: set[str] = set()
+        for each in applicants:
+            keys.valid_name(each.name)
+            user = users.setdefault(valid_address(each.address), each.name)
+            if user != each.name:
+                raise IdentityError(
+                    f"{user} already uses {each.address}; {each.name} needs an address of its own"
+                )
+            if each.name in names:
+                raise IdentityError(f"{each.name} is to be invited twice; expected each name once")
+            if roster.has(each.name) and not again:
+                raise IdentityError(
+                    f"{each.name} is already a member; `--again` gives it a new certificate and address"
+                )
+            names.add(each.name)
 
     def close(self) -> Roster:
         """Close the roster to new members, so that a run can start."""
@@ -283,7 +377,37 @@ def _closed(roster: Roster, terms: Terms) -> Roster:
     return roster.with_closed()
 
 
-def default_links(roster: Roster) -> tuple[str, ...]:
-    """Return the links of a new member: to all members while they are few, else to those with the fewest links."""
-    present = [member.name for member in roster.members if member.name not in roster.revoked]
-    return tuple(sorted(present, key=lambda name: len(roster.neighbours(name)))[:LINKS])
+def links_of(roster: Roster, applicants: Sequence[Applicant]) -> list[tuple[str, str]]:
+    """Return the links of new members: those that they ask for, or else a few to members that have few."""
+    degrees = {
+        member.name: len(roster.neighbours(member.name))
+        for member in roster.members
+        if member.name not in roster.revoked
+    }
+    names, links = list(degrees), list[tuple[str, str]]()
+    for each in applicants:
+        for neighbour in spread_links(each.name, names, degrees) if each.links is None else each.links:
+            degrees[neighbour] = degrees.get(neighbour, 0) + 1  # the roster refuses links to nobody
+            degrees[each.name] = degrees.get(each.name, 0) + 1
+            links.append((neighbour, each.name))
+        degrees.setdefault(each.name, 0)
+        names.append(each.name)
+    return links
+
+
+def spread_links(name: str, names: Sequence[str], degrees: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the links of a new member: to all members while they are few, else to some all over the network.
+
+    Each is the one with fewer links of two that a digest of the names draws: with links to the latest members only, a
+    network would be a long band, and n members would take n/8 hops.
+    """
+    if len(names) <= LINKS:
+        return tuple(names)
+    chosen: dict[str, None] = {}
+    for draw in itertools.count():
+        digest = hashlib.sha256(f"{name} {draw}".encode()).digest()
+        pair = (names[int.from_bytes(part) % len(names)] for part in (digest[:8], digest[8:16]))
+        chosen.setdefault(min(pair, key=lambda other: degrees[other]))
+        if len(chosen) == LINKS:
+            break
+    return tuple(chosen)

@@ -6,7 +6,7 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from scipy.sparse import csgraph, csr_array
 
 from peerbayes.errors import IdentityError
 from peerbayes.network.mixing import linked
+from peerbayes.network.trees import ShallowTree
 from peerbayes.peer.agreement.column_facts import canonical
 from peerbayes.peer.agreement.terms import NETWORK
 from peerbayes.peer.identity import keys
@@ -132,6 +133,10 @@ class Roster:
                 f"{', '.join(self._names[:20]) or 'nobody: there are none yet'}"
             ) from None
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a member of this name, revoked or not."""
+        return name in self._indices
+
     def member(self, name: str) -> Member:
         return self.members[self.place(name)]
 
@@ -159,16 +164,25 @@ class Roster:
             components.setdefault(int(label), []).append(self._names[index])
         return [tuple(names) for names in components.values()]
 
+    @cached_property
+    def tree(self) -> ShallowTree:
+        """The tree over which all members sum: all compute the same one, from members and links alone."""
+        return ShallowTree.of(self.adjacency())
+
     def with_member(self, member: Member, linked_to: Iterable[str]) -> Roster:
         """Return the roster with one more member, linked to some existing ones."""
-        if self.closed:
-            raise IdentityError(
-                f"{self.network} is closed, and {member.name} would be new; create another network for more members"
-            )
-        if member.name in self.revoked:
-            raise IdentityError(f"{member.name!r} was revoked in {self.network}; choose another name")
-        links = tuple((name, member.name) for name in linked_to)
-        return self._next(members=(*self.members, member), links=self.links + links)
+        return self.with_members([member], [(name, member.name) for name in linked_to])
+
+    def with_members(self, members: Sequence[Member], links: Iterable[tuple[str, str]]) -> Roster:
+        """Return the roster with more members and links, one version later."""
+        for member in members:
+            if self.closed:
+                raise IdentityError(
+                    f"{self.network} is closed, and {member.name} would be new; create another network for more members"
+                )
+            if member.name in self.revoked:
+                raise IdentityError(f"{member.name!r} was revoked in {self.network}; choose another name")
+        return self._next(members=(*self.members, *members), links=(*self.links, *links))
 
     def with_changed(self, member: Member) -> Roster:
         """Return the roster with another address or certificate for a member; its links stay."""

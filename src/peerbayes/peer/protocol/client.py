@@ -25,6 +25,7 @@ from peerbayes.peer.protocol.coding import decoded
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox
+from peerbayes.peer.protocol.roster_pieces import LARGEST_OFFERED
 from peerbayes.peer.protocol.session import NeighbourState, Session
 from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
@@ -64,8 +65,10 @@ class Client:
         if state.versions is None:
             return session.request(neighbour, "hello")
         if state.roster > max(roster.version, state.tried) or state.wanted:
-            return session.request(neighbour, "roster")
-        if -1 < state.roster < roster.version and state.offered < roster.version:
+            pieces = state.pieces
+            return session.request(neighbour, "roster", phase=pieces.digest, round_index=pieces.start)
+        offers = -1 < state.roster < roster.version and state.offered < roster.version
+        if offers and len(session.signed) <= LARGEST_OFFERED:  # a neighbour asks for a larger one by itself
             return session.request(neighbour, "roster", body=session.signed)
         if state.roster < 0 or not roster.closed:
             return session.request(neighbour, "hello")
@@ -202,6 +205,8 @@ class Client:
         state = self.session.neighbour(neighbour)
         if request.kind == "roster" and not request.body:
             state.tried, state.wanted = state.roster, False
+            if reply.status != "ok":  # it has another one by now
+                state.pieces.clear()
         elif request.kind == "roster" and reply.status != "not yet":
             state.offered = request.roster
         state.answered, state.roster = True, reply.roster
@@ -228,10 +233,15 @@ class Client:
     async def _content(self, neighbour: str, request: Request, reply: Reply) -> None:
         agreed = self.session.agreed
         if request.kind == "roster" and reply.body:
+            state = self.session.neighbour(neighbour)
+            if (signed := state.pieces.add(reply)) is None:
+                state.tried = -1  # the next piece is requested
+                state.wanted = True
+                return
             try:
-                await self.adopt(reply.body)
+                await self.adopt(signed)
             except OSError:
-                self.session.neighbour(neighbour).tried = -1  # it could not be stored: it is requested again
+                state.tried = -1  # it could not be stored: it is requested again
                 raise
         elif request.kind in ("sum", "first"):
             await self.agreement.sums.take(neighbour, request.kind, request.phase, reply)

@@ -23,6 +23,7 @@ from peerbayes.peer.protocol.coding import coded
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Found, Outbox, Ready
+from peerbayes.peer.protocol.roster_pieces import piece_of
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.protocol.wire import Reply, Request
@@ -163,8 +164,11 @@ class Server:
             self.session.changes.notify()
             return self.reply(request, "ok")
         if request.kind == "roster":
-            signed = self.session.signed
-            return self._deliver(request, Ready(signed, wire.digest_of(signed)))
+            signed, start = self.session.signed, request.round_index
+            if start >= len(signed) or request.phase not in ("", self.session.roster.digest.hex()):
+                return self.reply(request, "gone")  # this peer has a newer one by now
+            piece = piece_of(signed, start)
+            return self._deliver(request, Ready(piece, wire.digest_of(piece), (len(signed),)))
         if request.kind == "call back":
             return self.reply(request, "ok", reason=await self._callbacks.tried(caller))
         if request.kind in ("hello", "leave"):

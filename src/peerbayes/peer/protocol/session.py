@@ -15,6 +15,7 @@ from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masks import Masked
 from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.roster_pieces import RosterPieces
 from peerbayes.peer.protocol.transport import Grpc, Transport
 from peerbayes.peer.protocol.wire import Process, Reply, Request, Versions
 from peerbayes.peer.state.audit_log import AuditLog
@@ -99,7 +100,9 @@ class NeighbourState:
     rival: bytes = b""
     """The digest of a different roster of the same version that it reports."""
     wanted: bool = False
-    """Whether that roster is still to be requested."""
+    """Whether that roster, or the next piece of one, is still to be requested."""
+    pieces: RosterPieces = field(default_factory=RosterPieces)
+    """What has come of its roster."""
     answered: bool = False
     """Whether it has answered since this peer started."""
     response: ResponseTime = field(default_factory=ResponseTime)

@@ -79,9 +79,10 @@ class Home(NetworkFolder):
         """Return the owner's settings, with an absolute path of the data."""
         return Settings.read(self.settings_path)
 
-    def join(self, content: bytes) -> Roster:
+    def join(self, content: bytes, roster_beside: bytes = b"") -> Roster:
         """Accept an invitation or a newer roster, and return the roster that is in force from now on.
 
+        An invitation without a roster of its own needs the one that came beside it.
         Every file is written atomically, and the roster last: after a crash in between, joining again completes it.
         """
         if not is_invitation(content):
@@ -97,7 +98,7 @@ class Home(NetworkFolder):
                     f"the roster has version {offered.version}, this folder's {current.version}; expected a newer one"
                 )
             return roster or current
-        invitation, name = Invitation.parse(content), self.settings().name
+        invitation, name = Invitation.parse(content, roster_beside), self.settings().name
         certificate, authority = invitation.certificate.encode(), invitation.authority.encode()
         keys.checked(certificate, self._read(self.key_path), authority, name, datetime.now(UTC))
         roster = invitation.verified_roster()

@@ -1,0 +1,185 @@
+"""Networks of thousands: many invitations at once, rosters in pieces, links all over, a shallow tree for sums."""
+
+import asyncio
+import csv
+import dataclasses
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("cryptography")
+pytest.importorskip("msgspec")
+from peerbayes.errors import ConfigurationError, IdentityError, RefusedMessage
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.identity import keys
+from peerbayes.peer.identity.founder import SHARED_ROSTER, Applicant, Founder, applicants_in, links_of
+from peerbayes.peer.identity.roster import Member, Roster
+from peerbayes.peer.protocol import client, roster_pieces, wire
+from peerbayes.peer.protocol.roster_pieces import RosterPieces, piece_of
+from peerbayes.peer.state.folder import Home
+from shared.commands import peerbayes
+from shared.peers_in_memory import SIZES, peers_of, shared_out
+
+TERMS = Terms("large", "label", strategy="exact").to_toml()
+REQUEST = b""  # links are chosen before requests are read
+
+
+def reply(signed, start, body=None, size=None, **changes):
+    body = piece_of(signed, start) if body is None else body
+    fields = {"round_index": start, "roster_digest": b"\1" * 32, "shape": (size or len(signed),)} | changes
+    return wire.Reply(wire.VERSION, "0" * 64, "b", "roster", "ok", body=body, **fields)
+
+
+@given(st.binary(min_size=1, max_size=4000), st.integers(1, 1500))
+def test_pieces_make_the_whole_again(signed, size):
+    pieces, whole, sent = RosterPieces(), None, 0
+    while whole is None:
+        assert pieces.start == sent
+        body = signed[sent : sent + size]
+        whole = pieces.add(reply(signed, sent, body))
+        sent += len(body)
+    assert whole == signed and pieces.start == 0 and pieces.digest == ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (reply(b"x" * 10, 0, b"", 10), "from byte 0, not 0"),
+        (reply(b"x" * 10, 4, b"xx", 10), "from byte 4, not 0"),
+        (reply(b"x" * 10, 0, b"x" * 11, 10), "11 bytes of a roster of 10"),
+        (reply(b"x" * 10, 0, b"x", 5 << 20), "of a roster of 5242880"),
+        (reply(b"x" * 10, 0, b"x", shape=()), "of a roster of 0"),
+    ],
+)
+def test_pieces_that_do_not_fit_are_refused_and_forgotten(wrong, says):
+    pieces = RosterPieces()
+    with pytest.raises(RefusedMessage, match=says):
+        pieces.add(wrong)
+    assert pieces.pieces == [] and pieces.start == 0
+
+
+@pytest.mark.parametrize("members", [10, 300, 3000])
+def test_chosen_links_keep_a_network_shallow_and_even(members):
+    applicants = [Applicant(f"m{number}", REQUEST, f"h:{number + 1}") for number in range(members)]
+    roster = Roster("large", "0" * 64, 0, (), ())
+    new = [Member(each.name, each.address, "0" * 64) for each in applicants]
+    roster = roster.with_members(new, links_of(roster, applicants)).with_closed()
+    degrees = np.diff(roster.adjacency().indptr)
+    assert roster.tree.hops <= 4 + 2 * np.log2(members) / 2
+    assert degrees.max() <= 5 * degrees.mean()
+
+
+def test_many_are_invited_at_once_and_join_with_one_roster(tmp_path, monkeypatch):
+    monkeypatch.setattr("peerbayes.peer.identity.founder.SHARED_ROSTER", 500)
+    founder = Founder.create(tmp_path / "network", TERMS, 3)
+    with (tmp_path / "members.csv").open("w", newline="") as lines:
+        writer = csv.writer(lines)
+        writer.writerow(["name", "request", "address", "links"])
+        for number, name in enumerate("abc"):
+            Home.create(tmp_path / name, name, f"127.0.0.1:{7001 + number}", "rows.csv")
+            writer.writerow(
+                [
+                    name,
+                    f"{name}/peer.csr",
+                    f"127.0.0.1:{7001 + number}",
+                    "a b"[: 2 * number - 1] if number else "",
+                ]
+            )
+    invitations = founder.invite_all(applicants_in(tmp_path / "members.csv"))
+    roster = founder.roster()
+    assert roster.closed and roster.version == 2 and roster.neighbours("c") == ("a", "b")
+    signed = founder.roster_path.read_bytes()
+    for invitation in invitations:
+        home = Home(tmp_path / invitation.name)
+        assert invitation.roster == ""
+        with pytest.raises(IdentityError, match="comes without the roster"):
+            home.join(invitation.pack())
+        assert home.join(invitation.pack(), signed) == roster == home.roster()
+
+
+def test_the_command_invites_all_or_none(tmp_path):
+    founder = Founder.create(tmp_path / "network", TERMS)
+    for name in "ab":
+        Home.create(tmp_path / name, name, "127.0.0.1:7001", "rows.csv")
+    table = tmp_path / "members.csv"
+    table.write_text("name,request,address\na,a/peer.csr,127.0.0.1:7001\nb,b/peer.csr,127.0.0.1:7001\n")
+    options = "--network", founder.folder, "--out", tmp_path / "out"
+    refused = peerbayes("network", "invite-all", table, *options)
+    assert refused.returncode == 2 and "a already uses 127.0.0.1:7001; b needs" in refused.stderr
+    assert founder.roster().members == () and not (tmp_path / "out").exists()
+    table.write_text(table.read_text().replace("b/peer.csr,127.0.0.1:7001", "b/peer.csr,127.0.0.1:7002"))
+    done = peerbayes("network", "invite-all", table, *options)
+    assert done.returncode == 0 and "2 peers are members of large" in done.stdout
+    joined = peerbayes("peer", "join", tmp_path / "a", tmp_path / "out" / "a.invitation")
+    assert joined.returncode == 0 and "Neighbours: b" in joined.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name,address\na,h:1\n", "no column request"),
+        ("name,request,address\n", "names nobody"),
+        ("name,request,address\na,a.csr,h:1\n", "does not exist; expected a peer.csr"),
+        ("name,request,address\na,x\n", "other many fields"),
+    ],
+)
+def test_a_table_of_peers_that_makes_no_sense(tmp_path, text, says):
+    (tmp_path / "members.csv").write_text(text)
+    with pytest.raises(ConfigurationError, match=says):
+        applicants_in(tmp_path / "members.csv")
+
+
+def test_two_applicants_of_one_name_are_refused(tmp_path):
+    founder = Founder.create(tmp_path / "network", TERMS)
+    request = keys.new_request("a")[1]
+    twice = [Applicant("a", request, "h:1"), Applicant("a", request, "h:1")]
+    with pytest.raises(IdentityError, match="invited twice"):
+        founder.invite_all(twice)
+
+
+def test_a_roster_of_2500_members_is_larger_than_a_request_and_comes_in_pieces():
+    members = tuple(
+        Member(f"m{number}", f"m{number}.example.org:7070", f"{number:064x}") for number in range(2500)
+    )
+    key, authority = keys.new_authority("large")
+    roster = dataclasses.replace(
+        Roster("large", "0" * 64, 1, members, ()),
+        links=tuple((f"m{n}", f"m{n // 2}") for n in range(1, 2500)),
+    )
+    signed = roster.signed(key)
+    assert len(signed) > SHARED_ROSTER and len(signed) > roster_pieces.LARGEST_OFFERED
+    pieces, whole = RosterPieces(), None
+    while whole is None:
+        whole = pieces.add(reply(signed, pieces.start))
+    assert Roster.verified(whole, authority) == roster
+
+
+def test_a_change_of_the_roster_reaches_all_peers_in_pieces(tmp_path, monkeypatch):
+    """Nothing is sent along unasked: peers ask piece by piece, from one end of a path to the other."""
+    monkeypatch.setattr(roster_pieces, "PIECE", 100)
+    monkeypatch.setattr(client, "LARGEST_OFFERED", 0)
+    key, authority = keys.new_authority("test")
+    graph = nx.path_graph(len(SIZES))
+    rng = np.random.default_rng(0)
+    peers = peers_of(tmp_path, Terms("test", "label", rounds=30, strategy="exact"), graph, shared_out(rng))
+    newer = peers.roster.with_changed(Member("p0", "localhost:99", "0" * 64))
+
+    async def main():
+        work = [
+            peers.start(name, newer=lambda signed: Roster.verified(signed, authority)) for name in peers.names
+        ]
+        await peers.until(
+            lambda: len(peers.nodes) == len(SIZES) and peers.nodes["p0"].session.round_index > 0
+        )
+        peers.nodes["p0"].adopt(newer.signed(key))
+        try:
+            await peers.until(lambda: all(node.session.roster == newer for node in peers.nodes.values()))
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+    asyncio.run(main())
