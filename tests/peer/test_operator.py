@@ -28,6 +28,7 @@ from peerbayes.peer.identity import keys
 from peerbayes.peer.loopback import free_ports
 from peerbayes.peer.protocol import connections, wire
 from peerbayes.peer.protocol.calls import explained
+from peerbayes.peer.renewing import Renewed
 from peerbayes.peer.service import person_needed
 from peerbayes.peer.state import disk as room
 from peerbayes.peer.state.audit_log import AuditLog
@@ -473,9 +474,13 @@ def test_a_damaged_audit_log_is_reported_beside_the_status(home):
 
 def test_a_key_that_others_can_read_and_a_certificate_that_ends_soon_are_warned_of(home):
     peer, ends = home.load(), keys.expiry(home.certificate_path.read_bytes())
-    assert warnings_of(home, peer) == [] == warnings_of(home, peer, ends - timedelta(days=61))
-    [soon] = warnings_of(home, peer, ends - timedelta(days=59, hours=1))
-    assert soon.startswith(f"the certificate of peer-2 ends in 59 days, on {ends:%Y-%m-%d}; ask the founder")
+    assert warnings_of(home, peer) == [] == warnings_of(home, peer, ends - timedelta(days=31))
+    [soon] = warnings_of(home, peer, ends - timedelta(days=29, hours=1))
+    assert soon.startswith(
+        f"the certificate of peer-2 ends in 29 days, on {ends:%Y-%m-%d}, and was not renewed; ask now"
+    )
+    Renewed(problem="peer-1: not yet").keep(home)
+    assert "and was not renewed (peer-1: not yet); ask now" in warnings_of(home, peer, ends)[0]
     home.key_path.chmod(0o640)
     [readable] = warnings_of(home, peer)
     assert f"{home.key_path} can be read by others (mode 0640); make it private with `chmod 600" in readable

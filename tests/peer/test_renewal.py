@@ -188,7 +188,11 @@ def test_a_deputy_that_is_dismissed_or_revoked_counts_no_more(hospitals):
 
 def test_a_member_that_keeps_a_certificate_of_a_dismissed_deputy_is_told_what_to_do(hospitals):
     home = hospitals.homes["north"]
-    home.renew(deputy_of(hospitals).renewed(request_of(hospitals), "north", hospitals.roster, NOW))
+    home.renew(
+        deputy_of(hospitals).renewed(
+            request_of(hospitals), "north", hospitals.roster, NOW + timedelta(minutes=30)
+        )
+    )
     hospitals.founder.dismiss_deputy("south")
     home.join(hospitals.founder.roster_path.read_bytes())
     with pytest.raises(IdentityError, match="from another authority than this network's"):

@@ -85,6 +85,8 @@ def _roster_lines(roster: Roster) -> Iterator[str]:
         linked = ", ".join(roster.neighbours(member.name)) or "nobody"
         revoked = "  REVOKED" if member.name in roster.revoked else ""
         yield f"  {member.name:{width}}  {member.address}  linked to {linked}{revoked}"
+    if roster.deputies:
+        yield f"  deputies, which may renew certificates: {', '.join(each.name for each in roster.deputies)}"
     if removed := [name for name in roster.revoked if name not in members]:
         yield f"  revoked before the roster was closed: {', '.join(removed)}"
 
@@ -271,6 +273,64 @@ def revoke(
             f"Without it the network splits into {len(components)} components, not linked to each other: {names}"
         )
     _print_next_steps(network, roster)
+
+
+@app.command()
+@parts_needed()
+def deputy(
+    name: Annotated[str, argument("The member that may renew certificates.")],
+    network: Folder = Path(),
+    dismiss: Annotated[bool, option("Take the right away again.", "--dismiss")] = False,
+) -> None:
+    """Let a member renew certificates of members with the key it has; names and keys stay as the roster has them."""
+    from peerbayes.peer.identity.founder import Founder
+
+    founder = Founder(network)
+    if dismiss:
+        roster = founder.dismiss_deputy(name)
+        print(
+            f"{name} renews no certificates any more; those that it renewed are not accepted. Members with such a one "
+            "need another: `peerbayes network renew`, or another deputy"
+        )
+    else:
+        roster = founder.name_deputy(name)
+        print(
+            f'{name} may renew certificates, once its owner writes renews = "." into its peer.toml. It can renew the '
+            "key that\nthe roster has for a name, and nothing else; `--dismiss` or `revoke` ends it."
+        )
+    print(f"Roster version {roster.version} names {len(roster.deputies)} deputies.")
+    _print_next_steps(network, roster)
+
+
+@app.command()
+@parts_needed()
+def renew(
+    name: Annotated[str | None, argument("The member whose certificate is renewed.")] = None,
+    every: Annotated[bool, option("Renew those of all members.", "--all")] = False,
+    network: Folder = Path(),
+    out: Annotated[Path, option("The folder for the certificates; created where it is missing.")] = Path(
+        "renewed"
+    ),
+) -> None:
+    """Write new certificates for the keys that members have; `peerbayes peer join` takes them."""
+    from peerbayes.peer.identity.founder import Founder
+    from peerbayes.peer.identity.keys import expiry
+
+    if (name is None) != every:
+        raise ValueError("renew needs the name of one member, or --all; expected one of the two")
+    founder = Founder(network)
+    before = founder.roster().version
+    renewed = founder.renew(None if name is None else [name])
+    out.mkdir(parents=True, exist_ok=True)
+    for member, certificate in renewed.items():
+        write(out / f"{member}.crt", certificate)
+    last = min(map(expiry, renewed.values()))
+    print(
+        f"Renewed {len(renewed)} certificates, until {last:%Y-%m-%d} or later. Wrote {out}: send each member its own, "
+        "which takes it\nwith `peerbayes peer join FOLDER NAME.crt`. Certificates are not secret, and no key changes."
+    )
+    if founder.roster().version > before:
+        print(f"The roster has the members' keys now: send {founder.roster_path} first.")
 
 
 @app.command()

@@ -73,14 +73,14 @@ def request(
 @parts_needed()
 def join(
     folder: Folder,
-    file: Annotated[Path, argument("An invitation, or a newer roster.json.")],
+    file: Annotated[Path, argument("An invitation, a newer roster.json, or a renewed certificate.")],
     roster_beside: Annotated[
         Path | None,
         option("The roster of an invitation that has none; default: roster.json beside it.", "--roster"),
     ] = None,
 ) -> None:
-    """Join a network with the founder's invitation, or update the roster."""
-    from peerbayes.peer.identity.keys import fingerprint
+    """Join a network with the founder's invitation, or update the roster or the certificate."""
+    from peerbayes.peer.identity.keys import expiry, fingerprint
     from peerbayes.peer.state.folder import Home
 
     home = Home(folder)
@@ -89,6 +89,7 @@ def join(
     settings, authority = home.settings(), fingerprint(home.authority_path.read_bytes())
     state = f"{len(roster.members)} members, {'closed' if roster.closed else 'still open'}"
     print(f"{settings.name} has roster version {roster.version} of {roster.network}: {state}")
+    print(f"Its certificate ends on {expiry(home.certificate_path.read_bytes()):%Y-%m-%d}")
     if settings.name in roster.revoked:
         print(f"{settings.name} was revoked: the other members ignore it. Ask the founder")
         return
@@ -291,6 +292,24 @@ def trace(
                 f"{printable(name)} ended after round {missed.rounds[name]}: replay it with the fault "
                 f'{{ kind = "away", peers = [{number}], first = {missed.rounds[name] + 1} }}'
             )
+
+
+@app.command()
+@parts_needed()
+def renew(folder: Folder = Path()) -> None:
+    """Ask the neighbours now for a new certificate; a running peer does so by itself 60 to 30 days before the end.
+
+    Exit codes: 0 renewed; 1 not yet, and why.
+    """
+    from peerbayes.peer.renewing import renew_now
+    from peerbayes.peer.state.folder import Home
+
+    home = Home(folder)
+    peer = home.load()
+    before = home.certificate_path.read_bytes()
+    print(printable(asyncio.run(renew_now(home, peer))))
+    if home.certificate_path.read_bytes() == before:
+        sys.exit(1)
 
 
 @app.command()

@@ -35,6 +35,7 @@ from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Inbox, Outbox
+from peerbayes.peer.protocol.renewals import Renewals
 from peerbayes.peer.protocol.server import Server
 from peerbayes.peer.protocol.session import Membership, NeighbourState, Session
 from peerbayes.peer.protocol.transport import Transport, Unreachable
@@ -69,6 +70,8 @@ class RunningPeer:
     """Seconds to keep serving neighbours that are not done yet."""
     away: tuple[pd.DataFrame, np.ndarray] | None = None
     """Held-out rows: the model is tested on them."""
+    renewals: Callable[[Session], Renewals] | None = None
+    """Makes what renews certificates here; None: nothing does."""
     source: Source = os.urandom
     """Source of randomness for the noise of a private network."""
 
@@ -87,6 +90,7 @@ class RunningPeer:
         self._client = Client(session, agreement, inbox, *common)
         self._server = Server(session, agreement, outbox, *common)
         self.answer = self._server.answer
+        self.renewing = self._server.renewals = None if self.renewals is None else self.renewals(session)
         model = ModelFile(self.model)
         sums = lambda: agreement.sums  # noqa: E731 (the roster may still be open)
         self._rounds = Rounds(session, self.store, inbox, outbox, blocklist, evidence, model, sums)

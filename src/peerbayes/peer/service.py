@@ -24,8 +24,10 @@ from peerbayes.peer.learning.held_out import Table, held_out, split_key
 from peerbayes.peer.learning.verdict import Verdict
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
-from peerbayes.peer.protocol.session import Membership, idle_session
+from peerbayes.peer.protocol.renewals import Renewals
+from peerbayes.peer.protocol.session import Membership, Session, idle_session
 from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.renewing import renewals_of
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
@@ -85,11 +87,16 @@ async def serve(
     if journal_to is not None:
         journal_to.append(journal)
     transport = Grpc(peer, journal.refused)
+
+    def renewals(session: Session) -> Renewals:
+        tell = lambda text: journal("renewal", {"text": text})  # noqa: E731
+        return renewals_of(home, peer, session, transport.renew, tell)
+
     running_peer = RunningPeer(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
         frame, labels, store, transport, audit,
         model=home.model_path, newer=lambda signed: spare.run(lambda: _keep_roster(home, signed)), on_event=journal,
-        linger=linger, away=away,
+        linger=linger, away=away, renewals=renewals,
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():
@@ -102,6 +109,10 @@ async def serve(
         "the watch of the roster in the folder", lambda: _watch(home, journal, running_peer, spare)
     )
     background.add("the server for neighbours", transport.guard)
+    if (renewing := running_peer.renewing) is not None:
+        background.add(
+            "the renewal of certificates", lambda: renewing.run(lambda: running_peer.session.neighbours)
+        )
     background.add("the writing of what happens", lambda: _flush(home, journal, running_peer, process_lock))
     caught: list[int] = []
     with _signals(work, caught):

@@ -20,6 +20,7 @@ from peerbayes.peer.identity import keys
 from peerbayes.peer.inspection import may_leave_home
 from peerbayes.peer.learning.held_out import error_text
 from peerbayes.peer.protocol.session import NeighbourState, Waiting
+from peerbayes.peer.renewing import Renewed, renewal_status, renewal_warning
 from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
@@ -29,13 +30,13 @@ from peerbayes.peer.tasks import Rate, supervised_thread
 
 # --- warnings to an operator before something becomes a problem; shown by `check`, `status` and the log of a run
 
-ENDS_SOON = timedelta(days=60)
+ENDS_SOON = timedelta(days=60)  # of the authority
 OTHERS = 0o077  # permission bits that a private file does not have
 
 
 def warnings_of(home: Home, peer: Peer, now: datetime | None = None) -> list[str]:
     """Return the problems of a peer's folder that do not prevent a run."""
-    return [*_readable(home), *_ending(peer, now or datetime.now(UTC))]
+    return [*_readable(home), *_ending(home, peer, now or datetime.now(UTC))]
 
 
 def days_left(certificate: bytes, now: datetime | None = None) -> float:
@@ -58,19 +59,15 @@ def _readable(home: Home) -> Iterable[str]:
             yield f"{path} can be read by others (mode {mode:04o}); make it private with `chmod 600 {path}`"
 
 
-def _ending(peer: Peer, now: datetime) -> Iterable[str]:
-    for subject, certificate, advice in (
-        (
-            f"the certificate of {peer.name}",
-            peer.certificate,
-            "ask the founder for a new one (`peerbayes network invite --again`) and join with it",
-        ),
-        ("the certificate of the network's authority", peer.authority, "create another network before that"),
-    ):
-        days = days_left(certificate, now)
-        if days < ENDS_SOON / timedelta(days=1):
-            end = keys.expiry(certificate)
-            yield f"{subject} ends in {max(0, int(days))} days, on {end:%Y-%m-%d}; {advice}"
+def _ending(home: Home, peer: Peer, now: datetime) -> Iterable[str]:
+    if (warning := renewal_warning(peer, Renewed.read(home), now.timestamp())) is not None:
+        yield warning
+    days = days_left(peer.authority, now)
+    if days < ENDS_SOON / timedelta(days=1):
+        yield (
+            f"the certificate of the network's authority ends in {max(0, int(days))} days, on "
+            f"{keys.expiry(peer.authority):%Y-%m-%d}; create another network before that"
+        )
 
 
 # --- the status of a peer, read from its folder, whether it runs or not
@@ -124,6 +121,7 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         "sent": {"messages": log.messages, "bytes": log.bytes},
         "audit": {"ok": log.problem is None, "problem": log.problem},
         "certificate_days": round(days_left(peer.certificate), 1),
+        "renewal": renewal_status(peer, Renewed.read(home)),
         "warnings": warnings_of(home, peer),
     }
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
@@ -269,6 +267,12 @@ def metrics_of(report: dict[str, Any], now: float, exact: bool) -> Iterator[Metr
     yield Metric.of("missed_messages", "Rounds closed without a neighbour.", report["missing"], "neighbour")
     days = report["certificate_days"]
     yield Metric.of("certificate_days", "Days until the peer's certificate expires.", days)
+    renewal = report["renewal"]
+    if renewal["at"] is not None:
+        text = "When the certificate was renewed last, in seconds since 1970."
+        yield Metric.of("certificate_renewed_timestamp_seconds", text, renewal["at"])
+    text = "Whether the certificate is to be renewed, and is not yet."
+    yield Metric.of("certificate_renewal_failing", text, bool(renewal["problem"]))
     yield Metric.of("warnings", "Warnings that `status` shows.", len(report["warnings"]))
     if report["privacy"] is not None:
         spent = report["privacy"]["spent"]
@@ -475,6 +479,7 @@ LINES = {
     "exposed": "privacy: {alarm}",
     "open": "the network is still open (members: {members}): waiting for its founder to close it",
     "roster": "roster {version} is in force",
+    "renewal": "{text}",
     "agreeing": "agreeing on {phase}",
     "private": "private: whatever leaves this peer has noise. Nobody learns more about one row than epsilon "
     "{epsilon:g} (delta {delta:g}) allows, of which {spent:.3g} is spent; sigma {sigma:.4g} at clip {clip:.4g}, "

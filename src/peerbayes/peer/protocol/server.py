@@ -23,6 +23,7 @@ from peerbayes.peer.protocol.coding import coded
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
 from peerbayes.peer.protocol.mailboxes import Found, Outbox, Ready
+from peerbayes.peer.protocol.renewals import Renewals
 from peerbayes.peer.protocol.roster_pieces import piece_of
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.protocol.transport import Unreachable
@@ -87,6 +88,9 @@ class Server:
     evidence: Evidence
     processes: Processes
     adopt: Callable[[bytes], Awaitable[None]]
+
+    renewals: Renewals | None = None
+    """Renews certificates, or passes on who asks for it; None: not here."""
 
     def __post_init__(self) -> None:
         self._callbacks = Callbacks(self.session)
@@ -173,6 +177,8 @@ class Server:
             return self.reply(request, "ok", reason=await self._callbacks.tried(caller))
         if request.kind in ("hello", "leave"):
             return self.reply(request, "ok")
+        if request.kind == "renew":
+            return await self._renewed(caller, request)
         answer = await self._awaited(caller, request)
         if answer is None:
             return self.reply(request, "not yet")
@@ -186,6 +192,15 @@ class Server:
         answer = await self._shortened(caller, request, answer)
         self._log(caller, request, answer)
         return self._deliver(request, answer)
+
+    async def _renewed(self, caller: str, request: Request) -> Reply:
+        """Return a renewed certificate to a neighbour that asks for its own, or passes a request on."""
+        if self.renewals is None:
+            return self.reply(request, "not yet")
+        body = await self.renewals.answer(caller, request.phase, request.body, request.round_index)
+        if body is None:
+            return self.reply(request, "not yet")
+        return self._deliver(request, Ready(body, wire.digest_of(body)))
 
     async def _shortened(self, caller: str, request: Request, ready: Ready) -> Ready:
         """Return a message coded beside the one that the caller has, or else the start, where that was agreed on."""

@@ -37,7 +37,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 STATEMENT = b"peerbayes statement\n"  # signed prefix: no other signature of a peer passes for a statement
 PROCESS = b"peerbayes process\n"  # the same for descriptions of its processes
 MOST_STATEMENTS = 1000  # statements in one request
-Kind = Literal["hello", "call back", "roster", "leave", "sum", "first", "round", "masked"]
+Kind = Literal["hello", "call back", "roster", "renew", "leave", "sum", "first", "round", "masked"]
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
 OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
 # The same in all versions, so that peers can say these before they know which versions the other one speaks.
@@ -169,7 +169,7 @@ class Request(Message, frozen=True):
     roster: Whole = 0  # the version that the sender knows
     roster_digest: RosterDigest = b""
     wait: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0  # seconds the answer may take
-    body: bytes = b""  # a signed roster that the sender thinks is newer
+    body: bytes = b""  # a signed roster that the sender thinks is newer; a certificate request to be renewed
     heard: Annotated[
         tuple[Statement, ...], msgspec.Meta(max_length=MOST_STATEMENTS)
     ] = ()  # from neighbours of both

@@ -134,6 +134,11 @@ class Settings:
         False, true_or_false(),
         "whether errors on these rows are shown, without noise, also to other machines (/metrics, `watch --address`)",
         "With an epsilon they reveal more about rows than it allows", option="", example=None).field()
+    renews: str | None = Setting(
+        None, optional(text_value("a folder")),
+        "the folder with which this peer renews certificates of members: the founder's, whose authority.key is then on "
+        "this machine, or . where the founder named this peer a deputy",
+        option="", example=None).field()
     # fmt: on
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The least that the agreement must guarantee, as a section [require]; otherwise the peer does not run."""
@@ -165,6 +170,8 @@ class Settings:
                 raise ConfigurationError(f'{path}: {name} is missing; expected a line {name} = "..."')
         if values["data"] and not is_url(values["data"]):
             values["data"] = str(path.absolute().parent / values["data"])
+        if values.get("renews"):
+            values["renews"] = str(path.absolute().parent / values["renews"])
         try:
             return cls(**{"listen": everywhere(values["address"]), **values}, require=required)
         except ValueError as problem:
