@@ -42,10 +42,10 @@ def test_a_certificate_says_who_and_what_for():
     assert keys.fingerprint(CERTIFICATE) == digest.finalize().hex()
 
 
-def test_an_authority_issues_to_peers_only():
+def test_an_authority_issues_to_peers_and_deputies_only():
     authority = x509.load_pem_x509_certificate(AUTHORITY)
     constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
-    assert constraints.ca and constraints.path_length == 0
+    assert constraints.ca and constraints.path_length == 1  # its deputies issue to peers, and nobody below them
     assert timedelta(days=7300) < keys.expiry(AUTHORITY) - NOW
     authority.verify_directly_issued_by(authority)
     assert keys.name_of(AUTHORITY) == "hospitals"

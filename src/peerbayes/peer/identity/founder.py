@@ -16,7 +16,7 @@ from peerbayes.peer.agreement.column_facts import canonical, private
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.roster import LARGEST as LARGEST_ROSTER
-from peerbayes.peer.identity.roster import Member, Roster, valid_address
+from peerbayes.peer.identity.roster import Deputy, Member, Roster, valid_address
 from peerbayes.peer.learning.masks import refuse_small, refuse_thin
 
 # --- an invitation: one file with all that a peer needs to become a member, except its key, which never leaves it
@@ -120,6 +120,11 @@ def is_invitation(content: bytes) -> bool:
 def is_roster(content: bytes) -> bool:
     """Return whether bytes claim to be a signed roster."""
     return content.startswith(b'{"roster":')
+
+
+def is_certificate(content: bytes) -> bool:
+    """Return whether bytes claim to be a certificate."""
+    return content.startswith(b"-----BEGIN CERTIFICATE-----")
 
 
 def _bytes(text: str) -> bytes:
@@ -275,7 +280,7 @@ class Founder(NetworkFolder):
         self._refuse_taken(roster, applicants, again)
         certificates = [keys.issue(key, authority, each.request, each.name) for each in applicants]
         members = [
-            Member(each.name, each.address, keys.fingerprint(certificate))
+            Member(each.name, each.address, keys.fingerprint(certificate), keys.key_digest(certificate))
             for each, certificate in zip(applicants, certificates, strict=True)
         ]
         if again:
@@ -337,6 +342,55 @@ class Founder(NetworkFolder):
         if name in roster.revoked:
             raise IdentityError(f"{name} is already revoked; there is nothing to do")
         return self._keep(roster.with_revoked(name) if roster.closed else roster.without(name))
+
+    def name_deputy(self, name: str) -> Roster:
+        """Let a member renew certificates of members with the key it has; it needs nothing but the roster."""
+        roster = self._with_keys(self.roster())
+        roster.place(name)
+        key, certificate = self._read(self.key_path), self._read(self.certificate_path(name))
+        if keys.key_digest(certificate) != roster.member(name).key:
+            raise IdentityError(
+                f"{self.certificate_path(name)} is not the certificate of {name} in the roster; bring the file back, "
+                "or invite it again"
+            )
+        deputy = keys.deputy_certificate(key, self.authority(), certificate)
+        return self._keep(roster.with_deputy(Deputy(name, deputy.decode())))
+
+    def dismiss_deputy(self, name: str) -> Roster:
+        """Take the right to renew certificates from a member; those that it renewed are not accepted any more."""
+        return self._keep(self.roster().without_deputy(name))
+
+    def renew(self, names: Iterable[str] | None = None, days: float = keys.DAYS) -> dict[str, bytes]:
+        """Return new certificates for members, by default all, with the keys that they have."""
+        roster = self.roster()
+        filled = self._with_keys(roster)
+        if filled is not roster:
+            roster = self._keep(filled)
+        key, authority = self._read(self.key_path), self.authority()
+        if names is None:
+            names = [member.name for member in roster.members if member.name not in roster.revoked]
+        renewed = {}
+        for name in names:
+            member = roster.member(name)
+            if name in roster.revoked:
+                raise IdentityError(f"{name} was revoked in {roster.network}; its certificate is not renewed")
+            path = self.certificate_path(name)
+            current = self._read(path)
+            if keys.key_digest(current) != member.key:
+                raise IdentityError(f"{path} is not the certificate of {name} in the roster; invite it again")
+            renewed[name] = keys.reissue(key, authority, current, days)
+        for name, certificate in renewed.items():
+            write(self.certificate_path(name), certificate)
+        return renewed
+
+    def _with_keys(self, roster: Roster) -> Roster:
+        """Return the roster with the keys of members that joined before rosters had any, if there are some."""
+        digests = {}
+        for member in roster.members:
+            path = self.certificate_path(member.name)
+            if not member.key and path.exists() and keys.fingerprint(path.read_bytes()) == member.certificate:
+                digests[member.name] = keys.key_digest(path.read_bytes())
+        return roster.with_keys(digests) if digests else roster
 
     def _keep(self, roster: Roster) -> Roster:
         write(self.roster_path, roster.signed(self._read(self.key_path)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -112,7 +113,9 @@ def common_name(subject: x509.Name, source: str) -> str:
 # member's private key never leaves its machine. PEM in, PEM out.
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+DEPUTY = "peerbayes deputy"  # the organization in a deputy's certificate: a member's own has none
 AUTHORITY_DAYS = 7305  # 20 years: a network's authority outlives its certificates
+DAYS = 825  # of a member's certificate; it is renewed before it ends
 EARLIER = timedelta(hours=1)  # clocks differ: a certificate is valid a little before it was made
 
 
@@ -131,7 +134,7 @@ def new_authority(network: str) -> tuple[bytes, bytes]:
     subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "peerbayes"), _common_name(network)])
     certificate = (
         _builder(subject, subject, key.public_key(), now, now + timedelta(days=AUTHORITY_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)  # 1: for deputies
         .add_extension(_usage(certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -140,23 +143,86 @@ def new_authority(network: str) -> tuple[bytes, bytes]:
 
 def new_request(name: str) -> tuple[bytes, bytes]:
     """Return the key of a new peer, and its certificate request."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = pem_of(ec.generate_private_key(ec.SECP256R1()))
+    return key, request_of(key, name)
+
+
+def request_of(key: bytes, name: str) -> bytes:
+    """Return a certificate request for a key that exists."""
     subject = x509.Name([_common_name(valid_name(name))])
-    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    return pem_of(key), request.public_bytes(serialization.Encoding.PEM)
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return builder.sign(private_key(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def deputy_certificate(
+    authority_key: bytes, authority_certificate: bytes, member: bytes, now: datetime | None = None
+) -> bytes:
+    """Return a certificate with which the key of a member's certificate may renew others, until the authority's end.
+
+    It signs certificates and nothing else: TLS takes it for no peer's.
+    """
+    signer, authority = _signer(authority_key, authority_certificate)
+    if _constraints(authority).path_length == 0:
+        raise IdentityError(
+            "the certificate of this network's authority is of an earlier version, and allows no deputies; renew "
+            "with the authority itself: `peerbayes network renew`, or `renews` in the peer.toml of the founder's peer"
+        )
+    certificate = certificate_of(member)
+    name, now = common_name(certificate.subject, "the certificate"), now or datetime.now(UTC)
+    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, DEPUTY)
+    subject = x509.Name([organization, _common_name(valid_name(name))])
+    builder = _builder(
+        authority.subject, subject, p256(certificate.public_key()), now, authority.not_valid_after_utc
+    )
+    signed = (
+        builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(certificates=True, handshakes=False), critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    return signed.public_bytes(serialization.Encoding.PEM)
 
 
 def issue(
-    authority_key: bytes, authority_certificate: bytes, request: bytes, name: str, days: int = 825
+    issuer_key: bytes,
+    issuer_certificate: bytes,
+    request: bytes,
+    name: str,
+    days: float = DAYS,
+    now: datetime | None = None,
 ) -> bytes:
-    """Return the certificate for a request, once the requester's name and signature are verified."""
-    signer, authority = private_key(authority_key), certificate_of(authority_certificate, "the authority's")
-    if public_bytes(signer.public_key()) != public_bytes(authority.public_key()):
-        raise IdentityError(
-            "the authority's key does not belong to its certificate; use those of one network"
-        )
-    public_key = requested_key(request, valid_name(name))
-    now = datetime.now(UTC)
+    """Return the certificate for a request, once the requester's name and signature are verified.
+
+    The issuer is the authority, or one of its deputies.
+    """
+    return _issued(issuer_key, issuer_certificate, requested_key(request, valid_name(name)), name, days, now)
+
+
+def reissue(
+    issuer_key: bytes,
+    issuer_certificate: bytes,
+    current: bytes,
+    days: float = DAYS,
+    now: datetime | None = None,
+) -> bytes:
+    """Return a new certificate for the name and the key of a current one."""
+    certificate = certificate_of(current)
+    name = common_name(certificate.subject, "the certificate")
+    return _issued(issuer_key, issuer_certificate, p256(certificate.public_key()), name, days, now)
+
+
+def _issued(
+    issuer_key: bytes,
+    issuer_certificate: bytes,
+    public_key: ec.EllipticCurvePublicKey,
+    name: str,
+    days: float,
+    now: datetime | None,
+) -> bytes:
+    signer, authority = _signer(issuer_key, issuer_certificate)
+    now = now or datetime.now(UTC)
     end = min(now + timedelta(days=days), authority.not_valid_after_utc)
     certificate = (
         _builder(authority.subject, x509.Name([_common_name(name)]), public_key, now, end)
@@ -175,6 +241,27 @@ def issue(
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
+def _signer(
+    issuer_key: bytes, issuer_certificate: bytes
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    signer, issuer = private_key(issuer_key), certificate_of(issuer_certificate, "the authority's")
+    if public_bytes(signer.public_key()) != public_bytes(issuer.public_key()):
+        raise IdentityError(
+            "the authority's key does not belong to its certificate; use those of one network"
+        )
+    return signer, issuer
+
+
+def key_digest(certificate_pem: bytes) -> str:
+    """Return the SHA-256 of the certificate's public key: it stays when the certificate is renewed."""
+    return hashlib.sha256(public_bytes(certificate_of(certificate_pem).public_key())).hexdigest()
+
+
+def requested_digest(request_pem: bytes, name: str) -> str:
+    """Return the SHA-256 of the public key of a certificate request."""
+    return hashlib.sha256(public_bytes(requested_key(request_pem, name))).hexdigest()
+
+
 def fingerprint(certificate_pem: bytes) -> str:
     """Return the SHA-256 of the certificate."""
     return certificate_of(certificate_pem).fingerprint(hashes.SHA256()).hex()
@@ -190,20 +277,62 @@ def name_of(certificate_pem: bytes) -> str:
     return common_name(certificate_of(certificate_pem).subject, "the certificate")
 
 
-def issued(certificate_pem: bytes, authority_pem: bytes, name: str) -> None:
-    """Refuse a certificate that this authority did not issue to this peer, whatever the time."""
+def validity(certificate_pem: bytes) -> tuple[datetime, datetime]:
+    """Return from when to when a certificate is valid."""
+    certificate = certificate_of(certificate_pem)
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+
+
+def issuer_of(certificate_pem: bytes, issuers: Iterable[bytes]) -> bytes | None:
+    """Return which of these certificates issued another one; None: none of them."""
+    certificate = certificate_of(certificate_pem)
+    for issuer_pem in issuers:
+        issuer = certificate_of(issuer_pem, "the authority's")
+        if certificate.issuer != issuer.subject or not _constraints(issuer).ca:
+            continue
+        try:
+            certificate.verify_directly_issued_by(issuer)
+        except (*UNREADABLE, InvalidSignature):
+            continue
+        return issuer_pem
+    return None
+
+
+def deputy_name(deputy_pem: bytes, authority_pem: bytes) -> str:
+    """Return whose deputy certificate this is; refuse one that the authority did not issue, or that may do more."""
+    certificate = certificate_of(deputy_pem, "a deputy's")
+    name = common_name(certificate.subject, "a deputy's certificate")
+    organizations = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    constraints, usage = _constraints(certificate), _key_usage(certificate)
+    if (
+        [each.value for each in organizations] != [DEPUTY]
+        or not constraints.ca
+        or constraints.path_length != 0
+    ):
+        raise IdentityError(
+            f"the certificate of {name:.80} is no deputy's; name it with `peerbayes network deputy`"
+        )
+    if usage.digital_signature or not usage.key_cert_sign:
+        raise IdentityError(
+            f"the deputy certificate of {name:.80} may do more than sign certificates; make a new one"
+        )
+    if issuer_of(deputy_pem, [authority_pem]) is None:
+        raise IdentityError(f"the deputy certificate of {name:.80} is not from this network's authority")
+    return valid_name(name)
+
+
+def issued(certificate_pem: bytes, authority_pem: bytes, name: str, deputies: Iterable[bytes] = ()) -> None:
+    """Refuse a certificate that neither this authority nor one of its deputies issued to this peer."""
     certificate, authority = certificate_of(certificate_pem), certificate_of(authority_pem, "the authority's")
     if not _constraints(authority).ca:
         raise IdentityError(
             "the authority's certificate may not issue others; expected `network new`'s authority.crt"
         )
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (*UNREADABLE, InvalidSignature) as problem:
+    if issuer_of(certificate_pem, [authority_pem, *deputies]) is None:
         raise IdentityError(
             f"the certificate of {name} is from another authority than this network's, or altered; "
             "ask the founder for an invitation of this network"
-        ) from problem
+        )
     subject_name = common_name(certificate.subject, "the certificate")
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -223,17 +352,22 @@ def issued(certificate_pem: bytes, authority_pem: bytes, name: str) -> None:
 
 
 def checked(
-    certificate_pem: bytes, key_pem: bytes | None, authority_pem: bytes, name: str, now: datetime
+    certificate_pem: bytes,
+    key_pem: bytes | None,
+    authority_pem: bytes,
+    name: str,
+    now: datetime,
+    deputies: Iterable[bytes] = (),
 ) -> None:
     """Refuse a certificate that is not this peer's, not this network's, or not valid now."""
-    issued(certificate_pem, authority_pem, name)
+    issued(certificate_pem, authority_pem, name, deputies)
     certificate = certificate_of(certificate_pem)
     for presented, owner in ((certificate, name), (certificate_of(authority_pem), "the authority")):
         if now > presented.not_valid_after_utc:
             raise IdentityError(
                 f"the certificate of {owner} expired on {presented.not_valid_after_utc:%Y-%m-%d}, and this machine's "
                 f"clock says {now:%Y-%m-%d %H:%M}; if the clock is right, ask the founder for a new one "
-                "(`peerbayes network invite --again`)"
+                "(`peerbayes network renew`), and join with it"
             )
         if now < presented.not_valid_before_utc:
             raise IdentityError(
@@ -296,10 +430,10 @@ def _builder(
     )
 
 
-def _usage(certificates: bool) -> x509.KeyUsage:
+def _usage(certificates: bool, handshakes: bool = True) -> x509.KeyUsage:
     """Return the key usage: a peer's key signs handshakes; an authority's also certificates (and rosters)."""
     return x509.KeyUsage(
-        digital_signature=True, key_cert_sign=certificates, crl_sign=certificates, content_commitment=False,
+        digital_signature=handshakes, key_cert_sign=certificates, crl_sign=certificates, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
         decipher_only=False,
     )  # fmt: skip
@@ -307,6 +441,15 @@ def _usage(certificates: bool) -> x509.KeyUsage:
 
 def _common_name(name: str) -> x509.NameAttribute[str]:
     return x509.NameAttribute(NameOID.COMMON_NAME, name)
+
+
+def _key_usage(certificate: x509.Certificate) -> x509.KeyUsage:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+    except UNREADABLE as problem:
+        raise IdentityError(
+            f"a certificate does not say what its key is for: {problem}; get a new one"
+        ) from problem
 
 
 def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:

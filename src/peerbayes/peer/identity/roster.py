@@ -6,9 +6,12 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,11 +49,49 @@ class Member:
     name: str
     address: str  # host:port where its neighbours reach it
     certificate: str  # its fingerprint
+    key: str = (
+        ""  # sha256 of its public key, which a renewed certificate has as well; "": as before there were any
+    )
 
     def __post_init__(self) -> None:
         valid_name(self.name)
         valid_address(self.address)
         valid_digest(f"the certificate of {self.name}", self.certificate)
+        if self.key:
+            valid_digest(f"the key of {self.name}", self.key)
+
+    def accepts(self, certificate: bytes, issuers: Sequence[bytes] = (), now: datetime | None = None) -> bool:
+        """Return whether a certificate (PEM) is this member's: the one in the roster, or a renewed one.
+
+        issuers  who may renew: `Roster.issuers`; a renewed certificate has the same name and the same key
+        """
+        if keys.fingerprint(certificate) == self.certificate:
+            return True
+        if not self.key or keys.key_digest(certificate) != self.key:
+            return False
+        moment = now or datetime.now(UTC)
+        if (issuer := keys.issuer_of(certificate, issuers)) is None:
+            return False
+        for each in (certificate, issuer):
+            begin, end = keys.validity(each)
+            if not begin <= moment <= end:
+                return False
+        try:
+            keys.issued(certificate, issuer, self.name)
+        except IdentityError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Deputy:
+    """A member that may renew the certificates of members: the same names and the same keys, nothing else."""
+
+    name: str
+    certificate: str  # PEM, as the authority issued it for the member's own key
+
+    def __post_init__(self) -> None:
+        valid_name(self.name)
 
 
 def valid_digest(subject: str, value: str) -> None:
@@ -68,10 +109,10 @@ def _is_ipv6(host: str) -> bool:
 
 # --- the roster: members of a network, their addresses and links; only the network's authority can sign it
 
-__all__ = ["Member", "Roster", "valid_address"]
+__all__ = ["Deputy", "Member", "Roster", "valid_address"]
 
 FORMAT = 1
-LARGEST = 4 << 20  # bytes of a signed roster: about 20,000 members with four links each
+LARGEST = 4 << 20  # bytes of a signed roster: about 15,000 members with four links each
 HEAD, MIDDLE = b'{"roster":', b',"signature":"'  # of the document, around the roster's text
 SIGNATURE = re.compile(rb'((?:[0-9a-f]{2}){1,80})"}')  # the end of the document
 PURPOSE = b"peerbayes roster\n"  # signed along: no other signature of the authority passes for a roster's
@@ -88,6 +129,7 @@ class Roster:
     links: tuple[tuple[str, str], ...]
     revoked: tuple[str, ...] = ()  # names that must not be used any more; some may never have been in a run
     closed: bool = False  # nobody else joins: a run can start
+    deputies: tuple[Deputy, ...] = ()  # who may renew certificates beside the authority
 
     def __post_init__(self) -> None:
         if not NETWORK.fullmatch(self.network):
@@ -98,11 +140,11 @@ class Roster:
         if not 0 <= self.version < 2**53:
             raise IdentityError(f"the roster's version is {self.version}; expected a whole number from 0")
         for noun, names in (("member", self._names), ("revoked name", self.revoked)):
-            twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
-            if twice:
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
                 raise IdentityError(f"{noun} {min(twice)!r} is in the roster twice; expected each name once")
         for name in self.revoked:
             keys.valid_name(name)
+        self._check_deputies()
         object.__setattr__(self, "links", self._sorted_links())
         if self.closed and len(components := self.parts()) != 1:
             shown = "; ".join(
@@ -146,7 +188,16 @@ class Roster:
 
     def present(self, name: str) -> tuple[str, ...]:
         """Return the names linked to a member that are not revoked."""
-        return tuple(neighbour for neighbour in self.neighbours(name) if neighbour not in self.revoked)
+        return tuple(neighbour for neighbour in self.neighbours(name) if neighbour not in self._revoked)
+
+    def issuers(self, authority_certificate_pem: bytes) -> tuple[bytes, ...]:
+        """Return the certificates that may issue those of members: the authority's, and its deputies'."""
+        return authority_certificate_pem, *(deputy.certificate.encode() for deputy in self.deputies)
+
+    def chain(self, certificate: bytes) -> bytes:
+        """Return the deputy's certificate that a handshake needs beside a renewed one; b"": none."""
+        deputies = [deputy.certificate.encode() for deputy in self.deputies]
+        return (keys.issuer_of(certificate, deputies) if deputies else None) or b""
 
     def adjacency(self) -> csr_array:
         """Return the adjacency matrix A [N, N] in the members' order, as in `peerbayes.network`."""
@@ -189,12 +240,35 @@ class Roster:
         index = self.place(member.name)
         if member.name in self.revoked:
             raise IdentityError(f"{member.name!r} was revoked in {self.network}; it cannot come back")
-        return self._next(members=(*self.members[:index], member, *self.members[index + 1 :]))
+        kept = self.deputies if member.key == self.members[index].key else self._deputies_without(member.name)
+        return self._next(members=(*self.members[:index], member, *self.members[index + 1 :]), deputies=kept)
+
+    def with_keys(self, digests: Mapping[str, str]) -> Roster:
+        """Return the roster with the keys of members that have none in it: certificates can be renewed then."""
+        members = tuple(
+            member if member.key else replace(member, key=digests.get(member.name, ""))
+            for member in self.members
+        )
+        return self._next(members=members)
+
+    def with_deputy(self, deputy: Deputy) -> Roster:
+        """Return the roster with one more deputy, or another certificate for it."""
+        if deputy.name in self._revoked:
+            raise IdentityError(f"{deputy.name!r} was revoked in {self.network}; it can be no deputy")
+        return self._next(deputies=(*self._deputies_without(deputy.name), deputy))
+
+    def without_deputy(self, name: str) -> Roster:
+        """Return the roster without a deputy: what it renewed is not accepted any more."""
+        remaining = self._deputies_without(name)
+        if len(remaining) == len(self.deputies):
+            known = ", ".join(deputy.name for deputy in self.deputies) or "nobody"
+            raise IdentityError(f"{name!r:.80} is no deputy of {self.network}; expected one of {known}")
+        return self._next(deputies=remaining)
 
     def with_revoked(self, name: str) -> Roster:
         """Return the roster with a member revoked. The run stays the same, so that the others continue."""
         self.place(name)
-        return self._next(revoked=(*self.revoked, name))
+        return self._next(revoked=(*self.revoked, name), deputies=self._deputies_without(name))
 
     def without(self, name: str) -> Roster:
         """Return the roster without a member, before the network is closed; its certificate is revoked."""
@@ -205,6 +279,7 @@ class Roster:
             members=tuple(member for member in self.members if member.name != name),
             links=tuple(link for link in self.links if name not in link),
             revoked=(*self.revoked, name),
+            deputies=self._deputies_without(name),
         )
 
     def with_closed(self) -> Roster:
@@ -215,7 +290,7 @@ class Roster:
 
     def to_json(self) -> bytes:
         """Return the canonical text of this roster."""
-        return canonical({"format": FORMAT, **asdict(self)})
+        return canonical({"format": FORMAT, **self._plain()})
 
     def signed(self, authority_key_pem: bytes) -> bytes:
         """Return the signed document that members pass on."""
@@ -253,6 +328,9 @@ class Roster:
             raise IdentityError(
                 f"the authority is of network {network!r}; its roster is of {roster.network!r}"
             )
+        for deputy in roster.deputies:
+            if keys.deputy_name(deputy.certificate.encode(), authority_certificate_pem) != deputy.name:
+                raise IdentityError(f"the deputy {deputy.name} has the certificate of another one")
         return roster
 
     def differences(self, other: Roster) -> list[str]:
@@ -266,12 +344,22 @@ class Roster:
         other_members = {member.name: member for member in other.members}
         differences += _one_sided("member", own_members, other_members)
         for name in own_members.keys() & other_members.keys():
-            for attribute in ("address", "certificate"):
+            for attribute in ("address", "certificate", "key"):
                 values = getattr(own_members[name], attribute), getattr(other_members[name], attribute)
                 if values[0] != values[1]:
-                    differences.append(f"{attribute} of {name}: {values[0]} against {values[1]}")
+                    differences.append(
+                        f"{attribute} of {name}: {values[0] or 'none'} against {values[1] or 'none'}"
+                    )
         differences += _one_sided("link", map(" - ".join, self.links), map(" - ".join, other.links))
         differences += _one_sided("revoked", self.revoked, other.revoked)
+        own_deputies, other_deputies = (
+            [
+                f"{deputy.name} ({keys.fingerprint(deputy.certificate.encode()):.8})"
+                for deputy in roster.deputies
+            ]
+            for roster in (self, other)
+        )
+        differences += _one_sided("deputy", own_deputies, other_deputies)
         if not differences and self != other:
             differences.append("order: the same members in another order")
         return differences
@@ -279,6 +367,42 @@ class Roster:
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(member.name for member in self.members)
+
+    @cached_property
+    def _revoked(self) -> frozenset[str]:
+        return frozenset(self.revoked)
+
+    def _plain(self) -> dict[str, Any]:
+        """Return plain values; what earlier versions did not know is left out where it is empty: their text stays."""
+        plain = {
+            "network": self.network,
+            "terms": self.terms,
+            "version": self.version,
+            "members": [
+                {name: value for name, value in vars(member).items() if name != "key" or value}
+                for member in self.members
+            ],
+            "links": self.links,
+            "revoked": self.revoked,
+            "closed": self.closed,
+        }
+        if self.deputies:
+            plain["deputies"] = [asdict(deputy) for deputy in self.deputies]
+        return plain
+
+    def _check_deputies(self) -> None:
+        """Refuse deputies that are no members, or whose certificates are for other keys."""
+        for deputy in self.deputies:
+            member = self.member(deputy.name)
+            if deputy.name in self.revoked or [each.name for each in self.deputies].count(deputy.name) > 1:
+                raise IdentityError(f"the deputy {deputy.name} was revoked, or is in the roster twice")
+            if keys.key_digest(deputy.certificate.encode()) != member.key:
+                raise IdentityError(
+                    f"the deputy {deputy.name} has a certificate for another key than its own"
+                )
+
+    def _deputies_without(self, name: str) -> tuple[Deputy, ...]:
+        return tuple(deputy for deputy in self.deputies if deputy.name != name)
 
     @cached_property
     def _indices(self) -> dict[str, int]:

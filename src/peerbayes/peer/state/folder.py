@@ -12,7 +12,15 @@ from peerbayes.errors import IdentityError, TermsError, TwoRosters
 from peerbayes.peer.agreement.column_facts import private
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
-from peerbayes.peer.identity.founder import FileOf, Invitation, NetworkFolder, is_invitation, is_roster
+from peerbayes.peer.identity.founder import (
+    FileOf,
+    Invitation,
+    NetworkFolder,
+    is_certificate,
+    is_invitation,
+    is_roster,
+)
+from peerbayes.peer.identity.renewal import refuse_not_newer
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.state.peer_settings import Settings, everywhere, refuse_weaker
 
@@ -86,10 +94,13 @@ class Home(NetworkFolder):
         Every file is written atomically, and the roster last: after a crash in between, joining again completes it.
         """
         if not is_invitation(content):
+            if is_certificate(content):
+                self.renew(content)
+                return self.roster()
             if not is_roster(content):
                 raise IdentityError(
-                    f"neither an invitation nor a signed roster: it starts with {content[:20]!r}; expected the file "
-                    "that the founder sent, unaltered"
+                    f"neither an invitation nor a signed roster nor a certificate: it starts with {content[:20]!r}; "
+                    "expected the file that the founder sent, unaltered"
                 )
             current = self.roster()
             roster = self.keep_roster(content)
@@ -122,6 +133,14 @@ class Home(NetworkFolder):
         if current_newer is None:
             write(self.roster_path, invitation.roster.encode())
         return current_newer or roster
+
+    def renew(self, certificate: bytes, now: datetime | None = None) -> None:
+        """Take a renewed certificate: for the name and the key of this folder, with a later end."""
+        name, authority, roster = self.settings().name, self._authority(), self.roster()
+        moment, deputies = now or datetime.now(UTC), roster.issuers(authority)[1:]
+        keys.checked(certificate, self._read(self.key_path), authority, name, moment, deputies)
+        refuse_not_newer(certificate, self._read(self.certificate_path), name, roster, authority, moment)
+        write(self.certificate_path, certificate)
 
     def keep_roster(self, content: bytes) -> Roster | None:
         """Store a newer roster from a neighbour; None where it is not newer, IdentityError where it is not valid."""
@@ -160,8 +179,9 @@ class Home(NetworkFolder):
             self._read(self.certificate_path),
             self._authority(),
         )
-        keys.checked(certificate, key, authority, settings.name, now or datetime.now(UTC))
-        terms, roster = Terms.read(self.agreement_path), self.roster()
+        moment, terms, roster = now or datetime.now(UTC), Terms.read(self.agreement_path), self.roster()
+        issuers = roster.issuers(authority)
+        keys.checked(certificate, key, authority, settings.name, moment, issuers[1:])
         if terms.digest != roster.terms or terms.network != roster.network:
             raise TermsError(
                 f"{self.agreement_path} is not what the members of {roster.network} agreed on: its digest is "
@@ -172,7 +192,7 @@ class Home(NetworkFolder):
             raise IdentityError(
                 f"{settings.name} was revoked in {roster.network}, as its roster {roster.version} says; ask the founder"
             )
-        if roster.member(settings.name).certificate != keys.fingerprint(certificate):
+        if not roster.member(settings.name).accepts(certificate, issuers, moment):
             raise IdentityError(
                 f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
                 "a newer one was issued: join with the latest invitation"
