@@ -312,6 +312,67 @@ def renew(folder: Folder = Path()) -> None:
         sys.exit(1)
 
 
+Passphrase = Annotated[
+    Path | None,
+    option("A file with the passphrase in its first line; without it, the backup is not encrypted."),
+]
+
+
+@app.command()
+@parts_needed()
+def backup(
+    folder: Folder,
+    file: Annotated[
+        Path, argument("The file to write; one of that name is replaced once the new one is whole.")
+    ],
+    without_key: Annotated[
+        bool, option("Leave out peer.key, for a backup that others may see.", "--without-key")
+    ] = False,
+    passphrase_file: Passphrase = None,
+) -> None:
+    """Write a backup of a peer's folder into one file, also while the peer runs. Rows are not in it."""
+    from peerbayes.peer.state.backup import back_up
+    from peerbayes.peer.state.folder import Home
+
+    os.umask(0o077)
+    manifest = back_up(Home(folder), file, not without_key, _passphrase(passphrase_file))
+    size = sum(size for size, _ in manifest.files.values())
+    secret = "with its key: keep it as safe as the key itself" if manifest.with_key else "without its key"
+    if passphrase_file is not None:
+        secret = f"{secret.partition(':')[0]}, under the passphrase"
+    print(f"Wrote {file}: {len(manifest.files)} files of {manifest.peer}, {size:,} bytes, {secret}")
+
+
+@app.command()
+@parts_needed()
+def restore(
+    file: Annotated[Path, argument("A backup.")],
+    folder: Annotated[Path, argument("The peer's folder: a new one, or one with files missing or damaged.")],
+    passphrase_file: Passphrase = None,
+    offline: Annotated[
+        bool,
+        option("Do not ask the neighbours what they have heard; an unfinished run is given up.", "--offline"),
+    ] = False,
+) -> None:
+    """Restore a backup. What is intact stays, and the ledger keeps all; a run goes on only if nothing was sent since.
+
+    Exit codes: 0 restored; 1 failed; 3 restored, and a run was given up.
+    """
+    from peerbayes.peer.restoring import ask_neighbours
+    from peerbayes.peer.restoring import restore as restored
+
+    os.umask(0o077)
+    done = restored(file, folder, _passphrase(passphrase_file), None if offline else ask_neighbours)
+    for sentence in done.sentences:
+        print(printable(sentence))
+    if done.aside:
+        sys.exit(3)
+
+
+def _passphrase(file: Path | None) -> str | None:
+    return None if file is None else file.read_text(encoding="utf-8").partition("\n")[0]
+
+
 @app.command()
 @parts_needed()
 def leave(

@@ -171,6 +171,10 @@ class Home(NetworkFolder):
         """Return the roster in this folder, verified."""
         return Roster.verified(self._read(self.roster_path), self._authority())
 
+    def read_key(self) -> bytes:
+        """Return the private key of this folder."""
+        return self._read(self.key_path)
+
     def load(self, now: datetime | None = None) -> Peer:
         """Return the peer with all its documents verified; an error says what to do where one does not match."""
         settings = self.settings()

@@ -230,7 +230,7 @@ def earlier(home: Home) -> list[dict[str, Any]]:
         with contextlib.closing(Store(path, readonly=True)) as store:
             releases |= {_key(entry): entry for entry in store.releases()}
     for path in sorted(home.folder.glob(LOGS)):
-        releases |= {_key(entry): entry for entry in _logged(path)}
+        releases |= {_key(entry): entry for entry in releases_of(path)}
     for entry in current(home):
         releases.pop(_key(entry), None)
     return list(releases.values())
@@ -248,7 +248,7 @@ def _key(entry: Mapping[str, Any]) -> tuple[str, bytes]:
     return entry["name"], entry["digest"]
 
 
-def _logged(path: Path) -> Iterator[dict[str, Any]]:
+def releases_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the releases in an audit log, intact or damaged: every readable line counts."""
     with path.open("rb") as file:
         for log_line in file:
@@ -261,7 +261,7 @@ def _logged(path: Path) -> Iterator[dict[str, Any]]:
                 yield {"name": name.removeprefix(RELEASE), "cost": cost, "digest": digest}
 
 
-def _planned(promise: Privacy) -> float:
+def planned_cost(promise: Privacy) -> float:
     """Return μ² of a complete run."""
     return accounting.mu_of(promise.epsilon, promise.delta) ** 2
 
@@ -276,7 +276,7 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
         "epsilon": promise.epsilon, "delta": promise.delta, "spent": epsilon_of(ledger, promise.delta),
         "releases": len(ledger), "rounds": rounds_in(ledger),
         "with_earlier_runs": epsilon_of([*before, *ledger], promise.delta) if before else None,
-        "in_all": epsilon_of(before, promise.delta, _planned(promise)),
+        "in_all": epsilon_of(before, promise.delta, planned_cost(promise)),
     }  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def refuse_overspent(home: Home, peer: Peer) -> None:
     before = earlier(home)
     if promise is None or most is None or not before:
         return
-    planned = _planned(promise)
+    planned = planned_cost(promise)
     total_epsilon = epsilon_of(before, promise.delta, planned)
     if total_epsilon > most * (1 + 1e-9):
         raise NeedsPerson(
