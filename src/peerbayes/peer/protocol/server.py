@@ -173,6 +173,8 @@ class Server:
             return self.reply(request, "ok", reason=await self._callbacks.tried(caller))
         if request.kind in ("hello", "leave"):
             return self.reply(request, "ok")
+        if request.kind == "documents":
+            return self.reply(request, "gone")  # this process has one run, and knows of no others
         answer = await self._awaited(caller, request)
         if answer is None:
             return self.reply(request, "not yet")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from peerbayes.data import sources
+from peerbayes.data.arguments import refusal
 from peerbayes.data.declarations import (
     NEEDED,
     Kind,
@@ -107,6 +108,12 @@ NAME = Kind(lambda _, value: valid_name(value), "lower-case letters, digits and 
 ADDRESS = Kind(lambda _, value: valid_address(value), "host:port", (str,))
 
 
+def _folders(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(path, str) and path for path in value):
+        raise refusal(name, value, 'a list of folders, such as ["../other-network"]')
+    return tuple(value)
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings that a peer's owner alone decides."""
@@ -134,6 +141,10 @@ class Settings:
         False, true_or_false(),
         "whether errors on these rows are shown, without noise, also to other machines (/metrics, `watch --address`)",
         "With an epsilon they reveal more about rows than it allows", option="", example=None).field()
+    same_rows: tuple[str, ...] = Setting(
+        (), Kind(_folders, "a list of folders of peers", (list,)),
+        "folders of other peers of this owner that learn from the same rows: what they release counts here too",
+        option="", example=None).field()
     # fmt: on
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The least that the agreement must guarantee, as a section [require]; otherwise the peer does not run."""
@@ -165,6 +176,9 @@ class Settings:
                 raise ConfigurationError(f'{path}: {name} is missing; expected a line {name} = "..."')
         if values["data"] and not is_url(values["data"]):
             values["data"] = str(path.absolute().parent / values["data"])
+        values["same_rows"] = tuple(
+            str(path.absolute().parent / folder) for folder in values.get("same_rows", ())
+        )
         try:
             return cls(**{"listen": everywhere(values["address"]), **values}, require=required)
         except ValueError as problem:
