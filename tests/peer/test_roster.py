@@ -209,7 +209,7 @@ def test_each_change_is_the_next_version():
         (lambda roster: EMPTY.with_closed(), "0 parts"),
         (
             lambda roster: roster_of("ab", members="ab").with_closed().with_member(member("e"), ()),
-            "is closed",
+            "falls into 2 parts",
         ),
         (lambda roster: roster_of("ab", members="ab").with_closed().with_closed(), "closed already"),
         (lambda roster: roster_of("ab", members="ab").with_closed().without("a"), "not taken out"),

@@ -366,7 +366,7 @@ def test_about_the_share_is_held_out_and_a_larger_share_keeps_it(share):
 )
 def test_how_a_value_is_written_or_read_does_not_matter(one, other):
     """Other rows can make a column text, or of floats."""
-    from peerbayes.peer.learning.held_out import _numbers
+    from peerbayes.peer.learning.held_out import numbers_of_rows as _numbers
 
     labels = np.array(["a", "b", "c"])
     first, second = (

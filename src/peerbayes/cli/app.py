@@ -25,6 +25,7 @@ COMMANDS = {
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),
     "peer": ("peer", "app"),
+    "run": ("network_runs", "app"),
     "privacy": ("audit", "app"),
     "model": ("model_history", "app"),
     "predict": ("model", "predict"),

@@ -111,7 +111,8 @@ def _refuse_running(folder: Path) -> None:
     from peerbayes.peer.state.disk import phase
     from peerbayes.peer.state.folder import Home
 
-    if (current := phase(Home(folder))) is not None:
+    current = phase(Home(folder))
+    if current is not None and not current.startswith("serving"):  # a site writes each run's model elsewhere
         raise ModelFileError(
             f"the peer in {folder} runs ({current}) and would write its own model over this one; stop it first, or wait"
         )

@@ -196,13 +196,60 @@ def run(
 
 @app.command()
 @parts_needed()
-def status(folder: Folder = Path(), form: Format = "table") -> None:
+def serve(
+    folders: Annotated[list[Path], argument("Folders of peers of one owner, one for each network.")],
+    linger: Annotated[
+        float, option("Seconds to keep answering neighbours that have not finished a run.")
+    ] = 3600.0,
+    quiet: Annotated[bool, option("Log warnings only, not every round.", "--quiet")] = False,
+) -> None:
+    """Take part in all runs of one or more networks, until it is stopped.
+
+    It passes proposals and approvals on, approves what consent.toml covers, proposes what schedule.toml says, and
+    starts every run that all approved. Exit codes: 0 stopped by SIGTERM; 1 failed; 2 a person is needed; 130 stopped by
+    Ctrl-C.
+    """
+    from peerbayes.peer import service, site
+    from peerbayes.peer.protocol import connections
+    from peerbayes.peer.service import person_needed
+    from peerbayes.peer.state.folder import Home
+
+    class Labelled(Plain):
+        """Formatter that also says which run a line is about."""
+
+        def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+            record.message = site.LABEL.get() + record.message
+            return super().formatMessage(record)
+
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(Labelled("%(asctime)s %(message)s", "%H:%M:%S"))
+    os.umask(0o077)  # state, audit log and model are readable by their owner only
+    with person_needed(folders[0]), contextlib.ExitStack() as resources:
+        homes = [Home(folder) for folder in dict.fromkeys(folders)]
+        locks = [resources.enter_context(service.lock(home)) for home in homes]
+        connections.watch(lambda reason, detail: None)
+        sites = [site.Site(home, linger, lock) for home, lock in zip(homes, locks, strict=True)]
+        stopped, problems = asyncio.run(service.until_stopped(site.serve_all(sites)))
+        if stopped is None and problems:
+            raise problems[0]
+    if stopped == signal.SIGINT:
+        sys.exit(130)
+
+
+@app.command()
+@parts_needed()
+def status(
+    folder: Folder = Path(),
+    form: Format = "table",
+    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
+) -> None:
     """Show the progress of the peer, the state of its neighbours, what it refused and what it sent."""
     from peerbayes.peer.learning.held_out import error_text
     from peerbayes.peer.state.folder import Home
     from peerbayes.peer.status import status as status_of
 
-    peer_status = status_of(Home(folder))
+    peer_status = status_of(Home(folder).of_run(run))
     if form == "json":
         print(json.dumps(peer_status, indent=2))
     else:
@@ -376,21 +423,28 @@ def _passphrase(file: Path | None) -> str | None:
 @app.command()
 @parts_needed()
 def leave(
-    folder: Folder = Path(), yes: Annotated[bool, option("Do not ask for confirmation.", "--yes")] = False
+    folder: Folder = Path(),
+    yes: Annotated[bool, option("Do not ask for confirmation.", "--yes")] = False,
+    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
 ) -> None:
     """Leave the run: notify the neighbours, and move this peer's state aside. Its model and its ledger stay."""
     from peerbayes.peer import service
     from peerbayes.peer.state.folder import Home
 
-    home = Home(folder)
+    home = Home(folder).of_run(run)
     peer = home.load()
-    question = f"Should {peer.name} leave {peer.terms.network}? The others will continue without it."
+    which = "" if run == 1 else f"run {run} of "
+    question = f"Should {peer.name} leave {which}{peer.terms.network}? The others will continue without it."
     if not yes and not typer.confirm(question):
         sys.exit(1)
     with service.lock(home):
         for name, answer in asyncio.run(service.announce_leave(peer)).items():
             print(f"{name}: {printable(answer)}")
         aside = service.set_aside(home)
+        if run > 1:
+            from peerbayes.peer.runs import Runs
+
+            Runs(folder).end(run, "left", "its owner left it")
     if aside is not None:
         print(f"The state of the run was moved to {aside}; the model stays in {home.model_path}")
 

@@ -90,12 +90,12 @@ class Loopback:
             home.join(founder.roster_path.read_bytes())
         return cls(founder, homes)
 
-    def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
-        """Start a peer, or start it again."""
+    def start(self, name: str, *options: str, command: str = "run") -> subprocess.Popen[bytes]:
+        """Start a peer, or start it again; `command` is that of `peerbayes peer`: run, or serve."""
         home = self.homes[name]
         with home.log_path.open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "peerbayes", "peer", "run", str(home.folder), *options],
+                [sys.executable, "-m", "peerbayes", "peer", command, str(home.folder), *options],
                 stderr=log, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         return self.processes[name]

@@ -24,13 +24,13 @@ from peerbayes.errors import IdentityError, NeedsPerson, RefusedMessage, TwoRost
 from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed, data_digest
 from peerbayes.peer.agreement.runner import AgreementRunner
-from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.identity.roster import Roster, RunRoster
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
 from peerbayes.peer.learning.masks import refuse_small
 from peerbayes.peer.learning.releases import promised
 from peerbayes.peer.learning.round_loop import Rounds
 from peerbayes.peer.learning.verdict import Verdict, concluded
-from peerbayes.peer.models.history import History
+from peerbayes.peer.models.history import History, Version
 from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
@@ -74,6 +74,8 @@ class RunningPeer:
     """Makes what renews certificates here; None: nothing does."""
     source: Source = os.urandom
     """Source of randomness for the noise of a private network."""
+    record: Callable[..., Version | None] | None = None
+    """Records the model as a version, with what is known of it; None: beside its file."""
 
     def __post_init__(self, membership: Membership) -> None:
         self.session = session = Session(*membership, self.store, self.transport, self.audit, self.on_event)
@@ -162,10 +164,8 @@ class RunningPeer:
         session = self.session
         if roster is None or roster.version <= session.roster.version:
             return
-        if session.roster.closed and roster.run != session.roster.run:
-            raise RefusedMessage("bad roster", "it has other members than the run that is under way")
-        session.roster, session.signed = roster, signed
-        self.transport.follow(roster)
+        session.roster, session.signed = _followed(session.roster, roster), signed
+        self.transport.follow(session.roster)
         session.emit("roster", version=roster.version, revoked=list(roster.revoked), closed=roster.closed)
         if session.name in roster.revoked:
             says = f"as roster {roster.version} says; ask the founder"
@@ -239,14 +239,14 @@ class RunningPeer:
         """Record the model as a version, where it has a file."""
         if self.model is None or agreed.of_weights:
             return
-        session, history = self.session, History(self.model.parent)
+        session, record = self.session, self.record or History(self.model.parent).record
         facts = {
             "network": session.roster.network, "run": session.roster.run, "rounds": session.round_index,
             "data": data_digest(self.frame, self.labels), "terms": session.terms.to_toml(),
             "verdict": json.loads(verdict.to_json()),
             "privacy": None if agreed.private is None else promised(agreed.private, session.terms),
         }  # fmt: skip
-        version = await session.room.until("version", lambda: history.record(**facts))
+        version = await session.room.until("version", lambda: record(**facts))
         if version is not None:
             session.emit("version", number=version.number)
 
@@ -284,3 +284,15 @@ class RunningPeer:
                 with contextlib.suppress(Unreachable, RefusedMessage):
                     await session.ask(name, session.request(name, "leave"), 1.0)
                     session.neighbour(name).left = True
+
+
+def _followed(current: Roster, newer: Roster) -> Roster:
+    """Return the roster of a run that is under way once there is a newer one: its members and links stay."""
+    try:
+        if isinstance(current, RunRoster):
+            return current.following(newer)
+    except IdentityError as error:
+        raise RefusedMessage("bad roster", str(error)) from error
+    if current.closed and newer.run != current.run:
+        raise RefusedMessage("bad roster", "it has other members than the run that is under way")
+    return newer.first_run

@@ -10,10 +10,10 @@ import logging
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from peerbayes.data import sources
 from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, RefusedMessage
@@ -41,6 +41,8 @@ from peerbayes.privacy.exposure import WORDS
 __all__ = ["Stopped", "lock", "running", "serve", "set_aside", "tables_of"]
 
 log = logging.getLogger("peerbayes.peer")
+
+T = TypeVar("T")
 
 LEAVE_TIMEOUT = 5.0  # seconds for a neighbour to hear that this peer leaves
 FLUSH = 1.0  # seconds between two writes of what happened
@@ -82,7 +84,7 @@ async def serve(
     (frame, labels), away = tables_of(peer)
     connections.raise_limit()
     spare = Spare()
-    store = await _opened(home, process_lock)
+    store = await opened_store(home, process_lock)
     journal, audit = Journal(store), AuditLog(home.audit_path)
     if journal_to is not None:
         journal_to.append(journal)
@@ -95,7 +97,7 @@ async def serve(
     running_peer = RunningPeer(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
         frame, labels, store, transport, audit,
-        model=home.model_path, newer=lambda signed: spare.run(lambda: _keep_roster(home, signed)), on_event=journal,
+        model=home.model_path, newer=lambda signed: spare.run(lambda: keep_roster(home, signed)), on_event=journal,
         linger=linger, away=away, renewals=renewals,
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
@@ -113,9 +115,11 @@ async def serve(
         background.add(
             "the renewal of certificates", lambda: renewing.run(lambda: running_peer.session.neighbours)
         )
-    background.add("the writing of what happens", lambda: _flush(home, journal, running_peer, process_lock))
+    background.add(
+        "the writing of what happens", lambda: flush_run(home, journal, running_peer, process_lock)
+    )
     caught: list[int] = []
-    with _signals(work, caught):
+    with stopped_by_signals(work, caught):
         try:
             await work
             return Stopped(True, running_peer.session.round_index, verdict=running_peer.verdict)
@@ -128,10 +132,10 @@ async def serve(
         finally:
             await background.stop()
             spare.close()
-            _closed(journal, running_peer)
+            close_run(journal, running_peer)
 
 
-async def _opened(home: Home, process_lock: Lock | None) -> Store:
+async def opened_store(home: Home, process_lock: Lock | None) -> Store:
     """Open the store, once the disk has room for it."""
 
     def tell(event: str) -> None:
@@ -142,7 +146,7 @@ async def _opened(home: Home, process_lock: Lock | None) -> Store:
     return await Room(tell).until("store", lambda: Store(home.state_path), in_thread=False)
 
 
-def _closed(journal: Journal, running_peer: RunningPeer) -> None:
+def close_run(journal: Journal, running_peer: RunningPeer) -> None:
     """Write the last notes and close; errors here must not hide why the peer stops."""
 
     def last_notes() -> None:
@@ -157,7 +161,7 @@ def _closed(journal: Journal, running_peer: RunningPeer) -> None:
                 log.warning(f"the last notes could not be written: {type(error).__name__}: {error}")
 
 
-def _keep_roster(home: Home, signed: bytes) -> Roster:
+def keep_roster(home: Home, signed: bytes) -> Roster:
     """Return a valid roster, and store it if it is newer than the one on disk."""
     return home.keep_roster(signed) or Roster.verified(signed, home.authority_path.read_bytes())
 
@@ -177,7 +181,9 @@ async def _watch(home: Home, journal: Journal, running_peer: RunningPeer, spare:
             journal.refused("this folder", error.reason, str(error))
 
 
-async def _flush(home: Home, journal: Journal, running_peer: RunningPeer, process_lock: Lock | None) -> None:
+async def flush_run(
+    home: Home, journal: Journal, running_peer: RunningPeer, process_lock: Lock | None
+) -> None:
     """Write the journal and the peer's phase regularly."""
     room, began, last_warning = running_peer.session.room, time.monotonic(), None
     while True:
@@ -199,7 +205,7 @@ async def _flush(home: Home, journal: Journal, running_peer: RunningPeer, proces
 
 
 @contextlib.contextmanager
-def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
+def stopped_by_signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
     """Cancel the work at SIGTERM and SIGINT; the state is always on disk."""
     loop = asyncio.get_running_loop()
 
@@ -214,6 +220,18 @@ def _signals(work: asyncio.Future[Any], caught: list[int]) -> Iterator[None]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def until_stopped(work: Awaitable[T]) -> tuple[int | None, T | None]:
+    """Return the result of some work, or else the signal, SIGTERM or SIGINT, that stopped it."""
+    task, caught = asyncio.ensure_future(work), list[int]()
+    with stopped_by_signals(task, caught):
+        try:
+            return None, await task
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            return caught[0], None
 
 
 async def announce_leave(peer: Peer) -> dict[str, str]:
@@ -265,7 +283,7 @@ def _log_left(home: Home, state: str | None, start: int) -> None:
 
 def _free(home: Home, pattern: str) -> Path:
     """Return the first free path of a numbered pattern."""
-    paths = (home.folder / pattern.format(number) for number in itertools.count(1))
+    paths = (home.records / pattern.format(number) for number in itertools.count(1))
     return next(path for path in paths if not path.exists())
 
 

@@ -286,7 +286,9 @@ class Founder(NetworkFolder):
         if again:
             roster = roster.with_changed(members[0])
         else:
+            before = len(roster.parts(without=roster.revoked))
             roster = roster.with_members(members, links_of(roster, applicants))
+            _refuse_lone(roster, before)
         if not roster.closed and len(roster.members) == self.peers():
             roster = _closed(roster, terms)
         signed = roster.signed(key)
@@ -332,12 +334,15 @@ class Founder(NetworkFolder):
             names.add(each.name)
 
     def close(self) -> Roster:
-        """Close the roster to new members, so that a run can start."""
+        """Close the roster, so that the first run can start; whoever is invited later takes part in later runs."""
         terms = self.terms()
         return self._keep(_closed(self._settled(terms), terms))
 
     def revoke(self, name: str) -> Roster:
-        """Revoke a member, so that nobody listens to it; before a run it is removed from the roster."""
+        """Revoke a member, so that nobody listens to it; before a run it is removed from the roster.
+
+        Where the others would fall apart without it, they are linked, for the runs to come.
+        """
         roster = self.roster()
         if name in roster.revoked:
             raise IdentityError(f"{name} is already revoked; there is nothing to do")
@@ -429,6 +434,17 @@ def _closed(roster: Roster, terms: Terms) -> Roster:
     if (promise := terms.privacy.promise) is not None:
         refuse_thin(roster, promise)
     return roster.with_closed()
+
+
+def _refuse_lone(roster: Roster, before: int) -> None:
+    """Refuse new members of a closed network that later runs could not reach: those that are left must be connected.
+
+    before  the parts of the network without them
+    """
+    if roster.closed and len(parts := roster.parts(without=roster.revoked)) > max(before, 1):
+        raise IdentityError(
+            f"{', '.join(parts[-1][:5])} would have no link to a member that is not revoked; choose other links"
+        )
 
 
 def links_of(roster: Roster, applicants: Sequence[Applicant]) -> list[tuple[str, str]]:

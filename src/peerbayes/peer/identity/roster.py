@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import itertools
 import json
 import re
 from collections import Counter
@@ -109,7 +110,7 @@ def _is_ipv6(host: str) -> bool:
 
 # --- the roster: members of a network, their addresses and links; only the network's authority can sign it
 
-__all__ = ["Deputy", "Member", "Roster", "valid_address"]
+__all__ = ["Deputy", "Member", "Roster", "RunRoster", "valid_address"]
 
 FORMAT = 1
 LARGEST = 4 << 20  # bytes of a signed roster: about 15,000 members with four links each
@@ -128,8 +129,10 @@ class Roster:
     members: tuple[Member, ...]
     links: tuple[tuple[str, str], ...]
     revoked: tuple[str, ...] = ()  # names that must not be used any more; some may never have been in a run
-    closed: bool = False  # nobody else joins: a run can start
+    closed: bool = False  # runs can begin; whoever joins from now on takes part in later ones
     deputies: tuple[Deputy, ...] = ()  # who may renew certificates beside the authority
+    first: int = 0  # how many members the first run has, where others joined later; 0: all of them
+    added: tuple[tuple[str, str], ...] = ()  # links between those that were made later
 
     def __post_init__(self) -> None:
         if not NETWORK.fullmatch(self.network):
@@ -146,6 +149,7 @@ class Roster:
             keys.valid_name(name)
         self._check_deputies()
         object.__setattr__(self, "links", self._sorted_links())
+        self._refuse_history()
         if self.closed and len(components := self.parts()) != 1:
             shown = "; ".join(
                 " ".join(component[:5]) + (" …" if len(component) > 5 else "") for component in components[:5]
@@ -157,8 +161,43 @@ class Roster:
 
     @cached_property
     def run(self) -> str:
-        """The identity of a run: network, terms, names and links; not versions, addresses or revocations."""
-        return hashlib.sha256(canonical([self.network, self.terms, self._names, self.links])).hexdigest()
+        """The identity of the first run: network, terms, names and links; not versions, addresses or revocations.
+
+        Members that joined later, and links that were made later, do not count.
+        """
+        names, links = self._of_first_run()
+        return hashlib.sha256(canonical([self.network, self.terms, names, links])).hexdigest()
+
+    @property
+    def first_run(self) -> Roster:
+        """The roster of the first run: this one, unless members or links came later."""
+        return self.of_run() if self.first else self
+
+    def of_run(self, number: int = 1, terms: str | None = None) -> RunRoster:
+        """Return the members and links of a run that begins with this roster, under terms of that digest.
+
+        The first run has the members that were there when the network was closed, a later one all that are not
+        revoked.
+        """
+        if number == 1:
+            names, links = self._of_first_run()
+            revoked, others = self.revoked, set[str]()
+        else:
+            revoked, others = (), set(self.revoked)
+            names = tuple(name for name in self._names if name not in others)
+            links = tuple(link for link in self.links if others.isdisjoint(link))
+        chosen = set(names)
+        return RunRoster(
+            self.network,
+            terms or self.terms,
+            self.version,
+            tuple(member for member in self.members if member.name in chosen),
+            links,
+            revoked,
+            self.closed,
+            number=number,
+            membership=self.digest,
+        )
 
     @cached_property
     def digest(self) -> bytes:
@@ -227,13 +266,11 @@ class Roster:
     def with_members(self, members: Sequence[Member], links: Iterable[tuple[str, str]]) -> Roster:
         """Return the roster with more members and links, one version later."""
         for member in members:
-            if self.closed:
-                raise IdentityError(
-                    f"{self.network} is closed, and {member.name} would be new; create another network for more members"
-                )
             if member.name in self.revoked:
                 raise IdentityError(f"{member.name!r} was revoked in {self.network}; choose another name")
-        return self._next(members=(*self.members, *members), links=(*self.links, *links))
+        new = tuple(links)
+        changed = {"members": (*self.members, *members), "links": (*self.links, *new)}
+        return self._next(**changed, **self._later(new)) if self.closed else self._next(**changed)
 
     def with_changed(self, member: Member) -> Roster:
         """Return the roster with another address or certificate for a member; its links stay."""
@@ -266,9 +303,16 @@ class Roster:
         return self._next(deputies=remaining)
 
     def with_revoked(self, name: str) -> Roster:
-        """Return the roster with a member revoked. The run stays the same, so that the others continue."""
+        """Return the roster with a member revoked. Runs that go on stay the same, so that the others continue.
+
+        Where the others would fall apart without it, links between them are made, for later runs.
+        """
         self.place(name)
-        return self._next(revoked=(*self.revoked, name), deputies=self._deputies_without(name))
+        revoked, deputies = (*self.revoked, name), self._deputies_without(name)
+        if not self.closed or not (bridges := self._bridges(name, revoked)):
+            return self._next(revoked=revoked, deputies=deputies)
+        links = (*self.links, *bridges)
+        return self._next(revoked=revoked, deputies=deputies, links=links, **self._later(bridges))
 
     def without(self, name: str) -> Roster:
         """Return the roster without a member, before the network is closed; its certificate is revoked."""
@@ -283,7 +327,7 @@ class Roster:
         )
 
     def with_closed(self) -> Roster:
-        """Return the closed roster: nobody else joins, and a run can start."""
+        """Return the closed roster: the first run can begin, with the members that are there."""
         if self.closed:
             raise IdentityError(f"{self.network} is closed already; there is nothing to do")
         return self._next(closed=True)
@@ -386,6 +430,9 @@ class Roster:
             "revoked": self.revoked,
             "closed": self.closed,
         }
+        for name in ("first", "added"):
+            if getattr(self, name):
+                plain[name] = getattr(self, name)
         if self.deputies:
             plain["deputies"] = [asdict(deputy) for deputy in self.deputies]
         return plain
@@ -427,8 +474,97 @@ class Roster:
             pairs.add(pair)
         return tuple((self._names[first], self._names[second]) for first, second in sorted(pairs))
 
+    def _of_first_run(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """Return the names and links of the first run."""
+        if not self.first:
+            return self._names, self.links
+        names, later = self._names[: self.first], set(self.added)
+        present = set(names)
+        return names, tuple(link for link in self.links if present.issuperset(link) and link not in later)
+
+    def _later(self, new: Iterable[tuple[str, str]]) -> dict[str, object]:
+        """Return the fields that keep the first run apart from links that are made now."""
+        first = self.first or len(self.members)
+        own = set(self._names[:first])
+        ordered = (tuple(sorted(link, key=self.place)) for link in new if own.issuperset(link))
+        return {"first": first, "added": (*self.added, *ordered)}
+
+    def _refuse_history(self) -> None:
+        """Refuse a first run that these members and links cannot have had."""
+        own = set(self._names[: self.first])
+        fits = 0 <= self.first <= len(self.members) and (self.closed or not self.first)
+        if not fits or (self.added and not self.first):
+            raise IdentityError(
+                f"the roster says that its first run had {self.first} of {len(self.members)} members; expected some "
+                "of them, in a closed roster"
+            )
+        links = set(self.links)
+        for link in self.added:
+            if link not in links or not own.issuperset(link):
+                raise IdentityError(
+                    f"the link {' - '.join(link):.90} was made later, and is not one of the first run's members"
+                )
+
+    def _bridges(self, name: str, revoked: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """Return links that keep the members together once some are revoked: a chain through all components."""
+        near, degrees = (
+            set(self.neighbours(name)),
+            {other: len(neighbours) for other, neighbours in zip(self._names, self._linked, strict=True)},
+        )
+        ends = [
+            min(component, key=lambda other: (other not in near, degrees[other], self.place(other)))
+            for component in self.parts(without=revoked)
+        ]
+        return tuple(itertools.pairwise(ends))
+
     def _next(self, **changes: object) -> Roster:
         return replace(self, version=self.version + 1, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class RunRoster(Roster):
+    """The members and links of one run, which stay as they were when it began.
+
+    It follows the authority's rosters: of a newer one it takes revocations, addresses and certificates.
+    """
+
+    number: int = 1
+    membership: bytes = b""
+    """The digest of the authority's roster that it follows."""
+
+    @cached_property
+    def run(self) -> str:
+        """The identity of the run: that of the first one has no number."""
+        number = (self.number,) if self.number > 1 else ()
+        identity = [self.network, self.terms, self._names, self.links, *number]
+        return hashlib.sha256(canonical(identity)).hexdigest()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """sha256 of the authority's roster, which members compare with each other."""
+        return self.membership
+
+    def of_run(self, number: int = 1, terms: str | None = None) -> RunRoster:
+        """Return this roster: it is of one run already."""
+        if number != self.number or terms not in (None, self.terms):
+            raise IdentityError(f"the roster is of run {self.number}; expected run {number}")
+        return self
+
+    def following(self, newer: Roster) -> RunRoster:
+        """Return the run under a newer roster of its network: with its revocations, addresses and certificates."""
+        if not newer.closed or any(not newer.has(name) for name in self._names):
+            raise IdentityError(
+                f"roster {newer.version} of {newer.network} lacks members of run {self.number}; expected all of them, "
+                "revoked or not: ask the founder"
+            )
+        if self.number == 1 and newer.run != self.run:
+            raise IdentityError(
+                f"roster {newer.version} of {newer.network} has other members or links than the first run; ask the "
+                "founder"
+            )
+        revoked = newer.revoked if self.number == 1 else tuple(n for n in newer.revoked if n in self._indices)
+        members = tuple(newer.member(name) for name in self._names)
+        return replace(self, version=newer.version, members=members, revoked=revoked, membership=newer.digest)
 
 
 def _split(content: bytes) -> tuple[bytes, bytes]:

@@ -57,7 +57,7 @@ def held_out(frame: pd.DataFrame, labels: np.ndarray, share: float, key: bytes) 
     """
     if not share:
         return (frame, labels), None
-    away = _numbers(frame, labels, key) < share
+    away = numbers_of_rows(frame, labels, key) < share
     if not away.any():
         return (frame, labels), None
     return (frame[~away], labels[~away]), (frame[away], labels[away])
@@ -93,7 +93,7 @@ def _publish(draft: Path, path: Path) -> None:
             private(path, draft.read_bytes())
 
 
-def _numbers(frame: pd.DataFrame, labels: np.ndarray, key: bytes) -> np.ndarray:
+def numbers_of_rows(frame: pd.DataFrame, labels: np.ndarray, key: bytes) -> np.ndarray:
     """Return a number in [0, 1) for each row, from its own content alone: [n]."""
     table = Columns.of(frame)
     # By name, so that the order of the columns does not matter; names are the same for all rows.

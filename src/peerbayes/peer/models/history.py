@@ -132,18 +132,22 @@ class History:
             (version.number for version in reversed(self.versions()) if version.model == current), None
         )
 
-    def record(self, **facts: Any) -> Version | None:
-        """Record the model that applications read as a new version; None: there is no model file.
+    def record(self, model: Path | None = None, **facts: Any) -> Version | None:
+        """Record a model as a new version; None: there is no model file.
 
         A run is recorded once with a model: a peer that starts again after its end adds no second version. Where facts
         have come since, they replace those of the version.
+
+        model  the file; None: the one that applications read
         """
         try:
-            content = (self.home / MODEL).read_bytes()
+            content = (model or self.home / MODEL).read_bytes()
         except FileNotFoundError:
             return None
         numbers, digest = self.numbers(), _digest(content)
-        if numbers and (last := self.version(numbers[-1])).model == digest and last.run == facts["run"]:
+        recorded = (self.version(number) for number in reversed(numbers))  # other runs may have ended since
+        last = next((version for version in recorded if version.run == facts["run"]), None)
+        if last is not None and last.model == digest:
             version = Version(number=last.number, at=last.at, model=digest, **facts)
             if version != last:
                 files.write(self.folder / str(last.number) / FACTS, _packed(version))

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from peerbayes.errors import RefusedMessage
 
-VERSION = 4  # the highest version that this program speaks
+VERSION = 5  # the highest version that this program speaks; 5 has documents of runs
 LOWEST = (
     4  # the oldest one that it still understands; 3 refused unknown fields, so there was no way to add any
 )
@@ -37,7 +37,10 @@ Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 STATEMENT = b"peerbayes statement\n"  # signed prefix: no other signature of a peer passes for a statement
 PROCESS = b"peerbayes process\n"  # the same for descriptions of its processes
 MOST_STATEMENTS = 1000  # statements in one request
-Kind = Literal["hello", "call back", "roster", "renew", "leave", "sum", "first", "round", "masked"]
+Kind = Literal[
+    "hello", "call back", "roster", "renew", "documents", "leave", "sum", "first", "round", "masked"
+]
+DOCUMENTS = 5  # the version from which on documents of runs can be asked for
 OF_RUN = ("sum", "first", "round", "masked")  # what carries numbers, and belongs to a run
 OF_ROUND = ("round", "masked")  # a round's message: plain, or one of a secure sum
 # The same in all versions, so that peers can say these before they know which versions the other one speaks.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from peerbayes.peer.state.peer_settings import Settings, everywhere, refuse_weak
 __all__ = ["Home", "Peer", "Settings"]
 
 ASIDE = "state.left-*.sqlite"  # as `service.set_aside` calls states of runs that were left
+RUNS = "runs"  # the folder of all runs but the first
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,41 @@ class Peer:
     folder: Path
 
 
+class RecordOf(FileOf):
+    """The path of a file of one run: in the folder itself for the first one, in runs/N for the others."""
+
+    def __get__(self, instance: Any, owner: type) -> Path:
+        return Path(instance.records / self.name)
+
+
 @dataclass(frozen=True)
 class Home(NetworkFolder):
-    """The folder of a peer."""
+    """The folder of a peer, and its first run."""
 
     settings_path = FileOf("peer.toml")
     key_path = FileOf("peer.key")
     request_path = FileOf("peer.csr")
     certificate_path = FileOf("peer.crt")
-    state_path = FileOf("state.sqlite")
-    audit_path = FileOf("audit.jsonl")
-    model_path = FileOf("model.peerbayes")
     log_path = FileOf("peer.log")
+    agreement_path = RecordOf("agreement.toml")
+    state_path = RecordOf("state.sqlite")
+    audit_path = RecordOf("audit.jsonl")
+    model_path = RecordOf("model.peerbayes")
+    outcome_path = RecordOf("outcome.json")
+
+    @property
+    def records(self) -> Path:
+        """The folder of what belongs to one run: its agreement, its state, its audit log and its model."""
+        return self.folder
+
+    def of_run(self, number: int) -> Home:
+        """Return the folder of one run."""
+        return Home(self.folder) if number == 1 else RunHome(self.folder, number)
+
+    def run_numbers(self) -> list[int]:
+        """Return the numbers of the runs that this folder knows of: the first, and those in runs/."""
+        names = (path.name for path in (self.folder / RUNS).glob("[1-9]*") if path.is_dir())
+        return [1, *sorted(int(name) for name in names if name.isascii() and name.isdigit() and name != "1")]
 
     @classmethod
     def create(
@@ -176,19 +200,30 @@ class Home(NetworkFolder):
         return self._read(self.key_path)
 
     def load(self, now: datetime | None = None) -> Peer:
-        """Return the peer with all its documents verified; an error says what to do where one does not match."""
-        settings = self.settings()
+        """Return the peer in this run with all its documents verified; an error says what to do where one is wrong."""
+        member = self.member(now)
+        roster = member.roster.first_run
+        if not roster.has(member.name):
+            raise IdentityError(
+                f"{member.name} joined {roster.network} after its first run had begun; it takes part in later ones, "
+                f"which `peerbayes peer serve {self.folder}` does (`peerbayes run list` shows them)"
+            )
+        return self._with_packages(replace(member, roster=roster))
+
+    def member(self, now: datetime | None = None) -> Peer:
+        """Return the peer as a member of its network, under its roster and the agreement that it was founded with."""
+        settings, base = self.settings(), Home(self.folder)
         key, certificate, authority = (
             self._read(self.key_path),
             self._read(self.certificate_path),
             self._authority(),
         )
-        moment, terms, roster = now or datetime.now(UTC), Terms.read(self.agreement_path), self.roster()
+        moment, terms, roster = now or datetime.now(UTC), Terms.read(base.agreement_path), self.roster()
         issuers = roster.issuers(authority)
         keys.checked(certificate, key, authority, settings.name, moment, issuers[1:])
         if terms.digest != roster.terms or terms.network != roster.network:
             raise TermsError(
-                f"{self.agreement_path} is not what the members of {roster.network} agreed on: its digest is "
+                f"{base.agreement_path} is not what the members of {roster.network} agreed on: its digest is "
                 f"{terms.digest:.8}, the roster's {roster.terms:.8}; join again with the invitation to get it back"
             )
         refuse_weaker(terms, settings.require, str(self.settings_path))
@@ -201,11 +236,18 @@ class Home(NetworkFolder):
                 f"{self.certificate_path} is not the certificate of {settings.name} in roster {roster.version}; "
                 "a newer one was issued: join with the latest invitation"
             )
-        try:  # last: only what is verified, and the owner joined, may say which code is imported
-            terms.load_packages()
+        return Peer(settings.name, key, certificate, authority, terms, roster, settings, self.folder)
+
+    def _with_packages(self, peer: Peer) -> Peer:
+        """Return the peer once packages that its terms name are loaded.
+
+        Last: only what is verified, and the owner joined or approved, may say which code is imported.
+        """
+        try:
+            peer.terms.load_packages()
         except TermsError as error:
             raise TermsError(f"{self.agreement_path}: {error}") from error
-        return Peer(settings.name, key, certificate, authority, terms, roster, settings, self.folder)
+        return peer
 
     def _newer(self, roster: Roster) -> Roster | None:
         """Return this folder's roster where it is newer than an invitation's and lists the invitation's certificate."""
@@ -243,11 +285,40 @@ class Home(NetworkFolder):
         )
 
 
+@dataclass(frozen=True)
+class RunHome(Home):
+    """The folder of a peer, and one of its runs after the first: key, settings, rows and models are the folder's."""
+
+    number: int = 2
+
+    began_path = RecordOf("roster.json")
+
+    @property
+    def records(self) -> Path:
+        return self.folder / RUNS / str(self.number)
+
+    def load(self, now: datetime | None = None) -> Peer:
+        member = self.member(now)
+        began = Roster.verified(self._read(self.began_path), member.authority)
+        terms = Terms.read(self.agreement_path)
+        refuse_weaker(terms, member.settings.require, str(self.settings_path))
+        roster = began.of_run(self.number, terms.digest).following(member.roster)
+        if not roster.has(member.name):
+            raise IdentityError(f"{member.name} does not take part in run {self.number} of {roster.network}")
+        return self._with_packages(replace(member, terms=terms, roster=roster))
+
+
 def _refuse_unrelated(current: Roster, newer: Roster) -> None:
-    """Refuse a roster with another agreement, or with other members or links than a closed network has."""
-    if current.terms != newer.terms or (current.closed and not (newer.closed and current.run == newer.run)):
+    """Refuse a roster with another agreement, or one that takes members or links of a closed network away."""
+    unrelated = current.terms != newer.terms
+    if current.closed:
+        members = {member.name for member in current.members}
+        unrelated |= not newer.closed or current.run != newer.run
+        unrelated |= not members.issubset(member.name for member in newer.members)
+        unrelated |= not set(current.links).issubset(newer.links)
+    if unrelated:
         raise IdentityError(
             f"roster {newer.version} of {current.network} changes what was settled in roster {current.version} "
-            f"({'; '.join(current.differences(newer)):.200}); expected changes of addresses, certificates and "
-            "revocations only: ask the founder"
+            f"({'; '.join(current.differences(newer)):.200}); expected the members and links of its first run, and "
+            "others beside them: ask the founder"
         )

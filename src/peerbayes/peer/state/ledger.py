@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.errors import BrokenRecord, NeedsPerson, PeerError
+from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.releases import rounds_in
 from peerbayes.peer.state.audit_log import RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
 from peerbayes.peer.state.folder import ASIDE, Home, Peer
@@ -224,23 +225,69 @@ def epsilon_of(ledger: Iterable[Mapping[str, Any]], delta: float, extra_cost: fl
 
 
 def earlier(home: Home) -> list[dict[str, Any]]:
-    """Return every release recorded in the folder, except those of its state."""
+    """Return every release recorded for the same rows, in this folder and in others, except those of its state."""
     releases: dict[tuple[str, bytes], dict[str, Any]] = {}
-    for path in sorted(home.folder.glob(ASIDE)):
-        with contextlib.closing(Store(path, readonly=True)) as store:
-            releases |= {_key(entry): entry for entry in store.releases()}
-    for path in sorted(home.folder.glob(LOGS)):
-        releases |= {_key(entry): entry for entry in releases_of(path)}
+    for other in runs_over_rows(home):
+        for path in sorted(other.records.glob(ASIDE)):
+            with contextlib.closing(Store(path, readonly=True)) as store:
+                releases |= {_key(entry): entry for entry in store.releases()}
+        for path in sorted(other.records.glob(LOGS)):
+            releases |= {_key(entry): entry for entry in releases_of(path)}
+        releases |= {_key(entry): entry for entry in current(other)}
     for entry in current(home):
         releases.pop(_key(entry), None)
     return list(releases.values())
 
 
 def current(home: Home) -> list[dict[str, Any]]:
-    """Return the releases of the folder's state."""
+    """Return the releases of the state of this run."""
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
         return store.releases()
     return []
+
+
+def runs_over_rows(home: Home) -> Iterator[Home]:
+    """Yield every run of this folder, and of the folders that its owner says have the same rows."""
+    folders = (
+        [home.folder, *map(Path, home.settings().same_rows)] if home.settings_path.exists() else [home.folder]
+    )
+    seen: set[Path] = set()
+    for folder in folders:
+        if (resolved := folder.resolve()) in seen:
+            continue
+        seen.add(resolved)
+        if not folder.is_dir():
+            raise NeedsPerson(
+                f"{home.settings_path} says that {folder} has the same rows, and there is no such folder: what was "
+                "released there cannot be counted. Correct same_rows"
+            )
+        yield from (Home(folder).of_run(number) for number in Home(folder).run_numbers())
+
+
+def reserved(home: Home) -> float:
+    """Return μ² that other runs over the same rows may still spend: those that are approved and not ended."""
+    return math.fsum(
+        _remaining(other)
+        for other in runs_over_rows(home)
+        if other.records.resolve() != home.records.resolve() and _goes_on(other)
+    )
+
+
+def _goes_on(home: Home) -> bool:
+    """Return whether a run was approved here, or has begun, and has not ended."""
+    if home.records != home.folder:
+        return home.agreement_path.exists() and not home.outcome_path.exists()
+    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
+        return store.value("verdict") is None and store.round() is not None
+    return False
+
+
+def _remaining(home: Home) -> float:
+    """Return μ² of a run beyond what it has released."""
+    promise = Terms.read(home.agreement_path).privacy.promise
+    if promise is None:
+        return 0.0
+    return max(0.0, planned_cost(promise) - math.fsum(float(entry["cost"]) for entry in current(home)))
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -280,17 +327,24 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def refuse_overspent(home: Home, peer: Peer) -> None:
-    """Refuse a run that, with earlier ones, would spend more than the owner allows."""
-    promise, most = peer.terms.privacy.promise, peer.settings.require.get("epsilon")
+def in_all(home: Home, promise: Privacy) -> tuple[float, float]:
+    """Return ε that other runs have spent on the rows of a folder, and ε with all that are approved and this one."""
     before = earlier(home)
-    if promise is None or most is None or not before:
+    planned = planned_cost(promise) + reserved(home)
+    return epsilon_of(before, promise.delta), epsilon_of(before, promise.delta, planned)
+
+
+def refuse_overspent(home: Home, peer: Peer) -> None:
+    """Refuse a run that, with the others over the same rows, would spend more than the owner allows."""
+    promise, most = peer.terms.privacy.promise, peer.settings.require.get("epsilon")
+    if promise is None or most is None:
         return
-    planned = planned_cost(promise)
-    total_epsilon = epsilon_of(before, promise.delta, planned)
-    if total_epsilon > most * (1 + 1e-9):
+    before, total_epsilon = in_all(home, promise)
+    if total_epsilon > most * (1 + 1e-9) and (
+        before or reserved(home)
+    ):  # alone, it is within what was required
         raise NeedsPerson(
-            f"other runs of {home.folder} have spent epsilon = {epsilon_of(before, promise.delta):.4g} on "
+            f"other runs of {home.folder} have spent epsilon = {before:.4g} on "
             f"these rows, and this one would make it {total_epsilon:.4g}; {home.settings_path} allows {most:g} in all. "
             "Raise require.epsilon if that is acceptable; rows of other people belong in another folder"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from peerbayes.data import sources
+from peerbayes.data.arguments import refusal
 from peerbayes.data.declarations import (
     NEEDED,
     Kind,
@@ -107,6 +108,12 @@ NAME = Kind(lambda _, value: valid_name(value), "lower-case letters, digits and 
 ADDRESS = Kind(lambda _, value: valid_address(value), "host:port", (str,))
 
 
+def _folders(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(path, str) and path for path in value):
+        raise refusal(name, value, 'a list of folders, such as ["../other-network"]')
+    return tuple(value)
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings that a peer's owner alone decides."""
@@ -138,6 +145,10 @@ class Settings:
         None, optional(text_value("a folder")),
         "the folder with which this peer renews certificates of members: the founder's, whose authority.key is then on "
         "this machine, or . where the founder named this peer a deputy",
+        option="", example=None).field()
+    same_rows: tuple[str, ...] = Setting(
+        (), Kind(_folders, "a list of folders of peers", (list,)),
+        "folders of other peers of this owner that learn from the same rows: what they release counts here too",
         option="", example=None).field()
     # fmt: on
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -172,6 +183,9 @@ class Settings:
             values["data"] = str(path.absolute().parent / values["data"])
         if values.get("renews"):
             values["renews"] = str(path.absolute().parent / values["renews"])
+        values["same_rows"] = tuple(
+            str(path.absolute().parent / folder) for folder in values.get("same_rows", ())
+        )
         try:
             return cls(**{"listen": everywhere(values["address"]), **values}, require=required)
         except ValueError as problem:

@@ -1,0 +1,684 @@
+"""The runs of a peer's folder: what was proposed, who decided what, and what became of it.
+
+    runs/rosters/DIGEST.json          rosters that proposals name, signed by the authority
+    runs/N/proposals/DIGEST.json      proposals of run N; of several, one goes on, the same for all members
+    runs/N/decisions/DIGEST.NAME.json what a member decided about one of them
+    runs/N/agreement.toml             the terms, once this peer approved them; then roster.json, state and audit log
+    runs/N/outcome.json               how the run ended here
+
+Every document is verified before it is stored, written in one step and never changed. The state of a run follows from
+the documents alone, so that all members that have the same ones come to the same state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from peerbayes.data import files
+from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, TermsError
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.identity.roster import Roster, RunRoster
+from peerbayes.peer.learning.masks import refuse_small, refuse_thin
+from peerbayes.peer.runs.consent import FILE as CONSENT
+from peerbayes.peer.runs.consent import Consent
+from peerbayes.peer.runs.documents import Choice, Decision, Document, Proposal, kind_of
+from peerbayes.peer.state.disk import running
+from peerbayes.peer.state.folder import RUNS, Home, Peer
+from peerbayes.peer.state.ledger import in_all, refuse_overspent
+from peerbayes.peer.state.peer_settings import refuse_weaker
+from peerbayes.peer.state.store import NoState, Store
+
+DAYS = 7.0  # that a proposal waits for approvals, unless its proposer says otherwise
+AHEAD = 8  # numbers beyond the highest known one that a proposal may have: documents may arrive out of order
+OF_ONE = 4  # proposals of one number that are kept of one member
+OPEN_OF_ONE = 8  # proposals of one member that may wait for approvals at a time
+SHARED = 64  # runs, from the highest number down, whose documents are passed on
+MOST_SHARED = 65_536  # documents that are passed on
+FUTURE = 86400.0  # seconds that another clock may be ahead
+STANDING = "standing consent"  # who decided, where no person did
+ENDED = ("declined", "expired", "superseded", "ended", "done", "failed", "left")
+"""States in which a run does not go on by itself."""
+
+
+class RosterNeeded(IdentityError):
+    """A proposal that names a roster which is not here yet."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the proposal names roster {digest:.8}, which is not here yet")
+        self.digest = digest
+
+
+class NotYet(IdentityError):
+    """A document that cannot be judged before others have come."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended at this peer."""
+
+    state: str
+    """done, failed, or left."""
+    sentence: str
+    at: float
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run as this peer knows it."""
+
+    number: int
+    state: str
+    """proposed, approved, running, paused, done, failed, declined, expired, superseded, ended or left."""
+    sentence: str
+    """The state in words."""
+    proposal: Proposal | None = None
+    """None: the first run, which the founder proposed with the network."""
+    terms: Terms | None = None
+    """None: the terms cannot be read here, as the sentence says."""
+    participants: tuple[str, ...] = ()
+    decisions: Mapping[str, Decision] = field(default_factory=dict, hash=False)
+    """By member."""
+    waiting: tuple[str, ...] = ()
+    """Participants that have not decided."""
+    others: tuple[str, ...] = ()
+    """Digests of other proposals of the same number, which do not go on."""
+    verdict: Mapping[str, Any] | None = field(default=None, hash=False)
+    round: int = 0
+
+    @property
+    def approved(self) -> tuple[str, ...]:
+        """The members that approved it."""
+        return tuple(name for name, decision in self.decisions.items() if decision.choice == "approve")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all participants approved it."""
+        return self.state in ("approved", "running", "paused", "done", "failed", "left")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the entry as plain values, for JSON."""
+        proposal = self.proposal
+        return {
+            "number": self.number,
+            "state": self.state,
+            "sentence": self.sentence,
+            "proposal": None if proposal is None else proposal.digest,
+            "proposer": None if proposal is None else proposal.member,
+            "at": None if proposal is None else proposal.at,
+            "expires": None if proposal is None else proposal.expires,
+            "warm_from": None if proposal is None else proposal.warm_from,
+            "roster": None if proposal is None else proposal.roster,
+            "terms": None if self.terms is None else self.terms.digest,
+            "participants": list(self.participants),
+            "decisions": {
+                name: {"choice": entry.choice, "by": entry.by, "reason": entry.reason, "at": entry.at}
+                for name, entry in self.decisions.items()
+            },
+            "waiting": list(self.waiting),
+            "others": list(self.others),
+            "round": self.round,
+            "verdict": None if self.verdict is None else dict(self.verdict),
+        }
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of the network that a peer's folder belongs to.
+
+    folder  the peer's folder
+    clock   returns seconds since 1970
+    """
+
+    folder: Path
+    clock: Callable[[], float] = time.time
+
+    @cached_property
+    def home(self) -> Home:
+        """The peer's folder."""
+        return Home(Path(self.folder))
+
+    @property
+    def path(self) -> Path:
+        """The folder of all runs but the first."""
+        return self.home.folder / RUNS
+
+    # --- what there is -----------------------------------------------------------------------------------
+
+    def entries(self) -> list[RunEntry]:
+        """Return all runs, in the order of their numbers."""
+        roster = self.home.roster()
+        return [self._entry(number, roster) for number in self.home.run_numbers()]
+
+    def entry(self, number: int) -> RunEntry:
+        """Return one run."""
+        numbers = self.home.run_numbers()
+        if number not in numbers:
+            raise IdentityError(
+                f"there is no run {number} in {self.home.folder}; there are {', '.join(map(str, numbers))}"
+            )
+        return self._entry(number, self.home.roster())
+
+    def _entry(self, number: int, roster: Roster) -> RunEntry:
+        if number == 1:
+            return self._first(roster)
+        entries = [self._of_proposal(proposal, roster) for proposal in self._proposals(number)]
+        if not entries:
+            return RunEntry(number, "ended", "nothing is known of it but its number")
+        chosen = next((entry for entry in entries if entry.is_complete), entries[0])
+        others = (entry.proposal.digest for entry in entries if entry is not chosen and entry.proposal)
+        return replace(chosen, others=tuple(others))
+
+    def _first(self, roster: Roster) -> RunEntry:
+        """Return the first run, which has no proposal: whoever joined before the network was closed approved it."""
+        name, first = self.home.settings().name, roster.first_run
+        participants = tuple(member.name for member in first.members)
+        state, sentence = "proposed", "the network is still open: its founder closes it"
+        if roster.closed:
+            state, sentence = "approved", "it begins when this peer runs"
+        if not first.has(name):
+            state, sentence = "ended", f"{name} joined after it had begun"
+        entry = RunEntry(
+            1, state, sentence, terms=Terms.read(self.home.agreement_path), participants=participants
+        )
+        return self._progress(entry) if first.has(name) and roster.closed else entry
+
+    def _of_proposal(self, proposal: Proposal, roster: Roster) -> RunEntry:
+        """Return the state of one proposal, from its decisions alone and from what happened here."""
+        try:
+            terms, problem = Terms.parse(proposal.terms, f"the terms of run {proposal.number}"), ""
+        except TermsError as error:
+            terms, problem = None, str(error)
+        participants = tuple(member.name for member in self._roster_of(proposal).members)
+        decisions = {name: decision for name, decision in self._decisions(proposal) if name in participants}
+        waiting = tuple(name for name in participants if name not in decisions)
+        entry = RunEntry(
+            proposal.number, "proposed", problem, proposal, terms, participants, decisions, waiting
+        )
+        if declined := [decision for decision in decisions.values() if decision.choice == "decline"]:
+            reasons = "; ".join(_declined(decision) for decision in declined)
+            return self._progress(replace(entry, state="declined", sentence=reasons), stops=True)
+        if not waiting:
+            return self._progress(
+                replace(entry, state="approved", sentence=problem or "all approved: it begins")
+            )
+        if gone := [name for name in waiting if name in roster.revoked]:
+            return replace(
+                entry, state="ended", sentence=f"{', '.join(gone)} was revoked since; propose another run"
+            )
+        if self.clock() > proposal.expires:
+            return replace(
+                entry,
+                state="expired",
+                sentence=f"not approved in time by {', '.join(waiting)}; propose another run",
+            )
+        return replace(entry, sentence=problem or f"waits for {', '.join(waiting)}")
+
+    def _progress(self, entry: RunEntry, stops: bool = False) -> RunEntry:
+        """Return the entry of a run that may have begun here with what is known of it; `stops`: it does not go on."""
+        home = self.home.of_run(entry.number)
+        outcome = self.outcome(entry.number)
+        if entry.proposal is not None and self._began(entry.number) != entry.proposal.digest:
+            return entry
+        with (
+            contextlib.suppress(NoState, OSError),
+            contextlib.closing(Store(home.state_path, readonly=True)) as store,
+        ):
+            verdict = json.loads(store.value("verdict") or "null")
+            entry = replace(entry, verdict=verdict, round=store.round() or 0)
+            if not stops and (verdict is not None or store.value("state") is not None):
+                at_work = running(self.home)
+                state, sentence = (
+                    ("running", "it goes on") if at_work else ("paused", "it goes on when this peer runs")
+                )
+                if verdict is not None:
+                    state, sentence = "done", "; ".join(verdict["sentences"])
+                entry = replace(entry, state=state, sentence=sentence)
+        if outcome is not None and not (stops and outcome.state != "done"):
+            entry = replace(entry, state=outcome.state, sentence=outcome.sentence)
+        return entry
+
+    def outcome(self, number: int) -> Outcome | None:
+        """Return how a run ended here; None: it has not."""
+        try:
+            return Outcome(**json.loads(self.home.of_run(number).outcome_path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise IdentityError(
+                f"{self.home.of_run(number).outcome_path} cannot be read: {error!s:.80}; restore it from a backup"
+            ) from error
+
+    def end(self, number: int, state: str, sentence: str) -> None:
+        """Record how a run ended here."""
+        path = self.home.of_run(number).outcome_path
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        content = {"state": state, "sentence": sentence[:2000], "at": self.clock()}
+        files.write(path, files.as_json(content).encode())
+
+    def reopen(self, number: int) -> None:
+        """Forget that a run failed: it is tried again."""
+        self.home.of_run(number).outcome_path.unlink(missing_ok=True)
+
+    # --- decide ----------------------------------------------------------------------------------------
+
+    def propose(
+        self,
+        terms: str | None = None,
+        warm: bool | None = None,
+        days: float = DAYS,
+        by: str = "owner",
+    ) -> RunEntry:
+        """Propose the next run, and approve it; return its entry.
+
+        terms  the agreement, as TOML; None: that of the last run
+        warm   whether it begins with the model of the last run; None: where there is one
+        days   until when members may approve it
+        by     who decided
+        """
+        peer = self.home.member()
+        if not peer.roster.closed:
+            raise IdentityError(
+                f"{peer.roster.network} is still open; expected a closed network: its founder closes it with "
+                "`peerbayes network close`"
+            )
+        entries = self.entries()
+        number = entries[-1].number + 1
+        text = self._last_terms(entries) if terms is None else terms
+        done = [entry.number for entry in entries if entry.state == "done"]
+        if warm and not done:
+            raise TermsError(
+                "there is no run yet whose model another could begin with; propose it without --warm"
+            )
+        warm_from = done[-1] if done and warm is not False else None
+        now = self.clock()
+        if not 0 < days * 86400.0 < math.inf:
+            raise TermsError(f"the proposal is to wait {days} days; expected a positive number")
+        proposal = Proposal(
+            peer.roster.network, number, peer.name, now, text, peer.roster.version, peer.roster.digest.hex(),
+            now + days * 86400.0, warm_from,
+        )  # fmt: skip
+        agreed = self._refuse_run(proposal, peer.roster, peer)
+        self.refuse_approval(proposal, agreed, peer)
+        self._keep_roster(self.home.roster_path.read_bytes(), peer.roster)
+        if not _publish(self._proposal_path(proposal), proposal.signed(peer.key, peer.certificate)):
+            raise IdentityError(f"run {number} was proposed a moment ago; see `peerbayes run list`")
+        self._decide(proposal, agreed, peer, "approve", "", by)
+        return self.entry(number)
+
+    def approve(self, number: int, by: str = "owner") -> RunEntry:
+        """Approve a run's terms in this peer's name; return its entry."""
+        proposal, peer = self._to_decide(number), self.home.member()
+        agreed = self._refuse_run(proposal, self.named_roster(proposal.roster_digest), peer)
+        self.refuse_approval(proposal, agreed, peer)
+        self._decide(proposal, agreed, peer, "approve", "", by)
+        return self.entry(number)
+
+    def decline(self, number: int, reason: str = "") -> RunEntry:
+        """Decline a run in this peer's name, which ends it for all; return its entry."""
+        proposal, peer = self._to_decide(number), self.home.member()
+        try:
+            digest = Terms.parse(proposal.terms, "the terms").digest
+        except TermsError:  # which may be the reason
+            digest = "0" * 64
+        self._decide(proposal, digest, peer, "decline", reason, "owner")
+        return self.entry(number)
+
+    def obstacles(self, entry: RunEntry) -> list[str]:
+        """Return what stands between a proposal and this peer's approval without a person; none: nothing."""
+        path = self.home.folder / CONSENT
+        consent, proposal, terms = Consent.read(path), entry.proposal, entry.terms
+        if proposal is None:
+            return []
+        if consent is None:
+            return [f"there is no standing consent ({path.name})"]
+        if terms is None:
+            return [entry.sentence]
+        try:
+            peer = self.home.member()
+            self._refuse_run(proposal, self.named_roster(proposal.roster_digest), peer)
+            self.refuse_approval(proposal, terms, peer)
+        except PeerbayesError as error:
+            return [str(error)]
+        promise = terms.privacy.promise
+        total = in_all(self.home.of_run(entry.number), promise)[1] if promise else 0.0
+        own = self.home.settings().name
+        standing = [
+            decision.at
+            for number in self.home.run_numbers()[1:]
+            for other in self._proposals(number)
+            if other.digest != proposal.digest
+            for name, decision in self._decisions(other)
+            if name == own and decision.by == STANDING and decision.choice == "approve"
+        ]
+        hours = (self.clock() - max(standing)) / 3600.0 if standing else None
+        return list(consent.obstacles(terms, proposal.member, total, hours))
+
+    def refuse_approval(self, proposal: Proposal, terms: Terms, peer: Peer) -> None:
+        """Refuse to approve what this peer's owner does not allow: [require] and all that was spent on its rows."""
+        refuse_weaker(terms, peer.settings.require, str(self.home.settings_path))
+        home = self.home.of_run(proposal.number)
+        refuse_overspent(home, replace(peer, terms=terms))
+
+    def _to_decide(self, number: int) -> Proposal:
+        """Return the proposal that can be decided now."""
+        entry = self.entry(number)
+        proposal = entry.proposal
+        if proposal is None:
+            raise IdentityError(
+                "run 1 is that of the network's founder: whoever joined approved it; expected a number from 2"
+            )
+        own = self.home.settings().name
+        if own not in entry.participants:
+            raise IdentityError(f"{own} does not take part in run {number}: there is nothing to decide")
+        if (decision := entry.decisions.get(own)) is not None:
+            word = "approved" if decision.choice == "approve" else "declined"
+            raise IdentityError(
+                f"{own} has {word} run {number} already ({_time(decision.at)}), and that stays: nobody decides twice. "
+                "A run that goes on can be left with `peerbayes peer leave`"
+            )
+        if entry.state != "proposed":
+            raise IdentityError(f"run {number} is {entry.state}: {entry.sentence}")
+        return proposal
+
+    def _decide(
+        self, proposal: Proposal, terms: Terms | str, peer: Peer, choice: Choice, reason: str, by: str
+    ) -> None:
+        """Sign and store a decision: the first one stays, whoever else decides at the same moment."""
+        digest = terms if isinstance(terms, str) else terms.digest
+        decision = Decision(
+            proposal.network,
+            proposal.number,
+            peer.name,
+            self.clock(),
+            proposal.digest,
+            digest,
+            choice,
+            reason,
+            by,
+        )
+        if isinstance(terms, Terms) and choice == "approve":  # first: it counts in the ledger from now on
+            self._commit(proposal)
+        if not _publish(self._decision_path(decision), decision.signed(peer.key, peer.certificate)):
+            raise IdentityError(
+                f"{peer.name} decided about run {proposal.number} a moment ago; see `run show`"
+            )
+
+    def _commit(self, proposal: Proposal) -> None:
+        """Write the terms of an approved run, by which the ledger knows what it may spend."""
+        home = self.home.of_run(proposal.number)
+        if not home.state_path.exists():
+            files.write(home.agreement_path, proposal.terms.encode())
+
+    def _refuse_run(self, proposal: Proposal, roster: Roster, peer: Peer) -> Terms:
+        """Refuse a run that could not begin: terms that cannot be read, or do not go with its members."""
+        terms = Terms.parse(proposal.terms, f"the terms of run {proposal.number}")
+        if terms.network != proposal.network:
+            raise TermsError(
+                f"the terms are of network {terms.network!r}; expected {proposal.network!r}, as the authority is called"
+            )
+        most = peer.terms.limits.message_bytes
+        if terms.limits.message_bytes > most:
+            raise TermsError(
+                f"limits.message_bytes is {terms.limits.message_bytes}; expected at most {most}, as all sites allow by "
+                "the agreement that the network was founded with"
+            )
+        taking_part = roster.of_run(proposal.number, terms.digest)
+        refuse_small(taking_part, terms)
+        if (promise := terms.privacy.promise) is not None:
+            refuse_thin(taking_part, promise)
+        return terms
+
+    def _last_terms(self, entries: list[RunEntry]) -> str:
+        """Return the terms of the last run that all approved."""
+        for entry in reversed(entries):
+            if entry.proposal is not None and entry.is_complete:
+                return entry.proposal.terms
+        return files.text_of(self.home.agreement_path, TermsError)
+
+    # --- begin -------------------------------------------------------------------------------------------
+
+    def prepare(self, entry: RunEntry) -> Home:
+        """Return the folder of a run that all approved, with its agreement and its roster in place."""
+        home, proposal = self.home.of_run(entry.number), entry.proposal
+        if proposal is None:
+            return home
+        if (began := self._began(entry.number)) not in ("", proposal.digest):
+            raise NeedsPerson(
+                f"run {entry.number} began here with proposal {began:.8}, and all approved {proposal.digest:.8}"
+            )
+        files.write(home.agreement_path, proposal.terms.encode())
+        files.write(home.records / "roster.json", self._roster_path(proposal.roster_digest).read_bytes())
+        files.write(home.records / "proposal", proposal.digest.encode())
+        return home
+
+    def _began(self, number: int) -> str:
+        """Return the digest of the proposal that began here; "": none."""
+        try:
+            return (self.path / str(number) / "proposal").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def release(self, entry: RunEntry) -> None:
+        """Take back what a proposal that ended without a run may spend, by the ledger."""
+        home = self.home.of_run(entry.number)
+        if entry.proposal is not None and not home.state_path.exists():
+            home.agreement_path.unlink(missing_ok=True)
+
+    def _roster_of(self, proposal: Proposal) -> RunRoster:
+        return self.named_roster(proposal.roster_digest).of_run(proposal.number)
+
+    # --- documents that come from others ------------------------------------------------------------------
+
+    def add(self, document: bytes) -> Document | None:
+        """Store a document from another member, once it is verified; None: it is here already.
+
+        RosterNeeded where it names a roster that is to be fetched first, NotYet where other documents come first,
+        IdentityError where it is not valid.
+        """
+        kind, current = kind_of(document), self.home.roster()
+        authority = self.home.authority_path.read_bytes()
+        if kind is Decision:
+            return self._add_decision(document, current, authority)
+        proposal = Proposal.unverified(document)
+        if self._proposal_path(proposal).exists():
+            return None
+        rosters = [current]
+        with contextlib.suppress(RosterNeeded):
+            rosters.append(self.named_roster(proposal.roster_digest))
+        proposal = Proposal.verified(document, rosters, authority)
+        self._refuse_flood(proposal, current)
+        roster = self.named_roster(proposal.roster_digest, current)
+        if (
+            roster.version != proposal.roster
+            or roster.network != proposal.network
+            or roster.run != current.run
+        ):
+            raise IdentityError(
+                f"the proposal of {proposal.member} names roster {proposal.roster}, and its digest is of roster "
+                f"{roster.version} of {roster.network}"
+            )
+        if not roster.closed or not roster.of_run(proposal.number).has(proposal.member):
+            raise IdentityError(f"{proposal.member} takes no part in the run that it proposes")
+        _publish(self._proposal_path(proposal), document)
+        return proposal
+
+    def _add_decision(self, document: bytes, current: Roster, authority: bytes) -> Decision | None:
+        decision = Decision.unverified(document)
+        path = self._decision_path(decision)
+        other = _second(path)
+        stored = [Decision.unverified(each.read_bytes()) for each in (path, other) if each.exists()]
+        if any(each.digest == decision.digest for each in stored) or len(stored) == 2:
+            return None
+        proposals = {each.digest: each for each in self._proposals(decision.number)}
+        if (proposal := proposals.get(decision.proposal)) is None:
+            raise NotYet(f"a decision about proposal {decision.proposal:.8}, which is not here yet")
+        roster = self.named_roster(proposal.roster_digest)
+        decision = Decision.verified(document, [roster, current], authority)
+        if decision.network != proposal.network or not self._roster_of(proposal).has(decision.member):
+            raise IdentityError(
+                f"{decision.member} takes no part in run {decision.number}, and decides about it"
+            )
+        if decision.choice == "approve" and decision.at > proposal.expires:
+            raise IdentityError(f"{decision.member} approved run {decision.number} after it had expired")
+        if decision.choice == "approve":
+            with contextlib.suppress(TermsError):
+                if Terms.parse(proposal.terms, "the terms").digest != decision.terms:
+                    raise IdentityError(
+                        f"{decision.member} approved other terms than those of run {decision.number}"
+                    )
+        if not _publish(path, document) and not _publish(other, document):
+            return None
+        return decision
+
+    def _refuse_flood(self, proposal: Proposal, current: Roster) -> None:
+        """Refuse proposals without end: of numbers far ahead, of one number, or that wait for approvals."""
+        if proposal.network != current.network:
+            raise IdentityError(f"the proposal is of {proposal.network}; expected {current.network}")
+        if proposal.at > self.clock() + FUTURE:
+            raise IdentityError(
+                f"the proposal of {proposal.member} is of {_time(proposal.at)}, and the clock here says "
+                f"{_time(self.clock())}: are the clocks right?"
+            )
+        numbers = self.home.run_numbers()
+        if proposal.number > numbers[-1] + AHEAD:
+            raise NotYet(f"run {proposal.number} was proposed, and the highest known here is {numbers[-1]}")
+        of_one = [each for each in self._proposals(proposal.number) if each.member == proposal.member]
+        if len(of_one) >= OF_ONE:
+            raise IdentityError(f"{proposal.member} has proposed run {proposal.number} {OF_ONE} times")
+        now = self.clock()
+        if proposal.expires < now:
+            return
+        waiting = [
+            each
+            for number in numbers[1:]
+            for each in self._proposals(number)
+            if each.member == proposal.member and each.expires > now
+        ]
+        entries = (self._of_proposal(each, current) for each in waiting)
+        if sum(entry.state == "proposed" for entry in entries) >= OPEN_OF_ONE:
+            raise IdentityError(f"{OPEN_OF_ONE} proposals of {proposal.member} wait for approvals already")
+
+    def named_roster(self, digest: str, current: Roster | None = None) -> Roster:
+        """Return a roster that proposals name; RosterNeeded where it is not here. The current one is stored then."""
+        path = self._roster_path(digest)
+        if path.exists():
+            return Roster.verified(path.read_bytes(), self.home.authority_path.read_bytes())
+        current = current or self.home.roster()
+        if current.digest.hex() != digest:
+            raise RosterNeeded(digest)
+        self._keep_roster(self.home.roster_path.read_bytes(), current)
+        return current
+
+    def keep_named_roster(self, signed: bytes, digest: str) -> None:
+        """Store a roster that a proposal names, once it is verified."""
+        roster = Roster.verified(signed, self.home.authority_path.read_bytes())
+        if roster.digest.hex() != digest:
+            raise IdentityError(f"roster {roster.digest.hex():.8} came instead of {digest:.8}")
+        self._keep_roster(signed, roster)
+
+    def _keep_roster(self, signed: bytes, roster: Roster) -> None:
+        if Roster.verified(signed, self.home.authority_path.read_bytes()).digest == roster.digest:
+            _publish(self._roster_path(roster.digest.hex()), signed)
+
+    def shared(self) -> dict[str, Path]:
+        """Return the documents that are passed on, by their digests: of the latest runs, proposals first."""
+        paths: dict[str, Path] = {}
+        for number in reversed(self.home.run_numbers()[1:][-SHARED:]):
+            of_run: dict[str, Path] = {}
+            for folder, kind in (("proposals", Proposal), ("decisions", Decision)):
+                for path in sorted((self.path / str(number) / folder).glob("*.json")):
+                    of_run[kind.unverified(path.read_bytes()).digest] = path
+            if len(paths) + len(of_run) > MOST_SHARED:
+                break
+            paths = of_run | paths
+        return paths
+
+    def find(self, digest: str) -> Path | None:
+        """Return the file of a document that is passed on, or of a roster that proposals name; None: not here."""
+        roster = self._roster_path(digest)
+        return roster if roster.exists() else self.shared().get(digest)
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return a value that changes whenever documents are added, without reading any."""
+        folders = [self.path / str(number) / name for number in self.home.run_numbers()[1:][-SHARED:]
+                   for name in ("proposals", "decisions", "")]  # fmt: skip
+        return tuple(path.stat().st_mtime_ns for path in folders if path.exists())
+
+    # --- files ---------------------------------------------------------------------------------------------
+
+    def _proposals(self, number: int) -> list[Proposal]:
+        """Return the proposals of a run, the one that goes on first."""
+        paths = (self.path / str(number) / "proposals").glob("*.json")
+        return sorted(
+            (Proposal.unverified(path.read_bytes()) for path in paths), key=lambda each: each.digest
+        )
+
+    def _decisions(self, proposal: Proposal) -> Iterator[tuple[str, Decision]]:
+        """Yield what members decided about a proposal; of one that decided twice, that it declined."""
+        folder = self.path / str(proposal.number) / "decisions"
+        for path in sorted(folder.glob(f"{proposal.digest[:16]}.*.json")):
+            if path == _second(path):
+                continue
+            decision = Decision.unverified(path.read_bytes())
+            if (other := _second(path)).exists():
+                second = Decision.unverified(other.read_bytes())
+                choices = " and ".join(sorted((decision.choice, second.choice)))
+                reason = f"it signed two decisions: {choices}"
+                decision = replace(decision, choice="decline", by=TWICE, reason=reason)
+            yield decision.member, decision
+
+    def _proposal_path(self, proposal: Proposal) -> Path:
+        return self.path / str(proposal.number) / "proposals" / f"{proposal.digest[:16]}.json"
+
+    def _decision_path(self, decision: Decision) -> Path:
+        name = f"{decision.proposal[:16]}.{decision.member}.json"
+        return self.path / str(decision.number) / "decisions" / name
+
+    def _roster_path(self, digest: str) -> Path:
+        return self.path / "rosters" / f"{digest[:16]}.json"
+
+
+TWICE = "two decisions"
+
+
+def _second(path: Path) -> Path:
+    """Return the path of another decision of the same member about the same proposal: DIGEST.NAME.2.json."""
+    return path.with_name(".".join([*path.name.split(".")[:2], "2", "json"]))
+
+
+def _declined(decision: Decision) -> str:
+    why = f": {decision.reason}" if decision.reason else ""
+    return f"{decision.member} declined{why}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _publish(path: Path, content: bytes) -> bool:
+    """Write a file that is there as a whole or not at all; return False, and change nothing, where there is one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    files.write(draft, content)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True

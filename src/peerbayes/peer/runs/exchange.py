@@ -1,0 +1,327 @@
+"""What sites tell each other beside their runs: rosters of the authority, and documents of runs.
+
+Each site asks its neighbours which documents they have and fetches those that it lacks, so nobody can send what was not
+asked for. A listing is the digests of all documents; a reply waits until it differs from the one that was seen last.
+Whatever comes is verified before it is stored, and passed on to others only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from peerbayes.errors import IdentityError, RefusedMessage
+from peerbayes.peer import tasks
+from peerbayes.peer.agreement.column_facts import canonical
+from peerbayes.peer.identity.roster import DIGEST
+from peerbayes.peer.identity.roster import LARGEST as LARGEST_ROSTER
+from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.roster_pieces import LARGEST_OFFERED, PIECE, piece_of
+from peerbayes.peer.protocol.server import AT_ONCE, Callbacks
+from peerbayes.peer.protocol.session import Session
+from peerbayes.peer.protocol.transport import Unreachable
+from peerbayes.peer.protocol.wire import Reply, Request
+from peerbayes.peer.runs.book import MOST_SHARED, NotYet, RosterNeeded, Runs
+from peerbayes.peer.runs.documents import LARGEST, kind_of
+from peerbayes.peer.tasks import BackgroundTasks, Rate
+
+LIST = "list"
+SIZE = 32  # bytes of a digest
+ASKED_AT_ONCE, ASKED_EVERY = 400, 0.02  # requests for documents of one caller, and seconds between two more
+ROSTERS_AT_ONCE, ROSTERS_EVERY = 8, 2.0  # the same for rosters that a caller brings, which are verified
+STRIKES = 8  # invalid documents of one neighbour after which it is not asked for a while
+BARRED = 60.0  # seconds of that while
+AGAIN = 2.0  # seconds until documents that could not be judged yet are asked for again
+
+
+def membership_of(network: str) -> str:
+    """Return the identity of what belongs to no run: 64 digits, as runs have."""
+    return hashlib.sha256(canonical(["peerbayes membership", network])).hexdigest()
+
+
+@dataclass(eq=False)
+class Exchange:
+    """Keeps the rosters and documents of a site and its neighbours the same."""
+
+    session: Session
+    runs: Runs
+    adopt: Callable[[bytes], Awaitable[None]]
+    """Adopts a newer roster of the authority; RefusedMessage where it is none."""
+    waits: Callable[[str], bool] = lambda run: False
+    """Whether a run is known here that has not begun, or has just begun."""
+    _tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
+
+    def __post_init__(self) -> None:
+        self.identity = membership_of(self.session.roster.network)
+        self._callbacks = Callbacks(self.session)
+        self._busy: Counter[str] = Counter()
+        self._asked = Rate(ASKED_AT_ONCE, ASKED_EVERY)
+        self._rosters = Rate(ROSTERS_AT_ONCE, ROSTERS_EVERY)
+        self._strikes: Counter[str] = Counter()
+        self._refused: dict[tuple[str, str], int] = {}  # (neighbour, digest) -> the roster's version then
+        self._listed: tuple[tuple[int, ...] | None, bytes] = None, b""
+        self._adding = asyncio.Lock()
+
+    def start(self) -> None:
+        """Start a task for every neighbour that has none yet."""
+        for name in self.session.roster.present(self.session.name):
+            self._tasks.add(f"the exchange with {name}", partial(self._forever, name))
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    # --- what neighbours are asked for ---------------------------------------------------------------------
+
+    async def _forever(self, neighbour: str) -> None:
+        session, pause, seen = self.session, tasks.FIRST_PAUSE, b""
+        while neighbour in session.roster.present(session.name):
+            state = session.neighbour(neighbour)
+            try:
+                await self._rosters_with(neighbour)
+                common = None if state.versions is None else session.versions.common(state.versions)
+                if (common or 0) < wire.DOCUMENTS:
+                    state.versions = None  # it may be updated, or become a site
+                    await asyncio.sleep(tasks.LONGEST_PAUSE)
+                    continue
+                listing = await self._listing(neighbour, seen)
+                if listing is not None:
+                    complete = await self._fetch(neighbour, listing)
+                    seen = hashlib.sha256(listing).digest() if complete else b""
+                    if not complete:
+                        await asyncio.sleep(AGAIN)
+                session.note(neighbour, "")
+                pause, self._strikes[neighbour] = tasks.FIRST_PAUSE, max(0, self._strikes[neighbour] - 1)
+            except Unreachable as error:
+                session.note(neighbour, str(error), lost=True)
+            except RefusedMessage as error:
+                session.refuse(neighbour, error)
+                if error.reason == "other version":
+                    state.versions = None
+                self._strikes[neighbour] += 1
+                if self._strikes[neighbour] >= STRIKES:
+                    self._strikes[neighbour] = 0
+                    session.note(neighbour, f"not asked for {BARRED:.0f} s: {error}"[:300])
+                    await asyncio.sleep(BARRED)
+            else:
+                continue
+            await session.changes.wait(pause)
+            pause = min(2 * pause, tasks.LONGEST_PAUSE)
+
+    async def _ask(self, neighbour: str, kind: wire.Kind, wait: float = 0.0, **fields: Any) -> Reply:
+        """Return a neighbour's reply, once its roster's version is noted."""
+        request = self.session.request(neighbour, kind, wait=wait, **fields)
+        request = msgspec.structs.replace(request, run=self.identity)
+        reply = await self.session.ask(neighbour, request, wait + tasks.GRACE)
+        self.session.in_touch(neighbour, reply).roster = reply.roster
+        return reply
+
+    async def _rosters_with(self, neighbour: str) -> None:
+        """Bring both to the newer of their two rosters."""
+        state, session = self.session.neighbour(neighbour), self.session
+        if state.versions is None or state.roster < 0:
+            _refuse_refusal(await self._ask(neighbour, "hello"))
+        if state.roster > max(session.roster.version, state.tried):
+            state.tried = state.roster
+            signed = await self._pieces(neighbour, "roster", "", LARGEST_ROSTER)
+            if signed is not None:
+                await self.adopt(signed)
+        elif state.roster < session.roster.version and state.offered < session.roster.version:
+            state.offered = session.roster.version
+            if len(session.signed) <= LARGEST_OFFERED:  # a neighbour asks for a larger one by itself
+                _refuse_refusal(await self._ask(neighbour, "roster", body=session.signed))
+
+    async def _listing(self, neighbour: str, seen: bytes) -> bytes | None:
+        """Return the digests of a neighbour's documents; None: they are those that were seen, or it is no site."""
+        listing = await self._pieces(neighbour, "documents", LIST, SIZE * MOST_SHARED, seen)
+        if listing is not None and len(listing) % SIZE:
+            raise RefusedMessage("wrong shape", f"a listing of {len(listing)} bytes")
+        return listing
+
+    async def _pieces(
+        self, neighbour: str, kind: wire.Kind, phase: str, most: int, seen: bytes = b""
+    ) -> bytes | None:
+        """Return what a neighbour has under a name, piece by piece; None: it has nothing, or nothing new."""
+        content, size = b"", None
+        while size is None or len(content) < size:
+            wait = tasks.WAIT if seen and not content else 0.0
+            reply = await self._ask(
+                neighbour,
+                kind,
+                wait,
+                phase=phase,
+                round_index=len(content),
+                body=b"" if kind == "roster" else seen,
+            )
+            _refuse_refusal(reply)
+            if reply.status != "ok":
+                if reply.status == "gone" and not content and kind == "documents" and phase == LIST:
+                    await asyncio.sleep(tasks.LONGEST_PAUSE)  # a process without other runs
+                return None
+            total = reply.shape[0] if len(reply.shape) == 1 else -1
+            if not len(content) + len(reply.body) <= total <= most or size not in (None, total):
+                raise RefusedMessage(
+                    "wrong shape", f"a piece of {len(reply.body)} bytes of {total}; at most {most}"
+                )
+            if not reply.body and total:
+                raise RefusedMessage("wrong message", "an empty piece")
+            content, size, seen = content + reply.body, total, b""
+        return content
+
+    async def _fetch(self, neighbour: str, listing: bytes) -> bool:
+        """Fetch the documents of a listing that this site lacks; return whether all could be judged."""
+        digests = [listing[start : start + SIZE].hex() for start in range(0, len(listing), SIZE)]
+        known = await asyncio.to_thread(self.runs.shared)
+        version, complete = self.session.roster.version, True
+        for digest in digests:
+            if digest in known or self._refused.get((neighbour, digest)) == version:
+                continue
+            document = await self._pieces(neighbour, "documents", digest, LARGEST)
+            if document is None:
+                continue
+            try:
+                await self._add(neighbour, digest, document)
+            except NotYet:
+                complete = False
+            except IdentityError as error:
+                if len(self._refused) > MOST_SHARED:
+                    self._refused.clear()
+                self._refused[neighbour, digest] = version
+                raise RefusedMessage("bad document", str(error)) from error
+        return complete
+
+    async def _add(self, neighbour: str, digest: str, document: bytes) -> None:
+        """Verify and store one document; a roster that it names is fetched first."""
+        claimed = kind_of(document).unverified(document).digest
+        if claimed != digest:
+            raise IdentityError(f"document {claimed:.8} came instead of {digest:.8}")
+        async with self._adding:
+            try:
+                added = await asyncio.to_thread(self.runs.add, document)
+            except RosterNeeded as needed:
+                signed = await self._pieces(neighbour, "documents", needed.digest, LARGEST_ROSTER)
+                if signed is None:
+                    raise NotYet(str(needed)) from needed
+                await asyncio.to_thread(self.runs.keep_named_roster, signed, needed.digest)
+                added = await asyncio.to_thread(self.runs.add, document)
+        if added is not None:
+            self.session.emit("document", noun=added.NOUN, who=added.member, number=added.number)
+            self.session.changes.notify()
+
+    # --- what others ask for --------------------------------------------------------------------------------
+
+    async def answer(self, caller: str, content: bytes) -> bytes:
+        """Return the reply to a request that belongs to no run that goes on here, whatever its bytes are."""
+        request, session = None, self.session
+        try:
+            request = wire.request_in(content, session.versions, caller, session.name)
+            self._admit(caller, request)
+            session.asked_by = time.time()
+            self._busy[caller] += 1
+            try:
+                reply = await self._reply(caller, request)
+            finally:
+                self._busy[caller] -= 1
+        except RefusedMessage as error:
+            session.refuse(caller, error)
+            reply = self._replied(request, "refused", reason=f"{error.reason}: {error}"[:500])
+        return wire.encode(reply)
+
+    def _replied(self, request: Request | None, status: wire.Status, **fields: Any) -> Reply:
+        session, kind = self.session, request.kind if request is not None else "hello"
+        if request is not None:
+            fields = {"phase": request.phase, "round_index": request.round_index} | fields
+        return Reply(
+            **session.reply_version(request), run=self.identity if request is None else request.run,
+            sender=session.name, kind=kind, status=status, roster=session.roster.version,
+            roster_digest=session.roster.digest, clock=time.time(), **fields,
+        )  # fmt: skip
+
+    def _admit(self, caller: str, request: Request) -> None:
+        if request.sender != caller:
+            raise RefusedMessage("speaks for another", f"{caller} asks in the name of {request.sender!r}")
+        if caller in self.session.roster.revoked:
+            raise RefusedMessage("revoked", f"{caller} is no longer a member")
+        if self._busy[caller] >= AT_ONCE:
+            raise RefusedMessage("too many at once", f"{caller} has {AT_ONCE} requests waiting here")
+
+    async def _reply(self, caller: str, request: Request) -> Reply:
+        session, kind = self.session, request.kind
+        is_neighbour = session.roster.has(caller) and caller in session.roster.present(session.name)
+        if is_neighbour:
+            state = session.in_touch(caller, request)
+            state.roster = max(state.roster, request.roster)
+        if kind == "roster" and request.body:
+            if request.body != session.signed:
+                if not self._rosters.allows(caller):
+                    raise RefusedMessage(
+                        "too many rosters", f"{caller} sent more than {ROSTERS_AT_ONCE} at once"
+                    )
+                await self.adopt(request.body)
+            return self._replied(request, "ok")
+        if kind == "roster":
+            return self._piece(request, session.signed, request.phase in ("", session.roster.digest.hex()))
+        if kind == "call back":
+            return self._replied(request, "ok", reason=await self._callbacks.tried(caller))
+        if kind in ("hello", "leave"):
+            return self._replied(request, "ok")
+        if not is_neighbour:
+            raise RefusedMessage("not a neighbour", f"{caller} has no link to {session.name}")
+        if kind == "documents":
+            return await self._documents(caller, request)
+        if not self.waits(request.run):
+            raise RefusedMessage("wrong network", f"run {request.run:.12} does not go on here")
+        await session.changes.wait(min(request.wait, tasks.WAIT))
+        return self._replied(request, "not yet")
+
+    async def _documents(self, caller: str, request: Request) -> Reply:
+        if not self._asked.allows(caller):
+            raise RefusedMessage(
+                "too many documents", f"{caller} asked for more than {ASKED_AT_ONCE} at once"
+            )
+        if request.phase == LIST:
+            until = time.monotonic() + min(request.wait, tasks.WAIT)
+            while True:
+                since = self.session.changes.next
+                listing = await self._own_listing()
+                if hashlib.sha256(listing).digest() != request.body:
+                    return self._piece(request, listing, True)
+                if (left := until - time.monotonic()) <= 0:
+                    return self._replied(request, "not yet")
+                await self.session.changes.wait(left, since)
+        path = None
+        if DIGEST.fullmatch(request.phase):
+            path = await asyncio.to_thread(self.runs.find, request.phase)
+        if path is None:
+            return self._replied(request, "gone")
+        return self._piece(request, await asyncio.to_thread(path.read_bytes), True)
+
+    async def _own_listing(self) -> bytes:
+        stamp = await asyncio.to_thread(self.runs.stamp)
+        if self._listed[0] != stamp:
+            documents = await asyncio.to_thread(self.runs.shared)
+            self._listed = stamp, b"".join(map(bytes.fromhex, documents))
+        return self._listed[1]
+
+    def _piece(self, request: Request, content: bytes, current: bool) -> Reply:
+        """Return a piece of some content from the byte that was asked for; "gone" where there is none."""
+        if not current or request.round_index > max(0, len(content) - 1):
+            return self._replied(request, "gone")
+        piece = piece_of(content, request.round_index)
+        assert len(piece) <= PIECE
+        return self._replied(
+            request, "ok", shape=(len(content),), body=piece, digest=wire.digest_of(piece) if piece else b""
+        )
+
+
+def _refuse_refusal(reply: Reply) -> None:
+    """Report a neighbour's refusal as an error."""
+    if reply.status == "refused":
+        raise RefusedMessage("it refuses", reply.reason[:300])

@@ -1,0 +1,596 @@
+"""Runs of one membership: who takes part, what is signed, and that all members come to the same state."""
+
+import hashlib
+import itertools
+import json
+import random
+import shutil
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("cryptography")
+pytest.importorskip("msgspec")
+from peerbayes.errors import ConfigurationError, IdentityError, TermsError
+from peerbayes.peer.agreement.column_facts import canonical
+from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.runs import Runs
+from peerbayes.peer.runs.book import OF_ONE, OPEN_OF_ONE, STANDING, NotYet
+from peerbayes.peer.runs.documents import LARGEST_DECISION, Decision, Proposal
+from peerbayes.peer.state.folder import Home
+from shared.commands import peerbayes
+from shared.runs_of_folders import Folders, terms_of
+
+# --- the membership: who joins later does not change a run that goes on -------------------------------------
+
+
+def joined(folders, tmp_path, name, links=None):
+    """One more member of a network that is closed."""
+    home = Home.create(tmp_path / name, name, "127.0.0.1:9999", str(tmp_path / name / "rows.csv"))
+    founder = folders.network.founder
+    invitation = founder.invite(name, home.request_path.read_bytes(), "127.0.0.1:9999", links)
+    home.join(invitation.pack())
+    folders.network.homes[name] = home
+    folders.runs[name] = folders.book(name)
+    return home
+
+
+def test_the_first_run_stays_what_it_was_whoever_joins_or_is_revoked_later(tmp_path):
+    folders = Folders(tmp_path, ((0, 1), (1, 2), (2, 3)))
+    founder = folders.network.founder
+    first = founder.roster()
+    joined(folders, tmp_path, "late")
+    founder.revoke("peer-2")  # in the middle: the others are linked
+    last = founder.roster()
+    assert last.run == first.run == last.of_run().run == last.first_run.run
+    assert [member.name for member in last.first_run.members] == [member.name for member in first.members]
+    assert last.first_run.links == first.links and last.first_run.revoked == ("peer-2",)
+    assert len(last.parts(without=last.revoked)) == 1
+    assert Roster.verified(founder.roster_path.read_bytes(), founder.authority()) == last
+
+
+def test_a_roster_to_which_nothing_was_added_has_the_text_that_it_always_had(tmp_path):
+    roster = Folders(tmp_path).network.founder.roster()
+    plain = json.loads(roster.to_json())
+    assert set(plain) == {"format", "network", "terms", "version", "members", "links", "revoked", "closed"}
+    names = [member.name for member in roster.members]
+    assert roster.run == keys_digest([roster.network, roster.terms, names, roster.links])
+
+
+def keys_digest(value):
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+@pytest.mark.parametrize("revoked", ["peer-1", "peer-2", "peer-3", "peer-4", "peer-5"])
+def test_a_network_never_falls_apart_by_revocations(tmp_path, revoked):
+    folders = Folders(tmp_path, ((0, 1), (0, 2), (0, 3), (3, 4)))
+    founder = folders.network.founder
+    for name in (revoked, *(other for other in sorted(folders.runs) if other != revoked)):
+        founder.revoke(name)
+        roster = founder.roster()
+        if len(roster.revoked) < len(roster.members):
+            assert len(roster.parts(without=roster.revoked)) == 1
+
+
+def test_a_newer_roster_may_add_members_and_links_and_take_none_away(tmp_path):
+    folders = Folders(tmp_path)
+    founder, home = folders.network.founder, folders.network.homes["peer-1"]
+    key, before = founder.key_path.read_bytes(), founder.roster()
+    joined(folders, tmp_path, "late")
+    assert home.keep_roster(founder.roster_path.read_bytes()).version == before.version + 1
+    extended = founder.roster()
+    without = replace(
+        extended, version=9, members=extended.members[:3], links=before.links, first=0, added=()
+    )
+    fewer = replace(extended, version=9, links=extended.links[:-1])
+    other_first = replace(extended, version=9, first=2)
+    other_links = replace(extended, version=9, added=(("peer-1", "peer-2"),))
+    for unrelated in (without, fewer, other_first, other_links):
+        with pytest.raises(IdentityError, match="changes what was settled"):
+            home.keep_roster(unrelated.signed(key))
+    assert home.roster() == extended
+
+
+@pytest.mark.parametrize(
+    "changes", [{"first": -1}, {"first": 5}, {"added": (("peer-1", "peer-2"),)}, {"first": 2, "closed": False},
+                {"first": 3, "added": (("peer-1", "peer-3"),)}],
+)  # fmt: skip
+def test_a_first_run_that_cannot_have_been_is_refused(tmp_path, changes):
+    roster = Folders(tmp_path).network.founder.roster()
+    with pytest.raises(IdentityError, match=r"first run"):
+        replace(roster, **changes)
+
+
+def test_a_run_keeps_its_members_and_takes_revocations_and_addresses_of_newer_rosters(tmp_path):
+    folders = Folders(tmp_path)
+    founder = folders.network.founder
+    run = founder.roster().of_run(2)
+    joined(folders, tmp_path, "late")
+    request = folders.network.homes["peer-3"].request_path.read_bytes()
+    founder.invite("peer-3", request, "127.0.0.1:7777", again=True)
+    founder.revoke("peer-1")
+    followed = run.following(founder.roster())
+    assert followed.run == run.run and followed.links == run.links and followed.revoked == ("peer-1",)
+    assert followed.member("peer-3").address == "127.0.0.1:7777" and not followed.has("late")
+    assert followed.digest == founder.roster().digest and followed.version == founder.roster().version
+    assert founder.roster().of_run(3).run != run.run  # without peer-1, with late
+    assert len({founder.roster().of_run(number).run for number in (1, 2, 3)}) == 3
+
+
+def test_a_new_member_needs_a_link_to_somebody_who_is_not_revoked(tmp_path):
+    folders = Folders(tmp_path)
+    folders.network.founder.revoke("peer-1")
+    with pytest.raises(IdentityError, match="no link to a member that is not revoked"):
+        joined(folders, tmp_path, "late", ["peer-1"])
+
+
+def test_who_joins_later_has_no_part_in_the_first_run(tmp_path):
+    folders = Folders(tmp_path)
+    home = joined(folders, tmp_path, "late")
+    assert home.member().name == "late"
+    with pytest.raises(IdentityError, match="after its first run had begun"):
+        home.load()
+    assert folders.runs["late"].entry(1).state == "ended"
+    folders.adopt("peer-1")
+    assert folders.network.homes["peer-1"].load().roster.run == folders.network.founder.roster().run
+
+
+# --- documents --------------------------------------------------------------------------------------------
+
+
+def proposal_of(folders, name="peer-1", **changes):
+    peer = folders.network.homes[name].member()
+    usual = {
+        "network": "net", "number": 2, "member": name, "at": folders.now, "terms": terms_of().to_toml(),
+        "roster": peer.roster.version, "roster_digest": peer.roster.digest.hex(), "expires": folders.now + 1000.0,
+    }  # fmt: skip
+    return Proposal(**usual | changes)
+
+
+def signed_by(folders, name, document):
+    peer = folders.network.homes[name].member()
+    return document.signed(peer.key, peer.certificate)
+
+
+def decision_of(folders, proposal, name, **changes):
+    usual = {
+        "network": "net", "number": proposal.number, "member": name, "at": folders.now, "proposal": proposal.digest,
+        "terms": terms_of().digest, "choice": "approve",
+    }  # fmt: skip
+    return Decision(**usual | changes)
+
+
+def test_documents_survive_the_way_and_nothing_else_does(tmp_path):
+    folders = Folders(tmp_path)
+    roster, authority = folders.network.founder.roster(), folders.network.founder.authority()
+    proposal = proposal_of(folders, warm_from=1)
+    decision = decision_of(folders, proposal, "peer-2", reason="ü\n", by=STANDING)
+    rng = random.Random(0)
+    for document, name in ((proposal, "peer-1"), (decision, "peer-2")):
+        signed = signed_by(folders, name, document)
+        assert type(document).verified(signed, [roster], authority) == document
+        for _ in range(60):
+            place = rng.randrange(len(signed))
+            altered = signed[:place] + bytes([signed[place] ^ (1 << rng.randrange(7))]) + signed[place + 1 :]
+            with pytest.raises(IdentityError):
+                type(document).verified(altered, [roster], authority)
+        for other in (
+            b"",
+            b"{}",
+            signed + b" ",
+            signed[:-1],
+            signed.replace(b'"content"', b'"Content"'),
+            b"[" * 9999,
+        ):
+            with pytest.raises(IdentityError):
+                type(document).verified(other, [roster], authority)
+
+
+def test_another_purpose_name_or_authority_signs_nothing(tmp_path, monkeypatch):
+    folders, others = Folders(tmp_path / "one"), Folders(tmp_path / "two")
+    roster, authority = folders.network.founder.roster(), folders.network.founder.authority()
+    proposal = proposal_of(folders)
+    peer, stranger = folders.network.homes["peer-2"].member(), others.network.homes["peer-1"].member()
+    with pytest.raises(IdentityError, match="peer-2 signed it"):
+        Proposal.verified(proposal.signed(peer.key, peer.certificate), [roster], authority)
+    with pytest.raises(IdentityError, match="another authority"):
+        Proposal.verified(proposal.signed(stranger.key, stranger.certificate), [roster], authority)
+    own = folders.network.homes["peer-1"].member()
+    with pytest.raises(IdentityError, match="signature does not match"):
+        Proposal.verified(proposal.signed(peer.key, own.certificate), [roster], authority)
+    with monkeypatch.context() as patched, pytest.raises(IdentityError, match="signature does not match"):
+        patched.setattr(Proposal, "PURPOSE", Decision.PURPOSE)
+        mixed = proposal.signed(own.key, own.certificate)
+        patched.undo()
+        Proposal.verified(mixed, [roster], authority)
+
+
+def test_a_certificate_that_no_roster_lists_signs_nothing(tmp_path):
+    folders = Folders(tmp_path)
+    founder, home = folders.network.founder, folders.network.homes["peer-1"]
+    signed = signed_by(folders, "peer-1", proposal_of(folders))
+    founder.invite("peer-1", home.request_path.read_bytes(), home.settings().address, again=True)
+    newer, authority = founder.roster(), founder.authority()
+    with pytest.raises(IdentityError, match="no roster known here lists"):
+        Proposal.verified(signed, [newer], authority)
+    assert Proposal.verified(signed, [newer, home.roster()], authority)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"number": 1}, "run 1 is that of"), ({"number": 10**9}, "from 2"), ({"at": float("nan")}, "seconds since 1970"),
+     ({"expires": 1.0}, "at most 90 days"), ({"expires": 3e9}, "at most 90 days"), ({"warm_from": 2}, "an earlier run"),
+     ({"roster_digest": "x"}, "sha256"), ({"network": "a b"}, "network"), ({"member": "X"}, "lower-case")],
+)  # fmt: skip
+def test_proposals_that_make_no_sense(tmp_path, changes, says):
+    with pytest.raises(IdentityError, match=says):
+        proposal_of(Folders(tmp_path), **changes)
+
+
+# --- all members come to the same state ----------------------------------------------------------------------
+
+
+def test_a_run_that_all_approve_begins_everywhere(tmp_path):
+    folders = Folders(tmp_path)
+    entry = folders.runs["peer-2"].propose()
+    assert (entry.number, entry.state, entry.waiting) == (2, "proposed", ("peer-1", "peer-3"))
+    folders.pass_on()
+    folders.runs["peer-1"].approve(2)
+    folders.pass_on()
+    assert set(folders.states(2).values()) == {"proposed"}
+    folders.runs["peer-3"].approve(2)
+    folders.pass_on()
+    assert set(folders.states(2).values()) == {"approved"}
+    homes = {name: runs.prepare(runs.entry(2)) for name, runs in folders.runs.items()}
+    loaded = [home.load() for home in homes.values()]
+    assert len({peer.roster.run for peer in loaded}) == 1 and loaded[0].terms == terms_of()
+
+
+def test_documents_in_any_order_give_the_same_state(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose()
+    folders.runs["peer-3"].propose()  # of the same number, at the same time
+    folders.pass_on()
+    for name, runs in folders.runs.items():
+        if name not in runs.entry(2).decisions:
+            runs.approve(2)
+    folders.pass_on()
+    documents = [path.read_bytes() for path in folders.runs["peer-1"].shared().values()]
+    assert len(documents) == 6 and set(folders.states(2).values()) == {"approved"}
+    expected = folders.runs["peer-1"].entry(2)
+    lowest = min(Proposal.unverified(each).digest for each in documents if b'"choice"' not in each)
+    assert expected.proposal.digest == lowest
+    for place, order in enumerate(itertools.islice(itertools.permutations(documents), 0, 720, 60)):
+        copy = tmp_path / f"copy-{place}"
+        shutil.copytree(folders.network.homes["peer-2"].folder, copy)
+        shutil.rmtree(copy / "runs")
+        runs = Runs(copy, lambda: folders.now)
+        waiting = list(order)
+        while waiting:
+            rest = []
+            for document in waiting:
+                try:
+                    runs.add(document)
+                except NotYet:
+                    rest.append(document)
+            assert len(rest) < len(waiting)
+            waiting = rest
+        found = runs.entry(2)
+        assert (found.state, found.proposal, found.decisions, found.others) == (
+            expected.state, expected.proposal, expected.decisions, expected.others,
+        )  # fmt: skip
+
+
+def test_a_decline_and_an_expiry_end_a_proposal_with_a_sentence(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose()
+    folders.pass_on()
+    folders.runs["peer-2"].decline(2, "the label is not ready")
+    folders.pass_on()
+    assert set(folders.states(2).values()) == {"declined"}
+    assert folders.runs["peer-3"].entry(2).sentence == "peer-2 declined: the label is not ready"
+    with pytest.raises(IdentityError, match="run 2 is declined"):
+        folders.runs["peer-3"].approve(2)
+    assert folders.runs["peer-1"].propose(days=2.0).number == 3
+    folders.pass_on()
+    folders.runs["peer-2"].approve(3)
+    folders.now += 2 * 86400 + 1
+    folders.pass_on()
+    assert set(folders.states(3).values()) == {"expired"}
+    assert "peer-3" in folders.runs["peer-1"].entry(3).sentence
+    with pytest.raises(IdentityError, match="run 3 is expired"):
+        folders.runs["peer-3"].approve(3)
+
+
+def test_an_approval_in_time_counts_however_late_it_arrives(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose(days=1.0)
+    folders.pass_on()
+    for name in ("peer-2", "peer-3"):
+        folders.runs[name].approve(2)
+    folders.now += 86401
+    assert folders.states(2)["peer-1"] == "expired"
+    folders.pass_on()
+    assert set(folders.states(2).values()) == {"approved"}
+
+
+def test_a_revoked_member_ends_what_waits_for_it_and_has_no_part_in_later_runs(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose()
+    folders.pass_on()
+    folders.network.founder.revoke("peer-2")
+    folders.adopt("peer-1", "peer-3")
+    assert folders.states(2)["peer-1"] == "ended" and "revoked" in folders.runs["peer-1"].entry(2).sentence
+    entry = folders.runs["peer-1"].propose()
+    assert entry.participants == ("peer-1", "peer-3")
+    folders.pass_on("peer-1", "peer-3")
+    assert folders.runs["peer-3"].approve(3).state == "approved"  # linked in place of the revoked one
+
+
+def test_nobody_decides_twice(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose()
+    folders.pass_on()
+    before = {path: path.read_bytes() for path in folders.runs["peer-1"].shared().values()}
+    for decide in (folders.runs["peer-1"].approve, folders.runs["peer-1"].decline):
+        with pytest.raises(IdentityError, match="nobody decides twice"):
+            decide(2)
+    assert before == {path: path.read_bytes() for path in folders.runs["peer-1"].shared().values()}
+
+
+# --- members that lie ------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_signs_two_decisions_is_named_and_its_no_counts(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose()
+    folders.pass_on()
+    proposal = folders.runs["peer-1"].entry(2).proposal
+    both = [
+        signed_by(folders, "peer-3", decision_of(folders, proposal, "peer-3", choice=choice))
+        for choice in ("approve", "decline")
+    ]
+    folders.runs["peer-2"].approve(2)
+    folders.pass_on()
+    folders.give("peer-1", both[0])
+    folders.give("peer-2", both[1])
+    assert folders.states(2) == {"peer-1": "approved", "peer-2": "declined", "peer-3": "proposed"}
+    folders.pass_on()
+    assert set(folders.states(2).values()) == {"declined"}
+    assert all("it signed two decisions" in runs.entry(2).sentence for runs in folders.runs.values())
+    third = signed_by(folders, "peer-3", decision_of(folders, proposal, "peer-3", reason="another"))
+    assert folders.give("peer-1", third) is None  # two are enough
+    assert len(folders.runs["peer-1"].shared()) == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "by", "says"),
+    [
+        ({"member": "peer-3"}, "peer-2", "peer-2 signed it"),
+        ({"terms": "0" * 64}, "peer-2", "other terms"),
+        ({"at": 1_800_001_001.0}, "peer-2", "after it had expired"),
+        ({"network": "other"}, "peer-2", "takes no part"),
+    ],
+)
+def test_decisions_that_are_refused(tmp_path, changes, by, says):
+    folders = Folders(tmp_path)
+    proposal = proposal_of(folders)
+    assert folders.give("peer-1", signed_by(folders, "peer-1", proposal)) == proposal
+    decision = (
+        decision_of(folders, proposal, **{"name": by, **changes})
+        if "member" not in changes
+        else replace(decision_of(folders, proposal, by), **changes)
+    )
+    with pytest.raises(IdentityError, match=says):
+        folders.runs["peer-1"].add(signed_by(folders, by, decision))
+    assert not folders.runs["peer-1"].entry(2).decisions
+
+
+def test_an_approval_of_another_run_or_proposal_approves_nothing(tmp_path):
+    folders = Folders(tmp_path)
+    first, second = proposal_of(folders), proposal_of(folders, number=3)
+    for proposal in (first, second):
+        folders.give("peer-1", signed_by(folders, "peer-1", proposal))
+    approval = signed_by(folders, "peer-2", decision_of(folders, first, "peer-2"))
+    assert folders.give("peer-1", approval)
+    assert folders.runs["peer-1"].entry(3).decisions == {}
+    replayed = replace(
+        decision_of(folders, first, "peer-2"), number=3
+    )  # signed for run 3, of the proposal of run 2
+    with pytest.raises(NotYet):
+        folders.runs["peer-1"].add(signed_by(folders, "peer-2", replayed))
+    assert folders.runs["peer-1"].entry(3).decisions == {}
+
+
+def test_who_takes_no_part_approves_nothing(tmp_path):
+    folders = Folders(tmp_path)
+    proposal = proposal_of(folders)
+    folders.give("peer-1", signed_by(folders, "peer-1", proposal))
+    joined(folders, tmp_path, "late")
+    folders.adopt("peer-1")
+    with pytest.raises(IdentityError, match="late takes no part in run 2"):
+        folders.runs["peer-1"].add(signed_by(folders, "late", decision_of(folders, proposal, "late")))
+    own = replace(proposal_of(folders, "late"), roster=proposal.roster, roster_digest=proposal.roster_digest)
+    with pytest.raises(IdentityError, match="takes no part in the run that it proposes"):
+        folders.runs["peer-1"].add(signed_by(folders, "late", own))
+    with pytest.raises(IdentityError, match="does not take part"):
+        folders.give("late", signed_by(folders, "peer-1", proposal), "peer-1")
+        folders.runs["late"].approve(2)
+
+
+def test_floods_and_large_documents_are_refused(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    with pytest.raises(IdentityError, match="bytes; expected at most"):
+        runs.add(b"x" * (2 << 20))
+    with pytest.raises(IdentityError, match="shorten its texts"):
+        signed_by(folders, "peer-2", proposal_of(folders, "peer-2", terms="#" * (1 << 20)))
+    with pytest.raises(IdentityError, match="500"):
+        decision_of(folders, proposal_of(folders), "peer-2", reason="x" * 501)
+    assert LARGEST_DECISION < 64 << 10
+    with pytest.raises(NotYet):
+        runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", number=500)))
+    with pytest.raises(IdentityError, match="are the clocks right"):
+        late = folders.now + 10 * 86400
+        runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", at=late, expires=late + 1.0)))
+    for place in range(OF_ONE):
+        assert runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", at=folders.now + place)))
+    with pytest.raises(IdentityError, match=f"has proposed run 2 {OF_ONE} times"):
+        runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", at=folders.now + 99)))
+    for number in range(3, 3 + OPEN_OF_ONE - OF_ONE):
+        assert runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", number=number)))
+    with pytest.raises(IdentityError, match="wait for approvals already"):
+        runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", number=9)))
+
+
+def test_a_proposal_names_a_roster_of_the_authority(tmp_path):
+    folders, others = Folders(tmp_path / "one"), Folders(tmp_path / "two")
+    runs = folders.runs["peer-1"]
+    foreign = others.network.founder.roster_path.read_bytes()
+    with pytest.raises(IdentityError):
+        runs.keep_named_roster(foreign, others.network.founder.roster().digest.hex())
+    wrong_version = proposal_of(folders, "peer-2", roster=1)
+    with pytest.raises(IdentityError, match="names roster 1"):
+        runs.add(signed_by(folders, "peer-2", wrong_version))
+    own = folders.network.founder.roster_path.read_bytes()
+    with pytest.raises(IdentityError, match="came instead of"):
+        runs.keep_named_roster(own, "0" * 64)
+
+
+# --- what an owner allows -----------------------------------------------------------------------------------------
+
+
+CONSENT = 'label = "y"\ncolumns = ["a", "b", "c"]\n'
+NAMED = {"features": {"a": "continuous", "b": "continuous"}}
+
+
+def consented(folders, name, text):
+    (folders.network.homes[name].folder / "consent.toml").write_text(text)
+    folders.pass_on()
+    return folders.runs[name].obstacles(folders.runs[name].entry(2))
+
+
+@pytest.mark.parametrize(
+    ("limits", "terms", "says"),
+    [
+        ("", NAMED, None),
+        (
+            'families = ["naive-bayes"]\nstrategies = ["exact"]\nrounds = 12\nproposers = ["peer-1"]\n',
+            NAMED,
+            None,
+        ),
+        ("", {}, "all columns"),
+        ("", {"features": {"a": "auto", "z": "auto"}}, "the column 'z'"),
+        ('families = ["tan"]\n', NAMED, "family is 'naive-bayes'"),
+        ('strategies = ["crc"]\n', NAMED, "strategy is 'exact'"),
+        ('proposers = ["peer-3"]\n', NAMED, "proposer is 'peer-1'"),
+        ("rounds = 11\n", NAMED, "12 rounds"),
+        ("epsilon = 1.0\n", NAMED, "no epsilon"),
+        ("epsilon_in_all = 1.0\n", NAMED, "no epsilon"),
+    ],
+)
+def test_a_standing_consent_covers_what_keeps_its_limits(tmp_path, limits, terms, says):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose(terms_of(**terms).to_toml())
+    obstacles = consented(folders, "peer-2", CONSENT + limits)
+    assert obstacles == [] if says is None else len(obstacles) == 1 and says in obstacles[0]
+
+
+def test_a_consent_says_how_often(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose(terms_of(**NAMED).to_toml())
+    assert consented(folders, "peer-2", CONSENT + "hours = 20\n") == []
+    folders.runs["peer-2"].approve(2, STANDING)
+    folders.now += 3600.0
+    folders.runs["peer-1"].propose(terms_of(**NAMED).to_toml())
+    folders.pass_on()
+    runs = folders.runs["peer-2"]
+    assert "1.0 h ago" in runs.obstacles(runs.entry(3))[0]
+    folders.now += 20 * 3600.0
+    assert runs.obstacles(runs.entry(3)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ['label = "y"\n', CONSENT + "colums = []\n", CONSENT + "rounds = 0\n", "label = 1\n"]
+)
+def test_a_consent_that_cannot_be_read_covers_nothing_and_says_so(tmp_path, text):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose(terms_of(**NAMED).to_toml())
+    with pytest.raises(ConfigurationError, match=r"consent\.toml"):
+        consented(folders, "peer-2", text)
+
+
+def test_requirements_come_before_any_approval(tmp_path):
+    folders = Folders(tmp_path)
+    home = folders.network.homes["peer-2"]
+    folders.runs["peer-1"].propose(terms_of(**NAMED).to_toml())
+    home.settings_path.write_text(home.settings_path.read_text() + "\n[require]\nmin_rows = 1\n")
+    folders.pass_on()
+    assert consented(folders, "peer-2", CONSENT) == []
+    home.settings_path.write_text(home.settings_path.read_text().replace("min_rows = 1", "secure_sum = true"))
+    assert "secure_sum" in consented(folders, "peer-2", CONSENT)[0]
+    with pytest.raises(TermsError, match="secure_sum"):
+        folders.runs["peer-2"].approve(2)
+    assert not list((home.folder / "runs/2/decisions").glob("*peer-2*"))
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_propose_approve_decline_list_and_show(tmp_path):
+    folders = Folders(tmp_path)
+    home, other = (folders.network.homes[name].folder for name in ("peer-1", "peer-2"))
+    for name in folders.runs:
+        folders.runs[name] = type(folders.runs[name])(folders.network.homes[name].folder)
+    agreement = tmp_path / "next.toml"
+    agreement.write_text(terms_of(rounds=7).to_toml())
+    done = peerbayes("run", "propose", "--folder", home, "--terms", agreement, code=0)
+    assert "Run 2 is proposed, and approved here" in done.stdout
+    folders.pass_on()
+    shown = peerbayes("run", "show", 2, "--folder", other, code=0).stdout
+    assert "waits for peer-2, peer-3" in shown and "no standing consent" in shown and "rounds = 7" in shown
+    assert peerbayes("run", "approve", 2, "--folder", other, code=0).stdout.startswith(
+        "Run 2 is approved here"
+    )
+    assert "nobody decides twice" in peerbayes("run", "approve", 2, "--folder", other, code=2).stderr
+    folders.pass_on()
+    third = folders.network.homes["peer-3"].folder
+    peerbayes("run", "decline", 2, "--folder", third, "--reason", "no", code=0)
+    table = peerbayes("run", "list", "--folder", third, code=0).stdout
+    assert "declined" in table and "the founder" in table
+    listed = json.loads(peerbayes("run", "list", "--folder", third, "--format", "json", code=0).stdout)
+    assert [run["state"] for run in listed] == ["approved", "declined"]
+    assert listed[1]["decisions"]["peer-3"]["reason"] == "no"
+    shown = json.loads(peerbayes("run", "show", 2, "--folder", third, "--format", "json", code=0).stdout)
+    assert shown["agreement"] == terms_of(rounds=7).to_toml()
+    assert "there is no run 5" in peerbayes("run", "show", 5, "--folder", third, code=2).stderr
+    assert "peer request" in peerbayes("run", "list", "--folder", tmp_path, code=2).stderr
+
+
+def test_terms_that_could_not_run_are_not_proposed(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    for text, error, says in (
+        ("label = 1", TermsError, "label"),
+        (terms_of().to_toml().replace('"net"', '"other"'), TermsError, "expected 'net'"),
+        (
+            terms_of().to_toml().replace("message_bytes = 67108864", "message_bytes = 67108865"),
+            TermsError,
+            "at most",
+        ),
+    ):
+        with pytest.raises(error, match=says):
+            runs.propose(text)
+    with pytest.raises(TermsError, match="no run yet"):
+        runs.propose(warm=True)
+    assert runs.home.run_numbers() == [1]
+
+
+def test_an_open_network_has_no_runs_to_propose(tmp_path):
+    folders = Folders(tmp_path)
+    founder = folders.network.founder
+    opened = replace(founder.roster(), version=99, closed=False)
+    home = folders.network.homes["peer-1"]
+    home.roster_path.write_bytes(opened.signed(founder.key_path.read_bytes()))
+    with pytest.raises(IdentityError, match="still open"):
+        folders.runs["peer-1"].propose()
