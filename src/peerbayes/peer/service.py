@@ -89,7 +89,7 @@ async def serve(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()),
         frame, labels, store, transport, audit,
         model=home.model_path, newer=lambda signed: spare.run(lambda: _keep_roster(home, signed)), on_event=journal,
-        linger=linger, away=away,
+        linger=linger, away=away, share_figures=peer.settings.share_figures,
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():

@@ -14,6 +14,7 @@ from peerbayes.data.declarations import (
     Setting,
     SettingsFile,
     check_fields,
+    choice,
     declarations,
     optional,
     real_number,
@@ -103,6 +104,9 @@ def refuse_weaker(terms: Terms, demands: Mapping[str, Any], where: str) -> None:
 
 # --- a peer's settings, which its owner alone decides: `peer.toml`
 
+# The values of the setting `share_figures`.
+SHARES = NAMED, ANONYMOUS, NOT_SHARED = "named", "anonymous", "none"
+
 NAME = Kind(lambda _, value: valid_name(value), "lower-case letters, digits and '-'", (str,))
 ADDRESS = Kind(lambda _, value: valid_address(value), "host:port", (str,))
 
@@ -134,6 +138,11 @@ class Settings:
         False, true_or_false(),
         "whether errors on these rows are shown, without noise, also to other machines (/metrics, `watch --address`)",
         "With an epsilon they reveal more about rows than it allows", option="", example=None).field()
+    share_figures: str = Setting(
+        NAMED, choice(SHARES),
+        "how the other sites see the errors of this one on its held-out rows, where the agreement has evaluation = "
+        "\"sites\": \"named\"; \"anonymous\", in the sums of all sites only, where three or more are; or \"none\"",
+        option="", example=None).field()
     # fmt: on
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The least that the agreement must guarantee, as a section [require]; otherwise the peer does not run."""
