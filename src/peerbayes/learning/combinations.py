@@ -63,6 +63,7 @@ class Combination:
     messages: str = "float64"
     exchanges: int | None = None
     select: str = LAST
+    evaluation: str = "none"
     sharded: bool = False
     structure: bool = False
     bought: tuple[tuple[str, str], ...] = ()
@@ -306,6 +307,10 @@ RULES = (
     Rule(lambda run: run.select != LAST and (run.robust or run.attack),
          "select {run.select!r} with {run.doubted}: one false log loss would decide which round everybody keeps, and "
          "when all stop; expected select 'last'"),
+    # --- the figures of all sites after a run
+    Rule(lambda run: run.evaluation != "none" and run.epsilon,
+         "evaluation {run.evaluation!r} with epsilon {run.epsilon:g}: errors and scores of held-out rows would be told "
+         "exactly, and nothing accounts for them; expected evaluation 'none'"),
     # --- crosses of columns: peers agree on them by sums before the first round
     Rule(lambda run: has_crosses(run.family) and (run.robust or run.attack),
          "family {run.family!r} with {run.doubted}: crosses are agreed on by sums that nobody checks for lies; "

@@ -52,6 +52,27 @@ def exact_sum(terms: Callable[[int], np.ndarray], peers: int) -> np.ndarray:
     return off_grid(total, power)
 
 
+# --- numbers as words that are added modulo 2⁶⁴: two each, so that no sum of many sites overflows
+#     x = (2³²·high + low) / 2⁴⁰          0 ≤ low < 2³²
+
+FINE = 40  # bits behind the point
+LOW = 32  # bits of the low word
+
+
+def words_of_numbers(values: Iterable[float]) -> np.ndarray:
+    """Return numbers as words, all high ones before all low ones, each number to 2⁻⁴¹: [n] -> [2n] of int64."""
+    integers = [round(math.ldexp(float(value), FINE)) for value in values]
+    high, low = [value >> LOW for value in integers], [value & ((1 << LOW) - 1) for value in integers]
+    return np.array([*high, *low], dtype=np.int64)
+
+
+def numbers_of_words(words: np.ndarray) -> np.ndarray:
+    """Return the numbers of words that were added up: [2n] of int64 -> [n]."""
+    high, low = np.split(words, 2)
+    integers = ((int(a) << LOW) + int(b) for a, b in zip(high, low, strict=True))
+    return np.array([value / (1 << FINE) for value in integers])
+
+
 # --- sums of messages in fixed point, as secure sums need them
 #     fix(x) = round(2³² x)  as int64          Σ_u fix(a_vu φ_u) / 2³²  is  Σ_u a_vu φ_u  to |A|·2⁻³³ an entry
 #

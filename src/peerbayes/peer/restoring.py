@@ -309,7 +309,7 @@ def _reason_to_go_on(
         signature = keys.sign(peer.key, process.content(peer.name))
         neighbours = heard(peer, msgspec.structs.replace(process, signature=signature))
         if neighbours.sure:
-            names = ", ".join(neighbours.confirmed)
+            names = ", ".join(sorted(neighbours.confirmed))
             return f"{names} have heard nothing that the backup does not have", {}
         return "", neighbours.later
     return "", {}

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ from peerbayes.errors import IdentityError, NeedsPerson, RefusedMessage, TwoRost
 from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed, data_digest
 from peerbayes.peer.agreement.runner import AgreementRunner
+from peerbayes.peer.agreement.terms import SITES
 from peerbayes.peer.identity.roster import Roster, RunRoster
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
 from peerbayes.peer.learning.masks import refuse_small
 from peerbayes.peer.learning.releases import promised
 from peerbayes.peer.learning.round_loop import Rounds
+from peerbayes.peer.learning.sites import SiteEvaluation
 from peerbayes.peer.learning.verdict import Verdict, concluded
-from peerbayes.peer.models.history import History, Version
+from peerbayes.peer.models.card import recorded
+from peerbayes.peer.models.history import History, Version, software
 from peerbayes.peer.protocol.client import Client
 from peerbayes.peer.protocol.copies import Processes
 from peerbayes.peer.protocol.equivocation import Blocklist, Evidence
@@ -41,6 +45,7 @@ from peerbayes.peer.protocol.session import Membership, NeighbourState, Session
 from peerbayes.peer.protocol.transport import Transport, Unreachable
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.ledger import Ledger
+from peerbayes.peer.state.peer_settings import NAMED
 from peerbayes.peer.state.store import PeerState
 from peerbayes.peer.status import FAMILY_CHOICE, unreached
 from peerbayes.privacy.noise import Source
@@ -72,6 +77,8 @@ class RunningPeer:
     """Held-out rows: the model is tested on them."""
     renewals: Callable[[Session], Renewals] | None = None
     """Makes what renews certificates here; None: nothing does."""
+    share_figures: str = NAMED
+    """How other sites see this one's figures after the run, where the agreement evaluates all sites."""
     source: Source = os.urandom
     """Source of randomness for the noise of a private network."""
     record: Callable[..., Version | None] | None = None
@@ -96,6 +103,7 @@ class RunningPeer:
         model = ModelFile(self.model)
         sums = lambda: agreement.sums  # noqa: E731 (the roster may still be open)
         self._rounds = Rounds(session, self.store, inbox, outbox, blocklist, evidence, model, sums)
+        self._sites = SiteEvaluation(session, sums, self.share_figures)
 
     async def run(self) -> np.ndarray:
         """Run from the stored state to the end; return S [C, K] of this peer's model."""
@@ -125,8 +133,9 @@ class RunningPeer:
         self.session.step = "rounds"
         evaluator = Evaluator.of(agreed, self.away)
         last = await self._rounds.run(agreed, evaluator)
+        figures = await self._figures(agreed, evaluator, last)
         self.verdict = await self._conclude(agreed, evaluator, last)
-        await self._keep_version(agreed, self.verdict)
+        await self._keep_version(agreed, self.verdict, figures)
         await self._finish(self.verdict)
         return self._rounds.model(last)
 
@@ -235,16 +244,25 @@ class RunningPeer:
         await session.room.until("verdict", lambda: self.store.keep("verdict", verdict.to_json()))
         return verdict
 
-    async def _keep_version(self, agreed: Agreed, verdict: Verdict) -> None:
+    async def _figures(self, agreed: Agreed, evaluator: Evaluator, last: np.ndarray) -> dict[str, Any]:
+        """Return the figures of all sites, before the run and after it, as far as the agreement has them."""
+        figures: dict[str, Any] = {} if agreed.figures is None else {"data": agreed.figures.agreed_json()}
+        if self.session.terms.evaluation == SITES:
+            model, scaling = self._rounds.model(last), self._rounds.scaling
+            figures["sites"] = await self._sites.run(agreed, evaluator, model, scaling)
+        return figures
+
+    async def _keep_version(self, agreed: Agreed, verdict: Verdict, figures: dict[str, Any]) -> None:
         """Record the model as a version, where it has a file."""
         if self.model is None or agreed.of_weights:
             return
-        session, record = self.session, self.record or History(self.model.parent).record
+        session, record = self.session, self.record or partial(recorded, History(self.model.parent))
         facts = {
             "network": session.roster.network, "run": session.roster.run, "rounds": session.round_index,
             "data": data_digest(self.frame, self.labels), "terms": session.terms.to_toml(),
             "verdict": json.loads(verdict.to_json()),
             "privacy": None if agreed.private is None else promised(agreed.private, session.terms),
+            "figures": figures, "software": software(),
         }  # fmt: skip
         version = await session.room.until("version", lambda: record(**facts))
         if version is not None:
@@ -260,7 +278,7 @@ class RunningPeer:
             session.emit("ended badly", round=session.round_index, problem=verdict.problem)
         until, drained, behind = time.monotonic() + self.linger, time.monotonic() + tasks.DRAIN, list[str]()
         selecting = self._rounds.selecting
-        phases = [*self._rounds.phases, *(() if selecting is None else selecting.phases)]
+        phases = [*self._rounds.phases, *(() if selecting is None else selecting.phases), *self._sites.phases]
         while time.monotonic() < until:
             behind = [name for name in session.neighbours if session.neighbour(name).done < rounds]
             if not behind and (time.monotonic() > drained or not sums.owed(phases)):

@@ -99,6 +99,7 @@ async def serve(
         frame, labels, store, transport, audit,
         model=home.model_path, newer=lambda signed: spare.run(lambda: keep_roster(home, signed)), on_event=journal,
         linger=linger, away=away, renewals=renewals,
+        share_figures=peer.settings.share_figures,
     )  # fmt: skip
     if store.last() is None:  # once a run, before anything leaves
         for alarm in exposure(peer, labels).alarms():

@@ -20,6 +20,7 @@ from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, Refused
 from peerbayes.peer import service, tasks
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import exposure
+from peerbayes.peer.models.card import recorded
 from peerbayes.peer.models.history import History, Version
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
@@ -353,6 +354,7 @@ class Site:
         running_peer = RunningPeer(
             Membership(peer.name, peer.terms, peer.roster, self.session.signed), frame, labels, store, transport, audit,
             model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=away,
+            share_figures=peer.settings.share_figures,
             record=lambda **facts: self._record(active.entry, home, facts),
         )  # fmt: skip
         if store.last() is None:  # once a run, before anything leaves
@@ -384,8 +386,12 @@ class Site:
         """Record the model of a run as a version; applications get it where the run ended well."""
         history, approved = History(self.home.folder), tuple(sorted(entry.approved or entry.participants))
         own_file = home.records != home.folder
-        version = history.record(
-            home.model_path if own_file else None, **facts, run_number=entry.number, approved=approved
+        version = recorded(
+            history,
+            home.model_path if own_file else None,
+            **facts,
+            run_number=entry.number,
+            approved=approved,
         )
         if version is not None and own_file:
             good = version.verdict is None or version.verdict.get("good")

@@ -116,6 +116,8 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         "judged": None,
         "verdict": None,
         "family_choice": None,
+        "figures": None,
+        "sites": None,
         "refusals": [],
         "privacy": spent(home, peer),
         "sent": {"messages": log.messages, "bytes": log.bytes},
@@ -141,6 +143,9 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         report["refusals"] = store.refusals()
         report["verdict"] = json.loads(store.value("verdict") or "null")
         report["family_choice"] = json.loads(store.value(FAMILY_CHOICE) or "null")
+        report["figures"] = json.loads(store.value(DATA_FIGURES) or "null")
+        report["sites"] = json.loads(store.value(SITE_FIGURES) or "null")
+        report["warnings"] += findings_in(report["figures"])
         if report["running"] and (unreached := store.value(UNREACHED)):
             report["warnings"].append(unreached)
     for name, neighbour in report["neighbours"].items():
@@ -195,7 +200,18 @@ def waits_text(waits: list[dict[str, Any]]) -> str:
 NOTICED = 0.1  # seconds of waiting that are worth a word
 
 FAMILY_CHOICE = "family choice"  # key in the store of which family all peers chose and why
+DATA_FIGURES, SITE_FIGURES = "data figures", "site figures"  # keys in the store of figures of all sites
 UNREACHED = "unreached"  # key in the store of the warning that nobody has ever reached this peer
+
+
+def findings_in(figures: dict[str, Any] | None) -> list[str]:
+    """Return what this site found when it compared its table with the others', as `status` has it."""
+    if figures is None:
+        return []
+    sentences = [finding["sentence"] for finding in figures["findings"]]
+    return [
+        f"figures of the data: {sentence}" for sentence in (*filter(None, [figures["problem"]]), *sentences)
+    ]
 
 
 def state_of(neighbour: dict[str, Any], running: bool) -> str:
@@ -471,7 +487,17 @@ class Journal:
             self._written = written
 
 
-WARNINGS = ("left behind", "not selected", "parted", "exposed", "ended badly", "disk full", "warning")
+WARNINGS = (
+    "finding",
+    "sites",
+    "left behind",
+    "not selected",
+    "parted",
+    "exposed",
+    "ended badly",
+    "disk full",
+    "warning",
+)
 LINES = {
     "warning": "{warning}",
     "disk full": f"the disk is full: {WAITING}. Nothing is lost, and the peer goes on when there is room",
@@ -485,11 +511,13 @@ LINES = {
     "{epsilon:g} (delta {delta:g}) allows, of which {spent:.3g} is spent; sigma {sigma:.4g} at clip {clip:.4g}, "
     "rho {rho:.3g}",
     "chosen": "family chosen: {reason}",
+    "finding": "figures of the data: {sentence}",
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",
     "checked": "round {round}: log loss {loss:.4f} on the held-out rows of all peers; the lowest so far: round {kept}",
     "not selected": "{reason}",
+    "sites": "figures of all sites: {note}",
     "done": "all {round} rounds are done: {verdict}. Staying until the neighbours are done as well",
     "ended badly": "the run has ended after {round} rounds, but not well: {problem}",
     "version": "the model is version {number} of this peer's (`peerbayes model list`)",

@@ -35,6 +35,9 @@ START_SHARE = 0.2
 # The share of μ² that is spent on location, scale and the number of rows.
 UNITS_SHARE = 0.05
 
+# The share of μ² that is spent on figures of the data before a run: see `counts`.
+FIGURES_SHARE = 0.02
+
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
@@ -85,6 +88,7 @@ def scheme(
     bought_start: bool = False,
     bought_units: bool = False,
     bought_structure: bool = False,
+    bought_figures: bool = False,
 ) -> Scheme:
     """Return the scheme of a network.
 
@@ -100,6 +104,7 @@ def scheme(
     bought_start      whether the start is estimated from the rows
     bought_units      whether location and scale of columns, or the number of rows, are estimated: see `units`
     bought_structure  whether links or crosses of columns are: see `pair_tables`
+    bought_figures    whether numbers of rows, classes and missing values are: see `counts`
     """
     exposure = 1.0
     if terms.edge_noise:
@@ -112,7 +117,8 @@ def scheme(
     first = START_SHARE * squared if bought_start else 0.0
     units = UNITS_SHARE * squared if bought_units else 0.0
     structure = structure_cost(terms) if bought_structure else 0.0
-    per_round = (squared - first - units - structure) / rounds
+    figures = figures_cost(terms) if bought_figures else 0.0
+    per_round = (squared - first - units - structure - figures) / rounds
     unit = coordinates.length * math.sqrt(exposure / per_round)  # σ at κ = 1
     rho = unit * math.sqrt(rounds) * lr * classes / (rows * math.sqrt(peers))
     default_share = next(share for most, share in SHARES if rho <= most)
@@ -130,19 +136,25 @@ def scheme(
     if network is not None and terms.edge_noise:
         numbers *= peers + network.nnz // 2  # all noise of which a curious peer sees anything
     least = min(value for value in (mechanism.sigma, start_sigma) if value)
-    # A quarter each is for `units` and for `pair_tables`.
-    if accounting.discretisation(least, numbers) > accounting.DISCRETE / 2:
+    # A quarter each is for `units` and for `pair_tables`, and a hundredth for `counts`.
+    if accounting.discretisation(least, numbers) > accounting.DISCRETE * 0.49:
         raise ValueError(
             f"{numbers:,} numbers with noise of {least:,} steps of the grid: that the noise is discrete would cost "
             f"more than the {accounting.DISCRETE} set aside. Use a smaller epsilon or bound, or a larger clip"
         )
-    ledger = Ledger(terms.epsilon, terms.delta, rounds, per_round, first + units + structure)
+    before = first + units + structure + figures
+    ledger = Ledger(terms.epsilon, terms.delta, rounds, per_round, before)
     return Scheme(terms, mechanism, ledger, rho * share, share, edge_sigma, start_clip, start_sigma, first)
 
 
 def structure_cost(terms: Privacy) -> float:
     """Return μ² of the release that links or crosses of columns are learned from."""
     return terms.structure_share * accounting.mu_of(terms.epsilon, terms.delta) ** 2
+
+
+def figures_cost(terms: Privacy) -> float:
+    """Return μ² of the release of numbers of rows, classes and missing values."""
+    return FIGURES_SHARE * accounting.mu_of(terms.epsilon, terms.delta) ** 2
 
 
 # --- the cost of privacy, before anybody starts: σ, ρ, and what they mean in words

@@ -15,6 +15,8 @@ from peerbayes.data.table import Array, Table
 from peerbayes.errors import SingularDataWarning
 from peerbayes.estimators.classifiers import ESTIMATOR_OF, MixedNB
 from peerbayes.learning import metrics, planning
+from peerbayes.learning import site_scores as scoring
+from peerbayes.learning.selection import HeldOut
 from peerbayes.model import layout, passes
 from peerbayes.model.calibration import AGREED_STEPS, TO_THE_END, likelihood
 from peerbayes.model.families import BayesNet, Family, Rows
@@ -23,7 +25,7 @@ from peerbayes.model.sources import Encoded, Observed, counted_rows, observe
 from peerbayes.simulation import drivers
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.population import Population
-from peerbayes.simulation.result import Run, record
+from peerbayes.simulation.result import SITE_COLUMNS, Run, record
 from peerbayes.simulation.settings import SimulationSettings
 
 # --- evaluation of simulated peers: all on the same rows, and only honest ones that have not vanished count
@@ -222,3 +224,20 @@ class Pooled:
             "rc_end": kind(**{**calibrated, **TO_THE_END}),
             "ml": of_likelihood(calibrate=False, **{**parameters, **ml}),
         }
+
+
+# --- every peer's own model on the rows that it holds out, as real peers evaluate theirs after a run
+
+
+def site_scores(held_out: HeldOut | None, stats: Array, scaling: Scaling | None) -> np.ndarray:
+    """Return the figures of each peer and, in the last row, of all together: S [N, C, K] -> [N + 1, columns].
+
+    Where nobody holds out rows, there are none: [0, columns].
+    """
+    if held_out is None:
+        return np.zeros((0, len(SITE_COLUMNS)))
+    scores = [scoring.SiteScores.of(*tested, scaling) for tested in held_out.logits(stats)]
+    together = scoring.figures_of_all(scoring.total(scores, stats.shape[1]))
+    own = [{**site.figures, "auc_low": site.auc, "auc_high": site.auc} for site in scores]
+    rows = [*own, together]
+    return np.array([[np.nan if row[name] is None else row[name] for name in SITE_COLUMNS] for row in rows])

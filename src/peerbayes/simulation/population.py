@@ -24,7 +24,7 @@ from peerbayes.learning.integer_sums import small_groups
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.metrics import Sample
 from peerbayes.learning.robust.attacks import ON_OWN_ROWS, Attack, poisoned
-from peerbayes.learning.selection import HELD_OUT, HeldOut, usable
+from peerbayes.learning.selection import HeldOut, usable
 from peerbayes.model import core, layout
 from peerbayes.model.declared import declared_crosses, declared_parents
 from peerbayes.model.families import Family, Rows
@@ -170,7 +170,7 @@ class Population:
     reports: Reported | None = None
     """The peers' reports before the first round, where they may be false or are bounded."""
     held_out: HeldOut | None = None
-    """The rows by which a round is selected."""
+    """The rows that peers hold out: by them a round may be selected, and every model is evaluated at the end."""
 
     @classmethod
     def of(
@@ -240,7 +240,7 @@ class Population:
             hidden,
             sent + cross_bytes,
             reports,
-            _held_out(assignment, settings, agreed, family) if settings.select == HELD_OUT else None,
+            _held_out(assignment, settings, agreed, family) if settings.hold_out else None,
         )
 
     @property

@@ -71,6 +71,7 @@ LEARNERS = (
     "local",
 )  # RC after as many steps as rounds, RC taken to its end, ML; and peers alone
 REFERENCES = tuple(f"{kind}_{who}" for who in LEARNERS for kind in ("train", "test"))
+SITE_COLUMNS = ("rows", "error", "log_loss", "auc", "auc_low", "auc_high", "brier", "calibration")
 SPENT = ("sigma", "rounds", "epsilon", "delta", "rho")
 RUN_FILE = "run.peerbayes"
 LIVE_FILE = "live.sqlite"  # written while a simulation runs
@@ -121,6 +122,8 @@ class Run:
     """How all peers' probabilities follow from their models, where that was fitted on held-out rows."""
     family_choice: FamilyChoice | None = None
     """Which family peers chose and why, where the settings left it open (family "auto")."""
+    site_scores: np.ndarray = field(default_factory=lambda: np.zeros((0, len(SITE_COLUMNS))), repr=False)
+    """[N + 1, 8] each peer's own model on the rows it holds out, and all together, in the order of `SITE_COLUMNS`."""
 
     @property
     def history(self) -> Any:
@@ -149,6 +152,18 @@ class Run:
 
         frame = pd.DataFrame(self.spent, columns=list(SPENT)).astype({"rounds": np.int64})
         return frame.rename_axis("peer")
+
+    def sites(self) -> Any:
+        """Return a DataFrame with a row per peer and one, "all", of all peers' held-out rows together.
+
+        Each peer's own model is evaluated on the rows that it holds out (`hold_out`), without which there are no rows.
+        The AUC of all lies between `auc_low` and `auc_high`: it comes from counts of scores, as real peers add them up.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(self.site_scores, columns=list(SITE_COLUMNS)).astype({"rows": np.int64})
+        peers = [*range(len(frame) - 1), "all"][-len(frame) :] if len(frame) else []
+        return frame.set_index(pd.Index(peers, name="peer", dtype=object))
 
     def summary(self) -> dict[str, float]:
         """Return errors at the end: mean and standard deviation over honest peers, those of RC and ML, and gaps.
@@ -245,6 +260,8 @@ class Run:
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
         if len(self.spent):
             arrays["spent"] = self.spent
+        if len(self.site_scores):
+            arrays["sites"] = self.site_scores
         arrays["attackers"] = self.attackers
         if self.likelihood is not None and self.observed is not None:
             arrays |= {"likelihood": self.likelihood, **self.observed._asdict()}
@@ -289,6 +306,7 @@ class Run:
                 model.observed,
                 Scaling.from_json(header["scaling"]) if "scaling" in header else None,
                 FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
+                arrays.get("sites", np.zeros((0, len(SITE_COLUMNS)))),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

@@ -17,6 +17,7 @@ from peerbayes.learning.corrections import Linked
 from peerbayes.learning.few_bytes import exchanges_of
 from peerbayes.learning.robust.invariants import REASONS
 from peerbayes.learning.selection import (
+    HELD_OUT,
     HeldOut,
     Selection,
     incomplete,
@@ -287,6 +288,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     outcomes = {"peers": evaluation.outcome(stats, of_weights, scaling)}
     if scaling is not None:
         outcomes["unscaled"] = evaluation.outcome(stats, of_weights)
+    site_scores = reference_models.site_scores(population.held_out, stats, scaling)
     of_rows = (None, None) if of_weights else reference_models.statistics_of_rows(population)
     clock.add("evaluation")
     run = Run(
@@ -309,6 +311,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         of_rows[1],
         scaling,
         family_choice,
+        site_scores,
     )
     if settings.references:
         errors = reference_models.local_errors(run, settings, population, evaluation)
@@ -324,7 +327,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:
     """Return what selects a round of models like S⁰ [N, C, K]; None: the last one is kept."""
-    if population.held_out is None:
+    if population.held_out is None or settings.select != HELD_OUT:
         return None
     links = topologies.without_absences(population.network).at(1)
     return Selector(

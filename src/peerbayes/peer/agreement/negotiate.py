@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -44,6 +45,9 @@ from peerbayes.peer.agreement.votes import Voter, agreed_bounds
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.learner import Broadcaster, Learner, Relayer, Summing
 from peerbayes.peer.learning.releases import PrivateResidual
+
+if TYPE_CHECKING:
+    from peerbayes.peer.agreement.agreed_figures import AgreedFigures
 
 # --- how peers agree on the structure of dependencies between columns
 
@@ -140,6 +144,8 @@ class Agreed:
     """Which family all peers chose and why; None where the agreement names one."""
     named: Terms | None = None
     """The terms, with the family that was chosen and its start; None: those of the agreement."""
+    figures: AgreedFigures | None = None
+    """What all sites' tables look like, where the agreement asks for it."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
         """Return the model of S [C, K], as statistics of all peers' rows."""

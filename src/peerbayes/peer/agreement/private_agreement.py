@@ -1,6 +1,7 @@
 """AgreementRunner and learning with differential privacy: nothing of a peer's rows leaves it but releases with noise.
 
     units     counts and moments on known ranges, where location and scale or the number of rows are bought
+    figures   numbers of rows, of rows of each class and of missing values, where the terms ask for figures
     structure tables of all pairs of columns with noise, where links or crosses of columns are learned
     start     YᵀΦ or Σφ of all peers with noise, for the starts `ml` and `marginal`
     rounds    R̃ = Π(Σ_i w_i q_i h_iᵀ + noise), once a round; messages are made of these alone
@@ -37,7 +38,7 @@ from peerbayes.peer.agreement.negotiate import (
     refuse_large_statistics,
     settings_of,
 )
-from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.terms import NO_FIGURES, Terms
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Total, integers_in
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masks import refuse_thin
@@ -185,7 +186,7 @@ async def agree_privately(
     noise_scheme = scheme(
         promise, family, classes, rows, peers, terms.rounds, terms.lr,
         roster.adjacency() if promise.edge_noise else None, complete, terms.start != "uniform",
-        _units(terms) is not None, asked is not None and bool(asked.pairs),
+        _units(terms) is not None, asked is not None and bool(asked.pairs), terms.figures != NO_FIGURES,
     )  # fmt: skip
     room = rows * peers * ROOM
     tree = planning.tree_of(roster.adjacency())

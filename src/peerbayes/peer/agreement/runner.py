@@ -14,8 +14,17 @@ import pandas as pd
 
 from peerbayes.errors import PeerbayesError, PeerError
 from peerbayes.peer import tasks
+from peerbayes.peer.agreement.agreed_figures import (
+    KEPT,
+    agreed_figures,
+    private_figures,
+    refuse_findings,
+    stopped_by_findings,
+)
+from peerbayes.peer.agreement.agreed_figures import KEY as FIGURES_KEY
 from peerbayes.peer.agreement.negotiate import Agreed, agree
 from peerbayes.peer.agreement.private_agreement import agree_privately
+from peerbayes.peer.agreement.terms import NO_FIGURES, STOP
 from peerbayes.peer.agreement.tree_sums import Gone, MemberGone, Phase, TreeSums
 from peerbayes.peer.agreement.votes import Voter
 from peerbayes.peer.learning.learner import Broadcaster
@@ -50,7 +59,8 @@ class AgreementRunner:
     async def run(self, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
         """Agree with all other members. Where that fails, they are told why before this peer stops."""
         try:
-            return await self._with_keys(await self._of_rows(frame, labels))
+            agreed = await self._with_keys(await self._of_rows(frame, labels))
+            return await self._with_figures(agreed, frame, labels)
         except MemberGone:
             await self._leave()
             raise
@@ -66,6 +76,30 @@ class AgreementRunner:
             voter = Voter(name, roster, self._transport.vouch, self._transport.vouched)
             return await agree(name, frame, labels, terms, roster, self._total, self.sums.exchange, voter)
         return await agree_privately(name, frame, labels, terms, roster, self._total, self._buy, self._source)
+
+    async def _with_figures(self, agreed: Agreed, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:
+        """Add figures of all sites' tables, where the agreement asks for them; findings may stop the run."""
+        session, terms = self._session, agreed.named or self._session.terms
+        if terms.figures == NO_FIGURES:
+            return agreed
+        room, schema = session.room, agreed.schema
+        if terms.privacy.epsilon is None:
+            voter = Voter(session.name, session.roster, self._transport.vouch, self._transport.vouched)
+            secret = await room.until("keys", lambda: self._store.secret(FIGURES_KEY, new_key))
+            figures = await agreed_figures(voter, secret, frame, labels, schema, terms, self._total)
+        else:
+            figures = await private_figures(
+                frame, labels, schema, terms, agreed.peers, self._total, self._buy, self._source
+            )
+        if terms.figures == STOP:
+            figures = await stopped_by_findings(figures, self._total)
+        content = figures.to_json()
+        if self._store.value(KEPT) != content:  # once, and not at every start
+            for sentence in figures.warnings:
+                session.emit("finding", sentence=sentence)
+            await room.until("figures", lambda: self._store.keep(KEPT, content))
+        refuse_findings(figures)
+        return replace(agreed, figures=figures)
 
     async def _with_keys(self, agreed: Agreed) -> Agreed:
         """Add the keys between neighbours where messages are masked or noise is shared."""

@@ -45,6 +45,10 @@ NETWORK = re.compile(r"[A-Za-z0-9-]{1,40}")
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 MOST = 2**31 - 1  # gRPC's largest message limit
 
+# The values of the settings `figures` and `evaluation`.
+FIGURES = NO_FIGURES, WARN, STOP = "none", "warn", "stop"
+EVALUATIONS = NO_EVALUATION, SITES = "none", "sites"
+
 ADDED = {"added": True}
 """Marks a field that the first version did not have: where it has its default, it does not count in the digest."""
 
@@ -215,6 +219,17 @@ class Terms:
     structure: tuple[tuple[str, str], ...] | None = shared.STRUCTURE.field(**ADDED)
     select: str = shared.SELECT.field(**ADDED)
     patience: int | None = shared.PATIENCE.field(**ADDED)
+    figures: str = Setting(
+        "none", choice(FIGURES),
+        "figures of all sites' tables before the first round: \"none\"; \"warn\", and every site is told where its own "
+        "differ from the others'; or \"stop\", and then nobody begins",
+        "Totals alone are told; with an epsilon, of rows, classes and missing values, for a fiftieth of the budget",
+        example=None).field(**ADDED)
+    evaluation: str = Setting(
+        "none", choice(EVALUATIONS),
+        "after the last round: \"none\"; or \"sites\", and every site's error, log loss and AUC on its held-out rows "
+        "is told to all, as far as its owner shares them (`share_figures` in peer.toml)", example=None
+    ).field(**ADDED)
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -291,6 +306,7 @@ class Terms:
             messages=self.messages,
             exchanges=self.exchanges,
             select=self.select,
+            evaluation=self.evaluation,
             structure=self.structure is not None,
             bought=tuple(bought) if private else (),
             gaps=tuple(name for name, facts in described if facts.missing) if private else None,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import os
+import platform
 import secrets
 import shutil
 import time
@@ -56,6 +58,14 @@ class Version:
     """What the run spent, where the agreement has an epsilon."""
     approved: tuple[str, ...] = ()
     """Who approved the run, as its caller says."""
+    software: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The versions of the software that made it, by name."""
+
+
+def software() -> dict[str, str]:
+    """Return the versions of this software, and of what its results depend on."""
+    installed = {name: importlib.metadata.version(name) for name in ("peerbayes", "numpy", "scipy")}
+    return {**installed, "python": platform.python_version()}
 
 
 @dataclass(frozen=True)

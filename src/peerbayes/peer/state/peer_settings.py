@@ -15,6 +15,7 @@ from peerbayes.data.declarations import (
     Setting,
     SettingsFile,
     check_fields,
+    choice,
     declarations,
     optional,
     real_number,
@@ -104,6 +105,9 @@ def refuse_weaker(terms: Terms, demands: Mapping[str, Any], where: str) -> None:
 
 # --- a peer's settings, which its owner alone decides: `peer.toml`
 
+# The values of the setting `share_figures`.
+SHARES = NAMED, ANONYMOUS, NOT_SHARED = "named", "anonymous", "none"
+
 NAME = Kind(lambda _, value: valid_name(value), "lower-case letters, digits and '-'", (str,))
 ADDRESS = Kind(lambda _, value: valid_address(value), "host:port", (str,))
 
@@ -149,6 +153,11 @@ class Settings:
     same_rows: tuple[str, ...] = Setting(
         (), Kind(_folders, "a list of folders of peers", (list,)),
         "folders of other peers of this owner that learn from the same rows: what they release counts here too",
+        option="", example=None).field()
+    share_figures: str = Setting(
+        NAMED, choice(SHARES),
+        "how the other sites see the errors of this one on its held-out rows, where the agreement has evaluation = "
+        "\"sites\": \"named\"; \"anonymous\", in the sums of all sites only, where three or more are; or \"none\"",
         option="", example=None).field()
     # fmt: on
     require: Mapping[str, Any] = field(default_factory=dict, hash=False)

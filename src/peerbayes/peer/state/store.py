@@ -263,7 +263,7 @@ class Store:
         """
         with self._transaction():
             self._db.execute("DELETE FROM sums")
-            dropped = ("mask keys",) if self.releases() else ("run", "data", "mask keys")
+            dropped = ("mask keys",) if self.releases() else ("run", "data", "mask keys", "figures key")
             self._db.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in dropped])
 
     def sums(self, phase: str) -> dict[str, bytes]:
