@@ -10,12 +10,6 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from peerbayes.peer.protocol import connections
-
-os.environ[connections.VARIABLE] = (
-    connections.NO_TLS_1_2
-)  # read when gRPC is imported, which tests do before peerbayes does
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings

@@ -1,26 +1,46 @@
-"""gRPC with real certificates: who gets through, who is believed, and how much anybody can send."""
+"""Links with real certificates: who gets through, who is believed, how much anybody can send, and how links end."""
 
 import asyncio
 import contextlib
-import gc
+import socket
+import ssl
+import struct
 from dataclasses import replace
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
-import grpc
-
 from peerbayes.errors import IdentityError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.terms import Limits
 from peerbayes.peer.identity import keys
-from peerbayes.peer.protocol import calls as proofs
-from peerbayes.peer.protocol import transport, wire
-from peerbayes.peer.protocol.calls import Barred, Caller, Ends, Unreachable
-from peerbayes.peer.protocol.transport import METHOD, PROOF, ROOM, UNREAD, Grpc
+from peerbayes.peer.protocol import frames, link, transport
+from peerbayes.peer.protocol.failures import Barred, Unreachable
+from peerbayes.peer.protocol.frames import BadFrame, FrameReader, Kind
+from peerbayes.peer.protocol.link import EXCESS, UNANSWERED
+from peerbayes.peer.protocol.transport import MOST_OF_ONE, ROOM
 from peerbayes.peer.protocol.wire import LARGEST_REQUEST
-from shared.real_calls import HANG, asking_from, channel_of, channel_to, made_network, serving, within
+from shared.real_calls import (
+    CANCEL,
+    FAILED,
+    GREETING,
+    HANG,
+    PING,
+    REPLY,
+    REQUEST,
+    Ended,
+    asking_from,
+    channel_of,
+    channel_to,
+    connected,
+    context_to,
+    made_network,
+    serving,
+    within,
+)
 
 
 @pytest.fixture
@@ -40,11 +60,8 @@ async def stolen(caller, content):
     return b"stolen"
 
 
-async def code_of(call):
-    """How gRPC says that a call failed."""
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await call
-    return refused.value.code()
+def noting(told):
+    return lambda *refusal: told.append(refusal[:2])
 
 
 def replaced(network, name):
@@ -61,45 +78,123 @@ def replaced(network, name):
     return before
 
 
+async def until(holds):
+    async with asyncio.timeout(HANG):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+# --- frames --------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.binary(max_size=300)), max_size=8),
+    st.lists(st.integers(1, 50), min_size=1, max_size=40),
+)
+def test_frames_are_read_however_their_bytes_are_divided(sent, sizes):
+    content = b"".join(struct.pack("<IIB", len(body), call, kind) + body for kind, call, body in sent)
+    reader, read, at = FrameReader(lambda kind, call: 300), [], 0
+    for turn in range(len(content)):
+        size = sizes[turn % len(sizes)]
+        read += reader.frames(content[at : at + size])
+        at += size
+        if at >= len(content):
+            break
+    assert [tuple(frame) for frame in read] == sent
+    assert reader.empty and reader.under_way is None
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_frames_or_refused(content):
+    """What is too large is refused by its length, whose bytes need not come."""
+    reader = FrameReader(lambda kind, call: 40)
+    with contextlib.suppress(BadFrame):
+        for frame in reader.frames(content):
+            assert len(frame.body) <= 40 and frame.kind in Kind
+
+
+def test_a_frame_says_what_it_is_by_its_first_nine_bytes():
+    assert frames.header(Kind.REQUEST, 7, 5) == bytes([5, 0, 0, 0, 7, 0, 0, 0, 2])
+    with pytest.raises(BadFrame, match="a reply of 41 bytes; expected at most 40") as refused:
+        list(FrameReader(lambda kind, call: 40).frames(struct.pack("<IIB", 41, 9, 3)))
+    assert (refused.value.reason, refused.value.kind, refused.value.call) == ("too large", Kind.REPLY, 9)
+    with pytest.raises(BadFrame, match="a frame of kind 9"):
+        list(FrameReader(lambda kind, call: 40).frames(struct.pack("<IIB", 0, 0, 9)))
+
+
 # --- who gets through ----------------------------------------------------------------------------------
 
 
 def test_a_member_is_known_by_its_certificate(network):
     async def work():
         async with serving(network.homes["peer-1"], echo), channel_of(network, "peer-1", "peer-2") as channel:
-            assert await channel.unary_unary(METHOD)(b"hello") == b"peer-2 said hello"
+            assert await channel.call(b"hello") == b"peer-2 said hello"
 
     within(work())
 
 
 def test_whoever_has_no_certificate_of_the_network_is_turned_away(network, tmp_path):
-    others = made_network(tmp_path / "others").homes["peer-2"]
+    others, told = made_network(tmp_path / "others").homes["peer-2"], []
+    address = network.founder.roster().member("peer-1").address
+    host, _, port = address.rpartition(":")
+
+    async def turned_away(key=None, certificate=None):
+        with pytest.raises((OSError, Ended)):
+            async with channel_to(network, "peer-1", key, certificate) as channel:
+                await channel.call(b"")
 
     async def work():
-        async with serving(network.homes["peer-1"], echo):
-            async with channel_to(network, "peer-1") as channel:
-                assert await code_of(channel.unary_unary(METHOD)(b"")) == grpc.StatusCode.UNAVAILABLE
-            theirs = others.key_path.read_bytes(), others.certificate_path.read_bytes()
-            async with channel_to(network, "peer-1", *theirs) as channel:
-                assert await code_of(channel.unary_unary(METHOD)(b"")) == grpc.StatusCode.UNAVAILABLE
-            address = network.founder.roster().member("peer-1").address
-            async with grpc.aio.insecure_channel(address) as channel:
-                assert await code_of(channel.unary_unary(METHOD)(b"")) == grpc.StatusCode.UNAVAILABLE
+        async with serving(network.homes["peer-1"], echo, noting(told)):
+            await turned_away()
+            await turned_away(others.key_path.read_bytes(), others.certificate_path.read_bytes())
+            reader, writer = await asyncio.open_connection(host, int(port))  # plain text
+            writer.write(struct.pack("<IIB", 4, 1, REQUEST) + b"data")
+            assert b"said" not in await reader.read(100)
+            writer.close()
+            await until(lambda: len(told) == 3)
 
     within(work())
+    assert told == [
+        ("an unknown host", "no certificate"),
+        ("an unknown host", "certificate of another authority, or expired"),
+        ("an unknown host", "no TLS"),
+    ]
+
+
+def test_who_speaks_something_else_inside_tls_is_turned_away(network):
+    """A member's certificate, and the protocol that peers spoke before."""
+    told, home = [], network.homes["peer-2"]
+    context = context_to(
+        network.founder.authority(), home.key_path.read_bytes(), home.certificate_path.read_bytes()
+    )
+    context.set_alpn_protocols(["h2"])
+
+    async def work():
+        async with serving(network.homes["peer-1"], echo, noting(told)):
+            address = network.founder.roster().member("peer-1").address
+            with pytest.raises((OSError, Ended)):
+                async with connected(address, "peer-1", context) as channel:
+                    await channel.call(b"")
+            await until(lambda: told)
+
+    within(work())
+    assert told == [("an unknown host", "no peer")]
 
 
 def test_a_caller_with_a_replaced_certificate_is_refused_by_name(network):
     before, told = replaced(network, "peer-2"), []
 
     async def work():
-        async with serving(network.homes["peer-1"], echo, lambda *refusal: told.append(refusal[:2])):
-            async with channel_to(network, "peer-1", before.key, before.certificate) as channel:
-                for method in (METHOD, PROOF):
-                    call = channel.unary_unary(method)(asked_proof(network, bytes(32)))
-                    assert await code_of(call) == grpc.StatusCode.UNAUTHENTICATED
+        async with serving(network.homes["peer-1"], echo, noting(told)):
+            with pytest.raises(Ended, match="other certificate: not the certificate that the roster has"):
+                async with channel_to(network, "peer-1", before.key, before.certificate):
+                    pass
+            async with asking_from(before) as asker:
+                with pytest.raises(Unreachable, match="does not accept this peer's certificate"):
+                    await asker.ask("peer-1", b"", HANG)
             async with channel_of(network, "peer-1", "peer-2") as channel:
-                assert await channel.unary_unary(METHOD)(b"hello") == b"peer-2 said hello"
+                assert await channel.call(b"hello") == b"peer-2 said hello"
 
     within(work())
     assert told == [("peer-2", "other certificate")] * 2
@@ -114,18 +209,39 @@ def test_a_roster_that_is_followed_counts_from_then_on(network):
             serving(network.homes["peer-1"], echo) as server,
             channel_to(network, "peer-1", old.key, old.certificate) as channel,
         ):
-            assert await channel.unary_unary(METHOD)(b"hello") == b"peer-2 said hello"
+            assert await channel.call(b"hello") == b"peer-2 said hello"
             replaced(network, "peer-2")
             server.follow(network.founder.roster())
-            assert await code_of(channel.unary_unary(METHOD)(b"")) == grpc.StatusCode.UNAUTHENTICATED
+            assert "not the certificate in the roster" in await channel.until_ended()
 
     within(work())
+
+
+def test_a_revoked_member_is_told_so_and_gets_nothing(network):
+    told = []
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo, noting(told)) as server,
+            channel_of(network, "peer-1", "peer-3") as channel,
+            asking_from(network.homes["peer-3"]) as asker,
+        ):
+            assert await channel.call(b"1") == b"peer-3 said 1"
+            server.follow(network.founder.roster().with_revoked("peer-3"))
+            assert await channel.until_ended() == "revoked: peer-3 is no longer a member"
+            with pytest.raises(Barred, match="refuses this peer: revoked: peer-3 is no longer a member"):
+                await asker.ask("peer-1", b"", HANG)
+            async with channel_of(network, "peer-1", "peer-2") as other:
+                assert await other.call(b"1") == b"peer-2 said 1"
+
+    within(work())
+    assert told == [("peer-3", "revoked")]
 
 
 def test_a_port_in_use_is_an_error_and_not_shared(network):
     async def work():
         async with serving(network.homes["peer-1"], echo):
-            with pytest.raises(PeerError, match="cannot be listened on"):
+            with pytest.raises(PeerError, match="cannot be listened on: another program uses the port"):
                 async with serving(network.homes["peer-1"], echo):
                     pass
 
@@ -141,8 +257,9 @@ def test_only_who_holds_the_key_of_the_roster_is_believed(network):
     async def work():
         async with asking_from(network.homes["peer-1"]) as asker:
             async with serving(before, stolen):
-                with pytest.raises(RefusedMessage, match="not the certificate that the roster has"):
+                with pytest.raises(RefusedMessage, match="not the certificate that the roster has") as refused:
                     await asker.ask("peer-2", b"", HANG)
+                assert refused.value.reason == "other certificate"
             async with serving(network.homes["peer-2"], honest):
                 assert await until_it_answers(asker) == b"honest"
 
@@ -172,27 +289,14 @@ def test_who_takes_the_place_of_a_peer_that_went_is_not_believed(network):
     within(work())
 
 
-def test_after_a_call_that_failed_a_neighbour_proves_its_key_again(network, monkeypatch, caplog):
-    """Also where the connection seems to have stayed."""
-    asked, prove = [], Grpc.prove
-    monkeypatch.setattr(Grpc, "prove", lambda self, *given: asked.append(given[1]) or prove(self, *given))
-
-    async def answer(caller, content):
-        if content == b"fail":
-            raise RuntimeError("it failed")
-        return b"fine"
-
+def test_another_member_at_the_address_is_not_taken_for_the_neighbour(network):
     async def work():
-        async with asking_from(network.homes["peer-1"]) as asker, serving(network.homes["peer-2"], answer):
-            for expected in (1, 1, 1):
-                assert await asker.ask("peer-2", b"", HANG) == b"fine" and len(asked) == expected
-            with pytest.raises(Unreachable, match="could not answer") as told:
-                await asker.ask("peer-2", b"fail", HANG)
-            assert "it failed" not in str(told.value)  # what went wrong there is told there only
-            assert await asker.ask("peer-2", b"", HANG) == b"fine" and len(asked) == 2
+        other = replace(network.homes["peer-3"].load(), settings=network.homes["peer-2"].settings())
+        async with asking_from(network.homes["peer-1"]) as asker, serving(other, stolen):
+            with pytest.raises(Unreachable, match="has another peer's certificate"):
+                await asker.ask("peer-2", b"", HANG)
 
     within(work())
-    assert len(set(asked)) == 2 and "a request could not be answered" in caplog.text
 
 
 def test_a_neighbour_whose_certificate_was_replaced_proves_the_new_one(network):
@@ -209,319 +313,30 @@ def test_a_neighbour_whose_certificate_was_replaced_proves_the_new_one(network):
     within(work())
 
 
-def test_a_new_address_is_proven_anew(network):
-    before = replaced(network, "peer-2")
+def test_a_renewed_certificate_is_taken_for_the_same_member(network):
+    """The same name and key, from the authority or its deputy; from a deputy that was dismissed it is not."""
+    founder = network.founder
+    founder.name_deputy("peer-3")
+    for home in network.homes.values():
+        home.join(founder.roster_path.read_bytes())
+    deputy = founder.roster().deputies[0].certificate.encode()
+    peer = network.homes["peer-2"].load()
+    own = network.homes["peer-3"].key_path.read_bytes()
+    renewed = keys.reissue(own, deputy, peer.certificate)
 
     async def work():
         async with (
+            serving(network.homes["peer-2"], honest) as server,
             asking_from(network.homes["peer-1"]) as asker,
-            serving(network.homes["peer-2"], honest),
-            serving(replace(before, settings=network.homes["peer-3"].settings()), stolen),
         ):
+            server.renew(renewed)
             assert await asker.ask("peer-2", b"", HANG) == b"honest"
-            roster = network.founder.roster()
-            moved = replace(roster.member("peer-2"), address=roster.member("peer-3").address)
-            asker.follow(roster.with_changed(moved))
-            with pytest.raises(RefusedMessage, match="not the certificate that the roster has"):
+            assert asker._links["peer-2"][0].certificate == renewed
+            asker.follow(founder.roster().without_deputy("peer-3"))
+            with pytest.raises((Unreachable, RefusedMessage)):
                 await asker.ask("peer-2", b"", HANG)
 
     within(work())
-
-
-def asked_proof(network, nonce):
-    return proofs.proof_request(network.founder.roster().run, nonce)
-
-
-def ends(network, caller, callee):
-    """Who asks whom, in the network of the tests."""
-    certificates = {member.name: member.certificate for member in network.founder.roster().members}
-    return Ends("net", caller, certificates[caller], callee, certificates[callee])
-
-
-def test_a_proof_is_of_a_nonce_and_a_run_and_of_nothing_else(network):
-    """Or a peer could be made to sign what passes for a roster's or a message's signature."""
-    told, certificate = [], network.homes["peer-1"].certificate_path.read_bytes()
-    nonce, run = bytes(range(32)), network.founder.roster().run
-
-    async def work():
-        async with (
-            serving(network.homes["peer-1"], echo, lambda *refusal: told.append(refusal[:2])),
-            channel_of(network, "peer-1", "peer-2") as channel,
-        ):
-            for wrong in (
-                b"",
-                bytes(31),
-                bytes(33),
-                bytes(96),
-                nonce + run.encode()[:-1],
-                nonce + run.encode() + b"0",
-            ):
-                call = channel.unary_unary(PROOF)(wrong)
-                assert await code_of(call) == grpc.StatusCode.INVALID_ARGUMENT
-            shown, _, signature = (await channel.unary_unary(PROOF)(nonce + run.encode())).partition(b"\0")
-        assert shown == certificate
-        asked = ends(network, "peer-2", "peer-1")
-        assert asked.proof(run, nonce).startswith(b"peerbayes proof\n")
-        assert asked.reply(nonce, nonce, nonce).startswith(b"peerbayes reply\n")
-        keys.verify(certificate, signature, ends(network, "peer-2", "peer-1").proof(run, nonce))
-        for other in (
-            nonce,
-            nonce + run.encode(),
-            ends(network, "peer-2", "peer-1").proof(run, bytes(32)),
-            ends(network, "peer-2", "peer-1").proof("0" * 64, nonce),
-            ends(network, "peer-3", "peer-1").proof(run, nonce),
-            replace(ends(network, "peer-2", "peer-1"), caller_certificate="0" * 64).proof(run, nonce),
-            replace(ends(network, "peer-2", "peer-1"), callee="peer-3").proof(run, nonce),
-            replace(ends(network, "peer-2", "peer-1"), callee_certificate="0" * 64).proof(run, nonce),
-            replace(ends(network, "peer-2", "peer-1"), network="other").proof(run, nonce),
-        ):
-            with pytest.raises(IdentityError, match="does not match"):
-                keys.verify(certificate, signature, other)
-
-    within(work())
-    assert told == [("peer-2", "unreadable")] * 6
-
-
-@contextlib.asynccontextmanager
-async def in_between(network, held, callee, by):
-    """A server with some member's key and certificate that hands every call on to another, with `by`'s certificate."""
-
-    class Handler(grpc.GenericRpcHandler):
-        def service(self, details):
-            async def hand_on(request, context):
-                nonce = [pair for pair in context.invocation_metadata() if pair[0] == "nonce-bin"]
-                call = onward.unary_unary(details.method)(request, metadata=nonce, timeout=HANG)
-                reply = await call
-                context.set_trailing_metadata(await call.trailing_metadata())
-                return reply
-
-            return grpc.unary_unary_rpc_method_handler(hand_on)
-
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Handler(),))
-    credentials = grpc.ssl_server_credentials(
-        [(held.key, held.certificate)], network.founder.authority(), True
-    )
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    async with channel_of(network, callee, by) as onward:
-        await server.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            await server.stop(None)
-
-
-def moved(network, name, address):
-    """The roster with another address for a member."""
-    roster = network.founder.roster()
-    return roster.with_changed(replace(roster.member(name), address=address))
-
-
-def test_a_relayed_proof_is_refused(network):
-    """peer-3 has stolen a key of peer-2 that was replaced. With it and its own it stands between peer-1 and peer-2."""
-    before, heard = replaced(network, "peer-2"), []
-
-    async def answer(caller, content):
-        heard.append(caller)
-        return b"honest"
-
-    async def work():
-        async with (
-            serving(network.homes["peer-2"], answer),
-            in_between(network, before, "peer-2", "peer-3") as address,
-            asking_from(network.homes["peer-1"]) as asker,
-        ):
-            assert await asker.ask("peer-2", b"", HANG) == b"honest"
-            asker.follow(moved(network, "peer-2", address))
-            with pytest.raises(RefusedMessage, match="signature does not match") as refused:
-                await asker.ask("peer-2", b"", HANG)
-            assert refused.value.reason == "other certificate"
-
-    within(work())
-    assert heard == ["peer-1"]
-
-
-def test_after_a_call_without_an_answer_the_next_one_has_a_connection_of_its_own(network):
-    """After a break the old one would send again only much later. Calls that are under way on it go on."""
-    arrived, goes_on = [], asyncio.Event()
-
-    async def answer(caller, request):
-        arrived.append(request)
-        if request == b"slow":
-            await goes_on.wait()
-        elif request == b"lost":
-            await asyncio.Event().wait()
-        return request
-
-    async def work():
-        async with (
-            serving(network.homes["peer-2"], answer),
-            asking_from(network.homes["peer-1"]) as asker,
-        ):
-            slow = asyncio.create_task(asker.ask("peer-2", b"slow", HANG))
-            while not arrived:
-                await asyncio.sleep(0.01)
-            before = asker._channels["peer-2"][1]
-            with pytest.raises(Unreachable, match="did not answer in time"):
-                await asker.ask("peer-2", b"lost", 0.05)
-            assert await asker.ask("peer-2", b"next", HANG) == b"next"
-            assert asker._channels["peer-2"][1] is not before
-            goes_on.set()
-            assert await slow == b"slow"
-
-    within(work())
-
-
-def test_a_relayed_reply_is_refused(network, monkeypatch):
-    """Also where the proof of the key were not asked for."""
-    before = replaced(network, "peer-2")
-
-    async def work():
-        async with (
-            serving(network.homes["peer-2"], honest),
-            in_between(network, before, "peer-2", "peer-3") as address,
-            asking_from(network.homes["peer-1"]) as asker,
-        ):
-            assert await asker.ask("peer-2", b"", HANG) == b"honest"
-            asker.follow(moved(network, "peer-2", address))
-            proven = dict(asker._proven)
-            monkeypatch.setattr(
-                asker, "_calls", lambda name: (Grpc._calls(asker, name), asker._proven.update(proven))[0]
-            )
-            with pytest.raises(RefusedMessage, match="not signed by peer-2 for this peer") as refused:
-                await asker.ask("peer-2", b"", HANG)
-            assert refused.value.reason == "wrong signature"
-
-    within(work())
-
-
-def test_a_revoked_caller_gets_no_proof(network):
-    told = []
-
-    async def work():
-        async with (
-            serving(network.homes["peer-1"], echo, lambda *refusal: told.append(refusal[:2])) as server,
-            channel_of(network, "peer-1", "peer-3") as channel,
-            asking_from(network.homes["peer-3"]) as asker,
-        ):
-            await channel.unary_unary(PROOF)(asked_proof(network, bytes(32)))
-            server.follow(network.founder.roster().with_revoked("peer-3"))
-            call = channel.unary_unary(PROOF)(asked_proof(network, bytes(32)))
-            assert await code_of(call) == grpc.StatusCode.PERMISSION_DENIED
-            with pytest.raises(Barred, match="refuses this peer: revoked: peer-3 is no longer a member"):
-                await asker.ask("peer-1", b"", HANG)
-            async with channel_of(network, "peer-1", "peer-2") as other:
-                await other.unary_unary(PROOF)(asked_proof(network, bytes(32)))
-
-    within(work())
-    assert told == [("peer-3", "revoked")] * 2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "signs",
-    [
-        pytest.param(lambda sign, ends, *said: b"", id="nothing"),
-        pytest.param(lambda sign, ends, *said: sign(b"".join(said)), id="other words"),
-        pytest.param(lambda sign, ends, nonce, *said: sign(ends.reply(bytes(32), *said)), id="another nonce"),
-        pytest.param(
-            lambda sign, ends, nonce, request, reply: sign(ends.reply(nonce, bytes(32), reply)),
-            id="another request",
-        ),
-        pytest.param(
-            lambda sign, ends, nonce, request, reply: sign(ends.reply(nonce, request, bytes(32))),
-            id="another reply",
-        ),
-        pytest.param(
-            lambda sign, ends, *said: sign(replace(ends, caller="peer-3").reply(*said)),
-            id="for another caller",
-        ),
-        pytest.param(
-            lambda sign, ends, *said: sign(replace(ends, caller_certificate="0" * 64).reply(*said)),
-            id="for another certificate",
-        ),
-        pytest.param(
-            lambda sign, ends, *said: sign(replace(ends, callee="peer-3").reply(*said)),
-            id="by another callee",
-        ),
-    ],
-)
-def test_a_reply_without_its_signature_is_refused(network, signs):
-    class Forging(Grpc):
-        async def sign_reply(self, caller, nonce, request, reply):
-            said = nonce, await proofs.digest(request), await proofs.digest(reply)
-            return signs(self.sign, self._answered(caller), *said)
-
-    async def work():
-        server = Forging(network.homes["peer-2"].load(), lambda *told: None)
-        try:
-            await server.serve(honest)
-            async with asking_from(network.homes["peer-1"]) as asker:
-                with pytest.raises(RefusedMessage) as refused:
-                    await asker.ask("peer-2", b"", HANG)
-                assert refused.value.reason == "wrong signature"
-        finally:
-            await server.close()
-            del server
-            gc.collect()
-
-    within(work())
-
-
-def test_a_large_reply_is_signed_as_well(network):
-    large = bytes(proofs.LARGE + 1)
-
-    async def answer(caller, content):
-        return large
-
-    async def work():
-        async with asking_from(network.homes["peer-1"]) as asker, serving(network.homes["peer-2"], answer):
-            assert await asker.ask("peer-2", b"", HANG) == large
-
-    within(work())
-
-
-def test_peers_of_the_version_before_are_told_to_update(network):
-    """Both ways: theirs ask for a proof of 32 bytes, and take no others."""
-    told = []
-
-    class Older(grpc.GenericRpcHandler):
-        def service(self, details):
-            async def method(request, context):
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "32 bytes are needed")
-
-            return grpc.unary_unary_rpc_method_handler(method)
-
-    async def work():
-        async with (
-            serving(network.homes["peer-1"], echo, lambda *refusal: told.append(refusal[:2])),
-            channel_of(network, "peer-1", "peer-2") as channel,
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await channel.unary_unary(PROOF)(bytes(32))
-            assert (
-                f"the caller speaks version 2 of the protocol, the peer that it asks {wire.SPOKEN}, so there is none "
-                "that both speak. Update peerbayes at the caller" in refused.value.details()
-            )
-        server, peer = grpc.aio.server(), network.homes["peer-1"].load()
-        server.add_generic_rpc_handlers((Older(),))
-        port = server.add_secure_port(
-            "127.0.0.1:0", grpc.ssl_server_credentials([(peer.key, peer.certificate)], peer.authority, True)
-        )
-        await server.start()
-        try:
-            async with asking_from(network.homes["peer-2"]) as asker:
-                asker.follow(moved(network, "peer-1", f"127.0.0.1:{port}"))
-                with pytest.raises(RefusedMessage, match="32 bytes are needed") as other:
-                    await asker.ask("peer-1", b"", HANG)
-                assert other.value.reason == "other version"
-        finally:
-            await server.stop(None)
-            del server
-            gc.collect()
-
-    within(work())
-    assert told == [("peer-2", "other version")]
 
 
 def test_what_is_vouched_for_is_no_other_signature(network):
@@ -530,20 +345,20 @@ def test_what_is_vouched_for_is_no_other_signature(network):
             content = bytes(range(32))
             proof = one.vouch(content)
             other.vouched("peer-1", content, proof)
-            for name, wrong, given in (
+            certificate = network.homes["peer-1"].certificate_path.read_bytes()
+            for name, wrong, given_proof in (
                 ("peer-1", content + b".", proof),
                 ("peer-2", content, proof),
+                ("nobody", content, proof),
                 ("peer-1", content, other.vouch(content)),
-                ("peer-1", content, one.prove(Caller("peer-2", "0" * 64), asked_proof(network, content))),
+                ("peer-1", content, certificate + b"\0" + one.sign(content)),
                 ("peer-1", content, b""),
             ):
                 with pytest.raises(RefusedMessage) as refused:
-                    other.vouched(name, wrong, given)
+                    other.vouched(name, wrong, given_proof)
                 assert refused.value.reason == "other certificate"
             with pytest.raises(IdentityError):
-                keys.verify(
-                    network.homes["peer-1"].certificate_path.read_bytes(), proof.partition(b"\0")[2], content
-                )
+                keys.verify(certificate, proof.partition(b"\0")[2], content)
 
     within(work())
 
@@ -569,6 +384,201 @@ def test_a_neighbours_signature_counts_once_it_proved_its_key_and_while_the_rost
     within(work())
 
 
+# --- one link, both directions -------------------------------------------------------------------------
+
+
+def test_one_connection_carries_both_directions(network):
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo) as one,
+            serving(network.homes["peer-2"], echo) as two,
+        ):
+            assert await one.ask("peer-2", b"1", HANG) == b"peer-1 said 1"
+            assert await two.ask("peer-1", b"2", HANG) == b"peer-2 said 2"
+            assert (one.kind_of("peer-2"), two.kind_of("peer-1")) == ("direct", "reversed")
+            assert len(one._all()) == len(two._all()) == 1
+
+    within(work())
+
+
+@pytest.mark.parametrize("turn", range(5))
+def test_links_that_both_open_at_once_become_one(network, turn):
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo) as one,
+            serving(network.homes["peer-2"], echo) as two,
+        ):
+            both = [one._dialled("peer-2"), two._dialled("peer-1")]
+            await asyncio.gather(*both)
+            await until(lambda: len(one._all()) == len(two._all()) == 1)
+            assert (one.kind_of("peer-2"), two.kind_of("peer-1")) == ("direct", "reversed")
+            assert await two.ask("peer-1", b"2", HANG) == b"peer-2 said 2"
+            assert await one.ask("peer-2", b"1", HANG) == b"peer-1 said 1"
+
+    within(work())
+
+
+def test_a_peer_that_was_started_again_replaces_its_link(network):
+    async def work():
+        async with serving(network.homes["peer-1"], echo) as one:
+            for turn in range(3):
+                async with serving(network.homes["peer-2"], echo) as two:
+                    assert await two.ask("peer-1", b"hello", HANG) == b"peer-2 said hello"
+                    assert await one.ask("peer-2", b"%d" % turn, HANG) == b"peer-1 said %d" % turn
+
+    within(work())
+
+
+def test_a_connection_that_only_asks_is_never_asked(network):
+    """`peer check` beside a peer that runs: requests for that peer go to it alone."""
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo) as one,
+            asking_from(network.homes["peer-2"]) as check,
+        ):
+            assert await check.ask("peer-1", b"hello", HANG) == b"peer-2 said hello"
+            assert one.kind_of("peer-2") == "none"
+            with pytest.raises(Unreachable, match="refuses connections"):
+                await one.ask("peer-2", b"", HANG)
+
+    within(work())
+
+
+def test_a_peer_that_nobody_can_reach_takes_part(network):
+    """peer-2 is outbound: it opens the link, keeps it open, and is asked over it."""
+    outbound = replace(network.founder.roster().member("peer-2"), address="outbound")
+    roster = network.founder.roster().with_changed(outbound)
+    peers = {name: replace(home.load(), roster=roster) for name, home in network.homes.items()}
+    peers["peer-2"] = replace(peers["peer-2"], settings=replace(peers["peer-2"].settings, listen=""))
+
+    async def work():
+        async with serving(peers["peer-1"], echo) as one:
+            with pytest.raises(Unreachable, match="peer-2 opens the connections to its neighbours itself"):
+                await one.ask("peer-2", b"", 0.1)
+            waiting = asyncio.create_task(one.ask("peer-2", b"early", HANG))
+            async with serving(peers["peer-2"], echo):
+                assert await waiting == b"peer-1 said early"
+                assert one.kind_of("peer-2") == "reversed"
+                with pytest.raises(Unreachable, match="cannot be called"):
+                    await one.reach("peer-2", HANG)
+                for cut in one._all():  # a break: it comes back by itself
+                    cut._transport.abort()
+                assert await one.ask("peer-2", b"again", HANG) == b"peer-1 said again"
+
+    within(work())
+
+
+def test_after_a_call_without_an_answer_the_next_one_has_a_connection_of_its_own(network):
+    """After a break the old one would send again only much later. Calls that are under way on it go on."""
+    arrived, goes_on = [], asyncio.Event()
+
+    async def answer(caller, request):
+        arrived.append(request)
+        if request == b"slow":
+            await goes_on.wait()
+        elif request == b"lost":
+            await asyncio.Event().wait()
+        return request
+
+    async def work():
+        async with (
+            serving(network.homes["peer-2"], answer),
+            asking_from(network.homes["peer-1"]) as asker,
+        ):
+            slow = asyncio.create_task(asker.ask("peer-2", b"slow", HANG))
+            await until(lambda: arrived)
+            before = asker._best("peer-2")
+            with pytest.raises(Unreachable, match="did not answer in time"):
+                await asker.ask("peer-2", b"lost", 0.05)
+            assert await asker.ask("peer-2", b"next", HANG) == b"next"
+            assert asker._best("peer-2") is not before and not before.closed.done()
+            goes_on.set()
+            assert await slow == b"slow"
+            await until(before.closed.done)
+
+    within(work())
+
+
+def test_a_link_that_brings_other_things_is_not_doubted_for_a_slow_call(network):
+    async def answer(caller, request):
+        if request == b"slow":
+            await asyncio.Event().wait()
+        return request
+
+    async def work():
+        async with (
+            serving(network.homes["peer-2"], answer),
+            asking_from(network.homes["peer-1"]) as asker,
+        ):
+            await asker.ask("peer-2", b"", HANG)
+            before = asker._best("peer-2")
+            slow = asyncio.create_task(asker.ask("peer-2", b"slow", 0.3))
+            await asyncio.sleep(0.05)
+            await asker.ask("peer-2", b"quick", HANG)
+            with pytest.raises(Unreachable, match="did not answer in time"):
+                await slow
+            assert asker._best("peer-2") is before
+
+    within(work())
+
+
+def test_what_nobody_waits_for_any_more_is_not_computed_on(network):
+    ended = []
+
+    async def answer(caller, request):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(caller)
+
+    async def work():
+        async with (
+            serving(network.homes["peer-2"], answer),
+            asking_from(network.homes["peer-1"]) as asker,
+        ):
+            with pytest.raises(Unreachable):
+                await asker.ask("peer-2", b"", 0.1)
+            await until(lambda: ended)
+
+    within(work())
+
+
+def test_what_goes_wrong_in_an_answer_is_told_there_only(network, caplog):
+    async def answer(caller, content):
+        if content == b"fail":
+            raise RuntimeError("it failed")
+        return b"fine"
+
+    async def work():
+        async with asking_from(network.homes["peer-1"]) as asker, serving(network.homes["peer-2"], answer):
+            with pytest.raises(Unreachable, match="could not answer") as told:
+                await asker.ask("peer-2", b"fail", HANG)
+            assert "it failed" not in str(told.value)
+            assert await asker.ask("peer-2", b"", HANG) == b"fine"
+
+    within(work())
+    assert "a request could not be answered" in caplog.text
+
+
+def test_a_host_that_is_gone_is_noticed(network, monkeypatch):
+    """It was switched off: no byte comes, and no end either."""
+    monkeypatch.setattr(link, "SILENCE", 0.1)
+    monkeypatch.setattr(link, "PING_TIMEOUT", 0.2)
+
+    async def work():
+        async with serving(network.homes["peer-1"], echo) as one:
+            async with channel_of(network, "peer-1", "peer-2") as channel:
+                await asyncio.sleep(1.5)
+                assert one._links["peer-2"]  # it says pong to nothing, but asks for one itself
+                channel.send(PING)
+                await until(lambda: channel.pongs == 1)
+                channel.writer.transport.pause_reading()
+                await until(lambda: not one._links["peer-2"])
+
+    within(work())
+
+
 # --- how much anybody can send -------------------------------------------------------------------------
 
 
@@ -581,12 +591,12 @@ def test_a_request_above_the_limit_is_not_even_read(network):
 
     async def work():
         async with (
-            serving(network.homes["peer-1"], answer, lambda *refusal: told.append(refusal[:2])),
+            serving(network.homes["peer-1"], answer, noting(told)),
             channel_of(network, "peer-1", "peer-2") as channel,
         ):
-            await channel.unary_unary(METHOD)(bytes(LARGEST_REQUEST))
-            call = channel.unary_unary(METHOD)(bytes(LARGEST_REQUEST + 1))
-            assert await code_of(call) == grpc.StatusCode.RESOURCE_EXHAUSTED
+            await channel.call(bytes(LARGEST_REQUEST))
+            channel.send(REQUEST, 99, b"only its first bytes", length=LARGEST_REQUEST + 1)
+            assert "too large" in await channel.until_ended()
 
     within(work())
     assert heard == [LARGEST_REQUEST] and told == [("peer-2", "too large")]
@@ -594,61 +604,263 @@ def test_a_request_above_the_limit_is_not_even_read(network):
 
 def test_an_answer_above_the_agreed_size_is_not_taken(tmp_path):
     network = made_network(tmp_path, limits=Limits(message_bytes=1024))
-    large = replace(network.homes["peer-2"].load(), terms=replace(network.founder.terms(), limits=Limits()))
-    sizes = iter((1024 + ROOM, 1024 + ROOM + 1))
+    sizes = iter((1024 + ROOM, 1024 + ROOM + 1, 5, 6))
 
     async def answer(caller, content):
         return bytes(next(sizes))
 
     async def work():
-        async with asking_from(network.homes["peer-1"]) as asker, serving(large, answer):
+        async with asking_from(network.homes["peer-1"]) as asker, serving(network.homes["peer-2"], answer):
             assert len(await asker.ask("peer-2", b"", HANG)) == 1024 + ROOM
             with pytest.raises(RefusedMessage) as refused:
                 await asker.ask("peer-2", b"", HANG)
             assert refused.value.reason == "too large"
+            assert len(await asker.ask("peer-2", b"", HANG, largest=5)) == 5  # that of a run
+            with pytest.raises(RefusedMessage, match="than what was agreed on"):
+                await asker.ask("peer-2", b"", HANG, largest=5)
 
     within(work())
 
 
-def test_calls_that_are_begun_and_bring_nothing_are_few_for_each_caller(network):
-    told = []
+def test_a_large_reply_comes_whole_while_others_are_answered(network):
+    large = bytes(range(256)) * 40_000  # 10 MB
+
+    async def answer(caller, content):
+        return large if content == b"large" else content
+
+    async def work():
+        async with asking_from(network.homes["peer-1"]) as asker, serving(network.homes["peer-2"], answer):
+            replies = await asyncio.gather(
+                *(asker.ask("peer-2", content, HANG) for content in (b"large", b"1", b"large", b"2"))
+            )
+            assert replies == [large, b"1", large, b"2"]
+
+    within(work())
+
+
+def test_requests_beyond_those_that_are_answered_are_refused_and_then_end_the_link(network):
+    told, goes_on = [], asyncio.Event()
+
+    async def answer(caller, content):
+        await goes_on.wait()
+        return content
 
     async def work():
         async with (
-            serving(network.homes["peer-1"], echo, lambda *refusal: told.append(refusal[:2])),
+            serving(network.homes["peer-1"], answer, noting(told)),
             channel_of(network, "peer-1", "peer-2") as channel,
             channel_of(network, "peer-1", "peer-3") as other,
         ):
-            begun = [channel.stream_unary(METHOD)() for _ in range(UNREAD)]
-            for call in begun:
-                await call.wait_for_connection()
-            while True:  # until all of them have been counted
-                try:
-                    await channel.unary_unary(METHOD)(b"one more")
-                except grpc.aio.AioRpcError as error:
-                    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-                    break
-            assert await other.unary_unary(METHOD)(b"hello") == b"peer-3 said hello"
-            for call in begun:
-                await call.write(b"late")
-                await call.done_writing()
-            assert [await call for call in begun] == [b"peer-2 said late"] * UNREAD
-            assert await channel.unary_unary(METHOD)(b"hello") == b"peer-2 said hello"  # all count no more
+            first = [asyncio.create_task(channel.call(b"%d" % number)) for number in range(UNANSWERED)]
+            await asyncio.sleep(0.05)
+            with pytest.raises(Ended, match="too many at once"):
+                await channel.call(b"one more")
+            goes_on.set()
+            assert await asyncio.gather(*first) == [b"%d" % number for number in range(UNANSWERED)]
+            assert await other.call(b"hello") == b"hello"
+            goes_on.clear()
+            more = [asyncio.create_task(channel.call(b"")) for _ in range(UNANSWERED + EXCESS)]
+            assert "too many at once" in await channel.until_ended()
+            await asyncio.gather(*more, return_exceptions=True)
 
     within(work())
     assert set(told) == {("peer-2", "too many at once")}
 
 
-def test_a_call_that_brings_no_request_is_ended(network, monkeypatch):
-    monkeypatch.setattr(transport, "REQUEST_TIMEOUT", 0.05)
+def test_connections_of_one_member_are_few(network):
     told = []
 
     async def work():
         async with (
-            serving(network.homes["peer-1"], echo, lambda *refusal: told.append(refusal[:2])),
+            serving(network.homes["peer-1"], echo, noting(told)),
+            contextlib.AsyncExitStack() as stack,
+        ):
+            channels = [
+                await stack.enter_async_context(channel_of(network, "peer-1", "peer-2"))
+                for _ in range(MOST_OF_ONE)
+            ]
+            with pytest.raises(Ended, match="too many at once"):
+                await stack.enter_async_context(channel_of(network, "peer-1", "peer-2"))
+            assert await channels[0].call(b"hello") == b"peer-2 said hello"
+            async with channel_of(network, "peer-1", "peer-3") as other:
+                assert await other.call(b"hello") == b"peer-3 said hello"
+
+    within(work())
+    assert told == [("peer-2", "too many at once")]
+
+
+@pytest.mark.parametrize("begun", [b"\x40", struct.pack("<IIB", 100, 1, REQUEST) + b"a part"])
+def test_a_request_that_does_not_come_whole_ends_the_link(network, monkeypatch, begun):
+    monkeypatch.setattr(link, "REQUEST_TIMEOUT", 0.05)
+    told = []
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo, noting(told)),
             channel_of(network, "peer-1", "peer-2") as channel,
         ):
-            assert await code_of(channel.stream_unary(METHOD)()) == grpc.StatusCode.DEADLINE_EXCEEDED
+            channel.writer.write(begun)
+            assert "nothing sent" in await channel.until_ended()
 
     within(work())
     assert told == [("peer-2", "nothing sent")]
+
+
+def test_who_takes_no_answers_is_given_up(network, monkeypatch):
+    """It asks for a lot and reads nothing: what waits for it is bounded, and then it is cut off."""
+    monkeypatch.setattr(link, "BLOCKED", 0.5)
+    large, computed = bytes(4 << 20), []
+
+    async def answer(caller, content):
+        computed.append(caller)
+        return large
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], answer) as server,
+            channel_of(network, "peer-1", "peer-2") as channel,
+        ):
+            channel.writer.transport.pause_reading()
+            for number in range(1, UNANSWERED + 1):
+                channel.send(REQUEST, number, b"")
+            await until(lambda: len(computed) == UNANSWERED)
+            at_server = server._links["peer-2"][0]
+            assert at_server._transport.get_write_buffer_size() < 3 << 20
+            await until(lambda: not server._links["peer-2"])
+
+    within(work())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param([(REQUEST, b"before any greeting")], id="a request first"),
+        pytest.param([(GREETING, b"\xc1")], id="no msgpack"),
+        pytest.param([(GREETING, msgspec.msgpack.encode({"serves": 1, "process": b""}))], id="other types"),
+        pytest.param([(GREETING, bytes(2000))], id="a large greeting"),
+        pytest.param([(9, b"")], id="another kind"),
+    ],
+)
+def test_what_no_peer_sends_ends_the_link(network, sent):
+    told = []
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo, noting(told)),
+            channel_of(network, "peer-1", "peer-2", greets=False) as channel,
+        ):
+            for kind, body in sent:
+                channel.send(kind, 0, body)
+            await channel.until_ended()
+
+    within(work())
+    assert [who for who, _ in told] == ["peer-2"]
+
+
+def test_frames_that_answer_nothing_are_passed_over(network):
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo),
+            channel_of(network, "peer-1", "peer-2") as channel,
+        ):
+            for kind in (REPLY, FAILED, CANCEL):
+                channel.send(kind, 77, b"nothing")
+            assert await channel.call(b"hello") == b"peer-2 said hello"
+
+    within(work())
+
+
+def test_a_peer_goes_on_whatever_is_sent_after_the_handshake(network):
+    """Junk from a member's certificate: each connection ends, others are answered."""
+    import random
+
+    rng = random.Random(9)
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo),
+            channel_of(network, "peer-1", "peer-3") as other,
+        ):
+            for _ in range(60):
+                with contextlib.suppress(Ended, OSError):
+                    async with channel_of(network, "peer-1", "peer-2", greets=rng.random() < 0.5) as channel:
+                        channel.writer.write(rng.randbytes(rng.randrange(1, 3000)))
+                        await asyncio.sleep(0.005)
+                assert await other.call(b"hello") == b"peer-3 said hello"
+
+    within(work())
+
+
+def test_closing_says_goodbye(network):
+    async def work():
+        async with serving(network.homes["peer-1"], echo) as server:
+            async with channel_of(network, "peer-1", "peer-2") as channel:
+                await channel.call(b"")
+                await server.close()
+                assert await channel.until_ended() == "it is going down"
+
+    within(work())
+
+
+def test_what_is_no_peer_is_said_to_be_none(network):
+    """At its address: something that hangs up, something without TLS, nothing."""
+    host, _, port = network.founder.roster().member("peer-2").address.rpartition(":")
+
+    async def said(first):
+        async def talk(reader, writer):
+            if first is not None:
+                writer.write(first)
+            writer.close()
+
+        server = await asyncio.start_server(talk, host, int(port))
+        async with asking_from(network.homes["peer-1"]) as asker, server:
+            with pytest.raises(Unreachable) as told:
+                await asker.ask("peer-2", b"", HANG)
+        return str(told.value)
+
+    async def work():
+        assert "something else answers" in await said(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        assert "closed the connection" in await said(None)
+        async with asking_from(network.homes["peer-1"]) as asker:
+            with pytest.raises(Unreachable, match="refuses connections: it is not running"):
+                await asker.ask("peer-2", b"", HANG)
+
+    within(work())
+
+
+def test_whoever_accepts_and_says_nothing_does_not_hold_a_caller(network, monkeypatch):
+    monkeypatch.setattr(transport, "HANDSHAKE", 0.2)
+    host, _, port = network.founder.roster().member("peer-2").address.rpartition(":")
+
+    async def work():
+        async with asking_from(network.homes["peer-1"]) as asker:
+            with pytest.raises(Unreachable, match="did not answer in time"):
+                await asker.ask("peer-2", b"", HANG)
+
+    with socket.create_server((host, int(port))):
+        within(work())
+
+
+def test_no_session_is_resumed(network):
+    """Each connection shows its certificates again: there are no tickets."""
+    home = network.homes["peer-2"]
+    context = context_to(
+        network.founder.authority(), home.key_path.read_bytes(), home.certificate_path.read_bytes()
+    )
+    host, _, port = network.founder.roster().member("peer-1").address.rpartition(":")
+
+    def session():
+        with (
+            socket.create_connection((host, int(port))) as line,
+            context.wrap_socket(line, server_hostname="peer-1") as channel,
+        ):
+            channel.recv(9)
+            return channel.session
+
+    async def work():
+        async with serving(network.homes["peer-1"], echo):
+            found = await asyncio.to_thread(session)
+            assert found is None or not found.has_ticket
+
+    within(work())
+    assert isinstance(context, ssl.SSLContext)

@@ -42,7 +42,15 @@ class InMemory:
     async def serve(self, answer: Answer) -> None:
         self.hub.answers[self.name] = answer
 
-    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
+    async def reach(self, neighbour: str, timeout: float) -> str:
+        if neighbour not in self.hub.answers or frozenset((self.name, neighbour)) in self.hub.cut:
+            raise Unreachable(f"{neighbour} is not there")
+        return "directly"
+
+    def kind_of(self, neighbour: str) -> str:
+        return "direct"
+
+    async def ask(self, neighbour: str, request: bytes, timeout: float, largest: int | None = None) -> bytes:
         if neighbour not in self.hub.answers or frozenset((self.name, neighbour)) in self.hub.cut:
             await asyncio.sleep(0)
             raise Unreachable(f"{neighbour} is not there")

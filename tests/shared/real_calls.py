@@ -1,10 +1,16 @@
-"""Peers in this process that are called over gRPC with mutual TLS, and channels of whoever calls them."""
+"""Peers in this process that are called over TLS links, and a caller that is written anew for tests.
+
+`Channel` shares no code with the links that it judges: it packs frames by hand, and can send whatever it likes.
+"""
 
 import asyncio
 import contextlib
-import gc
+import itertools
+import ssl
+import struct
+import tempfile
+from pathlib import Path
 
-import grpc
 import msgspec
 import pandas as pd
 
@@ -12,7 +18,7 @@ from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.session import Membership
-from peerbayes.peer.protocol.transport import METHOD, Grpc
+from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.protocol.wire import Reply, Request
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.service import tables_of
@@ -36,19 +42,18 @@ def made_network(folder, links=TRIANGLE, **terms):
 @contextlib.asynccontextmanager
 async def serving(home, answer, refused=lambda *told: None):
     """The transport of a folder, or of a peer that was loaded before; it answers through a function."""
-    transport = Grpc(home.load() if isinstance(home, Home) else home, refused)
+    transport = Links(home.load() if isinstance(home, Home) else home, refused)
     try:
         await transport.serve(answer)
         yield transport
     finally:
         await transport.close()
-        gc.collect()  # gRPC's server must go while its loop is there
 
 
 @contextlib.asynccontextmanager
 async def asking_from(home):
     """The transport of a folder that only asks."""
-    transport = Grpc(home.load() if isinstance(home, Home) else home, lambda *told: None)
+    transport = Links(home.load() if isinstance(home, Home) else home, lambda *told: None)
     try:
         yield transport
     finally:
@@ -64,37 +69,129 @@ def node_of(home, **more):
     usual = {"newer": home.keep_roster, "on_event": lambda *event: told.append(event), "linger": HANG}
     node = RunningPeer(
         Membership(peer.name, peer.terms, peer.roster, home.roster_path.read_bytes()), *tables_of(peer)[0], store,
-        Grpc(peer, journal.refused), audit, **usual | more,
+        Links(peer, journal.refused), audit, **usual | more,
     )  # fmt: skip
     try:
         yield node, told
     finally:
-        node.transport._server = None
-        gc.collect()
         audit.close()
         store.close()
 
 
+GREETING, REQUEST, REPLY, FAILED, CANCEL, PING, PONG, GOODBYE = range(1, 9)
+
+
+class Ended(Exception):
+    """Why the other side has ended a connection, or has no reply."""
+
+
+class Channel:
+    """A connection to a peer: requests by hand."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer, self.numbers = reader, writer, itertools.count(1)
+        self.waiting, self.greeted, self.ended = {}, asyncio.get_running_loop().create_future(), None
+        self.pongs = 0
+        self.reading = asyncio.create_task(self._read())
+
+    def send(self, kind, call=0, body=b"", length=None):
+        """Send a frame; `length` is what it claims to have, if that is another than it has."""
+        claimed = len(body) if length is None else length
+        self.writer.write(struct.pack("<IIB", claimed, call, kind) + body)
+
+    def greet(self, serves=False):
+        self.send(GREETING, body=msgspec.msgpack.encode({"process": bytes(16), "serves": serves}))
+
+    async def call(self, content, timeout=HANG):
+        """The reply to a request; `Ended` where there is none."""
+        if self.ended is not None:
+            raise self.ended
+        number = next(self.numbers)
+        reply = self.waiting[number] = asyncio.get_running_loop().create_future()
+        self.send(REQUEST, number, content)
+        async with asyncio.timeout(timeout):
+            with contextlib.suppress(ConnectionError):  # `reply` says why
+                await self.writer.drain()
+            return await reply
+
+    async def until_ended(self):
+        """Why the other side ends it."""
+        await asyncio.wait([self.reading], timeout=HANG)
+        assert self.ended is not None
+        return str(self.ended)
+
+    async def _read(self):
+        said = ""
+        try:
+            while True:
+                length, call, kind = struct.unpack("<IIB", await self.reader.readexactly(9))
+                body = await self.reader.readexactly(length)
+                if kind == GREETING:
+                    self.greeted.set_result(msgspec.msgpack.decode(body))
+                elif kind in (REPLY, FAILED) and call in self.waiting:
+                    reply = self.waiting.pop(call)
+                    if not reply.done():
+                        reply.set_result(body) if kind == REPLY else reply.set_exception(Ended(body.decode()))
+                elif kind == GOODBYE:
+                    said = body.decode()
+                elif kind == PONG:
+                    self.pongs += 1
+        except (OSError, asyncio.IncompleteReadError) as error:
+            self.ended = Ended(said or f"{type(error).__name__} {error}")
+            for reply in [self.greeted, *self.waiting.values()]:
+                if not reply.done():
+                    reply.set_exception(self.ended)
+                    reply.exception()
+
+
+def context_to(authority, key=None, certificate=None):
+    """TLS as a member with these credentials, or somebody with none, has it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authority.decode())
+    context.set_alpn_protocols(["peerbayes"])
+    if certificate is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "both.pem"
+            path.write_bytes(certificate + key)
+            context.load_cert_chain(path)
+    return context
+
+
 @contextlib.asynccontextmanager
-async def channel_to(network, name, key=None, certificate=None, authority=None):
-    """A channel to a member with any key and certificate, or with none."""
-    authority = authority or network.founder.authority()
-    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
-    options = {
-        "grpc.ssl_target_name_override": name,
-        "grpc.use_local_subchannel_pool": 1,
-        "grpc.max_receive_message_length": -1,
-        "grpc.max_send_message_length": -1,
-    }
-    address = network.founder.roster().member(name).address
-    async with grpc.aio.secure_channel(address, credentials, options=list(options.items())) as channel:
+async def connected(address, name, context, serves=False, greets=True, wait=HANG):
+    """A connection to an address, whose owner must have this name; once somebody listens there."""
+    host, _, port = address.rpartition(":")
+    end = asyncio.get_running_loop().time() + wait
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=name)
+            break
+        except ConnectionRefusedError:
+            if asyncio.get_running_loop().time() > end:
+                raise
+            await asyncio.sleep(0.02)
+    channel = Channel(reader, writer)
+    try:
+        if greets:
+            channel.greet(serves)
+            await channel.greeted
         yield channel
+    finally:
+        channel.reading.cancel()
+        writer.transport.abort()
 
 
-def channel_of(network, name, by):
+def channel_to(network, name, key=None, certificate=None, authority=None, **options):
+    """A channel to a member with any key and certificate, or with none."""
+    context = context_to(authority or network.founder.authority(), key, certificate)
+    return connected(network.founder.roster().member(name).address, name, context, **options)
+
+
+def channel_of(network, name, by, **options):
     """A channel to a member with another member's key and certificate."""
     home = network.homes[by]
-    return channel_to(network, name, home.key_path.read_bytes(), home.certificate_path.read_bytes())
+    return channel_to(network, name, home.key_path.read_bytes(), home.certificate_path.read_bytes(), **options)
 
 
 def request(network, by, kind, **more):
@@ -104,9 +201,9 @@ def request(network, by, kind, **more):
 
 
 async def ask(channel, asked):
-    """The reply to a request, once somebody listens there."""
-    call = channel.unary_unary(METHOD)(wire.encode(asked), timeout=HANG, wait_for_ready=True)
-    return msgspec.msgpack.decode(await call, type=Reply)
+    """The reply to a request."""
+    content = asked if isinstance(asked, bytes) else wire.encode(asked)
+    return msgspec.msgpack.decode(await channel.call(content), type=Reply)
 
 
 def within(work):

@@ -152,7 +152,6 @@ def run(
     with problems, see `status`; 130 stopped by Ctrl-C.
     """
     from peerbayes.peer import service
-    from peerbayes.peer.protocol import connections
     from peerbayes.peer.service import person_needed
     from peerbayes.peer.state.folder import Home
 
@@ -173,16 +172,10 @@ def run(
             home.load()  # errors of the folder come first
             launched = resources.enter_context(launch(folder, dashboard_address))
             print(f"Watch it at {launched.url}", file=sys.stderr, flush=True)
-        journals: list[Any] = []
 
-        def refused(reason: str, detail: str) -> None:
-            if journals:
-                journals[0].refused("an unknown host", reason, detail)
-
-        connections.watch(refused)
         if metrics is not None:
             expose_metrics(metrics, home)
-        ended = asyncio.run(service.serve(home, linger, journals, lock))
+        ended = asyncio.run(service.serve(home, linger, lock))
     if not ended.done:
         logging.getLogger("peerbayes.peer").warning(
             f"stopped after round {ended.round}; `run` continues from there"
@@ -210,7 +203,6 @@ def serve(
     Ctrl-C.
     """
     from peerbayes.peer import service, site
-    from peerbayes.peer.protocol import connections
     from peerbayes.peer.service import person_needed
     from peerbayes.peer.state.folder import Home
 
@@ -228,7 +220,6 @@ def serve(
     with person_needed(folders[0]), contextlib.ExitStack() as resources:
         homes = [Home(folder) for folder in dict.fromkeys(folders)]
         locks = [resources.enter_context(service.lock(home)) for home in homes]
-        connections.watch(lambda reason, detail: None)
         sites = [site.Site(home, linger, lock) for home, lock in zip(homes, locks, strict=True)]
         stopped, problems = asyncio.run(service.until_stopped(site.serve_all(sites)))
         if stopped is None and problems:

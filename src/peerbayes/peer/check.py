@@ -14,6 +14,7 @@ from peerbayes.data.sources.sql import mixes_rows
 from peerbayes.errors import PeerbayesError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.private_agreement import refuse_rows
 from peerbayes.peer.agreement.summary import OwnTable, Summary
+from peerbayes.peer.identity.roster import OUTBOUND, listens
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.masks import groups, refuse_thin
 from peerbayes.peer.protocol import wire
@@ -152,6 +153,8 @@ def _group(peer: Peer) -> Check:
 
 def _port(home: Home, peer: Peer) -> Check:
     listen = peer.settings.listen
+    if not listen:
+        return Check("port", "ok", f"none is needed: its address is {peer.settings.address}")
     if running(home):
         return Check("port", "ok", f"{listen} is in use by this peer, which runs")
     problem = listening_problem(listen)
@@ -212,6 +215,14 @@ async def _both_ways(session: Session, name: str, listening: bool) -> list[Check
     return [outward, await _inward(session, name)] if answers and listening else [outward]
 
 
+# How a neighbour was reached, in words.
+WAYS = {
+    "direct": "; a direct connection",
+    "reversed": "; over a connection that it opened",
+    "relayed": "; by way of a relay, which cannot read what passes",
+}
+
+
 async def _outward(session: Session, name: str) -> tuple[Check, bool]:
     """Return the check of a hello, and whether the neighbour answers this peer."""
     subject = f"neighbour {name}"
@@ -241,12 +252,15 @@ async def _outward(session: Session, name: str) -> tuple[Check, bool]:
     if reply.run != roster.run:
         rosters = f"it has roster {reply.roster}, this peer {roster.version}"
         return Check(subject, "warning", f"{rosters}; the newer one is passed on during the run"), True
-    return Check(subject, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}"), True
+    connected = WAYS.get(session.transport.kind_of(name), "")
+    return Check(subject, "ok", f"answers in {1000 * took:.0f} ms, round {reply.done}{connected}"), True
 
 
 async def _inward(session: Session, name: str) -> Check:
     """Return the check of whether a neighbour reaches this peer at its address in the roster."""
     subject, address = f"reached by {name}", session.roster.member(session.name).address
+    if address == OUTBOUND:
+        return Check(subject, "ok", "over the connection that this peer opens: it is outbound")
     try:
         reply = await session.ask(name, session.request(name, "call back"), CALL_BACK_TIMEOUT)
     except PeerError as error:
@@ -255,9 +269,18 @@ async def _inward(session: Session, name: str) -> Check:
         return Check(subject, "warning", f"not known: it does not call back now ({printable(reply.reason)})")
     if reply.reason:
         return Check(
-            subject, "failed",
-            f"{name} cannot reach this peer at {address}, so nobody there hears it. Its error: "
-            f"{printable(reply.reason)}. Open TCP port {address.rpartition(':')[2]} inwards in this machine's firewall "
-            "and forward it at the router, or have the address corrected (`peerbayes network invite --again`)",
+            subject, "warning",
+            f"{name} cannot reach this peer at {address}. Its error: {printable(reply.reason)}. It hears this peer "
+            f"over the connection that this peer opens. {_advice(address)}",
         )  # fmt: skip
     return Check(subject, "ok", f"at {address}")
+
+
+def _advice(address: str) -> str:
+    """Return what to do where neighbours cannot reach this peer at its address."""
+    if not listens(address):
+        return "See that the relay runs, and that this peer's own process does"
+    return (
+        f"Open TCP port {address.rpartition(':')[2]} inwards in this machine's firewall and forward it at the router, "
+        "or have the address corrected (`peerbayes network invite --again`): to outbound, if nobody can reach it"
+    )

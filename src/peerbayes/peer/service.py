@@ -26,7 +26,7 @@ from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.renewals import Renewals
 from peerbayes.peer.protocol.session import Membership, Session, idle_session
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.renewing import renewals_of
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
@@ -74,9 +74,7 @@ class Stopped:
     """The verdict on a completed run."""
 
 
-async def serve(
-    home: Home, linger: float, journal_to: list[Journal] | None = None, process_lock: Lock | None = None
-) -> Stopped:
+async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> Stopped:
     """Run the peer of a folder until it is done, or until SIGTERM or SIGINT. `process_lock` shows its phase."""
     peer = home.load()
     refuse_broken(home.state_path, home.audit_path)
@@ -86,9 +84,7 @@ async def serve(
     spare = Spare()
     store = await opened_store(home, process_lock)
     journal, audit = Journal(store), AuditLog(home.audit_path)
-    if journal_to is not None:
-        journal_to.append(journal)
-    transport = Grpc(peer, journal.refused)
+    transport = Links(peer, journal.refused)
 
     def renewals(session: Session) -> Renewals:
         tell = lambda text: journal("renewal", {"text": text})  # noqa: E731
@@ -111,7 +107,6 @@ async def serve(
     background.add(
         "the watch of the roster in the folder", lambda: _watch(home, journal, running_peer, spare)
     )
-    background.add("the server for neighbours", transport.guard)
     if (renewing := running_peer.renewing) is not None:
         background.add(
             "the renewal of certificates", lambda: renewing.run(lambda: running_peer.session.neighbours)

@@ -25,7 +25,7 @@ from peerbayes.peer.models.history import History, Version
 from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.session import Membership, Session
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.runs.book import ENDED, STANDING, RunEntry, Runs
 from peerbayes.peer.runs.exchange import Exchange
@@ -86,7 +86,7 @@ class Site:
         self._looked, self._known = 0.0, list[RunEntry]()
         self._reported: set[str] = set()
         connections.raise_limit()
-        transport = Grpc(peer, self._refused)
+        transport = Links(peer, self._refused)
         self._transport = transport
         nothing = cast(Any, None)
         signed = self.home.roster_path.read_bytes()
@@ -104,7 +104,6 @@ class Site:
         assert task is not None
         background = BackgroundTasks(task)
         await transport.serve(self.router.answer)
-        background.add("the server for neighbours", transport.guard)
         log.info(f"{peer.name} serves {peer.roster.network}; {len(peer.roster.members)} members")
         try:
             self.exchange.start()

@@ -16,7 +16,7 @@ from peerbayes.peer.agreement.column_facts import canonical, private
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.roster import LARGEST as LARGEST_ROSTER
-from peerbayes.peer.identity.roster import Deputy, Member, Roster, valid_address
+from peerbayes.peer.identity.roster import OUTBOUND, Deputy, Member, Roster, listens, valid_address
 from peerbayes.peer.learning.masks import refuse_small, refuse_thin
 
 # --- an invitation: one file with all that a peer needs to become a member, except its key, which never leaves it
@@ -291,6 +291,7 @@ class Founder(NetworkFolder):
             _refuse_lone(roster, before)
         if not roster.closed and len(roster.members) == self.peers():
             roster = _closed(roster, terms)
+        _refuse_unreachable(roster)
         signed = roster.signed(key)
         agreement, inside = text_of(self.agreement_path), whole or len(signed) <= SHARED_ROSTER
         invitations = [
@@ -316,11 +317,13 @@ class Founder(NetworkFolder):
 
     def _refuse_taken(self, roster: Roster, applicants: Sequence[Applicant], again: bool) -> None:
         """Refuse names and addresses that a member has, or that two of the applicants have."""
-        users = {member.address: member.name for member in roster.members}
+        users = {member.address: member.name for member in roster.members if listens(member.address)}
         names: set[str] = set()
         for each in applicants:
             keys.valid_name(each.name)
-            user = users.setdefault(valid_address(each.address), each.name)
+            valid_address(each.address)
+            # Many wait at one relay, and many are outbound.
+            user = users.setdefault(each.address, each.name) if listens(each.address) else each.name
             if user != each.name:
                 raise IdentityError(
                     f"{user} already uses {each.address}; {each.name} needs an address of its own"
@@ -398,6 +401,7 @@ class Founder(NetworkFolder):
         return roster.with_keys(digests) if digests else roster
 
     def _keep(self, roster: Roster) -> Roster:
+        _refuse_unreachable(roster)
         write(self.roster_path, roster.signed(self._read(self.key_path)))
         return roster
 
@@ -455,14 +459,32 @@ def links_of(roster: Roster, applicants: Sequence[Applicant]) -> list[tuple[str,
         if member.name not in roster.revoked
     }
     names, links = list(degrees), list[tuple[str, str]]()
+    reachable = {member.name for member in roster.members if member.address != OUTBOUND}
+    reachable |= {each.name for each in applicants if each.address != OUTBOUND}
     for each in applicants:
-        for neighbour in spread_links(each.name, names, degrees) if each.links is None else each.links:
+        others = [name for name in names if each.address != OUTBOUND or name in reachable]
+        for neighbour in spread_links(each.name, others, degrees) if each.links is None else each.links:
             degrees[neighbour] = degrees.get(neighbour, 0) + 1  # the roster refuses links to nobody
             degrees[each.name] = degrees.get(each.name, 0) + 1
             links.append((neighbour, each.name))
         degrees.setdefault(each.name, 0)
         names.append(each.name)
     return links
+
+
+def _refuse_unreachable(roster: Roster) -> None:
+    """Refuse a link between two members neither of whom can be reached."""
+    outbound = {member.name for member in roster.members if member.address == OUTBOUND}
+    for first, second in roster.links if outbound else ():
+        if (
+            first in outbound
+            and second in outbound
+            and not outbound.intersection(roster.revoked) >= {first, second}
+        ):
+            raise IdentityError(
+                f"{first} and {second} are to be linked, and both are outbound: neither can open the connection. Link "
+                "them to others (--links), or give one of them an address, or one at a relay (relay://host:port)"
+            )
 
 
 def spread_links(name: str, names: Sequence[str], degrees: Mapping[str, int]) -> tuple[str, ...]:

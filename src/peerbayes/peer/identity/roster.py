@@ -30,17 +30,34 @@ from peerbayes.peer.identity.keys import valid_name
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+OUTBOUND = (
+    "outbound"  # the address of a member that cannot be reached, and opens all of its connections itself
+)
+RELAY = "relay://"  # what the address of a member that waits at a relay begins with
 
 
 def valid_address(address: str) -> str:
-    """Return the address if it is host:port (an IPv6 host in brackets); refuse it otherwise."""
-    host, _, port = address.rpartition(":")
+    """Return the address if it is host:port (an IPv6 host in brackets), relay://host:port or outbound."""
+    if address != OUTBOUND:
+        _valid_place(address, address.removeprefix(RELAY))
+    return address
+
+
+def listens(address: str) -> bool:
+    """Return whether a member with this address listens there itself."""
+    return address != OUTBOUND and not address.startswith(RELAY)
+
+
+def _valid_place(address: str, place: str) -> None:
+    host, _, port = place.rpartition(":")
     inside = host[1:-1] if host.startswith("[") and host.endswith("]") else None
     if not (HOST.fullmatch(host) if inside is None else _is_ipv6(inside)) or not (
         re.fullmatch(r"[1-9][0-9]{0,4}", port) and int(port) < 2**16
     ):
-        raise IdentityError(f"the address is {address!r:.80}; expected host:port, such as a.example.org:7070")
-    return address
+        raise IdentityError(
+            f"the address is {address!r:.80}; expected host:port, such as a.example.org:7070, relay://host:port of a "
+            "relay, or outbound for a peer that nobody can reach"
+        )
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,7 @@ class Member:
     """One peer of a network."""
 
     name: str
-    address: str  # host:port where its neighbours reach it
+    address: str  # host:port where its neighbours reach it, relay://host:port where it waits, or outbound
     certificate: str  # its fingerprint
     key: str = (
         ""  # sha256 of its public key, which a renewed certificate has as well; "": as before there were any
@@ -195,6 +212,7 @@ class Roster:
             links,
             revoked,
             self.closed,
+            deputies=tuple(deputy for deputy in self.deputies if deputy.name in chosen),
             number=number,
             membership=self.digest,
         )
@@ -525,7 +543,7 @@ class Roster:
 class RunRoster(Roster):
     """The members and links of one run, which stay as they were when it began.
 
-    It follows the authority's rosters: of a newer one it takes revocations, addresses and certificates.
+    It follows the authority's rosters: of a newer one it takes revocations, addresses, certificates and deputies.
     """
 
     number: int = 1
@@ -564,7 +582,15 @@ class RunRoster(Roster):
             )
         revoked = newer.revoked if self.number == 1 else tuple(n for n in newer.revoked if n in self._indices)
         members = tuple(newer.member(name) for name in self._names)
-        return replace(self, version=newer.version, members=members, revoked=revoked, membership=newer.digest)
+        deputies = tuple(each for each in newer.deputies if each.name in self._indices)
+        return replace(
+            self,
+            version=newer.version,
+            members=members,
+            revoked=revoked,
+            deputies=deputies,
+            membership=newer.digest,
+        )
 
 
 def _split(content: bytes) -> tuple[bytes, bytes]:

@@ -32,15 +32,13 @@ from peerbayes.peer.protocol.wire import Reply, Request
 # --- calls back to a neighbour that wants to know whether it can be reached, only at its address in the roster
 
 EVERY = 5.0  # seconds between two calls that one neighbour may have: nobody scans a network through this peer
-WITHIN = (
-    6.0  # seconds to try: a connection that was refused a moment ago is tried again by gRPC only after two
-)
+WITHIN = 6.0  # seconds to try
 PAUSE = 0.5  # seconds between attempts
 
 
 @dataclass(eq=False)
 class Callbacks:
-    """Sends a hello to neighbours that ask for one."""
+    """Opens a connection to neighbours that ask for one."""
 
     session: Session
     _due: dict[str, float] = field(default_factory=dict)
@@ -62,7 +60,7 @@ class Callbacks:
         while True:
             remaining = until - time.monotonic()
             try:
-                await self.session.ask(caller, self.session.request(caller, "hello"), max(remaining, PAUSE))
+                await self.session.transport.reach(caller, max(remaining, PAUSE))
                 return ""
             except PeerError as error:
                 if not isinstance(error, Unreachable) or remaining <= PAUSE:

@@ -16,7 +16,7 @@ from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masks import Masked
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.roster_pieces import RosterPieces
-from peerbayes.peer.protocol.transport import Grpc, Transport
+from peerbayes.peer.protocol.transport import Links, Transport
 from peerbayes.peer.protocol.wire import Process, Reply, Request, Versions
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room
@@ -268,7 +268,7 @@ class Session:
 @contextlib.asynccontextmanager
 async def idle_session(peer: Peer) -> AsyncIterator[Session]:
     """Yield the session of a peer that does not run: it asks and answers, and stores nothing."""
-    transport, nothing = Grpc(peer, lambda who, reason, detail: None), cast(Any, None)
+    transport, nothing = Links(peer, lambda who, reason, detail: None), cast(Any, None)
     try:
         yield Session(peer.name, peer.terms, peer.roster, b"", nothing, transport, nothing)
     finally:

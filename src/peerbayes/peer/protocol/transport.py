@@ -1,4 +1,11 @@
-"""gRPC over mutual TLS: one server and a channel to every neighbour."""
+"""How requests reach a neighbour: one verb, `ask`, over one TLS connection for each link; tests have a twin in memory.
+
+A transport vouches for names: the caller's that `answer` is given, and the neighbour's that `ask` reaches. Both come
+from certificates of the network's authority, compared with the roster; there is no plain text to fall back to.
+
+A link is opened by whichever side can reach the other and wants to say something first, and carries the requests of
+both. Where both open one at the same time, both use the one that the first of the two names opened.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +13,39 @@ import asyncio
 import errno
 import logging
 import os
+import random
 import socket
-from collections import Counter
-from collections.abc import Awaitable, Callable
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from collections import defaultdict
+from typing import Any, Protocol
 
 from peerbayes.errors import IdentityError, NeedsPerson, RefusedMessage
-from peerbayes.peer.identity.keys import fingerprint, signing, verify, verifying
-from peerbayes.peer.identity.roster import Roster
-from peerbayes.peer.protocol import calls as proofs
-from peerbayes.peer.protocol import connections
-from peerbayes.peer.protocol.calls import Barred, Caller, Ends, Unreachable, explained
+from peerbayes.peer.identity.keys import signing, verify
+from peerbayes.peer.identity.roster import OUTBOUND, Roster, listens
+from peerbayes.peer.protocol import connections, routes, tls
+from peerbayes.peer.protocol.failures import Barred, Unreachable, meaning, refusal
+from peerbayes.peer.protocol.link import Answer, CallFailed, Greeting, Link, LinkClosed, Refused
+from peerbayes.peer.protocol.relaying import Waiting
 from peerbayes.peer.protocol.wire import LARGEST_REQUEST
 from peerbayes.peer.state.folder import Peer
 
-# --- whether a peer can listen where its settings say
-
-
-def listening_problem(listen: str) -> str | None:
-    """Return why host:port cannot be listened on now, in plain words; None: it can."""
-    host, _, port = listen.rpartition(":")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host.strip("[]"), int(port)))
-            probe.listen(1)
-    except OSError as error:
-        advice = {
-            errno.EADDRINUSE: "another program uses the port; stop it, or name another port with `listen` in peer.toml",
-            errno.EACCES: "this user may not open that port; name one above 1023 with `listen` in peer.toml",
-        }.get(error.errno or 0, "is the address one of this machine's? See `listen` in peer.toml")
-        return f"{listen} cannot be listened on: {advice}"
-    return None
-
-
-# --- how requests reach a neighbour: one verb, `ask`, over gRPC with mutual TLS; tests have a twin in memory
-# A transport vouches for names: the caller's that `answer` is given, and the neighbour's that `ask` reaches. Over
-# gRPC both come from certificates of the network's authority; there is no plain text to fall back to.
-
-__all__ = ["Answer", "Barred", "Grpc", "Transport", "Unreachable"]
+__all__ = ["Answer", "Barred", "Links", "Transport", "Unreachable"]
 
 log = logging.getLogger("peerbayes.peer")
-
-Answer = Callable[[str, bytes], Awaitable[bytes]]  # the caller's name and its request -> the reply
-
-SERVICE = "peerbayes.Peer"
-METHOD, PROOF = f"/{SERVICE}/Ask", f"/{SERVICE}/Prove"
-UNREAD = 8  # calls of one caller, begun and not yet read
-REQUEST_TIMEOUT = 10.0  # seconds for the request of a call that was begun
 
 SAID = b"peerbayes said\n"  # prefix of what is signed: no other signature of a peer passes for a voucher
 ROOM = 64 << 10  # bytes of a reply beside its numbers
 
-# Waiting calls of all neighbours together; gRPC itself rejects more.
-WAITING = 256
-GUARD = 0.5  # seconds between two checks of the server
-HANDSHAKE = 10.0  # seconds for TLS and the first frame of a connection, after which it is cut off
+HANDSHAKE = 10.0  # seconds for TLS and the greeting of a connection, after which it is cut off
+HEAD_START = 0.2  # seconds that the second of two names leaves to the first to open their link
+TOGETHER = 5.0  # seconds within which two links that both sides opened were opened at the same time
+SHUTDOWN = 2.0  # seconds for the other side to close a connection too
+CLOSED = "closed the connection: "
+MOST_OF_ONE = 8  # connections of one member
+LISTEN_AGAIN = 0.5  # seconds until connections are accepted again where no descriptor was left
+KEEP_FIRST, KEEP_LAST = (
+    0.2,
+    5.0,
+)  # seconds between attempts to open a link that a neighbour cannot open itself
 
 
 class Transport(Protocol):
@@ -77,7 +59,15 @@ class Transport(Protocol):
         """Refuse content that a member did not vouch for."""
 
     async def serve(self, answer: Answer) -> None: ...
-    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes: ...
+    async def ask(
+        self, neighbour: str, request: bytes, timeout: float, largest: int | None = None
+    ) -> bytes: ...
+    async def reach(self, neighbour: str, timeout: float) -> str:
+        """Open a connection to a neighbour, close it, and return how it was reached; Unreachable where it is not."""
+
+    def kind_of(self, neighbour: str) -> str:
+        """Return how a neighbour is connected now: "direct", "reversed" (it called), "relayed" or "none"."""
+
     def sign(self, content: bytes) -> bytes: ...
     def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
         """Return whether a neighbour that was asked before signed this content."""
@@ -85,150 +75,100 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-class Shown(NamedTuple):
-    """A certificate whose key a neighbour proved to hold."""
+def listening_problem(listen: str) -> str | None:
+    """Return why host:port cannot be listened on now, in plain words; None: it can."""
+    if not listen:
+        return None
+    try:
+        _listening(listen).close()
+    except OSError as error:
+        advice = {
+            errno.EADDRINUSE: "another program uses the port; stop it, or name another port with `listen` in peer.toml",
+            errno.EACCES: "this user may not open that port; name one above 1023 with `listen` in peer.toml",
+        }.get(error.errno or 0, "is the address one of this machine's? See `listen` in peer.toml")
+        return f"{listen} cannot be listened on: {advice}"
+    return None
 
-    fingerprint: str
-    refuse: Callable[[bytes, bytes], None]
-    """Refuses a signature of content that was not made with that key."""
+
+def _listening(listen: str) -> socket.socket:
+    """Return a socket that listens on host:port."""
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    line = socket.socket(family)
+    try:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            line.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # [::] is IPv4 too
+        line.bind((host.strip("[]"), int(port)))
+        line.listen(1024)
+        line.setblocking(False)
+    except BaseException:
+        line.close()
+        raise
+    return line
 
 
-class Grpc:
-    """Unary calls over mutual TLS 1.3."""
+class Links:
+    """One TLS 1.3 connection for each neighbour."""
 
-    def __init__(self, peer: Peer, refused: Callable[[str, str, str], None]) -> None:
-        connections.grpc()  # before anything else can load it with other settings
-        self._name, self._network = peer.name, peer.terms.network
-        self._identity = peer.key, peer.certificate
-        self._fingerprint, self._sign = fingerprint(peer.certificate), signing(peer.key)
-        self._authority = peer.authority
-        self._listen = peer.settings.listen
+    def __init__(self, peer: Peer, refused: Refused) -> None:
+        self.name = peer.name
+        self._key, self._certificate, self._authority = peer.key, peer.certificate, peer.authority
+        self._sign = signing(peer.key)
+        self._listen, self._proxy = peer.settings.listen, peer.settings.proxy
         self._largest = peer.terms.limits.message_bytes + ROOM
         self.refused = refused
-        self._server: Any = None
-        self._channels: dict[str, tuple[str, Any, tuple[Any, Any]]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-        self._proven: dict[str, str] = {}
-        # Certificates whose keys neighbours proved to hold, and this peer's own.
-        self._shown: dict[str, Shown] = {
-            peer.name: Shown(fingerprint(peer.certificate), verifying(peer.certificate))
-        }
+        self._process = os.urandom(16)
+        self._answer: Answer | None = None
+        self._links: defaultdict[str, list[Link]] = defaultdict(list)
+        self._shown: dict[str, tls.Shown] = {}
+        self._dialling: dict[str, asyncio.Task[Link]] = {}
+        self._arrivals: defaultdict[str, list[asyncio.Future[Link]]] = defaultdict(list)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._incoming = 0  # connections that others opened
+        self._server: socket.socket | None = None
+        self._chain = b""
         self.follow(peer.roster)
+
+    # --- who belongs to the network ------------------------------------------------------------------------
 
     def follow(self, roster: Roster) -> None:
         """Use the addresses, certificates and revocations of this roster from now on."""
-        self._run, self._revoked = roster.run, frozenset(roster.revoked)
-        self._addresses = {member.name: member.address for member in roster.members}
-        self._certificates = {member.name: member.certificate for member in roster.members}
+        self._roster, self._issuers = roster, roster.issuers(self._authority)
+        self._members = {member.name: member for member in roster.members}
+        self._renew_contexts()
+        for link in self._all():
+            if link.name in roster.revoked:
+                link.goodbye(f"revoked: {link.name} is no longer a member")
+            elif not self._accepts(link.name, link.certificate):
+                link.goodbye("not the certificate in the roster")
 
     def renew(self, certificate: bytes) -> None:
         """Show this certificate from the next connection on."""
+        self._certificate = certificate
+        self._renew_contexts()
+
+    def _renew_contexts(self) -> None:
+        chain = self._certificate + self._roster.chain(self._certificate)
+        if chain != self._chain:
+            self._chain = chain
+            self._client = tls.context(self._authority, self._key, chain, server=False)
+            self._server_context = tls.context(self._authority, self._key, chain, server=True)
+
+    def _accepts(self, name: str, certificate: bytes) -> bool:
+        """Return whether a certificate may be this name's; a new member may bring a newer roster."""
+        member = self._members.get(name)
+        return member is None or member.accepts(certificate, self._issuers)
 
     def vouch(self, content: bytes) -> bytes:
-        return self._proof(SAID + content)
-
-    def _proof(self, content: bytes) -> bytes:
-        """Return this peer's certificate, and its signature of content."""
-        return self._identity[1] + b"\0" + self._sign(content)
+        return self._certificate + b"\0" + self._sign(SAID + content)
 
     def vouched(self, name: str, content: bytes, proof: bytes) -> None:
-        self._signed(name, SAID + content, proof)
-
-    async def serve(self, answer: Answer) -> None:
-        grpc = connections.grpc()
-        self._answer = answer
-        self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=WAITING,
-            options=[
-                ("grpc.so_reuseport", 0),  # a port in use is an error
-                ("grpc.max_receive_message_length", LARGEST_REQUEST),
-                ("grpc.max_send_message_length", self._largest),
-                ("grpc.max_concurrent_streams", 16),
-                ("grpc.max_metadata_size", 8 << 10),
-                # Of connections in all, with or without a certificate; more are closed at once.
-                ("grpc.max_allowed_incoming_connections", connections.connections(connections.limit())),
-                ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE)),
-            ],
-        )
-        self._reading: Counter[str] = Counter()
-        handlers = {
-            "Ask": grpc.stream_unary_rpc_method_handler(self._answer_call),
-            "Prove": grpc.stream_unary_rpc_method_handler(self._prove_call),
-        }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        credentials = grpc.ssl_server_credentials(
-            [self._identity], root_certificates=self._authority, require_client_auth=True
-        )
-        try:
-            bound = self._server.add_secure_port(self._listen, credentials)
-        except RuntimeError as error:  # gRPC does not say why
-            log.debug(f"listening on {self._listen} failed: {error}")
-            bound = 0
-        if not bound:
-            raise NeedsPerson(
-                listening_problem(self._listen)
-                or f"{self._listen} cannot be listened on; name another port with `listen` in peer.toml"
-            )
-        await self._server.start()
-
-    async def guard(self) -> None:
-        """Restart the server if it has ended by itself: gRPC logs why, and would answer nobody any more."""
-        while True:
-            await asyncio.sleep(GUARD)
-            server = self._server
-            if server is None or await _lasts(server) or server is not self._server:
-                continue
-            log.warning("the server for neighbours has ended and is started again")
-            await self.serve(self._answer)
-
-    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
-        grpc, (ask, prove) = connections.grpc(), self._calls(neighbour)
-        nonce = os.urandom(proofs.NONCE)
-        try:
-            if self._proven.get(neighbour) != self._certificates[neighbour]:
-                first, run = os.urandom(proofs.NONCE), self._run
-                proof = await prove(proofs.proof_request(run, first), timeout=timeout)
-                self._check(neighbour, run, first, proof)
-            call = ask(request, timeout=timeout, metadata=((proofs.NONCE_KEY, nonce),))
-            reply = await call
-            signature = _metadata(await call.trailing_metadata(), proofs.SIGNATURE_KEY)
-        except grpc.aio.AioRpcError as error:
-            self._proven.pop(neighbour, None)  # the next connection may be to somebody else
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                self._hang_up(neighbour, ask)
-            raise explained(neighbour, self._addresses[neighbour], error) from error
-        digests = await proofs.digest(request), await proofs.digest(reply)
-        if not self.signed(neighbour, signature, self._ends_to(neighbour).reply(nonce, *digests)):
-            self._proven.pop(neighbour, None)
-            raise RefusedMessage(
-                "wrong signature", f"a reply that is not signed by {neighbour} for this peer"
-            )
-        return reply
-
-    def _ends_to(self, neighbour: str) -> Ends:
-        """Return the ends of a call from this peer to a neighbour."""
-        return Ends(
-            self._network, self._name, self._fingerprint, neighbour, self._certificates.get(neighbour, "")
-        )
-
-    def _answered(self, caller: Caller) -> Ends:
-        """Return the ends of a call to this peer."""
-        return Ends(self._network, caller.name, caller.certificate, self._name, self._fingerprint)
-
-    def _check(self, neighbour: str, run: str, nonce: bytes, proof: bytes) -> None:
-        """Verify that a neighbour holds the key of its certificate in the roster: a replaced one has the same name."""
-        self._signed(neighbour, self._ends_to(neighbour).proof(run, nonce), proof)
-        self._proven[neighbour] = self._certificates[neighbour]
-        certificate = proof.partition(b"\0")[0]
-        self._shown[neighbour] = Shown(fingerprint(certificate), verifying(certificate))
-
-    def _signed(self, name: str, content: bytes, proof: bytes) -> None:
-        """Refuse content that was not signed with the key of a member's certificate in the roster."""
         certificate, _, signature = proof.partition(b"\0")
         try:
-            if fingerprint(certificate) != self._certificates[name]:
+            if name not in self._members or not self._members[name].accepts(certificate, self._issuers):
                 raise IdentityError("not the certificate that the roster has for this name")
-            verify(certificate, signature, content)
+            verify(certificate, signature, SAID + content)
         except IdentityError as error:
             raise RefusedMessage("other certificate", str(error)) from error
 
@@ -237,7 +177,7 @@ class Grpc:
 
     def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
         shown = self._shown.get(neighbour)
-        if shown is None or shown.fingerprint != self._certificates.get(neighbour):
+        if shown is None or neighbour not in self._members or not self._accepts(neighbour, shown.certificate):
             return False
         try:
             shown.refuse(signature, content)
@@ -245,143 +185,392 @@ class Grpc:
             return False
         return True
 
-    def _calls(self, neighbour: str) -> tuple[Any, Any]:
-        """Return the two calls to a neighbour: to ask it, and to have it prove its identity."""
-        grpc = connections.grpc()
-        address = self._addresses[neighbour]
-        entry = self._channels.get(neighbour)
-        if entry is None or entry[0] != address:
-            key, certificate = self._identity
-            channel = grpc.aio.secure_channel(
-                address,
-                grpc.ssl_channel_credentials(self._authority, key, certificate),
-                options=[
-                    ("grpc.ssl_target_name_override", neighbour),  # its certificate must bear its name
-                    ("grpc.max_receive_message_length", self._largest),
-                    ("grpc.max_send_message_length", LARGEST_REQUEST),
-                    ("grpc.enable_retries", 0),
-                    ("grpc.initial_reconnect_backoff_ms", 100),
-                    ("grpc.min_reconnect_backoff_ms", 15_000),  # also how long one attempt may take
-                    ("grpc.max_reconnect_backoff_ms", 2000),
-                    ("grpc.keepalive_time_ms", 20_000),  # notices a host that was switched off
-                    ("grpc.keepalive_timeout_ms", 10_000),
-                    ("grpc.use_local_subchannel_pool", 1),
-                ],
-            )
-            calls = channel.unary_unary(METHOD), channel.unary_unary(PROOF)
-            entry = self._channels[neighbour] = address, channel, calls
-        if entry[1].get_state() != grpc.ChannelConnectivity.READY:
-            self._proven.pop(neighbour, None)  # gRPC connects again by itself, perhaps to somebody else
-        return entry[2]
+    # --- asking --------------------------------------------------------------------------------------------
 
-    def _hang_up(self, neighbour: str, ask: Any) -> None:
-        """Close the connection of a call that failed: after a break TCP sends again ever later, a new one at once."""
-        entry = self._channels.get(neighbour)
-        if entry is not None and entry[2][0] is ask:
-            del self._channels[neighbour]
-            closing = asyncio.create_task(entry[1].close(HANDSHAKE))  # once no other call is under way
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-    # --- incoming calls --------------------------------------------------------------------------------
-    # Requests are read here, as a stream of one message, to count callers before they send anything.
-
-    async def _answer_call(self, _: Any, context: Any) -> bytes:
-        caller, request = await self._read(context)
+    async def ask(self, neighbour: str, request: bytes, timeout: float, largest: int | None = None) -> bytes:
+        """Return a neighbour's reply; `largest`: its bytes at most, as the agreement of the run allows."""
+        if len(request) > LARGEST_REQUEST:
+            raise ValueError(f"a request of {len(request):,} bytes; expected at most {LARGEST_REQUEST:,}")
+        link: Link | None = None
+        began = asyncio.get_running_loop().time()
         try:
-            content = await self._answer(caller.name, request)
-        except Exception:
-            log.exception("a request could not be answered")
-            await context.abort(connections.grpc().StatusCode.INTERNAL, "the request could not be answered")
-            raise
-        nonce = _metadata(context.invocation_metadata(), proofs.NONCE_KEY)
-        signature = await self.sign_reply(caller, nonce, request, content)
-        context.set_trailing_metadata(((proofs.SIGNATURE_KEY, signature),))
-        return content
-
-    async def _prove_call(self, _: Any, context: Any) -> bytes:
-        caller, content = await self._read(context)
-        try:
-            return self.prove(caller, content)
-        except RefusedMessage as error:
-            self.refused(caller.name, error.reason, str(error))
-            codes = connections.grpc().StatusCode
-            code = codes.PERMISSION_DENIED if error.reason == "revoked" else codes.INVALID_ARGUMENT
-            await context.abort(code, f"{error.reason}: {error}")
-            raise
-
-    async def _read(self, context: Any) -> tuple[Caller, bytes]:
-        """Return the caller and its request."""
-        grpc, identity = connections.grpc(), context.auth_context()
-        caller = self.caller(identity.get("x509_common_name", []), identity.get("x509_pem_cert", []))
-        if caller is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not the certificate in the roster")
-            raise AssertionError  # abort raises
-        name = caller.name
-        if self._reading[name] >= UNREAD:
-            self.refused(name, "too many at once", f"{UNREAD} calls that were begun without a request")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls at once")
-        self._reading[name] += 1
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT):
-                request = await context.read()
+            async with asyncio.timeout(timeout):
+                link = self._best(neighbour) or await self._linked(neighbour)
+                return await link.call(request, largest or self._largest)
         except TimeoutError:
-            self.refused(name, "nothing sent", f"a call without a request for {REQUEST_TIMEOUT:.0f} s")
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no request came")
-            raise AssertionError from None
+            if link is not None and link.heard < began:
+                self._doubt(link)
+            raise self._unreachable(neighbour, self._why_late(neighbour, link)) from None
+        except LinkClosed as error:
+            raise self._unreachable(neighbour, str(error)) from None
+        except CallFailed as error:
+            said = str(error)
+            phrase = {
+                "too many at once": "has too many calls waiting; it will be asked again",
+                "failed": "could not answer; its log says why",
+            }.get(said, f"does not answer: {said}")
+            raise self._unreachable(neighbour, phrase) from None
+
+    def _doubt(self, link: Link) -> None:
+        """Give up a link that brought nothing for the time of a call: a new one is opened for the next.
+
+        After a break TCP sends again ever later; a new connection does at once.
+        """
+        if self._way(link.name) is None:  # only the other side can open one, once it knows
+            link.goodbye("no answer came in time")
+        else:
+            link.retired = True
+
+    def _way(self, neighbour: str) -> routes.Route | None:
+        """Return the way to a neighbour; None: there is none."""
+        member = self._members.get(neighbour)
+        return None if member is None else routes.route(member.address)
+
+    def _why_late(self, neighbour: str, link: Link | None) -> str:
+        if link is None and self._way(neighbour) is None:
+            return "opens the connections to its neighbours itself, and has none to this peer now"
+        return "did not answer in time"
+
+    def _unreachable(self, neighbour: str, phrase: str) -> Unreachable:
+        member = self._members.get(neighbour)
+        address = "" if member is None or member.address == OUTBOUND else f" at {member.address}"
+        said = phrase.removeprefix(CLOSED)
+        if phrase.startswith(f"{CLOSED}revoked:"):
+            return Barred(f"{neighbour}{address} refuses this peer: {said}")
+        if phrase.startswith(f"{CLOSED}other certificate:"):
+            phrase = "does not accept this peer's certificate: one of the two has an older roster"
+        return Unreachable(f"{neighbour}{address} {phrase}")
+
+    def _best(self, neighbour: str) -> Link | None:
+        """Return the link to a neighbour over which it is asked; None: there is none."""
+        best: Link | None = None
+        for link in self._links.get(neighbour, ()):
+            if link.usable and (best is None or self._prefers(link, best)):
+                best = link
+        return best
+
+    def _prefers(self, link: Link, other: Link) -> bool:
+        """Return whether one of two links to the same neighbour is used rather than the other."""
+        if link.dialled != other.dialled and abs(link.began - other.began) < TOGETHER:
+            first = min(self.name, link.name) == self.name
+            return link.dialled == first
+        return link.began > other.began
+
+    async def _linked(self, neighbour: str) -> Link:
+        """Return a link to a neighbour, once one of the two has opened it."""
+        if neighbour not in self._members:
+            raise self._unreachable(neighbour, "is no member of this network")
+        if self._way(neighbour) is None:
+            return await self._arrival(neighbour)
+        arrival = asyncio.ensure_future(self._arrival(neighbour))
+        try:
+            if self._server is not None and neighbour < self.name and neighbour not in self._shown:
+                await asyncio.wait([arrival], timeout=HEAD_START)
+            if not arrival.done():
+                dialled = asyncio.ensure_future(self._dialled(neighbour))
+                await asyncio.wait([arrival, dialled], return_when=asyncio.FIRST_COMPLETED)
+                if not arrival.done():
+                    return await dialled
+                dialled.cancel()
+            return await arrival
         finally:
-            self._reading[name] -= 1
-        if request is grpc.aio.EOF:
-            self.refused(name, "too large", f"a request above {LARGEST_REQUEST:,} bytes, or none")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the request is larger than max")
-        return caller, request
+            arrival.cancel()
 
-    def prove(self, caller: Caller, content: bytes) -> bytes:
-        """Return a proof that this peer holds its key, for this caller; a revoked one gets none."""
-        if caller.name in self._revoked:
-            raise RefusedMessage("revoked", f"{caller.name} is no longer a member")
-        return self._proof(self._answered(caller).proof(*proofs.proof_asked(content)))
+    async def _arrival(self, neighbour: str) -> Link:
+        """Return the next link that a neighbour opens."""
+        arrival: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        self._arrivals[neighbour].append(arrival)
+        try:
+            return await arrival
+        finally:
+            if arrival in (waiting := self._arrivals.get(neighbour, [])):
+                waiting.remove(arrival)
 
-    async def sign_reply(self, caller: Caller, nonce: bytes, request: bytes, reply: bytes) -> bytes:
-        """Return this peer's signature of a reply, good for the one request that it answers."""
-        digests = await proofs.digest(request), await proofs.digest(reply)
-        return self._sign(self._answered(caller).reply(nonce, *digests))
+    async def _dialled(self, neighbour: str) -> Link:
+        """Return a link that this peer opens; whoever asks meanwhile waits for the same one."""
+        task = self._dialling.get(neighbour)
+        if task is None:
+            task = self._dialling[neighbour] = asyncio.create_task(self._dial(neighbour))
+            task.add_done_callback(lambda done: self._dial_ended(neighbour, done))
+        return await asyncio.shield(task)
 
-    def caller(self, names: list[bytes], certificates: list[bytes]) -> Caller | None:
-        """Return the owner of a certificate, unless the roster has another; a new member may bring a newer roster."""
-        if len(names) != 1 or len(certificates) != 1:
-            return None
-        name, shown = names[0].decode(errors="replace"), _fingerprint(certificates[0])
-        if self._certificates.get(name) not in (None, shown):
-            self.refused(name, "other certificate", "not the certificate that the roster has for this name")
-            return None
-        return Caller(name, shown)
+    def _dial_ended(self, neighbour: str, task: asyncio.Task[Link]) -> None:
+        self._dialling.pop(neighbour, None)
+        if not task.cancelled():
+            task.exception()  # whoever waits for it is told; nobody may wait any more
+
+    async def _dial(self, neighbour: str, greets: bool = True) -> Link:
+        """Open a link; Unreachable, or RefusedMessage where somebody else answers."""
+        member = self._members[neighbour]
+        way = routes.route(member.address)
+        if way is None:
+            raise self._unreachable(neighbour, "cannot be called: it opens the connections to its neighbours")
+        loop = asyncio.get_running_loop()
+        link = self._new_link()
+        link.dialled, link.relayed = True, way.relayed
+        try:
+            async with asyncio.timeout(HANDSHAKE):
+                line = await routes.dialled(way, member.key, self._proxy)
+                transport, _ = await loop.create_connection(
+                    lambda: link,
+                    sock=line,
+                    ssl=self._client,
+                    server_hostname="",
+                    ssl_shutdown_timeout=SHUTDOWN,
+                )
+        except Unreachable as error:
+            raise self._unreachable(neighbour, str(error)) from error
+        except (OSError, TimeoutError) as error:
+            log.debug(f"dialling {neighbour} at {member.address} failed: {error!r:.300}")
+            raise self._unreachable(neighbour, meaning(error)) from error
+        try:
+            shown = self._met(link, transport)
+            if shown.name != neighbour:
+                raise Unreachable("has another peer's certificate: is the address right?")
+            if not self._members[neighbour].accepts(shown.certificate, self._issuers):
+                raise RefusedMessage(
+                    "other certificate", "not the certificate that the roster has for this name"
+                )
+            self._shown[neighbour] = shown
+            link.begin(neighbour, shown.certificate)
+            async with asyncio.timeout(HANDSHAKE):
+                await link.greeting
+        except Unreachable as error:
+            transport.abort()
+            raise self._unreachable(neighbour, str(error)) from error
+        except RefusedMessage:
+            transport.abort()
+            raise
+        except LinkClosed as error:
+            raise self._unreachable(neighbour, str(error)) from error
+        except TimeoutError:
+            link.close("did not answer in time")
+            raise self._unreachable(neighbour, "did not answer in time") from None
+        except BaseException:
+            transport.abort()
+            raise
+        if greets:
+            self._add(link)
+        return link
+
+    def _new_link(self, serves: bool | None = None) -> Link:
+        greeting = Greeting(self._process, self._answer is not None if serves is None else serves)
+        return Link(greeting, self._answer, self.refused)
+
+    def _met(self, link: Link, transport: asyncio.BaseTransport) -> tls.Shown:
+        """Return who is at the other end of a connection; Unreachable where it is no peer."""
+        channel = transport.get_extra_info("ssl_object")
+        if channel.selected_alpn_protocol() != tls.ALPN:
+            raise Unreachable(
+                "is not a peer of this version: something else answers there, or an older peerbayes; update it"
+            )
+        try:
+            return tls.shown_over(channel)
+        except IdentityError as error:
+            raise Unreachable(f"has a certificate that cannot be read: {error}") from error
+
+    def _add(self, link: Link) -> None:
+        """Take a link into use; one that it replaces is closed when its calls have ended."""
+        name = link.name
+        self._links[name].append(link)
+        link.closed.add_done_callback(lambda _: self._remove(link))
+        if link.closed.done():
+            self._remove(link)
+            return
+        if link.greeting.result().serves:
+            for other in self._links[name]:
+                if other is not link and other.usable and self._prefers(link, other):
+                    other.retired = (
+                        True  # the other side prefers the new one as well, or has given this one up
+                    )
+            for arrival in self._arrivals.pop(name, ()):
+                if not arrival.done():
+                    arrival.set_result(link)
+
+    def _remove(self, link: Link) -> None:
+        links = self._links.get(link.name, [])
+        if link in links:
+            links.remove(link)
+
+    def _all(self) -> list[Link]:
+        return [link for links in self._links.values() for link in links]
+
+    async def reach(self, neighbour: str, timeout: float) -> str:
+        """Open a connection to a neighbour, close it, and return how it was reached: directly, or by a relay."""
+        try:
+            async with asyncio.timeout(timeout):
+                link = await self._dial(neighbour, greets=False)
+        except TimeoutError:
+            raise self._unreachable(neighbour, "did not answer in time") from None
+        relayed = link.relayed
+        link.goodbye("it was only to be seen whether this peer is reached")
+        return "by a relay" if relayed else "directly"
+
+    def kind_of(self, neighbour: str) -> str:
+        """Return how a neighbour is connected now: "direct", "reversed" (it called), "relayed" or "none"."""
+        link = self._best(neighbour)
+        if link is None:
+            return "none"
+        return "relayed" if link.relayed else "direct" if link.dialled else "reversed"
+
+    # --- answering -----------------------------------------------------------------------------------------
+
+    async def serve(self, answer: Answer) -> None:
+        """Answer neighbours, over connections that they or this peer open."""
+        self._answer = answer
+        own = self._members[self.name].address if self.name in self._members else OUTBOUND
+        if self._listen:
+            try:
+                self._server = _listening(self._listen)
+            except OSError as error:
+                raise NeedsPerson(
+                    listening_problem(self._listen)
+                    or f"{self._listen} cannot be listened on; name another port with `listen` in peer.toml: {error}"
+                ) from error
+            self._start(self._accept(self._server))
+        if not listens(own):
+            self._start(self._keep_links())
+        way = routes.route(own)
+        if way is not None and way.relayed:
+            waiting = Waiting(way, self._key, self._proxy, self._take_relayed)
+            self._start(waiting.run())
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, server: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                line, _ = await loop.sock_accept(server)
+            except OSError as error:
+                log.debug(f"a connection could not be accepted: {error}")
+                await asyncio.sleep(LISTEN_AGAIN)
+                continue
+            if self._incoming >= connections.connections(connections.limit()):
+                line.close()
+                continue
+            line.setblocking(False)
+            self._incoming += 1
+            self._start(self._admit(line, relayed=False))
+
+    async def _take_relayed(self, line: socket.socket) -> None:
+        """Take a connection that a relay passed on."""
+        self._incoming += 1
+        self._start(self._admit(line, relayed=True))
+
+    async def _admit(self, line: socket.socket, relayed: bool) -> None:
+        """Let a member in that opened a connection, and turn everybody else away."""
+        loop = asyncio.get_running_loop()
+        origin = "a relay" if relayed else _origin(line)
+        link = self._new_link()
+        link.relayed = relayed
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: link,
+                line,
+                ssl=self._server_context,
+                ssl_handshake_timeout=HANDSHAKE,
+                ssl_shutdown_timeout=SHUTDOWN,
+            )
+        except asyncio.CancelledError:
+            self._incoming -= 1
+            raise
+        except OSError as error:
+            self._incoming -= 1
+            log.debug(f"a handshake failed: {error!r:.300}")
+            if reason := refusal(error):
+                self.refused("an unknown host", reason, f"a connection from {origin}")
+            return
+        link.gone.add_done_callback(self._gone)
+        try:
+            shown = self._met(link, transport)
+        except Unreachable as error:
+            self.refused("an unknown host", "no peer", f"a connection from {origin}: {error}")
+            transport.abort()
+            return
+        name = shown.name
+        if (barrier := self._barrier(shown)) is not None:
+            reason, text = barrier
+            self.refused(name, reason, text)
+            link.name = name
+            link.goodbye(f"{reason}: {text}")
+            return
+        self._shown[name] = shown
+        link.begin(name, shown.certificate)
+        try:
+            async with asyncio.timeout(HANDSHAKE):
+                await link.greeting
+        except TimeoutError:
+            link.close("did not greet")
+        except LinkClosed:
+            pass
+        else:
+            self._add(link)
+
+    def _gone(self, _: asyncio.Future[None]) -> None:
+        self._incoming -= 1
+
+    def _barrier(self, shown: tls.Shown) -> tuple[str, str] | None:
+        """Return why a caller is not let in: the reason and a text; None: it is."""
+        name = shown.name
+        if name in self._roster.revoked:
+            return "revoked", f"{name} is no longer a member"
+        if not self._accepts(name, shown.certificate):
+            return "other certificate", "not the certificate that the roster has for this name"
+        if len(self._links.get(name, ())) >= MOST_OF_ONE:
+            return "too many at once", f"{MOST_OF_ONE} connections of one member"
+        return None
+
+    async def _keep_links(self) -> None:
+        """Keep a link to each neighbour open: they cannot open one themselves."""
+        async with asyncio.TaskGroup() as group:
+            kept: set[str] = set()
+            while True:
+                present = set(self._roster.present(self.name)) if self.name in self._members else set()
+                for neighbour in present - kept:
+                    kept.add(neighbour)
+                    group.create_task(self._keep(neighbour))
+                await asyncio.sleep(KEEP_LAST)
+
+    async def _keep(self, neighbour: str) -> None:
+        pause = KEEP_FIRST
+        while True:
+            link = self._best(neighbour)
+            if link is not None:
+                pause = KEEP_FIRST
+                await asyncio.wait([link.closed], timeout=1.0)  # also to see whether it was retired
+                continue
+            if neighbour in self._roster.revoked or neighbour not in self._members:
+                await asyncio.sleep(KEEP_LAST)
+                continue
+            try:
+                if routes.route(self._members[neighbour].address) is not None:
+                    await self._dialled(neighbour)
+            except (Unreachable, RefusedMessage) as error:
+                log.debug(f"no link to {neighbour} yet: {error}")
+            await asyncio.sleep(pause * random.uniform(0.75, 1.0))
+            pause = min(2 * pause, KEEP_LAST)
 
     async def close(self) -> None:
-        for _, channel, _ in self._channels.values():
-            await channel.close()
-        self._channels.clear()
-        for closing in list(self._closing):
-            closing.cancel()
+        """Say goodbye to everybody."""
         server, self._server = self._server, None
+        for task in [*self._tasks, *self._dialling.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._dialling.values(), return_exceptions=True)
         if server is not None:
-            await server.stop(1.0)
+            server.close()
+        links = self._all()
+        for link in links:
+            link.goodbye("it is going down")
+        if links:  # what was written goes out
+            await asyncio.wait([link.gone for link in links], timeout=SHUTDOWN)
 
 
-def _metadata(metadata: Any, key: str) -> bytes:
-    """Return the metadata of a message under a key; b"" where there is none."""
-    value = next((value for name, value in metadata or () if name == key), b"")
-    return value if isinstance(value, bytes) else b""
-
-
-async def _lasts(server: Any) -> bool:
-    """Return whether a server still runs a moment from now."""
+def _origin(line: socket.socket) -> str:
     try:
-        return bool(await server.wait_for_termination(GUARD))
-    except Exception:  # why it ended, which gRPC has logged
-        return False
-
-
-@lru_cache(maxsize=256)
-def _fingerprint(certificate: bytes) -> str:
-    return fingerprint(certificate)
+        return str(line.getpeername()[0])
+    except OSError:
+        return "an unknown host"

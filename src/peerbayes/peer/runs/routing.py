@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from peerbayes.errors import RefusedMessage
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol.transport import ROOM, Answer, Transport
 
@@ -70,13 +69,14 @@ class RunTransport:
         """Answer requests of this run from now on."""
         self.router._answers[self.run] = answer
 
-    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
-        reply = await self.router.transport.ask(neighbour, request, timeout)
-        if len(reply) > self.largest:
-            raise RefusedMessage(
-                "too large", "a message larger than what was agreed on (limits.message_bytes)"
-            )
-        return reply
+    async def ask(self, neighbour: str, request: bytes, timeout: float, largest: int | None = None) -> bytes:
+        return await self.router.transport.ask(neighbour, request, timeout, largest or self.largest)
+
+    async def reach(self, neighbour: str, timeout: float) -> str:
+        return await self.router.transport.reach(neighbour, timeout)
+
+    def kind_of(self, neighbour: str) -> str:
+        return self.router.transport.kind_of(neighbour)
 
     def sign(self, content: bytes) -> bytes:
         return self.router.transport.sign(content)

@@ -93,7 +93,9 @@ class Home(NetworkFolder):
     ) -> Home:
         """Create a folder with a key, a certificate request, and `Settings`. Nothing is overwritten."""
         home = cls(Path(folder))
-        peer_settings = Settings(name, address, listen or everywhere(address), str(data), query, **settings)
+        peer_settings = Settings(
+            name, address, everywhere(address) if listen is None else listen, str(data), query, **settings
+        )
         for path in (home.key_path, home.settings_path, home.request_path):
             if path.exists():
                 raise IdentityError(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from peerbayes.data import sources
 from peerbayes.data.arguments import refusal
@@ -25,12 +26,12 @@ from peerbayes.data.declarations import (
     true_or_false,
 )
 from peerbayes.data.files import text_of
-from peerbayes.errors import ConfigurationError, TermsError
+from peerbayes.errors import ConfigurationError, IdentityError, TermsError
 from peerbayes.learning.robust.rules import RULES
 from peerbayes.learning.shared_settings import SECURE_SUM
 from peerbayes.peer.agreement.terms import PROMISE, Robust, Terms
 from peerbayes.peer.identity.keys import valid_name
-from peerbayes.peer.identity.roster import valid_address
+from peerbayes.peer.identity.roster import listens, valid_address
 
 # --- what a peer's owner requires of the terms of a network, whatever the others agreed on: [require] in `peer.toml`
 # A requirement is met by terms that are equal or stronger. A peer that is invited to weaker terms neither joins nor
@@ -109,7 +110,30 @@ def refuse_weaker(terms: Terms, demands: Mapping[str, Any], where: str) -> None:
 SHARES = NAMED, ANONYMOUS, NOT_SHARED = "named", "anonymous", "none"
 
 NAME = Kind(lambda _, value: valid_name(value), "lower-case letters, digits and '-'", (str,))
-ADDRESS = Kind(lambda _, value: valid_address(value), "host:port", (str,))
+ADDRESS = Kind(lambda _, value: valid_address(value), "host:port, relay://host:port or outbound", (str,))
+
+
+def _place(_: str, value: str) -> str:
+    if value and not listens(valid_address(value)):
+        raise IdentityError(f"the address to listen on is {value!r:.80}; expected host:port of this machine")
+    return value
+
+
+def _proxy(_: str, value: str) -> str:
+    parts = urlsplit(value)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme != "http" or not parts.hostname or not port or parts.path.strip("/"):
+        raise refusal(
+            "proxy", without_password(value), '"http://host:port" or "http://user:password@host:port"'
+        )
+    return value
+
+
+LISTEN = Kind(_place, 'host:port, or "" where it does not listen', (str,))
+PROXY = Kind(_proxy, "http://host:port", (str,))
 
 
 def _folders(name: str, value: Any) -> tuple[str, ...]:
@@ -128,16 +152,21 @@ class Settings:
         "its name, as in its certificate: lower-case letters, digits and '-'")]
     address: Annotated[str, Setting(
         NEEDED, ADDRESS,
-        "the address, host:port, where neighbours reach it")]
+        "where neighbours reach it: host:port; relay://host:port of a relay where it waits; or outbound, where nobody "
+        "can reach it and it opens the connections to its neighbours")]
     listen: Annotated[str, Setting(
-        NEEDED, ADDRESS,
-        "the address where it listens, on this machine; left out: the port of its address, everywhere")]
+        NEEDED, LISTEN,
+        "the address where it listens, on this machine; left out: the port of its address, everywhere, or nowhere")]
     data: Annotated[str, Setting(
         NEEDED, text_value("a file, or a database's URL", lambda _: True),
         "a .csv or .parquet file, or a database's SQLAlchemy URL")]
     query: str | None = Setting(
         None, optional(text_value("a SQL query")), "the SQL that gives the rows, where data is a URL",
         example=None).field()
+    proxy: str | None = Setting(
+        None, optional(PROXY),
+        "the HTTP proxy through which this peer reaches its neighbours and its relay, http://host:port",
+        option="", example=None).field()
     hold_out: float = Setting(
         0.0, real_number("a share from 0 to below 1", least=0.0, below=1.0),
         "share of the rows to test on, and not to learn from; each row decides for itself", example=0.2).field()
@@ -229,6 +258,8 @@ def without_password(data: str) -> str:
 
 
 def everywhere(address: str) -> str:
-    """Return the port of an address on all interfaces of this machine."""
+    """Return the port of an address on all interfaces of this machine; "" for one at which nobody listens."""
+    if not listens(valid_address(address)):
+        return ""
     host, _, port = valid_address(address).rpartition(":")
     return f"[::]:{port}" if host.startswith("[") else f"0.0.0.0:{port}"
