@@ -34,7 +34,7 @@ import pandas as pd
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.transport import Grpc, Unreachable
+from peerbayes.peer.protocol.transport import Links, Unreachable
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import Store
 
@@ -150,7 +150,7 @@ async def bare(folder: Path, size: int) -> tuple[float, float]:
     """Return the seconds of a round of one process of the bare ring, and those of its processor."""
     peer = Home(folder).load()
     neighbours = peer.roster.neighbours(peer.name)
-    transport = Grpc(peer, lambda *facts: None)
+    transport = Links(peer, lambda *facts: None)
     body, digest = os.urandom(size), b"\0" * 32
     turn, news, last = 1, asyncio.Event(), set()
 

@@ -266,10 +266,10 @@ def test_only_who_holds_the_key_of_the_roster_is_believed(network):
     within(work())
 
 
-async def until_it_answers(asker):
+async def until_it_answers(asker, request=b""):
     while True:
         try:
-            return await asker.ask("peer-2", b"", HANG)
+            return await asker.ask("peer-2", request, HANG)
         except Unreachable:
             await asyncio.sleep(0.01)
 
@@ -464,7 +464,7 @@ def test_a_peer_that_nobody_can_reach_takes_part(network):
                     await one.reach("peer-2", HANG)
                 for cut in one._all():  # a break: it comes back by itself
                     cut._transport.abort()
-                assert await one.ask("peer-2", b"again", HANG) == b"peer-1 said again"
+                assert await until_it_answers(one, b"again") == b"peer-1 said again"
 
     within(work())
 

@@ -378,11 +378,9 @@ class Links:
             self._remove(link)
             return
         if link.greeting.result().serves:
-            for other in self._links[name]:
-                if other is not link and other.usable and self._prefers(link, other):
-                    other.retired = (
-                        True  # the other side prefers the new one as well, or has given this one up
-                    )
+            best = self._best(name)
+            for other in self._links[name]:  # the other side prefers the same one, or has given the others up
+                other.retired = other.retired or (other.usable and other is not best)
             for arrival in self._arrivals.pop(name, ()):
                 if not arrival.done():
                     arrival.set_result(link)
