@@ -18,6 +18,7 @@ import pandas as pd
 from peerbayes.errors import PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.founder import Founder
+from peerbayes.peer.identity.roster import listens
 from peerbayes.peer.learning.verdict import ENDED_BADLY
 from peerbayes.peer.state.folder import Home
 
@@ -65,7 +66,7 @@ class Loopback:
     ) -> Self:
         """Found a network in `folder` with a peer for each table; links are pairs of their numbers.
 
-        Peers are at these addresses, or at free ports of 127.0.0.1.
+        Peers are at these addresses, or at free ports of 127.0.0.1; some may be outbound, or wait at a relay.
         """
         names = [f"peer-{number + 1}" for number in range(len(tables))]
         if addresses is None:
@@ -76,7 +77,7 @@ class Loopback:
             rows = folder / name / "rows.csv"
             rows.parent.mkdir(parents=True)
             table.to_csv(rows, index=False)
-            homes[name] = Home.create(rows.parent, name, address, str(rows), listen=address)
+            homes[name] = Home.create(rows.parent, name, address, str(rows), listen=address if listens(address) else None)
             neighbours = [
                 names[a if b == index else b]
                 for a, b in links

@@ -263,6 +263,7 @@ class Links:
         if self._way(neighbour) is None:
             return await self._arrival(neighbour)
         arrival = asyncio.ensure_future(self._arrival(neighbour))
+        dialled: asyncio.Future[Link] | None = None
         try:
             if self._server is not None and neighbour < self.name and neighbour not in self._shown:
                 await asyncio.wait([arrival], timeout=HEAD_START)
@@ -271,10 +272,11 @@ class Links:
                 await asyncio.wait([arrival, dialled], return_when=asyncio.FIRST_COMPLETED)
                 if not arrival.done():
                     return await dialled
-                dialled.cancel()
             return await arrival
         finally:
-            arrival.cancel()
+            for each in (arrival, dialled):
+                if each is not None and not each.cancel() and not each.cancelled():
+                    each.exception()  # it is told by the other one, or nobody waits any more
 
     async def _arrival(self, neighbour: str) -> Link:
         """Return the next link that a neighbour opens."""
