@@ -425,7 +425,8 @@ def test_behind_masquerade_and_behind_a_relay_and_a_proxy_peers_learn_as_in_the_
         relay = world.start_relay(log)
         for name in network.homes:
             world.start(network, name)
-        until_round(network, "peer-4", 10)
+        until_round(network, "peer-4", 2)
+        ways = {"peer-3": world.check(network, "peer-3")}
         relay.send_signal(signal.SIGSTOP)  # so that there is time to read its memory
         kept, own = world.memory_of(relay), world.memory_of(network.processes["peer-4"])
         with contextlib.closing(Store(network.homes["peer-4"].state_path, readonly=True)) as store:
@@ -433,6 +434,7 @@ def test_behind_masquerade_and_behind_a_relay_and_a_proxy_peers_learn_as_in_the_
         relay.kill()
         relay.wait()
         reached = stands(network)
+        ways |= {name: world.check(network, name) for name in ("peer-1", "peer-4")}
         found = world.check(network, "peer-2")
         assert found["neighbour peer-4"][0] == "warning"
         assert "cannot" in found["neighbour peer-4"][1] or "refuses connections" in found["neighbour peer-4"][1]
@@ -440,12 +442,6 @@ def test_behind_masquerade_and_behind_a_relay_and_a_proxy_peers_learn_as_in_the_
         assert all(process.poll() is None for process in network.processes.values())
         relay = world.start_relay(log)
         until_round(network, "peer-4", reached + 3)
-        ways = {
-            (name, other): told
-            for name in network.homes
-            for other, (_, told) in world.check(network, name).items()
-            if other.startswith("neighbour")
-        }
         kept += world.memory_of(relay)
         finished(network)
         assert {process.returncode for process in network.processes.values()} == {0}
@@ -464,9 +460,11 @@ def test_behind_masquerade_and_behind_a_relay_and_a_proxy_peers_learn_as_in_the_
         assert secret not in written and secret not in kept, secret
         assert secret in own  # who looks as this test does finds what is there
     assert message not in kept
-    assert "a direct connection" in ways["peer-1", "neighbour peer-2"]
-    assert "by way of a relay" in ways["peer-3", "neighbour peer-4"]
-    assert "outbound" not in ways["peer-1", "neighbour peer-3"]
+    assert "a direct connection" in ways["peer-1"]["neighbour peer-2"][1]
+    assert "opens the connections to its neighbours itself" in ways["peer-1"]["neighbour peer-3"][1]
+    assert "by way of a relay" in ways["peer-3"]["neighbour peer-4"][1]
+    assert "it is outbound" in ways["peer-3"]["reached by peer-4"][1]
+    assert "403 Forbidden" in ways["peer-4"]["neighbour peer-2"][1]
 
 
 def stands(network):

@@ -86,7 +86,7 @@ class Firewalls:
     peer-4   is alone with a proxy, which passes on to the relay and to nothing else
     """
 
-    rounds = 120
+    rounds = 500
     graph = nx.Graph([(0, 1), (0, 2), (1, 3), (2, 3)])
 
     def __enter__(self):
