@@ -148,7 +148,7 @@ class DrawingFailed(ReportError):
 
 
 # Packages needed to read the folder of a real peer; all others belong to the dashboard itself.
-OF_PEERS = {"grpc", "msgspec", "cryptography"}
+OF_PEERS = {"msgspec", "cryptography"}
 
 
 class WebError(PeerbayesError):

@@ -531,7 +531,6 @@ def test_other_folders_are_refused(tmp_path):
 
 @pytest.fixture
 def network(tmp_path):
-    pytest.importorskip("grpc")
     pytest.importorskip("cryptography")
     from peerbayes.peer.agreement.terms import Terms
     from peerbayes.peer.loopback import Loopback

@@ -9,7 +9,6 @@ import urllib.request
 
 import pytest
 
-pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
 from sklearn.datasets import load_iris

@@ -127,7 +127,6 @@ def test_a_log_has_one_line_for_each_event():
 
 def test_tables_of_members_that_do_not_fit_are_told_without_their_tricks(tmp_path, capsys):
     """A column that only one of two members has, as the other hears of it: over the wire, into its last sentence."""
-    pytest.importorskip("grpc")
     from peerbayes.cli import exit_on_error
     from peerbayes.peer.agreement.terms import Terms
     from shared.peers_in_memory import Peers

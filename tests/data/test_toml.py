@@ -71,7 +71,7 @@ def test_a_network_of_a_broken_agreement_is_refused(broken, tmp_path):
 
 
 def test_a_peer_with_broken_settings_is_refused(broken):
-    for needed in ("grpc", "cryptography", "msgspec"):
+    for needed in ("cryptography", "msgspec"):
         pytest.importorskip(needed)
     path, words = broken
     message = refused("peer", "status", path.parent)

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 
 from sklearn.datasets import load_breast_cancer
 

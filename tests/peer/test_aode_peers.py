@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("grpc")
-
 import peerbayes as pb
 from peerbayes.model import core
 from peerbayes.model.residuals import PeerRows, held, scored

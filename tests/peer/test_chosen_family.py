@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("grpc")
-
 import peerbayes as pb
 from peerbayes.data.table import Table
 from peerbayes.errors import PeerError

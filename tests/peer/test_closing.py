@@ -10,7 +10,6 @@ import networkx as nx
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 import msgspec
 

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 
 from peerbayes.errors import ConfigurationError, PeerError, TermsError

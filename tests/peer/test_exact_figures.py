@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("grpc")
 from peerbayes.errors import ConfigurationError
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Privacy, Terms

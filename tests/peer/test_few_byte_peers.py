@@ -10,8 +10,6 @@ import networkx as nx
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc")
-
 import peerbayes as pb
 from peerbayes.errors import TermsError
 from peerbayes.network import LossTrace, adjacency

@@ -4,11 +4,9 @@ Two worlds hold the same law. In one every host is a network namespace, and its 
 namespaces are not allowed there is the other: each peer's connections go through a tunnel of its own.
 """
 
+import networkx as nx
 import numpy as np
 import pytest
-
-pytest.importorskip("grpc")
-import networkx as nx
 from sklearn.datasets import load_digits
 
 import peerbayes as pb

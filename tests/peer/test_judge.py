@@ -5,12 +5,10 @@ import contextlib
 import sqlite3
 from types import SimpleNamespace
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
-
-pytest.importorskip("grpc")
-import networkx as nx
 
 import peerbayes as pb
 from peerbayes.errors import ConfigurationError

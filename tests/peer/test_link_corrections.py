@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-pytest.importorskip("grpc")
-
 from peerbayes.learning.robust.invariants import Invariants
 from peerbayes.learning.strategies import Exact
 from peerbayes.network import LossTrace

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as distributions
-
-pytest.importorskip("grpc")
 from sklearn.datasets import load_digits
 
 import peerbayes as pb
@@ -52,7 +50,7 @@ from peerbayes.peer.learning.masks import (
 )
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.protocol.wire import packed
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import RoundRecord, Store
@@ -859,7 +857,7 @@ def test_keys_are_vouched_for_by_certificates(tmp_path):
         tmp_path, Terms("digits", "digit", privacy=SECRET, strategy="exact"), TABLES, EDGES
     )
     roster = network.founder.roster()
-    sides = {name: Grpc(home.load(), lambda *_: None) for name, home in network.homes.items()}
+    sides = {name: Links(home.load(), lambda *_: None) for name, home in network.homes.items()}
     parts = [own_key(new_key(), roster, name, side.vouch) for name, side in sides.items()]
     keys = sum(parts[1:], parts[0])
     assert MaskKeys.parse(keys.pack()) == keys

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 from peerbayes.errors import NeedsPerson
 from peerbayes.peer.state import migrations
 from peerbayes.peer.state.store import NoState, PeerState, RoundRecord, Store

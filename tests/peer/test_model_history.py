@@ -11,7 +11,6 @@ import threading
 import networkx as nx
 import pytest
 
-pytest.importorskip("grpc")
 import peerbayes as pb
 from peerbayes.errors import ModelFileDamaged, ModelFileError
 from peerbayes.peer.agreement.terms import Terms

@@ -3,12 +3,10 @@
 import asyncio
 from dataclasses import replace
 
-import numpy as np
-import pytest
-
-pytest.importorskip("grpc")
 import msgspec
 import networkx as nx
+import numpy as np
+import pytest
 
 import peerbayes as pb
 from peerbayes import network as topologies

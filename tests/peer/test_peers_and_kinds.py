@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("grpc")
-
 import peerbayes as pb
 from peerbayes import network as topologies
 from peerbayes.data.bins import BINS, GRID

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-pytest.importorskip("grpc")
 import peerbayes as pb
 from peerbayes.errors import PeerError, RefusedMessage, TermsError
 from peerbayes.learning.strategies import STRATEGIES

@@ -7,8 +7,6 @@ import networkx as nx
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc")
-
 import peerbayes as pb
 from peerbayes.errors import TermsError
 from peerbayes.model.layout import named_parents

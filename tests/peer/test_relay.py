@@ -366,7 +366,9 @@ def test_addresses_of_peers_that_cannot_be_reached(address):
 
 @pytest.mark.parametrize("address", ["relay://", "relay://a", "relay:a:1", "tcp://a:1", ""])
 def test_other_addresses_are_refused(address):
-    with pytest.raises(IdentityError, match="expected host:port, such as .*, relay://host:port .* or outbound"):
+    with pytest.raises(
+        IdentityError, match="expected host:port, such as .*, relay://host:port .* or outbound"
+    ):
         valid_address(address)
 
 
@@ -437,7 +439,9 @@ def test_behind_masquerade_and_behind_a_relay_and_a_proxy_peers_learn_as_in_the_
         ways |= {name: world.check(network, name) for name in ("peer-1", "peer-4")}
         found = world.check(network, "peer-2")
         assert found["neighbour peer-4"][0] == "warning"
-        assert "cannot" in found["neighbour peer-4"][1] or "refuses connections" in found["neighbour peer-4"][1]
+        assert (
+            "cannot" in found["neighbour peer-4"][1] or "refuses connections" in found["neighbour peer-4"][1]
+        )
         assert stands(network) == reached  # it pauses, and nobody goes on without the others
         assert all(process.poll() is None for process in network.processes.values())
         relay = world.start_relay(log)

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("grpc")
 from peerbayes.errors import BrokenRecord, IdentityError, NeedsPerson, OtherProcess
 from peerbayes.peer import tasks
 from peerbayes.peer.agreement.column_facts import Facts

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 from peerbayes.errors import IdentityError, RefusedMessage
 from peerbayes.peer import tasks
@@ -23,7 +22,7 @@ from peerbayes.peer.protocol.equivocation import STRUCK_OFF, TWO_STORIES, Blockl
 from peerbayes.peer.protocol.mailboxes import Inbox
 from peerbayes.peer.protocol.server import AT_ONCE, ROSTERS
 from peerbayes.peer.protocol.session import Session
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.service import announce_leave
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import KEPT, Store
@@ -476,7 +475,7 @@ def test_others_are_heard_while_a_summary_is_read(tmp_path):
 def test_a_node_follows_the_certificates_of_a_newer_roster(tmp_path):
     network, followed = made_network(tmp_path), []
 
-    class Following(Grpc):
+    class Following(Links):
         def follow(self, roster):
             followed.append(roster.version)
             super().follow(roster)

@@ -11,7 +11,6 @@ import pytest
 from scipy.sparse import csr_array
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 
 import peerbayes as pb
 from peerbayes.errors import RefusedMessage, TermsError

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from scipy.stats import beta
 
-pytest.importorskip("grpc")
 pytest.importorskip("pyarrow")
 from peerbayes.errors import PeerbayesError, PeerError, TermsError
 from peerbayes.network import stable

@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("grpc")
-
 from peerbayes.learning import planning
 from peerbayes.learning.relay import spanning_tree
 from peerbayes.learning.strategies import STRATEGIES
@@ -17,7 +15,7 @@ from peerbayes.network import LossTrace, adjacency
 from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.missed_messages import missed_messages
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import Links
 from shared import real_calls
 from shared.own_strategy import Momentum
 from shared.peers_in_memory import DENSE, SIZES, shared_out, simulated, table
@@ -150,7 +148,7 @@ def test_what_real_deadlines_lose_is_recorded_and_replayed(strategy, tmp_path, r
 
 
 @pytest.mark.long
-def test_peers_over_grpc_that_lose_messages(tmp_path, rng, monkeypatch):
+def test_peers_over_links_that_lose_messages(tmp_path, rng, monkeypatch):
     terms = Terms("net", "label", rounds=ROUNDS, limits=PATIENT, strategy="exact")
     X, y, parts = shared_out(rng)
     X = X.assign(size="size " + X["size"])  # a file of digits would be read as numbers
@@ -158,13 +156,13 @@ def test_peers_over_grpc_that_lose_messages(tmp_path, rng, monkeypatch):
     network, trace = Loopback.create(tmp_path, terms, tables, list(DENSE.edges)), drawn(terms, DENSE, 0.2)
     losses = Losses(trace, list(network.homes))
 
-    class Losing(Grpc):
-        async def ask(self, neighbour, request, timeout):
+    class Losing(Links):
+        async def ask(self, neighbour, request, timeout, largest=None):
             reply = await super().ask(neighbour, request, timeout)
-            losses.drop(request, neighbour, self._name)
+            losses.drop(request, neighbour, self.name)
             return reply
 
-    monkeypatch.setattr(real_calls, "Grpc", Losing)
+    monkeypatch.setattr(real_calls, "Links", Losing)
 
     async def work():
         with contextlib.ExitStack() as stack:

@@ -6,7 +6,6 @@ import networkx as nx
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc")
 import peerbayes as pb
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.learning import selecting

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-pytest.importorskip("grpc")
 import peerbayes as pb
 from peerbayes.errors import RefusedMessage
 from peerbayes.learning.site_scores import vector_size

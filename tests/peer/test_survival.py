@@ -13,8 +13,6 @@ import time
 import networkx as nx
 import numpy as np
 import pytest
-
-pytest.importorskip("grpc")
 from sklearn.datasets import load_digits
 
 import peerbayes as pb

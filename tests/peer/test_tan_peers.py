@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-
-pytest.importorskip("grpc")
 from sklearn.datasets import load_digits
 
 import peerbayes as pb

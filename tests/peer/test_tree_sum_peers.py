@@ -7,7 +7,6 @@ import networkx as nx
 import numpy as np
 import pytest
 
-pytest.importorskip("grpc")
 import peerbayes as pb
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.state.store import Store

@@ -8,8 +8,6 @@ import threading
 import networkx as nx
 import numpy as np
 import pytest
-
-pytest.importorskip("grpc")
 from sklearn.datasets import load_digits
 
 from peerbayes.peer.agreement.terms import Limits, Terms

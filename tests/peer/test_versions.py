@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 import msgspec
 
 import peerbayes as pb

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
-pytest.importorskip("grpc")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

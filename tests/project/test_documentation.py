@@ -29,7 +29,7 @@ def need_parts(code):
     """Skip where a package that the code imports, or that what it calls needs, is not installed."""
     named = set(re.findall(r"^\s*(?:import|from) (\w+)", code, flags=re.MULTILINE))
     named |= {"plotly"} if ".report(" in code or "import report" in code else set()
-    named |= {"grpc", "msgspec", "cryptography"} if "peerbayes.peer" in code else set()
+    named |= {"msgspec", "cryptography"} if "peerbayes.peer" in code else set()
     for name in sorted(named):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed")

@@ -99,7 +99,7 @@ SHOWS = {
 
 # Packages that commands need beyond the core: pages that call them are skipped where these are not installed.
 NEEDS = {
-    r"peerbayes (peer|network)|--peers": "grpc",
+    r"peerbayes (peer|network)|--peers": "msgspec",
     r"peerbayes report": "plotly",
     r"--watch|--dashboard|peerbayes watch": "starlette",
     r"on_a_gpu": "torch",

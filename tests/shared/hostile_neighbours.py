@@ -1,8 +1,7 @@
-"""Three peers in this process over real gRPC with real certificates, one of which may answer with lies."""
+"""Three peers in this process over real links with real certificates, one of which may answer with lies."""
 
 import asyncio
 import contextlib
-import gc
 
 import msgspec
 import numpy as np
@@ -10,7 +9,7 @@ from sklearn.datasets import load_iris
 
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.transport import Grpc
+from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.protocol.wire import Reply
 from peerbayes.peer.running_peer import Membership, RunningPeer
 from peerbayes.peer.service import tables_of
@@ -28,7 +27,7 @@ TERMS = Terms("flowers", "target", start="ml", rounds=4, limits=PATIENT, strateg
 HONEST, HOSTILE = ("peer-1", "peer-2"), "peer-3"
 
 
-class Liar(Grpc):
+class Liar(Links):
     """A member that answers through a function: (its request, its honest reply) -> what it says."""
 
     def __init__(self, peer, refused, lie):
@@ -47,7 +46,7 @@ class Liar(Grpc):
 
 
 @contextlib.contextmanager
-def opened(home, transport=Grpc, told=None):
+def opened(home, transport=Links, told=None):
     """The node of a folder, as `peer run` makes it."""
     peer = home.load()
     store, audit = Store(home.state_path), AuditLog(home.audit_path)
@@ -66,8 +65,6 @@ def opened(home, transport=Grpc, told=None):
     try:
         yield made
     finally:
-        made.transport._server = None  # gRPC's server must go while its loop is there, also after a failure
-        gc.collect()
         journal.flush(made.session.neighbour_states)
         audit.close()
         store.close()
@@ -80,7 +77,7 @@ def run(network, lie=None, beside=None, limit=HANG):
         with contextlib.ExitStack() as stack:
             nodes = {
                 name: stack.enter_context(
-                    opened(home, (lambda *given: Liar(*given, lie)) if lie and name == HOSTILE else Grpc)
+                    opened(home, (lambda *given: Liar(*given, lie)) if lie and name == HOSTILE else Links)
                 )
                 for name, home in network.homes.items()
             }

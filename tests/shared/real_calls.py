@@ -191,7 +191,9 @@ def channel_to(network, name, key=None, certificate=None, authority=None, **opti
 def channel_of(network, name, by, **options):
     """A channel to a member with another member's key and certificate."""
     home = network.homes[by]
-    return channel_to(network, name, home.key_path.read_bytes(), home.certificate_path.read_bytes(), **options)
+    return channel_to(
+        network, name, home.key_path.read_bytes(), home.certificate_path.read_bytes(), **options
+    )
 
 
 def request(network, by, kind, **more):

@@ -20,7 +20,7 @@ from peerbayes.peer.learning.masks import groups, refuse_thin
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.server import Server
 from peerbayes.peer.protocol.session import Session, idle_session
-from peerbayes.peer.protocol.transport import Barred, Unreachable, listening_problem
+from peerbayes.peer.protocol.transport import Unreachable, listening_problem
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home, Peer
@@ -229,8 +229,6 @@ async def _outward(session: Session, name: str) -> tuple[Check, bool]:
     roster, began = session.roster, time.time()
     try:
         reply = await session.ask(name, session.request(name, "hello"), HELLO_TIMEOUT)
-    except Barred as error:
-        return Check(subject, "failed", printable(str(error))), False
     except Unreachable as error:
         return Check(subject, "warning", f"{error}. A run waits for it"), False
     except RefusedMessage as error:

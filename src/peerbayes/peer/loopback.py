@@ -77,7 +77,9 @@ class Loopback:
             rows = folder / name / "rows.csv"
             rows.parent.mkdir(parents=True)
             table.to_csv(rows, index=False)
-            homes[name] = Home.create(rows.parent, name, address, str(rows), listen=address if listens(address) else None)
+            homes[name] = Home.create(
+                rows.parent, name, address, str(rows), listen=address if listens(address) else None
+            )
             neighbours = [
                 names[a if b == index else b]
                 for a, b in links

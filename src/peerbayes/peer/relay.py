@@ -1,8 +1,8 @@
 """A blind relay: it joins two connections and forwards bytes that it cannot read.
 
-A peer behind a firewall waits here under the digest of its key; whoever asks for that digest gets the next connection that
-the peer opens. From then on the two speak TLS with each other. The relay sees digests, addresses, sizes and times, keeps
-nothing on disk, and is trusted with nothing but being there.
+A peer behind a firewall waits here under the digest of its key; whoever asks for that digest gets the next connection
+that the peer opens. From then on the two speak TLS with each other. The relay sees digests, addresses, sizes and times,
+keeps nothing on disk, and is trusted with nothing but being there.
 
 Every line begins with PEERBAYES/1; -> comes to the relay, <- from it:
 
@@ -148,7 +148,9 @@ class Relay:
         try:
             if verb != "SIGNED":
                 raise ValueError(verb)
-            public.verify(base64.b64decode(signature, validate=True), PURPOSE + nonce, ec.ECDSA(hashes.SHA256()))
+            public.verify(
+                base64.b64decode(signature, validate=True), PURPOSE + nonce, ec.ECDSA(hashes.SHA256())
+            )
         except (ValueError, InvalidSignature):
             raise _Closed("NO the signature is not of this key") from None
         if (before := self._waiting.get(key)) is not None:  # it lost its connection, or was started again
@@ -177,7 +179,10 @@ class Relay:
             raise _Closed("BAD expected the digest of a key")
         if (waiting := self._waiting.get(key)) is None:
             raise _Closed("NOBODY")
-        if self.pairs >= self.limits.pairs or sum(call.key == key for call in self._calls.values()) >= CALLS_OF_ONE:
+        if (
+            self.pairs >= self.limits.pairs
+            or sum(call.key == key for call in self._calls.values()) >= CALLS_OF_ONE
+        ):
             raise _Closed("BUSY too many connections")
         token = os.urandom(16).hex()
         call = self._calls[token] = _Call(key, asyncio.get_running_loop().create_future())

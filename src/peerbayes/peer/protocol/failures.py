@@ -14,10 +14,6 @@ class Unreachable(PeerError):
     """A neighbour that cannot be reached now."""
 
 
-class Barred(Unreachable):
-    """A neighbour that does not talk to this peer."""
-
-
 AWAY = "closed the connection: it may not trust this certificate, or is going down"
 
 # What OpenSSL says of a handshake or of a connection, and what it means to whoever dialled.

@@ -16,19 +16,20 @@ import os
 import random
 import socket
 from collections import defaultdict
-from typing import Any, Protocol
+from typing import Protocol
 
 from peerbayes.errors import IdentityError, NeedsPerson, RefusedMessage
 from peerbayes.peer.identity.keys import signing, verify
 from peerbayes.peer.identity.roster import OUTBOUND, Roster, listens
 from peerbayes.peer.protocol import connections, routes, tls
-from peerbayes.peer.protocol.failures import Barred, Unreachable, meaning, refusal
+from peerbayes.peer.protocol.failures import Unreachable, meaning, refusal
 from peerbayes.peer.protocol.link import Answer, CallFailed, Greeting, Link, LinkClosed, Refused
 from peerbayes.peer.protocol.relaying import Waiting
 from peerbayes.peer.protocol.wire import LARGEST_REQUEST
 from peerbayes.peer.state.folder import Peer
+from peerbayes.peer.tasks import BackgroundTasks
 
-__all__ = ["Answer", "Barred", "Links", "Transport", "Unreachable"]
+__all__ = ["Answer", "Links", "Transport", "Unreachable"]
 
 log = logging.getLogger("peerbayes.peer")
 
@@ -124,7 +125,8 @@ class Links:
         self._shown: dict[str, tls.Shown] = {}
         self._dialling: dict[str, asyncio.Task[Link]] = {}
         self._arrivals: defaultdict[str, list[asyncio.Future[Link]]] = defaultdict(list)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._admitting: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
         self._incoming = 0  # connections that others opened
         self._server: socket.socket | None = None
         self._chain = b""
@@ -138,10 +140,8 @@ class Links:
         self._members = {member.name: member for member in roster.members}
         self._renew_contexts()
         for link in self._all():
-            if link.name in roster.revoked:
-                link.goodbye(f"revoked: {link.name} is no longer a member")
-            elif not self._accepts(link.name, link.certificate):
-                link.goodbye("not the certificate in the roster")
+            if not self._accepts(link.name, link.certificate):
+                link.goodbye("other certificate: not the one in the roster")
 
     def renew(self, certificate: bytes) -> None:
         """Show this certificate from the next connection on."""
@@ -234,9 +234,6 @@ class Links:
     def _unreachable(self, neighbour: str, phrase: str) -> Unreachable:
         member = self._members.get(neighbour)
         address = "" if member is None or member.address == OUTBOUND else f" at {member.address}"
-        said = phrase.removeprefix(CLOSED)
-        if phrase.startswith(f"{CLOSED}revoked:"):
-            return Barred(f"{neighbour}{address} refuses this peer: {said}")
         if phrase.startswith(f"{CLOSED}other certificate:"):
             phrase = "does not accept this peer's certificate: one of the two has an older roster"
         return Unreachable(f"{neighbour}{address} {phrase}")
@@ -427,18 +424,25 @@ class Links:
                     listening_problem(self._listen)
                     or f"{self._listen} cannot be listened on; name another port with `listen` in peer.toml: {error}"
                 ) from error
-            self._start(self._accept(self._server))
+            server = self._server
+            self._background.add("the server for neighbours", lambda: self._accept(server))
         if not listens(own):
-            self._start(self._keep_links())
+            self._background.add("the links to neighbours", self._keep_links)
         way = routes.route(own)
         if way is not None and way.relayed:
             waiting = Waiting(way, self._key, self._proxy, self._take_relayed)
-            self._start(waiting.run())
+            self._background.add("the waiting at the relay", waiting.run)
 
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _admitted(self, line: socket.socket, relayed: bool) -> None:
+        self._incoming += 1
+        task = asyncio.get_running_loop().create_task(self._admit(line, relayed))
+        self._admitting.add(task)
+        task.add_done_callback(self._admission_ended)
+
+    def _admission_ended(self, task: asyncio.Task[None]) -> None:
+        self._admitting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a connection could not be let in", exc_info=error)
 
     async def _accept(self, server: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -453,13 +457,11 @@ class Links:
                 line.close()
                 continue
             line.setblocking(False)
-            self._incoming += 1
-            self._start(self._admit(line, relayed=False))
+            self._admitted(line, relayed=False)
 
     async def _take_relayed(self, line: socket.socket) -> None:
         """Take a connection that a relay passed on."""
-        self._incoming += 1
-        self._start(self._admit(line, relayed=True))
+        self._admitted(line, relayed=True)
 
     async def _admit(self, line: socket.socket, relayed: bool) -> None:
         """Let a member in that opened a connection, and turn everybody else away."""
@@ -515,9 +517,7 @@ class Links:
 
     def _barrier(self, shown: tls.Shown) -> tuple[str, str] | None:
         """Return why a caller is not let in: the reason and a text; None: it is."""
-        name = shown.name
-        if name in self._roster.revoked:
-            return "revoked", f"{name} is no longer a member"
+        name = shown.name  # a revoked one is let in: what answers it says why it gets nothing
         if not self._accepts(name, shown.certificate):
             return "other certificate", "not the certificate that the roster has for this name"
         if len(self._links.get(name, ())) >= MOST_OF_ONE:
@@ -557,9 +557,11 @@ class Links:
     async def close(self) -> None:
         """Say goodbye to everybody."""
         server, self._server = self._server, None
-        for task in [*self._tasks, *self._dialling.values()]:
+        await self._background.stop()
+        under_way = [*self._admitting, *self._dialling.values()]
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._dialling.values(), return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
         if server is not None:
             server.close()
         links = self._all()
