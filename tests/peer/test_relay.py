@@ -337,7 +337,7 @@ def test_peers_talk_by_way_of_a_relay_and_a_proxy_and_after_it_was_gone(tmp_path
                 assert {links.kind_of("peer-2") for links in (one, three)} <= {"relayed", "reversed"}
                 assert proxy.places >= {f"127.0.0.1:{port}"}
                 proxy.password = "changed"
-                with pytest.raises(Unreachable, match="the proxy 127.0.0.1:[0-9]+ answers HTTP/1.1 407"):
+                with pytest.raises(Unreachable, match=r"the proxy 127.0.0.1:[0-9]+ answers HTTP/1.1 407"):
                     await three.reach("peer-2", HANG)
 
     within(work())
@@ -367,7 +367,7 @@ def test_addresses_of_peers_that_cannot_be_reached(address):
 @pytest.mark.parametrize("address", ["relay://", "relay://a", "relay:a:1", "tcp://a:1", ""])
 def test_other_addresses_are_refused(address):
     with pytest.raises(
-        IdentityError, match="expected host:port, such as .*, relay://host:port .* or outbound"
+        IdentityError, match=r"expected host:port, such as .*, relay://host:port .* or outbound"
     ):
         valid_address(address)
 
@@ -419,7 +419,7 @@ SECRETS = ("secret-column", "a-label-that-nobody-else-has", "another-label-of-th
 
 @pytest.mark.long
 def test_behind_masquerade_and_behind_a_relay_and_a_proxy_peers_learn_as_in_the_simulator(tmp_path):
-    """Four hosts. One is behind a router that masquerades it and lets nothing in; one reaches nothing but a proxy, which
+    """Four hosts. One is behind a router that masquerades it and lets nothing in; one reaches a proxy alone, which
     reaches nothing but the relay. The relay is killed in the middle: everybody waits, and nothing is lost."""
     with Firewalls() as world:
         network, (X, y) = world.network(tmp_path, SECRETS)

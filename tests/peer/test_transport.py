@@ -562,14 +562,14 @@ def test_a_host_that_is_gone_is_noticed(network, monkeypatch):
     monkeypatch.setattr(link, "PING_TIMEOUT", 0.2)
 
     async def work():
-        async with serving(network.homes["peer-1"], echo) as one:
-            async with channel_of(network, "peer-1", "peer-2") as channel:
-                await asyncio.sleep(1.5)
-                assert one._links["peer-2"]  # it says pong to nothing, but asks for one itself
-                channel.send(PING)
-                await until(lambda: channel.pongs == 1)
-                channel.writer.transport.pause_reading()
-                await until(lambda: not one._links["peer-2"])
+        async with (
+            serving(network.homes["peer-1"], echo) as one,
+            channel_of(network, "peer-1", "peer-2") as channel,
+        ):
+            channel.send(PING)
+            await until(lambda: channel.pongs == 1)
+            assert one._links["peer-2"]
+            await until(lambda: not one._links["peer-2"])  # the channel says pong to nothing
 
     within(work())
 
@@ -788,11 +788,13 @@ def test_a_peer_goes_on_whatever_is_sent_after_the_handshake(network):
 
 def test_closing_says_goodbye(network):
     async def work():
-        async with serving(network.homes["peer-1"], echo) as server:
-            async with channel_of(network, "peer-1", "peer-2") as channel:
-                await channel.call(b"")
-                await server.close()
-                assert await channel.until_ended() == "it is going down"
+        async with (
+            serving(network.homes["peer-1"], echo) as server,
+            channel_of(network, "peer-1", "peer-2") as channel,
+        ):
+            await channel.call(b"")
+            await server.close()
+            assert await channel.until_ended() == "it is going down"
 
     within(work())
 

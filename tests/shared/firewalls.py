@@ -1,4 +1,4 @@
-"""Hosts behind firewalls: network namespaces with a router that masquerades, a proxy, and a relay; and a small proxy."""
+"""Hosts behind firewalls: network namespaces with a router that masquerades, a proxy and a relay; a small proxy."""
 
 import asyncio
 import base64
@@ -187,7 +187,10 @@ class Firewalls:
         network = Loopback.create(Path(folder) / "peers", terms, tables, list(self.graph.edges), addresses)
         settings = network.homes["peer-4"].settings_path
         settings.write_text(f'proxy = "http://{PROXY}"\n{settings.read_text()}')
-        command = f"import asyncio\nfrom shared.firewalls import *\nasyncio.run(proxy_for_ever('10.80.0.1', 3128, {RELAY!r}))"
+        command = (
+            "import asyncio\nfrom shared.firewalls import *\n"
+            f"asyncio.run(proxy_for_ever('10.80.0.1', 3128, {RELAY!r}))"
+        )
         self.run("proxy", "-c", command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
         return network, (X, y)
 
