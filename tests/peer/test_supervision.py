@@ -125,8 +125,7 @@ def test_a_thread_that_fails_goes_on(caplog):
 @contextlib.asynccontextmanager
 async def served(home):
     """A peer as `peer run` serves it, and what it logged last; it waits for neighbours that are not there."""
-    journals = []
-    task = asyncio.ensure_future(service.serve(home, 0.0, journals))
+    task = asyncio.ensure_future(service.serve(home, 0.0))
     try:
         yield task
     finally:

@@ -91,7 +91,7 @@ class Channel:
     def __init__(self, reader, writer):
         self.reader, self.writer, self.numbers = reader, writer, itertools.count(1)
         self.waiting, self.greeted, self.ended = {}, asyncio.get_running_loop().create_future(), None
-        self.pongs = 0
+        self.pongs, self.answers_pings = 0, True
         self.reading = asyncio.create_task(self._read())
 
     def send(self, kind, call=0, body=b"", length=None):
@@ -110,9 +110,13 @@ class Channel:
         reply = self.waiting[number] = asyncio.get_running_loop().create_future()
         self.send(REQUEST, number, content)
         async with asyncio.timeout(timeout):
-            with contextlib.suppress(ConnectionError):  # `reply` says why
-                await self.writer.drain()
-            return await reply
+            try:
+                with contextlib.suppress(ConnectionError):  # `reply` says why
+                    await self.writer.drain()
+                return await reply
+            except asyncio.CancelledError:
+                self.send(CANCEL, number)
+                raise
 
     async def until_ended(self):
         """Why the other side ends it."""
@@ -134,6 +138,8 @@ class Channel:
                         reply.set_result(body) if kind == REPLY else reply.set_exception(Ended(body.decode()))
                 elif kind == GOODBYE:
                     said = body.decode()
+                elif kind == PING and self.answers_pings:
+                    self.send(PONG)
                 elif kind == PONG:
                     self.pongs += 1
         except (OSError, asyncio.IncompleteReadError) as error:
