@@ -26,6 +26,7 @@ from peerbayes.peer import service
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.loopback import free_ports
+from peerbayes.peer.metrics import metrics_of, metrics_of_member
 from peerbayes.peer.protocol import connections, wire
 from peerbayes.peer.protocol.calls import explained
 from peerbayes.peer.renewing import Renewed
@@ -34,7 +35,7 @@ from peerbayes.peer.state import disk as room
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room, is_full, lock, phase
 from peerbayes.peer.state.store import RoundRecord, Store
-from peerbayes.peer.status import LINES, metrics_of, status, warnings_of
+from peerbayes.peer.status import LINES, status, warnings_of
 from shared.commands import HANG, peerbayes
 from shared.peers_in_memory import Peers, peers_of, shared_out
 from shared.real_calls import LINE, made_network, node_of, within
@@ -626,7 +627,7 @@ def test_metrics_carry_what_status_has(home):
     told["neighbours"]["peer-1"] |= {"seen": 1000.0, "state": "up"}
     values = {
         (metric.name, *labels.values()): value
-        for metric in metrics_of(told, 1010.0, exact=True)
+        for metric in (*metrics_of_member(told), *metrics_of(told, 1010.0, exact=True))
         for labels, value in metric.values
     }
     expected = {
@@ -640,9 +641,13 @@ def test_metrics_carry_what_status_has(home):
     assert expected.items() <= values.items()
     assert 824 < values["peerbayes_certificate_days",] <= 826
 
-    private = told | {"privacy": {"spent": 1.5}}
-    names = {metric.name for metric in metrics_of(private, 1010.0, exact=False)}
-    assert "peerbayes_epsilon_spent" in names
+    private = told | {"privacy": {"spent": 1.5, "with_earlier_runs": 2.5, "allowed": 4.0}}
+    found = {metric.name: metric.values for metric in metrics_of(private, 1010.0, exact=False)}
+    assert found["peerbayes_epsilon_spent"] == [({}, 1.5)] and found["peerbayes_ledger_epsilon"] == [
+        ({}, 2.5)
+    ]
+    assert found["peerbayes_ledger_epsilon_limit"] == [({}, 4.0)]
+    names = set(found)
     assert not names & {
         "peerbayes_verdict_good",
         "peerbayes_test_error",

@@ -324,6 +324,7 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
         "releases": len(ledger), "rounds": rounds_in(ledger),
         "with_earlier_runs": epsilon_of([*before, *ledger], promise.delta) if before else None,
         "in_all": epsilon_of(before, promise.delta, planned_cost(promise)),
+        "allowed": peer.settings.require.get("epsilon"),
     }  # fmt: skip
 
 
