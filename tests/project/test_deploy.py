@@ -305,13 +305,29 @@ def test_the_services_of_compose_run_and_the_dashboard_needs_no_right_to_write(n
         site = start("site")
         waited(lambda: "peerbayes_round{" in fetched(f"http://127.0.0.1:{metrics}/metrics"))
         readonly = _readonly(home.folder)
-        start("dashboard", *readonly)
-        looked = waited(lambda: fetched(f"http://127.0.0.1:{page}/?token={'a' * 32}") or site.poll())
-        assert isinstance(looked, str) and "<html" in looked.lower(), (tmp_path / "log").read_text()
+        board = start("dashboard", *readonly)
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+        def looked(path):
+            assert board.poll() is None and site.poll() is None, (tmp_path / "log").read_text()
+            with (
+                contextlib.suppress(OSError),
+                browser.open(f"http://127.0.0.1:{page}/{path}", timeout=HANG) as seen,
+            ):
+                return seen.read().decode()
+            return ""
+
+        assert "<html" in waited(lambda: looked(f"?token={'a' * 32}")).lower()
+        waited(lambda: "peer-1" in looked("figures"))
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(f"http://127.0.0.1:{page}/", timeout=HANG)
         site.send_signal(signal.SIGTERM)
         assert site.wait(HANG) == 0
+        assert not home.state_path.with_name(
+            "state.sqlite-wal"
+        ).exists()  # which SQLite would like to make again
+        shown = called(*readonly, sys.executable, "-m", "peerbayes", "peer", "status", home.folder)
+        assert "peer-1 in clinics: not running, round " in shown and "round 0 of" not in shown
 
 
 def _readonly(folder):
