@@ -419,7 +419,7 @@ def restore(
     done = restored(file, folder, _passphrase(passphrase_file), None if offline else ask_neighbours)
     for sentence in done.sentences:
         print(printable(sentence))
-    if done.aside:
+    if done.given_up or done.aside:
         sys.exit(3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from peerbayes.errors import BrokenRecord, NeedsPerson, PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.releases import rounds_in
-from peerbayes.peer.state.audit_log import RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
+from peerbayes.peer.state.audit_log import LEFT, RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
 from peerbayes.peer.state.folder import ASIDE, Home, Peer
 from peerbayes.peer.state.store import KEPT, NoState, PeerState, Store
 from peerbayes.privacy import accounting
@@ -208,6 +209,25 @@ def _of_state(stored: Stored, log: Log, aside: bool) -> tuple[str, str] | None:
                 f"has a message of round {round_index} to {receiver} that differs from the one that was sent"
             )
     return None
+
+
+# --- runs that are lost: what they may have released counts as released
+
+
+ASSUMED = "assumed"  # begins the names of releases that may have been made, and that nothing here knows of
+
+
+def assume(audit: Path, costs: Mapping[str, float], state: str, start: int) -> None:
+    """Write to a log that a run is given up, and what it may have released: μ² by names. Again, it adds nothing."""
+    known = {(entry["name"], entry["digest"]) for entry in releases_of(audit)} if audit.exists() else set()
+    logged = Log.of(Tail(audit)).states.get(state) if audit.exists() else None
+    with contextlib.closing(AuditLog(audit)) as log:
+        for name, cost in costs.items():
+            digest = hashlib.sha256(name.encode()).digest()
+            if (name, digest) not in known:
+                log.add("", f"{RELEASE}{name}", 0, digest, cost=cost, state=state, start=start)
+        if logged is None or not logged.left:
+            log.add("", LEFT, 0, b"", state=state, start=start)
 
 
 # --- the privacy ledger: what a peer has released of its rows so far, in the run of its folder and in earlier ones
