@@ -26,7 +26,7 @@ from peerbayes.peer import service
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.loopback import free_ports
-from peerbayes.peer.metrics import metrics_of, metrics_of_member
+from peerbayes.peer.metrics import Exported, metrics_of, metrics_of_member
 from peerbayes.peer.protocol import connections, wire
 from peerbayes.peer.protocol.calls import explained
 from peerbayes.peer.renewing import Renewed
@@ -625,6 +625,7 @@ def test_metrics_carry_what_status_has(home):
         "judged": {"round": 7, "train_error": 0.25, "soft_error": 0.3, "test_error": 0.5, "disagreement": 0.125},
     }  # fmt: skip
     told["neighbours"]["peer-1"] |= {"seen": 1000.0, "state": "up"}
+    told["neighbours"]["peer-0"] = {"seen": 1000.0, "state": "left", "usual": None}
     values = {
         (metric.name, *labels.values()): value
         for metric in (*metrics_of_member(told), *metrics_of(told, 1010.0, exact=True))
@@ -638,7 +639,7 @@ def test_metrics_carry_what_status_has(home):
         ("peerbayes_refused_messages", "wrong round"): 7.0, ("peerbayes_missed_messages", "peer-1"): 3.0,
         ("peerbayes_verdict_good",): 0.0, ("peerbayes_audit_log_ok",): 1.0, ("peerbayes_test_error",): 0.5,
     }  # fmt: skip
-    assert expected.items() <= values.items()
+    assert expected.items() <= values.items() and ("peerbayes_neighbour_up", "peer-0") not in values
     assert 824 < values["peerbayes_certificate_days",] <= 826
 
     private = told | {"privacy": {"spent": 1.5, "with_earlier_runs": 2.5, "allowed": 4.0}}
@@ -654,6 +655,21 @@ def test_metrics_carry_what_status_has(home):
         "peerbayes_train_error",
         "peerbayes_disagreement",
     }
+
+
+def test_metrics_of_a_site_are_of_the_runs_that_go_on_or_the_last_one(tmp_path):
+    runs = []
+    exported = Exported(made_network(tmp_path, LINE).homes["peer-2"])
+    for number in (1, 2, 3):
+        home = exported.home.of_run(number)
+        home.records.mkdir(parents=True, exist_ok=True)
+        home.state_path.touch()
+        runs.append(home)
+    runs[0].outcome_path.touch()
+    assert exported._runs() == runs[1:]
+    for home in runs:
+        home.outcome_path.touch()
+    assert exported._runs() == runs[2:]
 
 
 def test_connections_that_tls_turned_away_are_told_in_plain_words():

@@ -108,10 +108,7 @@ class Renewals:
         try:
             issuer = self.issuer()
             return None if issuer is None else issuer.renewed(request, name, roster, self.clock())
-        except (
-            ConfigurationError,
-            OSError,
-        ) as error:  # such as a disk that is full, or a folder that is gone
+        except (ConfigurationError, OSError) as error:  # such as a full disk
             text = f"{name} is not renewed here: {error}"
             if text != self._told:
                 self._told = text
