@@ -17,7 +17,7 @@ from sklearn.datasets import load_iris
 import peerbayes as pb
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback, free_ports
-from peerbayes.peer.metrics import expose_metrics
+from peerbayes.peer.prometheus import expose_metrics
 from shared.commands import HANG, peerbayes
 
 IRIS = load_iris(as_frame=True).frame.sample(frac=1.0, random_state=0)

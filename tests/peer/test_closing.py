@@ -16,7 +16,7 @@ import msgspec
 
 from peerbayes.cli import peer as peer_commands
 from peerbayes.peer.agreement.terms import Limits, Terms
-from peerbayes.peer.metrics import metrics_of
+from peerbayes.peer.prometheus import metrics_of
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.client import AHEAD
 from peerbayes.peer.protocol.mailboxes import Inbox

@@ -26,7 +26,7 @@ from peerbayes.peer import service
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.loopback import free_ports
-from peerbayes.peer.metrics import Exported, metrics_of, metrics_of_member
+from peerbayes.peer.prometheus import Exported, metrics_of, metrics_of_member
 from peerbayes.peer.protocol import connections, wire
 from peerbayes.peer.protocol.calls import explained
 from peerbayes.peer.renewing import Renewed

@@ -163,7 +163,7 @@ def run(
     os.umask(0o077)  # state, audit log and model are readable by their owner only
     with person_needed(folder), contextlib.ExitStack() as resources:
         if metrics is not None:
-            from peerbayes.peer.metrics import expose_metrics, write_metrics
+            from peerbayes.peer.prometheus import expose_metrics, write_metrics
 
             resources.callback(write_metrics, home)  # after the lock is released: the final values remain
         lock = resources.enter_context(service.lock(home))
@@ -233,7 +233,7 @@ def serve(
         locks = [resources.enter_context(service.lock(home)) for home in homes]
         connections.watch(lambda reason, detail: None)
         if metrics is not None:
-            from peerbayes.peer.metrics import expose_metrics
+            from peerbayes.peer.prometheus import expose_metrics
 
             expose_metrics(metrics, *homes)
         sites = [site.Site(home, linger, lock) for home, lock in zip(homes, locks, strict=True)]
