@@ -696,3 +696,27 @@ def test_commands_say_what_they_did(made, tmp_path):
     assert "is given up (it is not known what was sent since)" in done.stdout
     assert "Brought back: " in done.stdout and "The backup has no key" in done.stdout
     assert Path(tmp_path / "new" / "peer.toml").exists()
+
+
+@pytest.mark.long
+def test_a_full_disk_leaves_the_last_backup_and_no_half_restored_folder(made, tmp_path):
+    """In a file system of 128 KB: neither a backup nor a restored folder has room."""
+    small, old = tmp_path / "small", tmp_path / "old"
+    small.mkdir()
+    old.write_bytes(b"the last backup")
+    command = f"'{sys.executable}' -m peerbayes peer"
+    script = f"""
+        mount -t tmpfs -o size=128k none '{small}' || exit 77
+        cp '{old}' '{small}/b'
+        {command} backup '{made.home.folder}' '{small}/b'; echo "backup ended with $?"
+        cmp '{old}' '{small}/b' && echo "the last one is there"
+        {command} restore '{made.late}' '{small}/new' --offline; echo "restore ended with $?"
+        ls -A '{small}'
+    """
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=HANG)
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("this user may not mount a small file system")
+    assert "backup ended with 1\n" in done.stdout and "the last one is there" in done.stdout, done.stdout
+    assert "restore ended with 1\n" in done.stdout and "No space left" in done.stderr
+    assert done.stdout.split("restore ended with 1\n")[1].split() == ["b"], done.stdout
+    assert "Traceback" not in done.stderr
