@@ -16,7 +16,7 @@ from sklearn.datasets import load_iris
 import peerbayes as pb
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback, free_ports
-from peerbayes.peer.status import expose_metrics
+from peerbayes.peer.prometheus import expose_metrics
 from shared.commands import HANG, peerbayes
 
 IRIS = load_iris(as_frame=True).frame.sample(frac=1.0, random_state=0)
@@ -72,7 +72,7 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
         with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=HANG) as answer:
             told = answer.read().decode()
         time.sleep(0.1)
-    assert 'peerbayes_round{peer="peer-1"} 0.0' in told
+    assert 'peerbayes_round{network="iris",peer="peer-1",run="1"} 0.0' in told
     network.start("peer-3")
     network.wait()
     rows, labels = IRIS.drop(columns="target").reset_index(drop=True), IRIS["target"].to_numpy()
@@ -88,12 +88,12 @@ def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(n
     assert third.log_path.read_text().count(": heard ") == 12
     left = (first.folder / "metrics.prom").read_text()  # what they were stays when the process has gone
     for line in (
-        'round{peer="peer-1"} 12.0',
-        'running{peer="peer-1"} 0.0',
-        'verdict_good{peer="peer-1"} 1.0',
+        'round{network="iris",peer="peer-1",run="1"} 12.0',
+        'running{network="iris",peer="peer-1"} 0.0',
+        'verdict_good{network="iris",peer="peer-1",run="1"} 1.0',
     ):
         assert f"\npeerbayes_{line}\n" in left, left
-    assert 'peerbayes_phase{peer="peer-1",phase="not running"} 1.0' in left
+    assert 'peerbayes_phase{network="iris",peer="peer-1",phase="not running"} 1.0' in left
 
 
 def test_metrics_are_for_this_machine_unless_a_host_is_named(network, monkeypatch):

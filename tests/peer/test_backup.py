@@ -35,12 +35,13 @@ from peerbayes.peer.state import sealed_file
 from peerbayes.peer.state.audit_log import AuditLog, Log, Tail, entries
 from peerbayes.peer.state.backup import back_up, opened
 from peerbayes.peer.state.folder import Home
-from peerbayes.peer.state.ledger import current, earlier, epsilon_of, planned_cost, refuse_broken
+from peerbayes.peer.state.ledger import Ledger, current, earlier, epsilon_of, planned_cost, refuse_broken
 from peerbayes.peer.state.store import Store
 from peerbayes.privacy.accounting import Privacy as Promise
 from shared.commands import HANG, peerbayes
 from shared.memory_transport import Hub
 from shared.peer_processes import finished, log_text, until_round
+from shared.runs_of_folders import Folders
 
 ROUNDS, EPSILON, DELTA = 8, 4.0, 1e-5
 LINKS = [(0, 1), (1, 2), (0, 2)]
@@ -420,9 +421,11 @@ def test_a_backup_of_a_restored_folder_is_as_good(made, tmp_path):
     restore(made.early, first.folder)
     back_up(first, tmp_path / "again")
     restore(tmp_path / "again", second.folder)
-    assert math.isclose(ledger(first), ledger(second))
-    for name in ("peer.toml", "peer.key", "peer.crt", "roster.json", "agreement.toml", "audit.jsonl"):
+    another = planned_cost(Promise(EPSILON, DELTA))  # which may have begun since: there is no telling
+    assert math.isclose(ledger(first) + another, ledger(second))
+    for name in ("peer.toml", "peer.key", "peer.crt", "roster.json", "agreement.toml"):
         assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
+    assert second.audit_path.read_bytes().startswith(first.audit_path.read_bytes())
     assert len(list(second.folder.glob("state.left-*.sqlite"))) == 1
 
 
@@ -456,6 +459,115 @@ def test_restoring_again_changes_nothing_and_a_restore_that_was_killed_is_comple
         assert home.load().name == "peer-1" and not home.state_path.exists()
         refuse_broken(home.state_path, home.audit_path)
     assert stop > 5
+
+
+# --- runs that a backup does not know -----------------------------------------------------------------------
+
+
+def before_the_first_round(folder):
+    """A member whose run has not begun, and its backup."""
+    network = Loopback.create(folder, terms(), list(frames()), LINKS)
+    back_up(network.homes["peer-1"], folder / "b")
+    return folder / "b"
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "runs"),
+    [
+        (None, 1),
+        (Neighbours(confirmed=["peer-2"], silent={"peer-3": "it does not answer"}), 1),
+        (Neighbours(confirmed=["peer-2"], later={"peer-3": Process("s", 4, "i", 0, 7)}), 1),
+        (Neighbours(confirmed=["peer-2", "peer-3"]), 0),
+    ],
+)
+def test_a_run_that_may_have_begun_after_the_backup_counts(tmp_path, neighbours, runs):
+    asked = []
+
+    def heard(peer, process):
+        asked.append(process)
+        return neighbours
+
+    new = Home(tmp_path / "new")
+    done = restore(before_the_first_round(tmp_path), new.folder, heard=None if neighbours is None else heard)
+    assert math.isclose(ledger(new), runs * planned_cost(Promise(EPSILON, DELTA)), abs_tol=1e-12)
+    assert done.given_up == [1] * runs and bool(runs) == ("counts as released" in " ".join(done.sentences))
+    assert all(
+        (process.start, process.stored) == (0, 0) for process in asked
+    )  # no start that a peer can have
+    refuse_broken(new.state_path, new.audit_path)  # another run can begin
+    with (
+        contextlib.closing(Store(new.state_path)) as store,
+        contextlib.closing(AuditLog(new.audit_path)) as log,
+    ):
+        later = neighbours is not None and neighbours.later
+        assert Ledger(store, log).begin() == (
+            5 if later else 1
+        )  # it counts on from what neighbours have heard
+    before = ledger(new)
+    restore(tmp_path / "b", new.folder)
+    assert ledger(new) >= before
+
+
+def approved(folder, name, number=2):
+    """A private network of three, in which run 2 is proposed by the second and approved by all; who has the backup."""
+    folders = Folders(folder, ((0, 1), (1, 2), (0, 2)), **private_terms())
+    backup = folder / f"{name}.backup"
+    return folders, backup
+
+
+def private_terms():
+    return {
+        "features": {"a": "continuous", "b": "continuous"},
+        "facts": {"a": Facts(0.5, 1.0), "b": Facts(0.5, 1.0)},
+        "classes": ("no", "yes"),
+        "privacy": Privacy(epsilon=EPSILON, rows=40.0),
+    }
+
+
+def test_a_run_that_was_approved_after_the_backup_counts_once_neighbours_show_the_approval(tmp_path):
+    folders, backup = approved(tmp_path, "peer-1")
+    lost = folders.network.homes["peer-1"]
+    back_up(lost, backup)
+    folders.runs["peer-2"].propose()
+    folders.pass_on()
+    for name in ("peer-1", "peer-3"):
+        folders.runs[name].approve(2)
+    folders.pass_on()
+    assert ledger(lost) == 0 and folders.states(2) == dict.fromkeys(folders.runs, "approved")
+    shutil.rmtree(lost.folder)
+    restore(backup, lost.folder)
+    first = ledger(lost)
+    folders.runs["peer-1"] = folders.book("peer-1")
+    for _ in range(2):
+        folders.pass_on()
+        assert math.isclose(ledger(lost), first + planned_cost(Promise(EPSILON, DELTA)))
+    assert folders.runs["peer-1"].outcome(2).state == "left" and folders.states(2)["peer-1"] == "left"
+    refuse_broken(lost.of_run(2).state_path, lost.of_run(2).audit_path)
+
+
+def test_an_approved_run_that_may_have_begun_after_the_backup_counts_and_is_not_begun_again(tmp_path):
+    folders, backup = approved(tmp_path, "peer-1")
+    lost = folders.network.homes["peer-1"]
+    folders.runs["peer-2"].propose()
+    folders.pass_on()
+    for name in ("peer-1", "peer-3"):
+        folders.runs[name].approve(2)
+    folders.pass_on()
+    back_up(lost, backup)
+    shutil.rmtree(lost.folder)
+    done = restore(backup, lost.folder)
+    assert done.given_up == [1, 2] and math.isclose(ledger(lost), 2 * planned_cost(Promise(EPSILON, DELTA)))
+    assert folders.book("peer-1").outcome(2).state == "left"
+    before = ledger(lost)
+    folders.runs["peer-1"] = folders.book("peer-1")
+    folders.pass_on()  # neighbours have nothing of it that the backup does not have
+    assert ledger(lost) == before
+
+
+def test_rotated_logs_are_in_no_backup(folder, tmp_path):
+    for name in ("peer.log", "peer.log.1", "peer.log.2.gz", "peer.log-20261118"):
+        (folder.folder / name).write_text("a line\n")
+    assert not any(name.startswith("peer.log") for name in back_up(folder, tmp_path / "b").files)
 
 
 # --- processes -------------------------------------------------------------------------------------------
@@ -584,3 +696,27 @@ def test_commands_say_what_they_did(made, tmp_path):
     assert "is given up (it is not known what was sent since)" in done.stdout
     assert "Brought back: " in done.stdout and "The backup has no key" in done.stdout
     assert Path(tmp_path / "new" / "peer.toml").exists()
+
+
+@pytest.mark.long
+def test_a_full_disk_leaves_the_last_backup_and_no_half_restored_folder(made, tmp_path):
+    """In a file system of 128 KB: neither a backup nor a restored folder has room."""
+    small, old = tmp_path / "small", tmp_path / "old"
+    small.mkdir()
+    old.write_bytes(b"the last backup")
+    command = f"'{sys.executable}' -m peerbayes peer"
+    script = f"""
+        mount -t tmpfs -o size=128k none '{small}' || exit 77
+        cp '{old}' '{small}/b'
+        {command} backup '{made.home.folder}' '{small}/b'; echo "backup ended with $?"
+        cmp '{old}' '{small}/b' && echo "the last one is there"
+        {command} restore '{made.late}' '{small}/new' --offline; echo "restore ended with $?"
+        ls -A '{small}'
+    """
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=HANG)
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("this user may not mount a small file system")
+    assert "backup ended with 1\n" in done.stdout and "the last one is there" in done.stdout, done.stdout
+    assert "restore ended with 1\n" in done.stdout and "No space left" in done.stderr
+    assert done.stdout.split("restore ended with 1\n")[1].split() == ["b"], done.stdout
+    assert "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ import msgspec
 
 from peerbayes.cli import peer as peer_commands
 from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.prometheus import metrics_of
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.client import AHEAD
 from peerbayes.peer.protocol.mailboxes import Inbox
@@ -22,7 +23,7 @@ from peerbayes.peer.protocol.session import LEAST, STEADY, NeighbourState, Respo
 from peerbayes.peer.protocol.session import Waiting as Waited
 from peerbayes.peer.protocol.transport import Unreachable
 from peerbayes.peer.state.store import RoundRecord, Store
-from peerbayes.peer.status import Journal, metrics_of, status, waiting_text
+from peerbayes.peer.status import Journal, status, waiting_text
 from peerbayes.peer.tasks import Changes
 from shared.commands import HANG
 from shared.memory_transport import InMemory

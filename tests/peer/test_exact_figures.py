@@ -92,7 +92,7 @@ def test_a_figure_is_noticed_as_a_value_and_not_as_digits_of_a_time():
 @CASES
 def test_metrics_have_them_only_where_they_may_leave(terms, show, leave, tmp_path):
     pytest.importorskip("prometheus_client")
-    from peerbayes.peer.status import expose_metrics
+    from peerbayes.peer.prometheus import expose_metrics
 
     home = home_of(tmp_path, terms, show)
     (port,) = free_ports(1)

@@ -26,6 +26,7 @@ from peerbayes.peer import service
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.identity import keys
 from peerbayes.peer.loopback import free_ports
+from peerbayes.peer.prometheus import Exported, metrics_of, metrics_of_member
 from peerbayes.peer.protocol import connections, wire
 from peerbayes.peer.protocol.failures import meaning
 from peerbayes.peer.renewing import Renewed
@@ -34,7 +35,7 @@ from peerbayes.peer.state import disk as room
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import WAITING, Room, is_full, lock, phase
 from peerbayes.peer.state.store import RoundRecord, Store
-from peerbayes.peer.status import LINES, metrics_of, status, warnings_of
+from peerbayes.peer.status import LINES, status, warnings_of
 from shared.commands import HANG, peerbayes
 from shared.peers_in_memory import Peers, peers_of, shared_out
 from shared.real_calls import LINE, made_network, node_of, within
@@ -612,9 +613,10 @@ def test_metrics_carry_what_status_has(home):
         "judged": {"round": 7, "train_error": 0.25, "soft_error": 0.3, "test_error": 0.5, "disagreement": 0.125},
     }  # fmt: skip
     told["neighbours"]["peer-1"] |= {"seen": 1000.0, "state": "up"}
+    told["neighbours"]["peer-0"] = {"seen": 1000.0, "state": "left", "usual": None}
     values = {
         (metric.name, *labels.values()): value
-        for metric in metrics_of(told, 1010.0, exact=True)
+        for metric in (*metrics_of_member(told), *metrics_of(told, 1010.0, exact=True))
         for labels, value in metric.values
     }
     expected = {
@@ -625,18 +627,37 @@ def test_metrics_carry_what_status_has(home):
         ("peerbayes_refused_messages", "wrong round"): 7.0, ("peerbayes_missed_messages", "peer-1"): 3.0,
         ("peerbayes_verdict_good",): 0.0, ("peerbayes_audit_log_ok",): 1.0, ("peerbayes_test_error",): 0.5,
     }  # fmt: skip
-    assert expected.items() <= values.items()
+    assert expected.items() <= values.items() and ("peerbayes_neighbour_up", "peer-0") not in values
     assert 824 < values["peerbayes_certificate_days",] <= 826
 
-    private = told | {"privacy": {"spent": 1.5}}
-    names = {metric.name for metric in metrics_of(private, 1010.0, exact=False)}
-    assert "peerbayes_epsilon_spent" in names
+    private = told | {"privacy": {"spent": 1.5, "with_earlier_runs": 2.5, "allowed": 4.0}}
+    found = {metric.name: metric.values for metric in metrics_of(private, 1010.0, exact=False)}
+    assert found["peerbayes_epsilon_spent"] == [({}, 1.5)] and found["peerbayes_ledger_epsilon"] == [
+        ({}, 2.5)
+    ]
+    assert found["peerbayes_ledger_epsilon_limit"] == [({}, 4.0)]
+    names = set(found)
     assert not names & {
         "peerbayes_verdict_good",
         "peerbayes_test_error",
         "peerbayes_train_error",
         "peerbayes_disagreement",
     }
+
+
+def test_metrics_of_a_site_are_of_the_runs_that_go_on_or_the_last_one(tmp_path):
+    runs = []
+    exported = Exported(made_network(tmp_path, LINE).homes["peer-2"])
+    for number in (1, 2, 3):
+        home = exported.home.of_run(number)
+        home.records.mkdir(parents=True, exist_ok=True)
+        home.state_path.touch()
+        runs.append(home)
+    runs[0].outcome_path.touch()
+    assert exported._runs() == runs[1:]
+    for home in runs:
+        home.outcome_path.touch()
+    assert exported._runs() == runs[2:]
 
 
 def test_connections_that_tls_turned_away_are_told_in_plain_words():

@@ -1,6 +1,7 @@
 """Renewal between neighbours: a request finds whoever may renew, every hop checks it, and it ends by itself."""
 
 import asyncio
+import errno
 from datetime import UTC, datetime, timedelta
 
 import networkx as nx
@@ -205,3 +206,20 @@ def test_only_so_many_requests_of_others_are_kept(line, monkeypatch):
     assert list(third.asking) == ["p0", "p1"]
     asyncio.run(third.answer("p1", "p0", keys.request_of(line.peers["p0"].key, "p0"), 1))
     assert third.asking["p0"].hops == 8  # one that has come round does not count
+
+
+def test_a_deputy_whose_disk_is_full_passes_requests_on_and_says_so_once(line, monkeypatch):
+    last, told = line.peers["p4"].renewals, []
+    last.tell = told.append
+    request = keys.request_of(line.peers["p3"].key, "p3")
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("peerbayes.peer.identity.renewal.write", full)
+    for _ in range(3):
+        assert asyncio.run(last.answer("p3", "p3", request, 9)) is None
+    assert len(told) == 1 and "p3 is not renewed here" in told[0] and "No space left" in told[0]
+    assert last.asking["p3"].hops == 8 and line.peers["p4"].problems == []  # its own certificate is well
+    monkeypatch.undo()
+    assert keys.name_of(asyncio.run(last.answer("p3", "p3", request, 9))) == "p3"

@@ -264,6 +264,8 @@ def test_documents_in_any_order_give_the_same_state(tmp_path):
         copy = tmp_path / f"copy-{place}"
         shutil.copytree(folders.network.homes["peer-2"].folder, copy)
         shutil.rmtree(copy / "runs")
+        settings = copy / "peer.toml"  # of one who decides nothing: its own decisions it would miss
+        settings.write_text(settings.read_text().replace('name = "peer-2"', 'name = "observer"'))
         runs = Runs(copy, lambda: folders.now)
         waiting = list(order)
         while waiting:

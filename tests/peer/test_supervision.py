@@ -229,7 +229,7 @@ def test_the_server_of_metrics_goes_on_after_a_failure(tmp_path, monkeypatch, ca
     pytest.importorskip("prometheus_client")
     from prometheus_client.exposition import ThreadingWSGIServer
 
-    from peerbayes.peer.status import expose_metrics
+    from peerbayes.peer.prometheus import expose_metrics
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -162,7 +162,7 @@ def run(
     os.umask(0o077)  # state, audit log and model are readable by their owner only
     with person_needed(folder), contextlib.ExitStack() as resources:
         if metrics is not None:
-            from peerbayes.peer.status import expose_metrics, write_metrics
+            from peerbayes.peer.prometheus import expose_metrics, write_metrics
 
             resources.callback(write_metrics, home)  # after the lock is released: the final values remain
         lock = resources.enter_context(service.lock(home))
@@ -194,6 +194,9 @@ def serve(
     linger: Annotated[
         float, option("Seconds to keep answering neighbours that have not finished a run.")
     ] = 3600.0,
+    metrics: Annotated[
+        str | None, option("[HOST:]PORT for Prometheus metrics; the default host is 127.0.0.1.")
+    ] = None,
     quiet: Annotated[bool, option("Log warnings only, not every round.", "--quiet")] = False,
 ) -> None:
     """Take part in all runs of one or more networks, until it is stopped.
@@ -220,6 +223,10 @@ def serve(
     with person_needed(folders[0]), contextlib.ExitStack() as resources:
         homes = [Home(folder) for folder in dict.fromkeys(folders)]
         locks = [resources.enter_context(service.lock(home)) for home in homes]
+        if metrics is not None:
+            from peerbayes.peer.prometheus import expose_metrics
+
+            expose_metrics(metrics, *homes)
         sites = [site.Site(home, linger, lock) for home, lock in zip(homes, locks, strict=True)]
         stopped, problems = asyncio.run(service.until_stopped(site.serve_all(sites)))
         if stopped is None and problems:
@@ -343,7 +350,7 @@ def renew(folder: Folder = Path()) -> None:
     from peerbayes.peer.state.folder import Home
 
     home = Home(folder)
-    peer = home.load()
+    peer = home.member()
     before = home.certificate_path.read_bytes()
     print(printable(asyncio.run(renew_now(home, peer))))
     if home.certificate_path.read_bytes() == before:
@@ -403,7 +410,7 @@ def restore(
     done = restored(file, folder, _passphrase(passphrase_file), None if offline else ask_neighbours)
     for sentence in done.sentences:
         print(printable(sentence))
-    if done.aside:
+    if done.given_up or done.aside:
         sys.exit(3)
 
 

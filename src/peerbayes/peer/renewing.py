@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -82,7 +83,8 @@ def renewals_of(
         before = Renewed.read(home)
         if text == before.problem:
             return
-        replace(before, problem=text, tried=time.time()).keep(home)
+        with contextlib.suppress(OSError):  # a disk that is full: the next attempt comes in a minute
+            replace(before, problem=text, tried=time.time()).keep(home)
         if text and not before.problem:
             tell(f"the certificate of {peer.name} is to be renewed, and is not yet: {text}")
 
@@ -96,6 +98,7 @@ def renewals_of(
         ask,
         take,
         problem,
+        tell=tell,
     )
 
 

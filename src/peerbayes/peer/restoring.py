@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import math
 import os
@@ -31,17 +30,19 @@ from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.protocol.session import idle_session
 from peerbayes.peer.protocol.wire import Process
-from peerbayes.peer.state.audit_log import LEFT, RELEASE, AuditLog, Log, Tail
+from peerbayes.peer.runs.book import Runs
+from peerbayes.peer.state.audit_log import Log, Tail
 from peerbayes.peer.state.backup import AUDIT, STATE, Backup, opened
 from peerbayes.peer.state.disk import lock
 from peerbayes.peer.state.folder import ASIDE, Home, Peer
-from peerbayes.peer.state.ledger import Stored, planned_cost, problem_of, releases_of
+from peerbayes.peer.state.ledger import ASSUMED, Stored, assume, planned_cost, problem_of
 from peerbayes.peer.state.peer_settings import Settings
 from peerbayes.peer.state.store import NoState, Store
 
 ASK_TIMEOUT = 10.0  # seconds for a neighbour's answer
+TERMS, OUTCOME = "agreement.toml", "outcome.json"
 UNFINISHED = ".restoring"  # a file in the folder of a run while it is restored
-ASSUMED = "assumed"  # begins the names of releases that may have been made after a backup
+LOST = "lost"  # the state of a run of which a backup knows nothing but its terms
 
 Heard = Callable[[Peer, Process], "Neighbours"]
 
@@ -70,6 +71,8 @@ class Restored:
     sentences: list[str] = field(default_factory=list)
     aside: list[Path] = field(default_factory=list)
     """States of runs that were set aside."""
+    given_up: list[int] = field(default_factory=list)
+    """Numbers of the runs that do not go on."""
 
     def say(self, sentence: str) -> None:
         self.sentences.append(sentence)
@@ -83,9 +86,8 @@ def restore(path: Path, folder: Path, passphrase: str | None = None, heard: Hear
     """
     home, done = Home(folder), Restored()
     with opened(path, folder, passphrase) as backup, contextlib.ExitStack() as resources:
-        made = datetime.fromtimestamp(backup.manifest.at, UTC)
         whose = f"{backup.manifest.peer} in {backup.manifest.network}"
-        done.say(f"The backup of {whose} is of {made:%Y-%m-%d %H:%M} UTC, and whole")
+        done.say(f"The backup of {whose} is of {_made(backup)}, and whole")
         _refuse_other(home, backup)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         resources.enter_context(lock(home))
@@ -116,8 +118,12 @@ def _refuse_other(home: Home, backup: Backup) -> None:
 
 def _run_folders(folder: Path) -> Iterator[Path]:
     """Yield the folders of all runs, relative to the peer's; that of the first run is the peer's itself."""
-    found = {path.parent.relative_to(folder) for name in (STATE, AUDIT) for path in folder.rglob(name)}
-    yield from sorted(found)
+    names = (STATE, AUDIT, TERMS)
+    yield from sorted({path.parent.relative_to(folder) for name in names for path in folder.rglob(name)})
+
+
+def _number(where: Path) -> int:
+    return int(where.name) if where.name else 1
 
 
 def _restore_run(home: Home, backup: Backup, where: Path, heard: Heard | None, done: Restored) -> None:
@@ -139,14 +145,66 @@ def _restore_run(home: Home, backup: Backup, where: Path, heard: Heard | None, d
     killed = (target / UNFINISHED).exists()  # then the log may be the backup's
     _write(target / UNFINISHED, b"")
     exact = _restore_log(source / AUDIT, target / AUDIT, done) and not killed
+    before = len(done.given_up)
     if stored is not None:
-        _restore_state(backup, source, target, stored, exact, heard, done)
+        _restore_state(backup, where, target, stored, exact, heard, done)
+    elif not exact and (source / TERMS).exists() and not (source / OUTCOME).exists():
+        _assume_begun(backup, where, target, heard, done)
+    if where.name and len(done.given_up) > before:  # so that a site does not begin it again
+        Runs(home.folder).end(_number(where), "left", f"it was given up: the backup is of {_made(backup)}")
     (target / UNFINISHED).unlink()
+
+
+def _assume_begun(backup: Backup, where: Path, target: Path, heard: Heard | None, done: Restored) -> None:
+    """Give up a run that had not begun when the backup was made, and may have since, unless neighbours know better."""
+    number, later = _number(where), dict[str, Process]()
+    terms = Terms.read(backup.folder / where / TERMS)
+    if heard is not None and not _has_log(target):
+        neighbours = _asked_of(backup, number, Process("", 0, os.urandom(8).hex(), 0, 0), heard)
+        if neighbours.sure:
+            done.say(f"Run {number} had not begun, and has not since: {_confirmed(neighbours)}")
+            return
+        later = neighbours.later
+    lost = f"{LOST} run {number} of {backup.manifest.network}, terms {terms.digest:.8}"  # no other run's name
+    states = {process.state: process.start for process in later.values()} or {lost: 0}
+    promise = terms.privacy.promise
+    for state, start in states.items():
+        costs = {} if promise is None else {f"{ASSUMED} run of {printable(state)}": planned_cost(promise)}
+        if costs or later or where.name:
+            assume(target / AUDIT, costs, state, start)
+    if promise is not None or later or where.name:
+        done.given_up.append(number)
+        done.say(
+            f"Run {number} had not begun when the backup was made, and may have begun since: it is given up"
+            + ("" if promise is None else ", and all that was agreed on counts as released")
+        )
+
+
+def _asked_of(backup: Backup, number: int, process: Process, heard: Heard) -> Neighbours:
+    """Return what neighbours in a run have heard, beside a process that is as far as the backup."""
+    try:
+        peer = Home(backup.folder).of_run(number).load()
+    except PeerbayesError:
+        return Neighbours()
+    signature = keys.sign(peer.key, process.content(peer.name))
+    return heard(peer, msgspec.structs.replace(process, signature=signature))
+
+
+def _confirmed(neighbours: Neighbours) -> str:
+    return f"{', '.join(sorted(neighbours.confirmed))} have heard nothing that the backup does not have"
+
+
+def _has_log(target: Path) -> bool:
+    return (target / AUDIT).exists()
+
+
+def _made(backup: Backup) -> str:
+    return f"{datetime.fromtimestamp(backup.manifest.at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _restore_state(
     backup: Backup,
-    source: Path,
+    where: Path,
     target: Path,
     stored: Stored,
     exact: bool,
@@ -154,9 +212,9 @@ def _restore_state(
     done: Restored,
 ) -> None:
     """Let the run of a backup go on, if nothing was sent since; set it aside otherwise."""
-    problem, later = _problem(stored, target), dict[str, Process]()
+    source, problem, later = backup.folder / where, _problem(stored, target), dict[str, Process]()
     if problem is None:
-        reason, later = _reason_to_go_on(backup, source, stored, exact, heard)
+        reason, later = _reason_to_go_on(backup, where, stored, exact, heard)
         if reason:
             with contextlib.closing(Store(source / STATE)) as store:
                 store.begin(stored.start)  # neighbours have heard of that start by now
@@ -164,11 +222,12 @@ def _restore_state(
             _moved(source / STATE, target / STATE)
             done.say(f"The run goes on after round {stored.round or 0}: {reason}")
             return
-    of_run = source / "agreement.toml"
-    terms = Terms.read(of_run if of_run.exists() else backup.folder / "agreement.toml")
+    of_run = source / TERMS
+    terms = Terms.read(of_run if of_run.exists() else backup.folder / TERMS)
     costs = {} if exact else _assumed(terms, source, stored, later)
     why = "it is not known what was sent since" if problem is None else problem
     _give_up(source / STATE, target, stored, done, why, costs)
+    done.given_up.append(_number(where))
     if later:
         said = "; ".join(
             f"{name} heard {process.stored} rounds and releases of start {process.start}"
@@ -201,21 +260,7 @@ def _give_up(
     costs: Mapping[str, float] | None = None,
 ) -> None:
     """Give the run of a state up: the log says so, with what it may have released since; then the state moves aside."""
-    known = (
-        {(entry["name"], entry["digest"]) for entry in releases_of(target / AUDIT)}
-        if _has_log(target)
-        else set()
-    )
-    before = Log.of(Tail(target / AUDIT)).states.get(stored.state) if _has_log(target) else None
-    with contextlib.closing(AuditLog(target / AUDIT)) as audit:
-        for name, cost in (costs or {}).items():
-            digest = hashlib.sha256(name.encode()).digest()
-            if (name, digest) not in known:
-                audit.add(
-                    "", f"{RELEASE}{name}", 0, digest, cost=cost, state=stored.state, start=stored.start
-                )
-        if before is None or not before.left:
-            audit.add("", LEFT, 0, b"", state=stored.state, start=stored.start)
+    assume(target / AUDIT, costs or {}, stored.state, stored.start)
     with contextlib.closing(Store(state)) as store:
         store.flush()
     aside = _free(target, "state.left-{}.sqlite")
@@ -224,10 +269,6 @@ def _give_up(
     done.say(
         f"The run after round {stored.round or 0} is given up ({why}); its state is {aside}, for the ledger"
     )
-
-
-def _has_log(target: Path) -> bool:
-    return (target / AUDIT).exists()
 
 
 def _count_as_well(source: Path, target: Path, stored: Stored | None, kept: Stored, done: Restored) -> None:
@@ -289,29 +330,21 @@ def _readable(path: Path) -> Stored | None:
 
 
 def _reason_to_go_on(
-    backup: Backup, source: Path, stored: Stored, exact: bool, heard: Heard | None
+    backup: Backup, where: Path, stored: Stored, exact: bool, heard: Heard | None
 ) -> tuple[str, dict[str, Process]]:
     """Return why nothing can have been sent since the backup, and else what neighbours have heard since."""
     if exact:
         return "the audit log of this folder has nothing that the backup does not have", {}
-    with contextlib.suppress(NoState), contextlib.closing(Store(source / STATE, readonly=True)) as store:
+    state = backup.folder / where / STATE
+    with contextlib.suppress(NoState), contextlib.closing(Store(state, readonly=True)) as store:
         if store.value("verdict") is not None:
             return "all its rounds were done when the backup was made", {}
         began = store.stored()
         if heard is None or not stored.state:
             return "", {}
-        try:
-            peer = Home(backup.folder).load()
-        except PeerbayesError:
-            return "", {}
-        identity = os.urandom(8).hex()
-        process = Process(stored.state, stored.start + 1, identity, began, began)
-        signature = keys.sign(peer.key, process.content(peer.name))
-        neighbours = heard(peer, msgspec.structs.replace(process, signature=signature))
-        if neighbours.sure:
-            names = ", ".join(sorted(neighbours.confirmed))
-            return f"{names} have heard nothing that the backup does not have", {}
-        return "", neighbours.later
+        process = Process(stored.state, stored.start + 1, os.urandom(8).hex(), began, began)
+        neighbours = _asked_of(backup, _number(where), process, heard)
+        return (_confirmed(neighbours), {}) if neighbours.sure else ("", neighbours.later)
     return "", {}
 
 

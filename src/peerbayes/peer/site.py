@@ -26,6 +26,7 @@ from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Links
+from peerbayes.peer.renewing import renewals_of
 from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.runs.book import ENDED, STANDING, RunEntry, Runs
 from peerbayes.peer.runs.exchange import Exchange
@@ -93,7 +94,8 @@ class Site:
         self.session = Session(
             peer.name, peer.terms, peer.roster, signed, nothing, transport, nothing, self._event
         )
-        self.exchange = Exchange(self.session, self.runs, self.adopt, self._waits)
+        self.renewals = renewals_of(self.home, peer, self.session, transport.renew, log.info)
+        self.exchange = Exchange(self.session, self.runs, self.adopt, self._waits, self.renewals)
         self.router = Router(transport, self.exchange.answer)
         for warning in warnings_of(self.home, peer):
             log.warning(warning)
@@ -104,6 +106,10 @@ class Site:
         assert task is not None
         background = BackgroundTasks(task)
         await transport.serve(self.router.answer)
+        background.add(
+            "the renewal of certificates",
+            lambda: self.renewals.run(lambda: self.session.roster.present(self.session.name)),
+        )
         log.info(f"{peer.name} serves {peer.roster.network}; {len(peer.roster.members)} members")
         try:
             self.exchange.start()
@@ -353,6 +359,7 @@ class Site:
         running_peer = RunningPeer(
             Membership(peer.name, peer.terms, peer.roster, self.session.signed), frame, labels, store, transport, audit,
             model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=away,
+            renewals=lambda session: self.renewals,
             share_figures=peer.settings.share_figures,
             record=lambda **facts: self._record(active.entry, home, facts),
         )  # fmt: skip

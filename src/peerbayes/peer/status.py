@@ -1,23 +1,20 @@
-"""What a peer shows of itself: warnings, status, metrics, and the events of a run."""
+"""What a peer shows of itself: warnings, status, and the events of a run."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-import sqlite3
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
-from peerbayes.data import files
 from peerbayes.data.files import printable
-from peerbayes.errors import NeedsPerson, PartMissing, PeerbayesError, PeerError
+from peerbayes.errors import PeerError
 from peerbayes.peer.identity import keys
-from peerbayes.peer.inspection import may_leave_home
 from peerbayes.peer.learning.held_out import error_text
 from peerbayes.peer.protocol.session import NeighbourState, Waiting
 from peerbayes.peer.renewing import Renewed, renewal_status, renewal_warning
@@ -26,7 +23,7 @@ from peerbayes.peer.state.disk import WAITING, phase
 from peerbayes.peer.state.folder import Home, Peer
 from peerbayes.peer.state.ledger import spent
 from peerbayes.peer.state.store import FIGURES, NoState, PeerState, Store
-from peerbayes.peer.tasks import Rate, supervised_thread
+from peerbayes.peer.tasks import Rate
 
 # --- warnings to an operator before something becomes a problem; shown by `check`, `status` and the log of a run
 
@@ -92,15 +89,26 @@ class Sent:
         return self
 
 
-def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
-    """Return the status of a peer, as far as its folder shows it."""
-    peer, current_phase = home.load(), phase(home)
-    log = (sent or Sent(home)).read()
-    report: dict[str, Any] = {
+def member_status(home: Home, peer: Peer) -> dict[str, Any]:
+    """Return what does not depend on a run: the process, the certificate, and warnings."""
+    current_phase = phase(home)
+    return {
         "name": peer.name,
         "network": peer.terms.network,
         "running": current_phase is not None,
         "phase": current_phase or "not running",
+        "certificate_days": round(days_left(peer.certificate), 1),
+        "renewal": renewal_status(peer, Renewed.read(home)),
+        "warnings": warnings_of(home, peer),
+    }
+
+
+def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
+    """Return the status of a peer, as far as its folder shows it."""
+    peer = home.load()
+    log = (sent or Sent(home)).read()
+    report: dict[str, Any] = {
+        **member_status(home, peer),
         "closed": peer.roster.closed,
         "members": len(peer.roster.members),
         "round": 0,
@@ -122,9 +130,6 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
         "privacy": spent(home, peer),
         "sent": {"messages": log.messages, "bytes": log.bytes},
         "audit": {"ok": log.problem is None, "problem": log.problem},
-        "certificate_days": round(days_left(peer.certificate), 1),
-        "renewal": renewal_status(peer, Renewed.read(home)),
-        "warnings": warnings_of(home, peer),
     }
     with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
         history = store.history()
@@ -223,157 +228,6 @@ def state_of(neighbour: dict[str, Any], running: bool) -> str:
     if neighbour["note"]:
         return "down"
     return "never heard" if neighbour["seen"] is None else "up"
-
-
-# --- /metrics for Prometheus: the figures of the status; on request, and as a file once a run has ended
-
-
-class Metric(NamedTuple):
-    """One metric: its name, its help text, and its values by label."""
-
-    name: str
-    help: str
-    values: list[tuple[dict[str, str], float]]
-
-    @classmethod
-    def of(cls, name: str, text: str, value: Any, label: str = "") -> Metric:
-        """Return a metric of one value, or of a mapping from a label's values to its own."""
-        values = value.items() if label else [("", value)]
-        return cls(
-            f"peerbayes_{name}", text, [({label: key} if label else {}, float(x)) for key, x in values]
-        )
-
-
-COUNTERS = tuple(
-    f"peerbayes_{name}" for name in ("sent_messages", "sent_bytes", "refused_messages", "missed_messages")
-)
-
-
-def metrics_of(report: dict[str, Any], now: float, exact: bool) -> Iterator[Metric]:
-    """Yield the metrics of a status report; `exact`: figures without noise may leave this machine."""
-    neighbours, sent = report["neighbours"], report["sent"]
-    up = {name: neighbour["state"] == "up" for name, neighbour in neighbours.items()}
-    heard = {
-        name: neighbour["seen"] for name, neighbour in neighbours.items() if neighbour["seen"] is not None
-    }
-    refused: Counter[str] = Counter()
-    for entry in report["refusals"]:
-        refused[entry["reason"]] += entry["count"]
-    yield Metric.of("round", "The last completed round.", report["round"])
-    yield Metric.of("rounds", "The number of rounds of the run.", report["rounds"])
-    yield Metric.of("running", "Whether a process works on the folder.", report["running"])
-    text = "The phase of the peer, in the label; the value is 1."
-    yield Metric.of("phase", text, {report["phase"]: 1}, "phase")
-    yield Metric.of("neighbour_up", "Whether a neighbour answers.", up, "neighbour")
-    silent = {name: now - seen for name, seen in heard.items()}
-    text = "Seconds since a neighbour's last message."
-    yield Metric.of("neighbour_last_message_seconds", text, silent, "neighbour")
-    usual = {
-        name: neighbour["usual"] for name, neighbour in neighbours.items() if neighbour["usual"] is not None
-    }
-    text = "Seconds that a neighbour's messages usually take after a round began."
-    yield Metric.of("neighbour_usual_seconds", text, usual, "neighbour")
-    waiting = {entry["neighbour"]: entry["seconds"] for entry in report["waiting"]}
-    yield Metric.of("waiting_seconds", "Seconds that the open round has waited so far.", waiting, "neighbour")
-    yield Metric.of("sent_messages", "Messages that left this machine, by the audit log.", sent["messages"])
-    yield Metric.of("sent_bytes", "Bytes that left this machine, by the audit log.", sent["bytes"])
-    intact = report["audit"]["ok"]
-    yield Metric.of("audit_log_ok", "Whether the hash chain of the audit log is intact.", intact)
-    yield Metric.of("refused_messages", "Messages refused.", refused, "reason")
-    yield Metric.of("missed_messages", "Rounds closed without a neighbour.", report["missing"], "neighbour")
-    days = report["certificate_days"]
-    yield Metric.of("certificate_days", "Days until the peer's certificate expires.", days)
-    renewal = report["renewal"]
-    if renewal["at"] is not None:
-        text = "When the certificate was renewed last, in seconds since 1970."
-        yield Metric.of("certificate_renewed_timestamp_seconds", text, renewal["at"])
-    text = "Whether the certificate is to be renewed, and is not yet."
-    yield Metric.of("certificate_renewal_failing", text, bool(renewal["problem"]))
-    yield Metric.of("warnings", "Warnings that `status` shows.", len(report["warnings"]))
-    if report["privacy"] is not None:
-        spent = report["privacy"]["spent"]
-        yield Metric.of("epsilon_spent", "Epsilon spent so far, of the agreed budget.", spent)
-    if exact:
-        yield from _of_rows(report)
-
-
-def _of_rows(report: dict[str, Any]) -> Iterator[Metric]:
-    """Yield figures of the peer's own rows, without noise."""
-    if report["verdict"] is not None:
-        good = report["verdict"]["good"]
-        yield Metric.of("verdict_good", "Whether the run ended well: see `status`.", good)
-    for figure_name, text in (
-        ("test_error", "Error of the model on the peer's held-out rows."),
-        ("train_error", "Error of the model on the rows the peer learns from."),
-        ("disagreement", "Distance of neighbours' statistics from this peer's, relative to its own."),
-    ):
-        if report["judged"] is not None and (figure := report["judged"][figure_name]) is not None:
-            yield Metric.of(figure_name, text, figure)
-
-
-def expose_metrics(address: str, home: Home) -> None:
-    """Serve metrics of a peer at http://HOST:PORT/metrics, on the loopback interface unless a host is named."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"--metrics is {address!r}; expected PORT or HOST:PORT")
-    registry = _registry(home)
-    from prometheus_client import start_http_server
-
-    try:
-        server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
-    except OSError as error:
-        raise NeedsPerson(
-            f"--metrics {address} cannot be listened on: {error.strerror}; name another port or host"
-        ) from error
-
-    def go_on() -> None:
-        thread.join()  # it serves until it fails
-        if server.fileno() >= 0:  # not closed on purpose
-            server.serve_forever()
-
-    supervised_thread("the server of --metrics", go_on)
-
-
-def write_metrics(home: Home) -> None:
-    """Write the metrics to a file in the folder, for collectors such as node_exporter, if it is writable."""
-    with contextlib.suppress(PeerbayesError, OSError):
-        registry = _registry(home)
-        from prometheus_client import generate_latest
-
-        files.write(home.folder / "metrics.prom", generate_latest(registry))
-
-
-def _registry(home: Home) -> Any:
-    try:
-        from prometheus_client import CollectorRegistry
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-    except ModuleNotFoundError as missing:
-        raise PartMissing(f"{missing.name} is not installed: pip install 'peerbayes[peer]'") from missing
-    name, sent, exact = home.settings().name, Sent(home), may_leave_home(home)
-
-    def metrics() -> Iterator[Metric]:
-        readable = "Whether the folder can be read."
-        try:
-            report = status(home, sent)
-        except (PeerbayesError, OSError, sqlite3.Error):  # a folder that cannot be read now
-            yield Metric.of("readable", readable, False)
-            return
-        yield Metric.of("readable", readable, True)
-        yield from metrics_of(report, time.time(), exact)
-
-    class Collector:
-        def collect(self) -> Iterator[Any]:
-            for metric in metrics():
-                labels = ["peer", *(metric.values[0][0] if metric.values else ())]
-                family = CounterMetricFamily if metric.name in COUNTERS else GaugeMetricFamily
-                samples = family(metric.name, metric.help, labels=labels)
-                for value_labels, value in metric.values:
-                    samples.add_metric([name, *value_labels.values()], value)
-                yield samples
-
-    registry = CollectorRegistry()
-    registry.register(Collector())
-    return registry
 
 
 # --- the journal of a peer's events: log lines for people, and notes in the store for `status`

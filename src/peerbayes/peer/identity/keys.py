@@ -36,6 +36,7 @@ def certificate_of(pem: bytes, whose: str = "the") -> x509.Certificate:
         p256(certificate.public_key())
         _ = (
             certificate.subject,
+            certificate.issuer,
             certificate.extensions,
             certificate.not_valid_after_utc,
         )  # else parsed when used

@@ -65,9 +65,12 @@ class Renewals:
     """Records why this peer has no new certificate yet; an empty text: there is no problem."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     seconds: Callable[[], float] = time.monotonic
+    tell: Callable[[str], None] = lambda text: None
+    """Tells the owner, in a sentence, why this peer, which may renew, does not."""
     asking: dict[str, Asking] = field(default_factory=dict)
     answers: dict[str, bytes] = field(default_factory=dict)
     _rate: Rate = field(default_factory=lambda: Rate(*RATE))
+    _told: str = ""
 
     @property
     def due(self) -> bool:
@@ -104,10 +107,13 @@ class Renewals:
         """Return the certificate that this peer itself issues; None: it may not."""
         try:
             issuer = self.issuer()
-        except ConfigurationError as error:
-            self.problem(str(error))
+            return None if issuer is None else issuer.renewed(request, name, roster, self.clock())
+        except (ConfigurationError, OSError) as error:  # such as a full disk
+            text = f"{name} is not renewed here: {error}"
+            if text != self._told:
+                self._told = text
+                self.tell(text)
             return None
-        return None if issuer is None else issuer.renewed(request, name, roster, self.clock())
 
     def _is_new(self, certificate: bytes, name: str, roster: Roster) -> bool:
         now, issuers = self.clock(), roster.issuers(self.authority)

@@ -34,7 +34,7 @@ from peerbayes.peer.runs.consent import Consent
 from peerbayes.peer.runs.documents import Choice, Decision, Document, Proposal, kind_of
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import RUNS, Home, Peer
-from peerbayes.peer.state.ledger import in_all, refuse_overspent
+from peerbayes.peer.state.ledger import ASSUMED, assume, in_all, planned_cost, refuse_overspent
 from peerbayes.peer.state.peer_settings import refuse_weaker
 from peerbayes.peer.state.store import NoState, Store
 
@@ -536,9 +536,29 @@ class Runs:
                     raise IdentityError(
                         f"{decision.member} approved other terms than those of run {decision.number}"
                     )
+        if decision.member == self.home.settings().name and decision.choice == "approve" and not stored:
+            self._assume(proposal)
         if not _publish(path, document) and not _publish(other, document):
             return None
         return decision
+
+    def _assume(self, proposal: Proposal) -> None:
+        """Give up a run that this peer approved and does not know: its folder was brought back from an older backup.
+
+        What the run may have released counts as released. First: once the decision is here, nobody asks again.
+        """
+        home, costs = self.home.of_run(proposal.number), dict[str, float]()
+        with contextlib.suppress(TermsError):
+            if (promise := Terms.parse(proposal.terms, "the terms").privacy.promise) is not None:
+                costs[f"{ASSUMED} run {proposal.number} of {proposal.digest:.16}"] = planned_cost(promise)
+        home.records.mkdir(mode=0o700, parents=True, exist_ok=True)
+        assume(home.audit_path, costs, f"lost {proposal.digest:.16}", 0)
+        files.write(home.records / "proposal", proposal.digest.encode())
+        self.end(
+            proposal.number,
+            "left",
+            "approved before this folder was brought back from a backup: what it may have sent counts as sent",
+        )
 
     def _refuse_flood(self, proposal: Proposal, current: Roster) -> None:
         """Refuse proposals without end: of numbers far ahead, of one number, or that wait for approvals."""

@@ -24,6 +24,7 @@ from peerbayes.peer.agreement.column_facts import canonical
 from peerbayes.peer.identity.roster import DIGEST
 from peerbayes.peer.identity.roster import LARGEST as LARGEST_ROSTER
 from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.renewals import Renewals
 from peerbayes.peer.protocol.roster_pieces import LARGEST_OFFERED, PIECE, piece_of
 from peerbayes.peer.protocol.server import AT_ONCE, Callbacks
 from peerbayes.peer.protocol.session import Session
@@ -57,6 +58,8 @@ class Exchange:
     """Adopts a newer roster of the authority; RefusedMessage where it is none."""
     waits: Callable[[str], bool] = lambda run: False
     """Whether a run is known here that has not begun, or has just begun."""
+    renewals: Renewals | None = None
+    """Renews certificates, or passes on who asks for it; None: not here."""
     _tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def __post_init__(self) -> None:
@@ -276,10 +279,21 @@ class Exchange:
             raise RefusedMessage("not a neighbour", f"{caller} has no link to {session.name}")
         if kind == "documents":
             return await self._documents(caller, request)
+        if kind == "renew":
+            return await self._renewed(caller, request)
         if not self.waits(request.run):
             raise RefusedMessage("wrong network", f"run {request.run:.12} does not go on here")
         await session.changes.wait(min(request.wait, tasks.WAIT))
         return self._replied(request, "not yet")
+
+    async def _renewed(self, caller: str, request: Request) -> Reply:
+        """Return a renewed certificate to a neighbour that asks for its own, or passes a request on."""
+        body = None
+        if self.renewals is not None:
+            body = await self.renewals.answer(caller, request.phase, request.body, request.round_index)
+        if body is None:
+            return self._replied(request, "not yet")
+        return self._replied(request, "ok", body=body, digest=wire.digest_of(body))
 
     async def _documents(self, caller: str, request: Request) -> Reply:
         if not self._asked.allows(caller):

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -45,7 +46,7 @@ MOST_FILES = 100_000
 BLOCK = 1 << 20
 
 STATE, AUDIT = "state.sqlite", "audit.jsonl"  # of a run: grow while they are copied
-LEFT_OUT = ("peer.lock", "peer.log", "metrics.prom")  # of the process, and for people
+LEFT_OUT = ("peer.lock", "peer.log*", "metrics.prom")  # of the process, and for people, rotated or not
 TABLES = (".csv", ".parquet")  # rows: whoever has them keeps them elsewhere
 SCRATCH = ".backup-"  # begins the name of a folder with copies
 BESIDE = ("-wal", "-shm", "-journal")  # of SQLite: in the copy of its file
@@ -165,7 +166,12 @@ def _content(home: Home, with_key: bool, scratch: Path) -> Iterator[tuple[Path, 
         present = [name for name in sorted(names) if not (here / name).is_symlink()]
         for name in sorted(present, key=lambda name: (name == AUDIT, name)):
             path, inside = here / name, str(PurePosixPath((here / name).relative_to(home.folder)))
-            if name in LEFT_OUT or name.startswith(".") or name.endswith((*TABLES, *BESIDE)) or path == data:
+            if (
+                any(fnmatch(name, pattern) for pattern in LEFT_OUT)
+                or name.startswith(".")
+                or name.endswith((*TABLES, *BESIDE))
+                or path == data
+            ):
                 continue
             if inside == home.key_path.name and not with_key:
                 continue

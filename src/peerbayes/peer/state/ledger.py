@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from peerbayes.errors import BrokenRecord, NeedsPerson, PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.learning.releases import rounds_in
-from peerbayes.peer.state.audit_log import RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
+from peerbayes.peer.state.audit_log import LEFT, RELEASE, AuditLog, Delivery, Log, OfState, Position, Tail
 from peerbayes.peer.state.folder import ASIDE, Home, Peer
 from peerbayes.peer.state.store import KEPT, NoState, PeerState, Store
 from peerbayes.privacy import accounting
@@ -210,6 +211,25 @@ def _of_state(stored: Stored, log: Log, aside: bool) -> tuple[str, str] | None:
     return None
 
 
+# --- runs that are lost: what they may have released counts as released
+
+
+ASSUMED = "assumed"  # begins the names of releases that may have been made, and that nothing here knows of
+
+
+def assume(audit: Path, costs: Mapping[str, float], state: str, start: int) -> None:
+    """Write to a log that a run is given up, and what it may have released: μ² by names. Again, it adds nothing."""
+    known = {(entry["name"], entry["digest"]) for entry in releases_of(audit)} if audit.exists() else set()
+    logged = Log.of(Tail(audit)).states.get(state) if audit.exists() else None
+    with contextlib.closing(AuditLog(audit)) as log:
+        for name, cost in costs.items():
+            digest = hashlib.sha256(name.encode()).digest()
+            if (name, digest) not in known:
+                log.add("", f"{RELEASE}{name}", 0, digest, cost=cost, state=state, start=start)
+        if logged is None or not logged.left:
+            log.add("", LEFT, 0, b"", state=state, start=start)
+
+
 # --- the privacy ledger: what a peer has released of its rows so far, in the run of its folder and in earlier ones
 # The ledger of a folder is the union of its files: the state, states of runs that were left, and every audit log
 # (`audit*.jsonl`), where each release is written with its cost. So a release counts once, as long as one of these
@@ -324,6 +344,7 @@ def spent(home: Home, peer: Peer) -> dict[str, Any] | None:
         "releases": len(ledger), "rounds": rounds_in(ledger),
         "with_earlier_runs": epsilon_of([*before, *ledger], promise.delta) if before else None,
         "in_all": epsilon_of(before, promise.delta, planned_cost(promise)),
+        "allowed": peer.settings.require.get("epsilon"),
     }  # fmt: skip
 
 

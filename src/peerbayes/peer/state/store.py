@@ -139,17 +139,26 @@ class Store:
         try:
             if not readonly and not path.exists():  # it holds this peer's messages, and a key for secure sums
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-            uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-            self._db = sqlite3.connect(
-                uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10
-            )
             try:
-                self._prepare(readonly)
-            except BaseException:
-                self._db.close()  # otherwise it holds locks until it is garbage-collected
-                raise
+                self._open("mode=ro" if readonly else "mode=rwc")
+            except sqlite3.OperationalError as error:
+                closed = not path.with_name(f"{path.name}-wal").exists()
+                if not (readonly and closed and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN):
+                    raise
+                # On a file system that is read-only SQLite cannot make the files beside a state that nobody writes.
+                self._open("mode=ro&immutable=1")
         except sqlite3.DatabaseError as error:
             raise PeerError(f"{path} cannot be used as a peer's state: {error}") from error
+
+    def _open(self, how: str) -> None:
+        self._db = sqlite3.connect(
+            f"{self.path.resolve().as_uri()}?{how}", uri=True, isolation_level=None, check_same_thread=False, timeout=10
+        )  # fmt: skip
+        try:
+            self._prepare(how != "mode=rwc")
+        except BaseException:
+            self._db.close()  # otherwise it holds locks until it is garbage-collected
+            raise
 
     def _prepare(self, readonly: bool) -> None:
         """Bring the file to this program's schema; for reading, it stays as it is."""
