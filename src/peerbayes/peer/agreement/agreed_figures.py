@@ -25,12 +25,12 @@ from peerbayes.errors import PeerError
 from peerbayes.learning.data_figures import ColumnFigures, DataFigures, FigureLayout, Finding, findings
 from peerbayes.peer.agreement import masked_sums
 from peerbayes.peer.agreement.masked_sums import Statements, statement, usable_key, vouched_statements
-from peerbayes.peer.agreement.private_agreement import Buy
 from peerbayes.peer.agreement.summary import Sums
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Total, integers_in
 from peerbayes.peer.agreement.votes import Voter
 from peerbayes.peer.learning.masks import public_key
+from peerbayes.peer.learning.releases import Buy
 from peerbayes.privacy import units
 from peerbayes.privacy.counts import RowCounts
 from peerbayes.privacy.noise import Source

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.data import files
+from peerbayes.data.declarations import declarations
+from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.models.history import History, Version
 
 MARKDOWN, HTML = "card.md", "card.html"
@@ -118,6 +120,11 @@ def _terms(content: str) -> dict[str, Any]:
         return {}
 
 
+def _setting(terms: Mapping[str, Any], name: str) -> str:
+    """Return a setting of the terms; what they leave out has its default."""
+    return str(terms.get(name, declarations(Terms)[name].default)) if terms else "not readable"
+
+
 def _summary(version: Version, terms: Mapping[str, Any]) -> Iterator[Block]:
     number = "" if version.run_number is None else f"number {version.run_number}, "
     facts = [
@@ -127,7 +134,7 @@ def _summary(version: Version, terms: Mapping[str, Any]) -> Iterator[Block]:
         ("run", f"{number}{version.run}"),
         (
             "model",
-            f"{terms.get('family', 'naive-bayes')}, learned by strategy {terms.get('strategy', 'auto')}",
+            f"{_setting(terms, 'family')}, learned by strategy {_setting(terms, 'strategy')}",
         ),
         ("rounds", str(version.rounds)),
         ("model file", f"sha256 {version.model}"),
