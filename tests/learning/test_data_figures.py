@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from peerbayes.data.infer import infer_schema
+from peerbayes.data.schema import Schema
 from peerbayes.learning.data_figures import CELLS, MOST_ROWS, FigureLayout, findings, missing_share
 from peerbayes.peer.agreement.agreed_figures import own_words
 
@@ -23,7 +23,7 @@ def frame(rng, rows, **changed):
 def sites(rng, *tables):
     """The layout that all agree on, and each table's words."""
     labels = [rng.choice(["no", "yes"], len(table)) for table in tables]
-    schema = infer_schema(pd.concat(tables, ignore_index=True), np.concatenate(labels))
+    schema = Schema.infer(pd.concat(tables, ignore_index=True), np.concatenate(labels))
     layout = FigureLayout(schema)
     return layout, [own_words(layout, *one) for one in zip(tables, labels, strict=True)]
 
@@ -77,7 +77,7 @@ def test_a_column_that_is_empty_or_coded_differently_is_found_by_its_site(rng, c
 def test_a_class_of_one_site_alone_is_another_code(rng):
     tables = [frame(rng, 60), frame(rng, 60)]
     labels = [np.array(["1", "0"] * 30), np.array(["yes", "no"] * 30)]
-    layout = FigureLayout(infer_schema(pd.concat(tables), np.concatenate(labels)))
+    layout = FigureLayout(Schema.infer(pd.concat(tables), np.concatenate(labels)))
     own, others = (layout.figures(own_words(layout, *one)) for one in zip(tables, labels, strict=True))
     kinds = [(one.kind, one.stops) for one in findings(own, others, "y") if "this site only" in one.sentence]
     assert kinds == [("classes", True)] * 2
@@ -109,7 +109,7 @@ def test_sums_that_no_tables_have_are_refused(rng, place, value):
         place = word_of(layout, name) + int(offset or 0)
     layout.figures(summed)
     summed[place] = value
-    with pytest.raises(ValueError, match="rows|values|classes"):
+    with pytest.raises(ValueError, match=r"rows|values|classes"):
         layout.figures(summed)
 
 
@@ -117,7 +117,7 @@ def test_counts_that_add_up_only_modulo_2_64_are_refused(rng):
     """Four classes of 2⁶² rows each are no rows at all in 64 bits."""
     tables = [frame(rng, 40), frame(rng, 40)]
     labels = [np.array(["a", "b", "c", "d"] * 10)] * 2
-    layout = FigureLayout(infer_schema(pd.concat(tables), np.concatenate(labels)))
+    layout = FigureLayout(Schema.infer(pd.concat(tables), np.concatenate(labels)))
     summed = sum(own_words(layout, *one) for one in zip(tables, labels, strict=True))
     with np.errstate(over="ignore"):
         summed[2:6] += 1 << 62

@@ -29,6 +29,7 @@ from peerbayes.learning.integer_sums import numbers_of_words, words_of_numbers
 CELLS = 66  # of z: 64 of an eighth each from −4 to 4, and two for what lies beyond
 FARTHEST = 100.0  # what |z| counts for at most
 MOST_ROWS = 1 << 40  # of all sites together; more are no rows, and sums of so many cells stay within 64 bits
+ROUNDING = 1e-12  # of a variance of z: one value everywhere leaves as much
 RANGE = 0.05, 0.95  # the quantiles between which a range lies
 SHOWN = 20  # categories of a column that are kept, the most frequent ones
 
@@ -210,7 +211,8 @@ def _figures_of(column: Column, words: np.ndarray, rows: int) -> ColumnFigures:
     if not present:
         return ColumnFigures(column.name, 0, logarithms=logarithms)
     units, mean = Units.of(column), first / present
-    spread = math.sqrt(max(second / present - mean * mean, 0.0))
+    variance = second / present - mean * mean
+    spread = math.sqrt(variance) if variance > ROUNDING * max(1.0, mean * mean) else 0.0
     low, high = (
         _bounded(units.location + units.scale * end, logarithms) for end in _range(cells.astype(np.float64))
     )
