@@ -291,7 +291,9 @@ def _sentence(text: str) -> str:
 
 # --- as Markdown
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#+!|~&-])")
+# Also what makes links and lists of plain text: addresses, "www.", and numbers before a point or a bracket.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#+!|~&:@=-]|(?<=www)\.)", re.IGNORECASE)
+_NUMBERED = re.compile(r"^(\d+)([.)])")
 
 
 def markdown(made: Card) -> str:
@@ -305,7 +307,7 @@ def markdown(made: Card) -> str:
 
 def _plain(text: str) -> str:
     """Return text with everything escaped that Markdown gives a meaning, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(_printable(text).split()))
+    return _NUMBERED.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", " ".join(_printable(text).split())))
 
 
 def _printable(text: str) -> str:
