@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import networkx as nx
 import pytest
@@ -16,6 +17,7 @@ import peerbayes as pb
 from peerbayes.errors import ModelFileDamaged, ModelFileError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.models.history import DRAFT, MODEL, History
+from shared.commands import HANG
 from shared.peers_in_memory import peers_of, shared_out
 
 FACTS = {"network": "test", "rounds": 3, "data": "d", "terms": "t"}
@@ -104,17 +106,17 @@ def test_back_goes_to_another_model_and_not_to_a_copy_of_the_same(tmp_path, mode
 
 
 CHANGES = """
+import itertools
+import os
 import sys
 from pathlib import Path
 from peerbayes.peer.models.history import MODEL, History
 home = Path(sys.argv[1])
 history = History(home)
 print("ready", flush=True)
-while True:
-    history.use(1)
-    history.record(run="r", network="test", rounds=1, data="d", terms="t")
-    history.use(2)
-    history.record(run="s", network="test", rounds=1, data="d", terms="t")
+for count in itertools.count():
+    history.use(1 + count % 2)
+    history.record(run=f"{os.getpid()} {count}", network="test", rounds=1, data="d", terms="t")
 """
 
 
@@ -125,13 +127,15 @@ def test_killed_while_the_model_changes_leaves_a_whole_file(tmp_path, models):
     """
     history = history_of(tmp_path, models)
     read = set()
-    for moment in range(6):
+    for moment in range(12):
         process = subprocess.Popen(
             [sys.executable, "-c", CHANGES, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ
         )
         assert process.stdout.readline() == b"ready\n"
         before = len(history.numbers())
-        while len(history.numbers()) < before + 1 + moment % 3:  # the kill falls anywhere in what follows
+        end = time.monotonic() + HANG
+        while len(history.numbers()) < before + 2 + moment:  # the kill falls anywhere in what follows
+            assert time.monotonic() < end
             assert process.poll() is None
             read.add((tmp_path / MODEL).read_bytes())
             threading.Event().wait(0.001 * (1 + moment % 3))
