@@ -99,7 +99,7 @@ def test_a_card_says_what_is_recorded():
     for words in ("version 3 of hospitals", "number 2", "epsilon 2", "1.9 of it", "north", "20.00% at south",
                   "3 anonymous sites together", "0.890000 and 0.910000"):  # fmt: skip
         assert words in text, words
-    assert "naive\\-bayes, learned by strategy auto" in text
+    assert "naive-bayes, learned by strategy auto" in text
 
 
 def test_a_card_of_terms_that_cannot_be_read_claims_no_default():

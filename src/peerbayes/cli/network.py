@@ -65,6 +65,13 @@ def _terms_lines(terms: Terms) -> Iterator[str]:
         f"  limits     a round waits {limits.deadline:g} s, for {limits.quorum:.0%} of the neighbours; "
         f"messages up to {limits.message_bytes:,} bytes; {limits.rows} or more rows per peer"
     )
+    if terms.figures != "none":
+        consequence = (
+            "a site that differs is told" if terms.figures == "warn" else "nobody begins if a site differs"
+        )
+        yield f"  figures    of all sites' tables before the first round: {consequence}"
+    if terms.evaluation != "none":
+        yield "  evaluation the errors of every site on its held-out rows, after the last round"
     items = []
     if promise is not None:
         items.append(f"epsilon {promise.epsilon:g} with delta {promise.delta:g}")

@@ -291,9 +291,9 @@ def _sentence(text: str) -> str:
 
 # --- as Markdown
 
-# Also what makes links and lists of plain text: addresses, "www.", and numbers before a point or a bracket.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#+!|~&:@=-]|(?<=www)\.)", re.IGNORECASE)
-_NUMBERED = re.compile(r"^(\d+)([.)])")
+# What has a meaning anywhere; at the beginning of a text; and as an address, of which some programs make a link.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>!|~&@]|^[#+=-]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 
 def markdown(made: Card) -> str:

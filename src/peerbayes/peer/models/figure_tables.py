@@ -17,7 +17,8 @@ def data_sentence(data: Mapping[str, Any]) -> str:
     )
     noise = data["noise"]
     noisy = f" Numbers of rows have noise with a standard deviation of {noise:.3g} rows." if noise else ""
-    return f"{data['rows']:,.0f} rows at {data['sites']} sites, as all of them together have them: {about}.{noisy}"
+    rows = f"{data['rows']:,.0f} rows to learn from at {data['sites']} sites"
+    return f"{rows}, as all of them together have them: {about}.{noisy}"
 
 
 def class_rows(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
