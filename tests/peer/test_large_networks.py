@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
+from peerbayes.cli import network as network_commands
 from peerbayes.errors import ConfigurationError, IdentityError, RefusedMessage
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
@@ -115,6 +116,51 @@ def test_the_command_invites_all_or_none(tmp_path):
     assert done.returncode == 0 and "2 peers are members of large" in done.stdout
     joined = peerbayes("peer", "join", tmp_path / "a", tmp_path / "out" / "a.invitation")
     assert joined.returncode == 0 and "Neighbours: b" in joined.stdout
+
+
+def test_an_interrupted_batch_is_completed_by_running_it_again(tmp_path, monkeypatch):
+    """The roster was stored, and not all invitations: members keep certificate and place, new ones join."""
+    founder = Founder.create(tmp_path / "network", TERMS)
+    lines = ["name,request,address"]
+    for number, name in enumerate("abcd"):
+        Home.create(tmp_path / name, name, f"127.0.0.1:{7001 + number}", "rows.csv")
+        lines.append(f"{name},{name}/peer.csr,127.0.0.1:{7001 + number}")
+    table, written = tmp_path / "members.csv", []
+    table.write_text("\ufeff" + "\n".join(lines[:4]) + "\n", encoding="utf-8")  # as spreadsheets write it
+    options = "--network", founder.folder, "--out", tmp_path / "out"
+    original = network_commands.write
+
+    def full(path, content):
+        written.append(path)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device", str(path))
+        original(path, content)
+
+    monkeypatch.setattr(network_commands, "write", full)
+    assert peerbayes("network", "invite-all", table, *options).returncode == 1
+    members = founder.roster().members
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.invitation"] and len(members) == 3
+    table.write_text("\n".join(lines) + "\n")
+    done = peerbayes("network", "invite-all", table, *options, code=0)
+    assert "4 peers are members of large, which has 4, 1 of them new" in done.stdout
+    assert founder.roster().members[:3] == members
+    before = founder.roster_path.read_bytes()
+    assert "0 of them new" in peerbayes("network", "invite-all", table, *options, code=0).stdout
+    assert founder.roster_path.read_bytes() == before
+    for name in "abcd":
+        peerbayes("peer", "join", tmp_path / name, tmp_path / "out" / f"{name}.invitation", code=0)
+
+
+def test_a_member_with_another_key_or_address_is_no_member_again(tmp_path):
+    founder = Founder.create(tmp_path / "network", TERMS)
+    request = keys.new_request("a")[1]
+    founder.invite_all([Applicant("a", request, "h:1")])
+    for other in (Applicant("a", keys.new_request("a")[1], "h:1"), Applicant("a", request, "h:2")):
+        with pytest.raises(IdentityError, match="already a member"):
+            founder.invite_all([other])
+    founder.revoke("a")
+    with pytest.raises(IdentityError):
+        founder.invite_all([Applicant("a", request, "h:1")])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import networkx as nx
 import pytest
@@ -15,6 +16,7 @@ import peerbayes as pb
 from peerbayes.errors import ModelFileDamaged, ModelFileError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.models.history import DRAFT, MODEL, History
+from shared.commands import HANG
 from shared.peers_in_memory import peers_of, shared_out
 
 FACTS = {"network": "test", "rounds": 3, "data": "d", "terms": "t"}
@@ -58,7 +60,7 @@ def test_use_and_back_change_what_applications_read(tmp_path, models):
     history = history_of(tmp_path, models)
     assert history.in_use() == 2 and history.numbers() == [1, 2]
     assert history.back().number == 1 and (tmp_path / MODEL).read_bytes() == models[0]
-    with pytest.raises(ModelFileError, match="version 1 is the first one"):
+    with pytest.raises(ModelFileError, match="no version before 1 has another model"):
         history.back()
     assert history.use(2).number == 2 and history.in_use() == 2
     with pytest.raises(ModelFileError, match=r"no version 7 .* there are 1, 2"):
@@ -80,33 +82,62 @@ def test_a_damaged_version_is_never_used(tmp_path, models):
         history.version(2)
 
 
+def test_a_damaged_version_is_in_nobodys_way(tmp_path, models):
+    """A run that ends is recorded, the others are listed and used; the damaged one is named."""
+    history = history_of(tmp_path, models)
+    (tmp_path / "models" / "1" / "version.json").write_text("{")
+    (tmp_path / "models" / "7").mkdir()
+    assert history.in_use() == 2 and [version.number for version in history.versions()] == [2]
+    assert history.record(run="n" * 64, **FACTS).number == 8
+    listed = command(tmp_path, "list")
+    assert listed.returncode == 0 and "version 1 cannot be read" in listed.stdout
+    assert "version 7 cannot be read" in listed.stdout
+    shown = command(tmp_path, "show", "1")
+    assert shown.returncode == 2 and "restore it from a backup" in shown.stderr
+
+
+def test_back_goes_to_another_model_and_not_to_a_copy_of_the_same(tmp_path, models):
+    history = history_of(tmp_path, models)
+    (tmp_path / MODEL).write_bytes(models[1])
+    assert history.record(run="3" * 64, **FACTS).number == 3
+    assert history.in_use() == 3
+    assert history.back().number == 1 and (tmp_path / MODEL).read_bytes() == models[0]
+
+
 CHANGES = """
+import itertools
+import os
 import sys
 from pathlib import Path
 from peerbayes.peer.models.history import MODEL, History
 home = Path(sys.argv[1])
 history = History(home)
 print("ready", flush=True)
-while True:
-    history.use(1)
-    history.record(run="r", network="test", rounds=1, data="d", terms="t")
-    history.use(2)
-    history.record(run="s", network="test", rounds=1, data="d", terms="t")
+for count in itertools.count():
+    history.use(1 + count % 2)
+    history.record(run=f"{os.getpid()} {count}", network="test", rounds=1, data="d", terms="t")
 """
 
 
 def test_killed_while_the_model_changes_leaves_a_whole_file(tmp_path, models):
-    """A process that changes the model and records versions is killed with SIGKILL, again and again, anywhere."""
+    """A process that changes the model and records versions is killed with SIGKILL, again and again, anywhere.
+
+    An application that reads the file meanwhile has a whole model each time.
+    """
     history = history_of(tmp_path, models)
-    for moment in range(6):
+    read = set()
+    for moment in range(12):
         process = subprocess.Popen(
             [sys.executable, "-c", CHANGES, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ
         )
         assert process.stdout.readline() == b"ready\n"
         before = len(history.numbers())
+        end = time.monotonic() + HANG
         while len(history.numbers()) < before + 2 + moment:  # the kill falls anywhere in what follows
+            assert time.monotonic() < end
             assert process.poll() is None
-            threading.Event().wait(0.001)
+            read.add((tmp_path / MODEL).read_bytes())
+            threading.Event().wait(0.001 * (1 + moment % 3))
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
@@ -115,6 +146,7 @@ def test_killed_while_the_model_changes_leaves_a_whole_file(tmp_path, models):
         for number in history.numbers():
             assert history.content(number) in models
         assert history.numbers() == list(range(1, len(history.numbers()) + 1))
+    assert read == set(models)
     (tmp_path / "models" / f"{DRAFT}1").mkdir()
     (tmp_path / MODEL).write_bytes(models[0])
     history.record(run="t" * 64, **FACTS)
@@ -136,6 +168,10 @@ def test_commands_list_show_use_and_go_back(tmp_path, models):
     assert (tmp_path / MODEL).read_bytes() == models[0]
     shown = json.loads(command(tmp_path, "show", "1", "--format", "json").stdout)
     assert shown["in_use"] and shown["run"] == "1" * 64
+    text = command(tmp_path, "show", "1").stdout
+    assert "in use" in text and "1" * 64 in text and "card.md and card.html" in text
+    (tmp_path / MODEL).write_bytes(b"a model in the middle of a run")
+    assert "is none of them" in command(tmp_path, "list").stdout
     missing = command(tmp_path, "use", "9")
     assert missing.returncode == 2 and "there is no version 9" in missing.stderr
     assert command(tmp_path, "use", "0").returncode == 2

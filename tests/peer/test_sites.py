@@ -2,26 +2,32 @@
 
 import asyncio
 import json
+import re
 
 import msgspec
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss, roc_auc_score
 
 import peerbayes as pb
 from peerbayes.errors import RefusedMessage
-from peerbayes.learning.site_scores import vector_size
+from peerbayes.learning.site_scores import SiteScores, vector_size
 from peerbayes.peer.agreement import masked_sums
 from peerbayes.peer.agreement.masked_sums import Statements, masked, partners
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.learning import selecting, sites
+from peerbayes.peer.learning.held_out import held_out, split_key
 from peerbayes.peer.learning.masks import new_key, public_key
 from peerbayes.peer.learning.sites import KEPT, Statement, summed_sites, table_of
+from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.models.history import History
 from peerbayes.peer.state.store import Store
 from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.settings import SimulationSettings
+from shared.commands import peerbayes
 from shared.peers_in_memory import DENSE, SOON, Peers, ended, network, shared_out, table
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -295,6 +301,12 @@ def test_every_pair_in_the_circle_masks_against_each_other():
 # --- a hostile member
 
 
+def rows_of(rng):
+    """Log joints and labels of 200 rows of three classes."""
+    labels = rng.integers(0, 3, 200)
+    return rng.normal(size=(200, 3)) + 2.0 * np.eye(3)[labels], labels
+
+
 def said(**more):
     figures = {"shares": "named", "key": public_key(new_key()), "rows": 50, "wrong": 10, "loss": 30.0, "brier": 12.0,
                "calibration": 0.1, "auc": 0.8}  # fmt: skip
@@ -320,6 +332,26 @@ def test_statements_that_no_rows_have_are_left_out(lie):
 )
 def test_statements_that_cannot_be_read_are_left_out(content):
     assert Statement.parse(content) is None
+
+
+def test_a_statement_that_nobody_vouched_for_ends_the_sums_and_not_the_table(rng):
+    """Else whoever passes statements on could leave out all but its friends', and see what is left of the sum."""
+    table = {"a": said(), "b": None, **{name: said(shares="anonymous") for name in "cdefg"}}
+    assert len(summed_sites(table)[0]) == 6  # b lied itself, and the others hide each other
+    keys, notes = summed_sites(table, ["b"])
+    assert keys == {} and "nothing came of b that it vouched for" in notes[0]
+    found = table_of(table, keys, None, 2, notes)
+    assert found["all"]["rows"] == 50 and found["anonymous"] is None and found["all"]["auc"] is None
+
+
+def test_sums_beyond_64_bits_are_refused(rng):
+    """Counts that are right modulo 2⁶⁴ only."""
+    words = SiteScores.of(*rows_of(rng)).words
+    start = vector_size(3) - 3 * 2 * 2048
+    with np.errstate(over="ignore"):
+        words[start : start + 4] += 1 << 62
+    with pytest.raises(ValueError, match="are counted"):
+        SiteScores.of_words(words, 3)
 
 
 def test_a_false_statement_is_left_out_by_name(rng):
@@ -382,3 +414,54 @@ def test_a_member_in_the_middle_can_neither_change_nor_add_nor_repeat_a_statemen
 def test_too_many_bytes_of_statements_are_refused():
     with pytest.raises(RefusedMessage, match="at most"):
         Statements.parse(bytes(masked_sums.LARGEST + 1))
+
+
+# --- by its reader: processes, files and the command
+
+
+@pytest.mark.long
+def test_processes_have_the_figures_of_the_pooled_held_out_rows_and_a_card(tmp_path):
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    table = X.iloc[:, :8].assign(diagnosis=np.array(["malignant", "benign"])[y])
+    parts = [table.iloc[part] for part in np.array_split(np.random.default_rng(0).permutation(len(table)), 4)]
+    terms = Terms("hospitals", "diagnosis", strategy="exact", rounds=20, figures="warn", evaluation="sites")
+    network = Loopback.create(tmp_path, terms, parts, [(0, 1), (1, 2), (2, 3), (3, 0)])
+    for home in network.homes.values():
+        text = home.settings_path.read_text()
+        home.settings_path.write_text(re.sub(r"(?m)^#? ?hold_out = .*$", "", text) + "\nhold_out = 0.4\n")
+    try:
+        for name in network.homes:
+            network.start(name)
+        network.wait()
+    finally:
+        network.stop()
+    posteriors, labels = [], []
+    for home in network.homes.values():
+        rows = pd.read_csv(home.folder / "rows.csv")
+        frame, own = rows.drop(columns="diagnosis"), rows["diagnosis"].to_numpy()
+        _, away = held_out(frame, own, 0.4, split_key(home.folder))
+        model = pb.load(home.model_path)
+        posteriors.append(model.predict_proba(away[0]))
+        labels.append(np.searchsorted(model.classes_, away[1]))
+    posterior, pooled_labels = np.concatenate(posteriors), np.concatenate(labels)
+    for home in network.homes.values():
+        done = peerbayes("peer", "figures", home.folder, "--format", "json", code=0)
+        found = json.loads(done.stdout)["sites"]
+        together = found["all"]
+        equal_to_pooled(together, posterior, pooled_labels)
+        exact = roc_auc_score(pooled_labels, posterior[:, 1])
+        assert together["auc_low"] - 1e-12 <= exact <= together["auc_high"] + 1e-12
+        assert abs(together["auc"] - exact) <= (together["auc_high"] - together["auc_low"]) / 2 + 1e-12
+        assert together["auc_high"] - together["auc_low"] < 0.003
+        for site, own, own_labels in zip(found["sites"], posteriors, labels, strict=True):
+            assert site["rows"] == own_labels.size
+            assert site["error"] == pytest.approx((own.argmax(axis=1) != own_labels).mean(), abs=1e-9)
+            assert site["auc"] == pytest.approx(roc_auc_score(own_labels, own[:, 1]), abs=1e-9)
+        text = peerbayes("peer", "figures", home.folder, code=0).stdout
+        assert "all together" in text and all(other in text for other in network.homes)
+        assert "AUC of all sites together lies between" in text
+        assert "peerbayes peer figures" in peerbayes("peer", "status", home.folder).stdout
+        shown = peerbayes("model", "show", 1, "--folder", home.folder, code=0).stdout
+        assert "all together" in shown and "card.html" in shown
+        card = (home.folder / "models" / "1" / "card.md").read_text()
+        assert "all together" in card and f"{len(table) - pooled_labels.size}" in card

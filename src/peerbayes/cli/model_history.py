@@ -32,6 +32,8 @@ Number = Annotated[int, argument("The number of a version, from `list`.", min=1)
 @parts_needed()
 def list_versions(folder: Folder = Path(), form: Format = "table") -> None:
     """List all versions: when and by which run each was made, and whether its run ended well."""
+    from peerbayes.peer.models.history import MODEL
+
     history = _history(folder)
     versions, current = history.versions(), history.in_use()
     if form == "json":
@@ -45,29 +47,46 @@ def list_versions(folder: Folder = Path(), form: Format = "table") -> None:
             version.number,
             "in use" if version.number == current else "",
             _time_text(version.at),
-            version.run[:8],
+            version.network,
+            "–" if version.run_number is None else version.run_number,
             version.rounds,
             "–" if version.verdict is None else "good" if version.verdict.get("good") else "problems",
         )
         for version in versions
     ]
-    print_table(("version", "", "recorded", "run", "rounds", "verdict"), rows)
+    print_table(("version", "", "recorded", "network", "run", "rounds", "verdict"), rows)
+    if current is None:
+        print_text(f"{history.home / MODEL} is none of them: a run may be under way, or no version is chosen")
+    for number in sorted({*history.numbers()} - {version.number for version in versions}):
+        print_text(f"version {number} cannot be read: `peerbayes model show {number}` says why")
 
 
 @app.command()
 @parts_needed()
 def show(number: Number, folder: Folder = Path(), form: Format = "table") -> None:
-    """Show what is known of a version: its run, its terms, the verdict and the figures."""
+    """Show what is known of a version: its run, its terms, the verdict, the figures, and where its card is."""
+    from peerbayes.peer.models.card import HTML, MARKDOWN
+    from peerbayes.peer.models.figure_tables import SITE_HEADS, site_rows
+
     history = _history(folder)
     version = history.version(number)
     if form == "json":
         print(as_json({**asdict(version), "in_use": history.in_use() == number}))
         return
     print_text(f"version {number} of {version.network}, {_time_text(version.at)}: {history.path(number)}")
-    print_text(f"run {version.run}, {version.rounds} rounds")
+    print_text("in use" if history.in_use() == number else "not in use")
+    which = "" if version.run_number is None else f"{version.run_number}, "
+    print_text(f"run   {which}{version.run}, {version.rounds} rounds")
     print_text(f"model {version.model}\nrows  {version.data}")
+    if version.privacy is not None:
+        print_text(f"epsilon {version.privacy['spent']:.4g} of {version.privacy['epsilon']:g} spent")
+    for name in version.approved:
+        print_text(f"approved by {name}")
     for sentence in (version.verdict or {}).get("sentences", ()):
         print_text(f"  {sentence}")
+    if sites := version.figures.get("sites"):
+        print_table(SITE_HEADS, site_rows(sites))
+    print_text(f"model card: {history.path(number).with_name(MARKDOWN)} and {HTML}\n")
     print_text(version.terms)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli import Format, argument, option, split, with_options
+from peerbayes.cli import Format, argument, option, progress_bar, split, with_options
 from peerbayes.data.declarations import declarations
 from peerbayes.data.files import printable, write
 from peerbayes.data.kinds import KINDS
@@ -65,6 +65,13 @@ def _terms_lines(terms: Terms) -> Iterator[str]:
         f"  limits     a round waits {limits.deadline:g} s, for {limits.quorum:.0%} of the neighbours; "
         f"messages up to {limits.message_bytes:,} bytes; {limits.rows} or more rows per peer"
     )
+    if terms.figures != "none":
+        consequence = (
+            "a site that differs is told" if terms.figures == "warn" else "nobody begins if a site differs"
+        )
+        yield f"  figures    of all sites' tables before the first round: {consequence}"
+    if terms.evaluation != "none":
+        yield "  evaluation the errors of every site on its held-out rows, after the last round"
     items = []
     if promise is not None:
         items.append(f"epsilon {promise.epsilon:g} with delta {promise.delta:g}")
@@ -221,21 +228,29 @@ def invite_all(
         "invitations"
     ),
 ) -> None:
-    """Add many peers at once, all or none: sign their requests, write their invitations."""
+    """Add many peers at once, all or none: sign their requests, write their invitations.
+
+    Where it was interrupted, run it again: who was added before with the same key gets the same invitation.
+    """
     from peerbayes.peer.identity.founder import Founder, applicants_in
 
     founder = Founder(network)
-    invitations = founder.invite_all(applicants_in(file))
-    out.mkdir(parents=True, exist_ok=True)
-    for invitation in invitations:
-        write(out / f"{invitation.name}.invitation", invitation.pack())
+    before, applicants = len(founder.roster().members), applicants_in(file)
+    with progress_bar() as bar:
+        invitations = founder.invite_all(
+            applicants, lambda new: bar.track(new, description="signing requests")
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        for invitation in bar.track(invitations, description="writing invitations"):
+            write(out / f"{invitation.name}.invitation", invitation.pack())
     roster, beside = founder.roster(), ""
     if not all(invitation.roster for invitation in invitations):
         write(out / "roster.json", founder.roster_path.read_bytes())
         beside = " with roster.json, which is too large to be in each of them,"
     print(
-        f"{len(invitations)} peers are members of {roster.network}, which has {len(roster.members)}; "
-        f"roster version {roster.version}, {'closed' if roster.closed else 'still open'}\n"
+        f"{len(invitations):,} peers are members of {roster.network}, which has {len(roster.members):,}, "
+        f"{len(roster.members) - before:,} of them new; roster version {roster.version}, "
+        f"{'closed' if roster.closed else 'still open'}\n"
         f"Sums over all members take {roster.tree.hops} hops at most.\n"
         f"Wrote {out}. Send each peer its invitation{beside} and compare the authority's fingerprint "
         "over another channel."

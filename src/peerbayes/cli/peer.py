@@ -278,6 +278,8 @@ def _print_status(peer: dict[str, Any], describe: Callable[[dict[str, Any], bool
         console.print(f"after round {evaluated['round']}: {describe(evaluated, private is not None)}")
     for waiting in peer["waiting"]:
         print_text(waiting_text(waiting))
+    if peer["figures"] or peer["sites"]:
+        print_text("figures of all sites: `peerbayes peer figures`")
     if text := waits_text(peer["waits"]):
         print_text(text)
     for warning in peer["warnings"]:
@@ -305,6 +307,31 @@ def _state_text(peer_status: dict[str, Any]) -> str:
     if peer_status["verdict"] is None:
         return "all rounds done, not evaluated yet"
     return "done" if peer_status["verdict"]["good"] else "finished with problems"
+
+
+@app.command()
+@parts_needed()
+def figures(
+    folder: Folder = Path(),
+    form: Format = "table",
+    run: Annotated[int, option("The number of the run, from `peerbayes run list`.", min=1)] = 1,
+) -> None:
+    """Show the figures of all sites: their data before a run, this one's beside them, and errors by site after it.
+
+    A run has them where its agreement says figures = "warn" or "stop", or evaluation = "sites". Exit codes: 0 shown;
+    3 this site's data differ from all others', or figures are missing that somebody's false part spoiled.
+    """
+    from peerbayes.cli.site_figures import print_figures
+    from peerbayes.peer.state.folder import Home
+    from peerbayes.peer.status import figures_of, findings_in
+
+    report = figures_of(Home(folder).of_run(run))
+    if form == "json":
+        print(json.dumps(report, indent=2))
+    else:
+        print_figures(report)
+    if findings_in(report["figures"]):
+        sys.exit(3)
 
 
 @app.command()

@@ -28,6 +28,8 @@ from peerbayes.learning.integer_sums import numbers_of_words, words_of_numbers
 
 CELLS = 66  # of z: 64 of an eighth each from −4 to 4, and two for what lies beyond
 FARTHEST = 100.0  # what |z| counts for at most
+MOST_ROWS = 1 << 40  # of all sites together; more are no rows, and sums of so many cells stay within 64 bits
+ROUNDING = 1e-12  # of a variance of z: one value everywhere leaves as much
 RANGE = 0.05, 0.95  # the quantiles between which a range lies
 SHOWN = 20  # categories of a column that are kept, the most frequent ones
 
@@ -158,8 +160,10 @@ class FigureLayout:
         """Return what words say; ValueError where no tables have them."""
         sites, rows = int(words[0]), int(words[1])
         classes = words[2 : 2 + len(self.schema.classes)]
-        if sites < 0 or rows < 0 or classes.min(initial=0) < 0 or int(classes.sum()) != rows:
-            raise ValueError(f"{sites:,} sites have {rows:,} rows, and classes {int(classes.sum()):,}")
+        if sites < 0 or not 0 <= rows <= MOST_ROWS:
+            raise ValueError(f"{sites:,} sites have {rows:,} rows")
+        if not _adds_up(classes, rows):
+            raise ValueError(f"{rows:,} rows are of {int(classes.sum()):,} classes")
         columns, offset = [], 2 + classes.size
         for column in self.schema.columns:
             size = _size(column)
@@ -168,6 +172,11 @@ class FigureLayout:
         return DataFigures(
             sites, rows, dict(zip(self.schema.classes, classes.tolist(), strict=True)), tuple(columns)
         )
+
+
+def _adds_up(counts: np.ndarray, rows: int) -> bool:
+    """Return whether counts [n] are of so many rows, each in one of them."""
+    return counts.min(initial=0) >= 0 and counts.max(initial=0) <= rows and int(counts.sum()) == rows
 
 
 def _size(column: Column) -> int:
@@ -190,7 +199,7 @@ def _figures_of(column: Column, words: np.ndarray, rows: int) -> ColumnFigures:
         raise ValueError(f"{present:,} values of {column.name!r:.80} are in {rows:,} rows")
     cells = remaining[4:] if column.traits.reads_numbers else remaining
     # A category that is not listed counts as present nowhere, so no column has more cells than values.
-    if cells.min(initial=0) < 0 or int(cells.sum()) != present:
+    if not _adds_up(cells, present):
         raise ValueError(f"{int(cells.sum()):,} of {present:,} values of {column.name!r:.80} are counted")
     if not column.traits.reads_numbers:
         counts = dict(zip(column.categories, remaining.tolist(), strict=True))
@@ -202,7 +211,8 @@ def _figures_of(column: Column, words: np.ndarray, rows: int) -> ColumnFigures:
     if not present:
         return ColumnFigures(column.name, 0, logarithms=logarithms)
     units, mean = Units.of(column), first / present
-    spread = math.sqrt(max(second / present - mean * mean, 0.0))
+    variance = second / present - mean * mean
+    spread = math.sqrt(variance) if variance > ROUNDING * max(1.0, mean * mean) else 0.0
     low, high = (
         _bounded(units.location + units.scale * end, logarithms) for end in _range(cells.astype(np.float64))
     )

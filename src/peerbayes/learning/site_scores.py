@@ -33,6 +33,8 @@ FEW, BINS_OF_FEW, BINS_OF_MANY = 8, 2048, 512
 # Half of all bins have log odds within ±4, where they are 4/B wide, B bins; farther out they widen.
 MIDDLE = 4.0
 
+MOST_ROWS = 1 << 40  # of all sites together; more are no rows, and sums of so many bins stay within 64 bits
+
 HEAD = 7  # words before those of calibration: rows, unknown, wrong, and two each for log loss and Brier score
 
 
@@ -167,6 +169,8 @@ class SiteScores:
     def _problem(self, classes: int) -> str:
         """Return why no rows have these numbers; empty: some may."""
         count, confidence, correct = self.reliability.T
+        if max(self.rows, self.unknown) > MOST_ROWS:
+            return f"there are {max(self.rows, self.unknown):,} rows"
         if min(self.rows, self.unknown, self.wrong) < 0 or self.wrong > self.rows:
             return f"{self.wrong:,} of {self.rows:,} rows are wrong"
         if not (0 <= self.loss <= self.rows * LARGEST_LOSS and 0 <= self.brier <= 2.0 * self.rows + 1e-6):
@@ -174,11 +178,14 @@ class SiteScores:
                 f"{self.rows:,} rows have a log loss of {self.loss:.3g} and a Brier score of {self.brier:.3g}"
             )
         by_class = self.counts.sum(axis=(1, 2))
-        if self.counts.min(initial=0) < 0 or (by_class != self.rows).any():
+        if (
+            min(self.counts.min(initial=0), self.rows - self.counts.max(initial=0)) < 0
+            or (by_class != self.rows).any()
+        ):
             return f"scores of {self.rows:,} rows are counted {int(by_class.min()):,} times"
         if classes > 2 and int(self.counts[:, 1].sum()) != self.rows:
             return f"{self.rows:,} rows are of {int(self.counts[:, 1].sum()):,} classes"
-        if count.min() < 0 or correct.min() < 0 or (correct > count).any() or int(count.sum()) != self.rows:
+        if min(count.min(), correct.min()) < 0 or (correct > count).any() or int(count.sum()) != self.rows:
             return f"confidences of {self.rows:,} rows are counted {int(count.sum()):,} times"
         if int(correct.sum()) != self.rows - self.wrong:
             return f"{self.wrong:,} of {self.rows:,} rows are wrong, and {int(correct.sum()):,} right"

@@ -163,6 +163,22 @@ def status(home: Home, sent: Sent | None = None) -> dict[str, Any]:
     return report
 
 
+def figures_of(home: Home) -> dict[str, Any]:
+    """Return the figures of all sites that a peer has: of their data before a run, and of its model after it."""
+    peer = home.load()
+    report = {
+        "name": peer.name,
+        "network": peer.terms.network,
+        "agreed": {"figures": peer.terms.figures, "evaluation": peer.terms.evaluation},
+        "figures": None,
+        "sites": None,
+    }
+    with contextlib.suppress(NoState), contextlib.closing(Store(home.state_path, readonly=True)) as store:
+        report["figures"] = json.loads(store.value(DATA_FIGURES) or "null")
+        report["sites"] = json.loads(store.value(SITE_FIGURES) or "null")
+    return report
+
+
 WAITS = "waits"  # key in the store of what rounds waited for
 RECENT = 20  # rounds of which it is kept
 

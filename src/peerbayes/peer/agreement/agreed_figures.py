@@ -2,9 +2,10 @@
 
     figures keys   the public keys by which the next sum is masked, each vouched for by its site
     figures        the words of `learning.data_figures`, masked; with an epsilon a noisy release of counts instead
-    findings       how many sites found something, where the agreement says that findings stop the run
+    findings       how many sites found something, where the agreement says that findings stop the run; masked likewise
 
 Only totals are told. Which site differs is known to that site alone, which subtracts its own figures from everybody's.
+Of two sites each knows the other's figures, and of three, two that put theirs together know the third's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,11 @@ from peerbayes.errors import PeerError
 from peerbayes.learning.data_figures import ColumnFigures, DataFigures, FigureLayout, Finding, findings
 from peerbayes.peer.agreement import masked_sums
 from peerbayes.peer.agreement.masked_sums import Statements, statement, usable_key, vouched_statements
-from peerbayes.peer.agreement.private_agreement import Buy
-from peerbayes.peer.agreement.summary import Sums
-from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.terms import STOP, Terms
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Total, integers_in
 from peerbayes.peer.agreement.votes import Voter
 from peerbayes.peer.learning.masks import public_key
+from peerbayes.peer.learning.releases import Buy
 from peerbayes.privacy import units
 from peerbayes.privacy.counts import RowCounts
 from peerbayes.privacy.noise import Source
@@ -54,6 +53,26 @@ class AgreedFigures:
     """Why there are no figures of everybody."""
     sites_with_findings: int | None = None
     """How many sites found something; None: that was not asked."""
+
+    @property
+    def stops(self) -> bool:
+        """Whether this site found what stops a run, or has no figures to compare itself with."""
+        return bool(self.problem) or any(finding.stops for finding in self.found)
+
+    @property
+    def word_to_count(self) -> np.ndarray:
+        """What this site adds to the number of sites that found something: [1] of int64."""
+        return np.array([int(self.stops)], dtype=np.int64)
+
+    def with_count(self, count: int, sites: int) -> AgreedFigures:
+        """Return the figures with how many sites found something that stops a run; everybody has the same number."""
+        if not int(self.stops) <= count <= sites:
+            problem = (
+                f"how many sites found something cannot be right: it is {count:,} of {sites:,}, and "
+                f"{'one is here' if self.stops else 'none is here'}. Somebody's part is false"
+            )
+            return replace(self, sites_with_findings=max(1, int(self.stops)), problem=self.problem or problem)
+        return replace(self, sites_with_findings=count)
 
     def agreed_json(self) -> dict[str, Any]:
         """Return what all sites know."""
@@ -92,39 +111,39 @@ async def agreed_figures(
     keys = vouched_statements(statements, roster, KEYS, voter.vouched)
     valid = {member: key for member, key in keys.items() if key is not None and usable_key(key)}
     missing = [member for member in keys if member not in valid]
-    if len(keys) < masked_sums.FEWEST:
-        exact = Phase(FIGURES, integers_in(words.shape, 1 << 62))
-        summed = (await total(exact, Integers(words))).values
-    else:
-        # Also where a key is missing, so that nobody waits for a sum that others do not take part in.
-        words_to_send = words if not missing else np.zeros_like(words)
-        if len(valid) < masked_sums.FEWEST:
-            valid = {}
-        summed = await _sum(voter, words_to_send, private_key, valid, total)
-    own, problem, everybody = layout.figures(words), "", None
+
+    async def summed(phase: str, own: np.ndarray) -> np.ndarray:
+        if missing:  # a sum of nothing, so that nobody waits for it
+            return await masked_sums.plain_sum(np.zeros_like(own), phase, total)
+        if len(keys) < masked_sums.FEWEST:
+            return await masked_sums.plain_sum(own, phase, total)
+        return await masked_sums.masked_sum(name, own, private_key, valid, roster, phase, total)
+
+    everybody = await summed(FIGURES, words)
+    agreed = _compared(layout, words, everybody, len(roster.members), missing, terms.label)
+    if terms.figures != STOP:
+        return agreed
+    return agreed.with_count(int((await summed(FINDINGS, agreed.word_to_count))[0]), len(roster.members))
+
+
+def _compared(
+    layout: FigureLayout, words: np.ndarray, summed: np.ndarray, sites: int, missing: list[str], label: str
+) -> AgreedFigures:
+    """Return the figures of everybody and how this site differs; where no tables have such sums, why."""
+    own = layout.figures(words)
     try:
         if missing:
             raise ValueError(f"the key of {', '.join(missing[:3])} is not vouched for")
-        everybody = layout.figures(summed)
-        others = layout.figures(summed - words)
-        if everybody.sites != len(roster.members):
-            raise ValueError(f"{everybody.sites} sites took part; expected {len(roster.members)}")
+        everybody, others = layout.figures(summed), layout.figures(summed - words)
+        if everybody.sites != sites:
+            raise ValueError(f"{everybody.sites} sites took part; expected {sites}")
     except ValueError as error:
         problem = (
             f"the figures of all sites cannot be right: {error}. Somebody's part is false, and nothing is compared "
             "with them"
         )
         return AgreedFigures(None, own, problem=problem)
-    return AgreedFigures(everybody, own, tuple(findings(own, others, terms.label)))
-
-
-async def _sum(
-    voter: Voter, words: np.ndarray, private_key: bytes, keys: dict[str, bytes], total: Total
-) -> np.ndarray:
-    if not keys:
-        parse = integers_in(words.shape, (1 << 63) - 1)
-        return np.asarray((await total(Phase(FIGURES, parse), Integers(words))).values)
-    return await masked_sums.masked_sum(voter.name, words, private_key, keys, voter.roster, FIGURES, total)
+    return AgreedFigures(everybody, own, tuple(findings(own, others, label)))
 
 
 def own_words(layout: FigureLayout, frame: pd.DataFrame, labels: np.ndarray) -> np.ndarray:
@@ -174,7 +193,12 @@ async def private_figures(
     noisy = _noisy(schema, open_columns, counts)
     own = noisy(release, 1)
     others = noisy(summed - release, peers - 1)
-    return AgreedFigures(noisy(summed, peers), own, tuple(findings(own, others, terms.label)))
+    agreed = AgreedFigures(noisy(summed, peers), own, tuple(findings(own, others, terms.label)))
+    if terms.figures != STOP:
+        return agreed
+    # What follows from releases alone tells nothing more, so it needs no mask.
+    count = await masked_sums.plain_sum(agreed.word_to_count, FINDINGS, total)
+    return agreed.with_count(int(count[0]), peers)
 
 
 def _noisy(
@@ -193,27 +217,23 @@ def _noisy(
     return figures
 
 
-async def stopped_by_findings(figures: AgreedFigures, total: Total) -> AgreedFigures:
-    """Return the figures with how many sites found something that stops a run; everybody has the same number."""
-    stops = bool(figures.problem) or any(finding.stops for finding in figures.found)
-    phase = Phase(FINDINGS, Sums.named("sites"))
-    summed = await total(phase, Sums(sites=Fraction(int(stops))))
-    return replace(figures, sites_with_findings=int(summed["sites"]))
-
-
 def refuse_findings(figures: AgreedFigures) -> None:
     """Stop, as every other site does, where a site found something and the agreement says that this stops the run."""
     count = figures.sites_with_findings
     if not count:
         return
     stopping = [finding.sentence for finding in figures.found if finding.stops]
-    own = (
-        "; here: " + "; ".join(stopping[:5])
-        if stopping
-        else "; nothing of it here, and who it was is not told"
-    )
+    if figures.problem:
+        reason = figures.problem
+    elif stopping:
+        reason = f"{_sites(count)} found what stops a run; here: {'; '.join(stopping[:5])}"
+    else:
+        reason = f"{_sites(count)} found what stops a run; nothing of it here, and who it was is not told"
     raise PeerError(
-        f'figures = "stop" in the agreement, and {count} {"site" if count == 1 else "sites"} found in the figures of '
-        f"the data what stops a run{own}{'; ' + figures.problem if figures.problem else ''}. Nothing was learned yet: "
-        "correct the data where it is wrong, and start again; `peerbayes peer figures` has all figures"
+        f'figures = "stop" in the agreement, and {reason}. Nothing was learned yet: correct the data where it is '
+        "wrong, and start again; `peerbayes peer figures` has all figures"
     )
+
+
+def _sites(count: int) -> str:
+    return "1 site" if count == 1 else f"{count:,} sites"

@@ -128,12 +128,17 @@ async def masked_sum(
     if name in keys:
         assert keys[name] == public_key(private)
         own = masked(words, name, private, keys, roster, phase)
-    summed: Integers = await total(Phase(phase, _words_in(words.size)), Integers(own))
+    return await plain_sum(own, phase, total)
+
+
+async def plain_sum(words: np.ndarray, phase: str, total: Total) -> np.ndarray:
+    """Return the sum of the words [n] of all sites, which everybody may see."""
+    summed: Integers = await total(Phase(phase, _words_in(words.size)), Integers(words))
     return summed.values
 
 
 def _words_in(size: int) -> Callable[[bytes], Integers]:
-    """Return a parser of masked words, which may be any numbers."""
+    """Return a parser of words, which may be any numbers: they are added modulo 2⁶⁴."""
 
     def parse(content: bytes) -> Integers:
         if len(content) != 8 * size:

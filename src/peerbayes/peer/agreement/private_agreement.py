@@ -13,7 +13,6 @@ before anything derived from it can be sent, and never drawn again.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +41,7 @@ from peerbayes.peer.agreement.terms import NO_FIGURES, Terms
 from peerbayes.peer.agreement.tree_sums import Integers, Phase, Total, integers_in
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.masks import refuse_thin
-from peerbayes.peer.learning.releases import PrivateResidual
+from peerbayes.peer.learning.releases import Buy, PrivateResidual
 from peerbayes.privacy import accounting
 from peerbayes.privacy import units as bought
 from peerbayes.privacy.accounting import Privacy
@@ -51,9 +50,6 @@ from peerbayes.privacy.noise import Source
 from peerbayes.privacy.pair_tables import GROUPS, PairTables
 from peerbayes.privacy.scheme import UNITS_SHARE, Scheme, scheme, structure_cost
 from peerbayes.privacy.units import Units
-
-# Name, cost and maker of a release -> its values, drawn now or before.
-Buy = Callable[[str, float, Callable[[], np.ndarray]], Awaitable[np.ndarray]]
 
 # A sum of starts is sent in steps of 2^(16 − bits): few enough bits for thousands of peers.
 COARSER = 16

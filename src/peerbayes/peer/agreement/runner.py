@@ -19,12 +19,11 @@ from peerbayes.peer.agreement.agreed_figures import (
     agreed_figures,
     private_figures,
     refuse_findings,
-    stopped_by_findings,
 )
 from peerbayes.peer.agreement.agreed_figures import KEY as FIGURES_KEY
 from peerbayes.peer.agreement.negotiate import Agreed, agree
 from peerbayes.peer.agreement.private_agreement import agree_privately
-from peerbayes.peer.agreement.terms import NO_FIGURES, STOP
+from peerbayes.peer.agreement.terms import NO_FIGURES
 from peerbayes.peer.agreement.tree_sums import Gone, MemberGone, Phase, TreeSums
 from peerbayes.peer.agreement.votes import Voter
 from peerbayes.peer.learning.learner import Broadcaster
@@ -91,8 +90,6 @@ class AgreementRunner:
             figures = await private_figures(
                 frame, labels, schema, terms, agreed.peers, self._total, self._buy, self._source
             )
-        if terms.figures == STOP:
-            figures = await stopped_by_findings(figures, self._total)
         content = figures.to_json()
         if self._store.value(KEPT) != content:  # once, and not at every start
             for sentence in figures.warnings:

@@ -6,7 +6,7 @@ import csv
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -166,7 +166,7 @@ class FileOf:
 
 def applicants_in(path: Path) -> list[Applicant]:
     """Return the peers of a CSV file: name, request (a path beside the file), address and, if wanted, links (a b)."""
-    with path.open(newline="", encoding="utf-8") as lines:
+    with path.open(newline="", encoding="utf-8-sig") as lines:  # spreadsheets write a mark at the beginning
         reader = csv.DictReader(lines)
         columns = set(reader.fieldnames or ())
         if lacking := {"name", "request", "address"} - columns:
@@ -266,33 +266,50 @@ class Founder(NetworkFolder):
         applicant = Applicant(name, request, address, None if links is None else tuple(links))
         return self._invited([applicant], again, True)[0]
 
-    def invite_all(self, applicants: Sequence[Applicant]) -> list[Invitation]:
+    def invite_all(
+        self,
+        applicants: Sequence[Applicant],
+        track: Callable[[Sequence[Applicant]], Iterable[Applicant]] = iter,
+    ) -> list[Invitation]:
         """Add many peers to the roster at once, all or none, and return their invitations.
 
-        A roster of more than `SHARED_ROSTER` bytes is in none of them: it goes out beside them, once.
-        """
-        return self._invited(applicants, False, False)
+        Who was added before, with the same key and address, gets the same certificate again, so that a call that was
+        interrupted can be repeated. A roster of more than `SHARED_ROSTER` bytes is in none of the invitations: it goes
+        out beside them, once.
 
-    def _invited(self, applicants: Sequence[Applicant], again: bool, whole: bool) -> list[Invitation]:
+        track  wraps the peers whose requests are signed, so that a caller sees how far it is
+        """
+        return self._invited(applicants, False, False, track)
+
+    def _invited(
+        self,
+        applicants: Sequence[Applicant],
+        again: bool,
+        whole: bool,
+        track: Callable[[Sequence[Applicant]], Iterable[Applicant]] = iter,
+    ) -> list[Invitation]:
         """Sign requests, add their peers to the roster and store both; `whole`: invitations contain the roster."""
         key, authority, terms = self._read(self.key_path), self.authority(), self.terms()
         roster = self._settled(terms)
-        self._refuse_taken(roster, applicants, again)
-        certificates = [keys.issue(key, authority, each.request, each.name) for each in applicants]
+        earlier = {} if whole else self._certificates_of(roster, applicants)
+        new = [each for each in applicants if each.name not in earlier]
+        self._refuse_taken(roster, new, again)
+        issued = {each.name: keys.issue(key, authority, each.request, each.name) for each in track(new)}
         members = [
             Member(each.name, each.address, keys.fingerprint(certificate), keys.key_digest(certificate))
-            for each, certificate in zip(applicants, certificates, strict=True)
+            for each, certificate in zip(new, issued.values(), strict=True)
         ]
         if again:
             roster = roster.with_changed(members[0])
-        else:
+        elif new:
             before = len(roster.parts(without=roster.revoked))
-            roster = roster.with_members(members, links_of(roster, applicants))
+            roster = roster.with_members(members, links_of(roster, new))
             _refuse_lone(roster, before)
         if not roster.closed and len(roster.members) == self.peers():
             roster = _closed(roster, terms)
         _refuse_unreachable(roster)
-        signed = roster.signed(key)
+        signed = roster.signed(key) if new else self._read(self.roster_path)
+        certificates = [(earlier | issued)[each.name] for each in applicants]
         agreement, inside = text_of(self.agreement_path), whole or len(signed) <= SHARED_ROSTER
         invitations = [
             Invitation(
@@ -314,6 +331,21 @@ class Founder(NetworkFolder):
             write(path, invitation.certificate.encode())
         write(self.roster_path, signed)
         return invitations
+
+    def _certificates_of(self, roster: Roster, applicants: Sequence[Applicant]) -> dict[str, bytes]:
+        """Return the certificates of those that are members with the same key and address already, by name."""
+        found = {}
+        for each in applicants:
+            if not roster.has(each.name) or each.name in roster.revoked:
+                continue
+            member, path = roster.member(each.name), self.certificate_path(each.name)
+            is_same = (member.address, member.key) == (
+                each.address,
+                keys.requested_digest(each.request, each.name),
+            )
+            if is_same and path.exists() and keys.fingerprint(path.read_bytes()) == member.certificate:
+                found[each.name] = path.read_bytes()
+        return found
 
     def _refuse_taken(self, roster: Roster, applicants: Sequence[Applicant], again: bool) -> None:
         """Refuse names and addresses that a member has, or that two of the applicants have."""

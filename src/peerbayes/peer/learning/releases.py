@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,9 @@ from peerbayes.privacy.mechanism import squares
 from peerbayes.privacy.noise import Source
 from peerbayes.privacy.row_steps import RowSteps
 from peerbayes.privacy.scheme import Scheme
+
+# Name, cost and maker of a release -> its values, drawn now or before.
+Buy = Callable[[str, float, Callable[[], np.ndarray]], Awaitable[np.ndarray]]
 
 
 class Release(NamedTuple):

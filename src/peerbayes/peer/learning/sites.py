@@ -4,8 +4,10 @@
     site scores   the sums of all sites' rows, errors, losses and counts of scores, masked: see `masked_sums`
 
 Anonymous sites are in the sums only, and only where three or more of them are: of one, the difference between the sums
-and the sites with a name would be its figure, and of two, each would know the other's. Whoever vanishes is waited for
-as long as where a round is selected; then there is no table of all sites, and the model stays what it is.
+and the sites with a name would be its figure, and of two, each would know the other's. Of three, two that put theirs
+together know the third's. Where a statement is missing, or not vouched for, nothing is summed: who passes statements on
+could otherwise leave out all but its own friends'. Whoever vanishes is waited for as long as where a round is selected;
+then there is no table of all sites, and the model stays what it is.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import asyncio
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +28,7 @@ from peerbayes.errors import NeedsPerson, RefusedMessage
 from peerbayes.learning import site_scores
 from peerbayes.learning.metrics import LARGEST_LOSS
 from peerbayes.learning.selection import HeldOut
-from peerbayes.learning.site_scores import SiteScores
+from peerbayes.learning.site_scores import MOST_ROWS, SiteScores
 from peerbayes.model.scaling import Scaling
 from peerbayes.peer.agreement import masked_sums
 from peerbayes.peer.agreement.masked_sums import (
@@ -51,8 +53,6 @@ KEY = "sites key"  # of the secret in the state
 
 NO_ROWS = "no rows"
 FALSE = "false"  # a statement that is not the site's, or that no rows have
-
-MOST_ROWS = 1 << 40
 
 
 class Statement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -184,7 +184,8 @@ class SiteEvaluation:
         told = await self._total(phase, Statements({session.name: (content, proof)}))
         contents = vouched_statements(told, roster, SITES, session.transport.vouched)
         said = {name: Statement.parse(content) for name, content in contents.items()}
-        keys, notes = summed_sites(said)
+        unheard = [name for name, content in contents.items() if content is None]
+        keys, notes = summed_sites(said, unheard)
         words, sums = own.words if session.name in keys else np.zeros_like(own.words), None
         if keys:
             try:
@@ -203,13 +204,22 @@ class SiteEvaluation:
 _encoder = msgspec.msgpack.Encoder()
 
 
-def summed_sites(said: Mapping[str, Statement | None]) -> tuple[dict[str, bytes], list[str]]:
-    """Return the public keys of the sites whose numbers are added up, in order, and sentences on whose are not."""
+def summed_sites(
+    said: Mapping[str, Statement | None], unheard: Sequence[str] = ()
+) -> tuple[dict[str, bytes], list[str]]:
+    """Return the public keys of the sites whose numbers are added up, in order, and sentences on whose are not.
+
+    unheard  sites of which nothing came that they vouched for: somebody on the way may have left it out
+    """
     notes, least = [], masked_sums.FEWEST
-    if false := [name for name, statement in said.items() if statement is None]:
+    if false := [name for name, statement in said.items() if statement is None and name not in unheard]:
+        notes.append(f"what {_names(false)} said of its rows cannot be true: left out")
+    if unheard:
         notes.append(
-            f"what came as the figures of {', '.join(false)} is not theirs, or cannot be true: left out"
+            f"nothing came of {_names(unheard)} that it vouched for, so nothing is added up: sites without a name, and "
+            "the AUC of all sites, are not known"
         )
+        return {}, notes
     kept = {name: statement for name, statement in said.items() if statement is not None}
     anonymous = [name for name, statement in kept.items() if statement.shares == ANONYMOUS]
     if 0 < len(anonymous) < least:
@@ -230,6 +240,10 @@ def summed_sites(said: Mapping[str, Statement | None]) -> tuple[dict[str, bytes]
         )
         summed = {}
     return summed, notes
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def table_of(

@@ -9,13 +9,23 @@ from __future__ import annotations
 import html
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from peerbayes.data import files
+from peerbayes.data.declarations import declarations
+from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.models.figure_tables import (
+    SITE_HEADS,
+    auc_sentence,
+    class_rows,
+    column_texts,
+    data_sentence,
+    site_rows,
+)
 from peerbayes.peer.models.history import History, Version
 
 MARKDOWN, HTML = "card.md", "card.html"
@@ -118,6 +128,11 @@ def _terms(content: str) -> dict[str, Any]:
         return {}
 
 
+def _setting(terms: Mapping[str, Any], name: str) -> str:
+    """Return a setting of the terms; what they leave out has its default."""
+    return str(terms.get(name, declarations(Terms)[name].default)) if terms else "not readable"
+
+
 def _summary(version: Version, terms: Mapping[str, Any]) -> Iterator[Block]:
     number = "" if version.run_number is None else f"number {version.run_number}, "
     facts = [
@@ -127,7 +142,7 @@ def _summary(version: Version, terms: Mapping[str, Any]) -> Iterator[Block]:
         ("run", f"{number}{version.run}"),
         (
             "model",
-            f"{terms.get('family', 'naive-bayes')}, learned by strategy {terms.get('strategy', 'auto')}",
+            f"{_setting(terms, 'family')}, learned by strategy {_setting(terms, 'strategy')}",
         ),
         ("rounds", str(version.rounds)),
         ("model file", f"sha256 {version.model}"),
@@ -162,22 +177,10 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
     if not data:
         yield Paragraph("The sites did not agree on figures of their data in this run.")
         return
-    noise = data["noise"]
-    about = f" Numbers of rows have noise with a standard deviation of {noise:.3g} rows." if noise else ""
-    yield Paragraph(
-        f"{data['rows']:,.0f} rows at {data['sites']} sites, as all of them together have them: nobody was told the "
-        f"figures of a single site.{about}"
-    )
-    total = max(data["rows"], 1e-12)
-    yield Table(
-        ("class", "rows", "share"),
-        tuple((str(label), f"{count:,.0f}", f"{count / total:.1%}") for label, count in data["classes"]),
-        (1, 2),
-    )
+    yield Paragraph(data_sentence(data))
+    yield Table(("class", "rows", "share"), tuple(class_rows(data)), (1, 2))
     columns = data["columns"]
-    rows = tuple(
-        (column["name"], _share(column["missing"]), *_described(column)) for column in columns[:SHOWN]
-    )
+    rows = tuple((column["name"], *column_texts(column)) for column in columns[:SHOWN])
     yield Table(("column", "missing", "values"), rows, (1,))
     if len(columns) > SHOWN:
         yield Paragraph(f"{len(columns) - SHOWN} more columns are in version.json.")
@@ -186,75 +189,6 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
             "A range is that of the middle nine tenths of all values, to an eighth of a standard deviation: nobody's "
             "lowest or highest value was told."
         )
-
-
-def _described(column: Mapping[str, Any]) -> tuple[str]:
-    if column.get("low") is not None:
-        ends = f"{column['low']:.4g} to {column['high']:.4g}"
-        mean = "" if column["logarithms"] else f", mean {column['mean']:.4g}, deviation {column['sd']:.3g}"
-        return (f"{ends}{mean}",)
-    if column.get("most_frequent") is not None:
-        seen = column["most_frequent"]
-        present = max(column["present"], 1e-12)
-        shown = ", ".join(f"{label} {count / present:.0%}" for label, count in seen[:5])
-        more = column["categories"] - min(len(seen), 5)
-        return (f"{shown}{f' and {more} more' if more > 0 else ''}",)
-    return ("as the terms describe them" if column["present"] else "none",)
-
-
-FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("error", "error", lambda value: f"{value:.2%}"),
-    ("log_loss", "log loss", lambda value: f"{value:.4f}"),
-    ("auc", "AUC", lambda value: f"{value:.4f}"),
-    ("brier", "Brier score", lambda value: f"{value:.4f}"),
-    ("calibration", "calibration error", lambda value: f"{value:.4f}"),
-)
-
-SHARES = {
-    "anonymous": "anonymous",
-    "none": "not shared",
-    "no rows": "no held-out rows",
-    "false": "not vouched for, left out",
-}
-
-
-def site_rows(sites: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the table of all sites as text: a row for each, those without a name together, and all."""
-    rows = [
-        (site["name"], *_figures(site))
-        if site["shares"] == "named"
-        else (site["name"], SHARES.get(site["shares"], site["shares"]), *[""] * len(FIGURES))
-        for site in sites["sites"]
-    ]
-    if sites["anonymous"] is not None:
-        rows.append(
-            (f"{sites['anonymous']['sites']} anonymous sites together", *_figures(sites["anonymous"]))
-        )
-    if sites["all"] is not None:
-        rows.append(("all together", *_figures(sites["all"])))
-    return rows
-
-
-SITE_HEADS = ("site", "rows", *(head for _, head, _ in FIGURES))
-
-
-def _figures(figures: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        f"{figures['rows']:,}",
-        *("" if figures.get(name) is None else written(figures[name]) for name, _, written in FIGURES),
-    )
-
-
-def auc_sentence(sites: Mapping[str, Any]) -> str:
-    """Return how exact the AUC of all sites is; empty: it is not known."""
-    together = sites["all"] or {}
-    if together.get("auc_low") is None:
-        return ""
-    return (
-        f"The AUC of all sites together lies between {together['auc_low']:.6f} and {together['auc_high']:.6f}: it "
-        "comes from counts of scores in bins, and of two rows in one bin it is not known which has the higher score. "
-        "A site's own AUC is exact."
-    )
 
 
 def _sites(sites: Mapping[str, Any]) -> Iterator[Block]:
@@ -345,10 +279,6 @@ def _error(site: Mapping[str, Any]) -> float:
     return float(site["error"])
 
 
-def _share(share: float | None) -> str:
-    return "" if share is None else f"{share:.1%}"
-
-
 def _list(names: Iterable[Any], most: int = 12) -> str:
     texts = [str(name) for name in names]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
@@ -361,7 +291,9 @@ def _sentence(text: str) -> str:
 
 # --- as Markdown
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#+!|~&-])")
+# What has a meaning anywhere; at the beginning of a text; and as an address, of which some programs make a link.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>!|~&@]|^[#+=-]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
 
 
 def markdown(made: Card) -> str:
@@ -375,7 +307,7 @@ def markdown(made: Card) -> str:
 
 def _plain(text: str) -> str:
     """Return text with everything escaped that Markdown gives a meaning, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(_printable(text).split()))
+    return _NUMBERED.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", " ".join(_printable(text).split())))
 
 
 def _printable(text: str) -> str:

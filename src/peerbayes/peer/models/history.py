@@ -15,7 +15,7 @@ import platform
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,13 @@ class History:
         return sorted(int(name) for name in names if name.isascii() and name.isdigit() and name[0] != "0")
 
     def versions(self) -> list[Version]:
-        """Return all versions, in order."""
-        return [self.version(number) for number in self.numbers()]
+        """Return all versions whose facts can be read, in order: a damaged one is in nobody's way."""
+        return [*self._latest_first()][::-1]
+
+    def _latest_first(self) -> Iterator[Version]:
+        for number in reversed(self.numbers()):
+            with contextlib.suppress(ModelFileError):
+                yield self.version(number)
 
     def version(self, number: int) -> Version:
         """Return what is known of a version."""
@@ -138,9 +143,7 @@ class History:
             current = _digest((self.home / MODEL).read_bytes())
         except FileNotFoundError:
             return None
-        return next(
-            (version.number for version in reversed(self.versions()) if version.model == current), None
-        )
+        return next((version.number for version in self._latest_first() if version.model == current), None)
 
     def record(self, model: Path | None = None, **facts: Any) -> Version | None:
         """Record a model as a new version; None: there is no model file.
@@ -155,8 +158,8 @@ class History:
         except FileNotFoundError:
             return None
         numbers, digest = self.numbers(), _digest(content)
-        recorded = (self.version(number) for number in reversed(numbers))  # other runs may have ended since
-        last = next((version for version in recorded if version.run == facts["run"]), None)
+        # Other runs may have ended since.
+        last = next((version for version in self._latest_first() if version.run == facts["run"]), None)
         if last is not None and last.model == digest:
             version = Version(number=last.number, at=last.at, model=digest, **facts)
             if version != last:
@@ -174,16 +177,19 @@ class History:
         return self.version(number)
 
     def back(self) -> Version:
-        """Have applications read the version before the one in use."""
+        """Have applications read the version before the one in use, of those that are another model."""
         current = self.in_use()
         if current is None:
             raise ModelFileError(
                 f"{self.home / MODEL} is no recorded version (a run may be under way), so none comes before it; choose "
                 "one with `peerbayes model use`"
             )
-        earlier = [number for number in self.numbers() if number < current]
+        model = self.version(current).model
+        earlier = [one.number for one in self.versions() if one.number < current and one.model != model]
         if not earlier:
-            raise ModelFileError(f"version {current} is the first one; there is none to go back to")
+            raise ModelFileError(
+                f"no version before {current} has another model; there is none to go back to"
+            )
         return self.use(earlier[-1])
 
     def _publish(self, version: Version, content: bytes) -> None:
