@@ -347,6 +347,7 @@ class Site:
         schedule = await asyncio.to_thread(Schedule.read, self.home.folder / SCHEDULE)
         if schedule is not None and schedule.new_rows is not None:
             await asyncio.to_thread(self._rows.remember, frame, labels)
+        earlier = await asyncio.to_thread(self.runs.earlier, active.entry)
         store = await service.opened_store(home, None)
         journal, audit = Journal(store), AuditLog(home.audit_path)
         active.run = peer.roster.run
@@ -354,7 +355,7 @@ class Site:
         running_peer = RunningPeer(
             Membership(peer.name, peer.terms, peer.roster, self.session.signed), frame, labels, store, transport, audit,
             model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=away,
-            share_figures=peer.settings.share_figures,
+            share_figures=peer.settings.share_figures, earlier=earlier,
             record=lambda **facts: self._record(active.entry, home, facts),
         )  # fmt: skip
         if store.last() is None:  # once a run, before anything leaves

@@ -27,11 +27,13 @@ from typing import Any
 from peerbayes.data import files
 from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, TermsError
 from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.warm import EarlierModel
 from peerbayes.peer.identity.roster import Roster, RunRoster
 from peerbayes.peer.learning.masks import refuse_small, refuse_thin
 from peerbayes.peer.runs.consent import FILE as CONSENT
 from peerbayes.peer.runs.consent import Consent
 from peerbayes.peer.runs.documents import Choice, Decision, Document, Proposal, kind_of
+from peerbayes.peer.runs.earlier import earlier_model, refuse_warm
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import RUNS, Home, Peer
 from peerbayes.peer.state.ledger import in_all, refuse_overspent
@@ -299,7 +301,8 @@ class Runs:
             raise TermsError(
                 "there is no run yet whose model another could begin with; propose it without --warm"
             )
-        warm_from = done[-1] if done and warm is not False else None
+        afresh = refuse_warm(Terms.parse(text, f"the terms of run {number}"))
+        warm_from = done[-1] if done and warm is not False and (warm or not afresh) else None
         now = self.clock()
         if not 0 < days * 86400.0 < math.inf:
             raise TermsError(f"the proposal is to wait {days} days; expected a positive number")
@@ -432,6 +435,10 @@ class Runs:
                 f"limits.message_bytes is {terms.limits.message_bytes}; expected at most {most}, as all sites allow by "
                 "the agreement that the network was founded with"
             )
+        if proposal.warm_from is not None and (afresh := refuse_warm(terms)):
+            raise TermsError(
+                f"run {proposal.number} is to begin with the model of run {proposal.warm_from}, and {afresh}"
+            )
         taking_part = roster.of_run(proposal.number, terms.digest)
         refuse_small(taking_part, terms)
         if (promise := terms.privacy.promise) is not None:
@@ -460,6 +467,12 @@ class Runs:
         files.write(home.records / "roster.json", self._roster_path(proposal.roster_digest).read_bytes())
         files.write(home.records / "proposal", proposal.digest.encode())
         return home
+
+    def earlier(self, entry: RunEntry) -> EarlierModel | None:
+        """Return what this peer has of the run whose model another one begins with; None: it begins afresh."""
+        if entry.proposal is None or entry.proposal.warm_from is None:
+            return None
+        return earlier_model(self.home, entry.proposal.warm_from)
 
     def _began(self, number: int) -> str:
         """Return the digest of the proposal that began here; "": none."""
