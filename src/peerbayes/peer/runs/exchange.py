@@ -247,7 +247,10 @@ class Exchange:
     def _admit(self, caller: str, request: Request) -> None:
         if request.sender != caller:
             raise RefusedMessage("speaks for another", f"{caller} asks in the name of {request.sender!r}")
-        if caller in self.session.roster.revoked:
+        asks_why = request.kind == "hello" or (request.kind == "roster" and not request.body)
+        if (
+            caller in self.session.roster.revoked and not asks_why
+        ):  # the roster tells it, signed, so that it ends
             raise RefusedMessage("revoked", f"{caller} is no longer a member")
         if self._busy[caller] >= AT_ONCE:
             raise RefusedMessage("too many at once", f"{caller} has {AT_ONCE} requests waiting here")
