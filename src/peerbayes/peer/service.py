@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peerbayes.data import sources
-from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, RefusedMessage
+from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, RefusedMessage, SourceError
 from peerbayes.peer.agreement.private_agreement import refuse_values
 from peerbayes.peer.erasing import erasures, kept, needed_columns
 from peerbayes.peer.identity.roster import Roster
@@ -56,7 +56,15 @@ def tables_of(peer: Peer) -> tuple[Table, Table | None]:
     terms, settings = peer.terms, peer.settings
     requests = erasures(peer.folder)
     columns = list(dict.fromkeys((*terms.features, terms.label, *needed_columns(requests))))
-    read = sources.read(settings.data, settings.query, columns if terms.features else (), terms.texts)
+    try:
+        read = sources.read(settings.data, settings.query, columns if terms.features else (), terms.texts)
+    except SourceError as error:
+        if not requests:
+            raise
+        names = ", ".join(map(repr, needed_columns(requests)))
+        raise SourceError(
+            f"{error}. Rows were erased by {names}: without, nobody could tell if they are back"
+        ) from error
     read = kept(read, peer.folder, requests)
     rows = sources.labelled(read, terms.label, terms.features)
     if terms.privacy.epsilon is not None:

@@ -27,7 +27,7 @@ from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Grpc
 from peerbayes.peer.running_peer import RunningPeer
-from peerbayes.peer.runs.book import ENDED, STANDING, RunEntry, Runs
+from peerbayes.peer.runs.book import BEGINS, ENDED, RunEntry, Runs
 from peerbayes.peer.runs.exchange import Exchange
 from peerbayes.peer.runs.new_rows import NewRows
 from peerbayes.peer.runs.routing import Router
@@ -213,7 +213,7 @@ class Site:
         proposal, peer = active.entry.proposal, active.peer
         return (
             proposal is not None
-            and self.clock() > proposal.expires
+            and self.clock() > proposal.expires + BEGINS
             and peer is not None
             and peer.session.agreed is None
         )
@@ -223,7 +223,7 @@ class Site:
         try:
             obstacles = await asyncio.to_thread(self.runs.obstacles, entry)
             if not obstacles:
-                await asyncio.to_thread(self.runs.approve, entry.number, STANDING)
+                await asyncio.to_thread(self.runs.approve_standing, entry)
                 log.info(f"run {entry.number} is approved by standing consent")
                 self._looked = 0.0
                 self.session.changes.notify()
