@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.errors import PeerbayesError
+from peerbayes.learning.planning import declaration_of
 from peerbayes.learning.tree_sum import TreeSumState
 from peerbayes.model.statistics import Statistics
 from peerbayes.peer.agreement.terms import Terms
@@ -65,7 +66,8 @@ def _steps(home: Home, statistics: Statistics) -> np.ndarray | None:
         contextlib.closing(Store(home.state_path, readonly=True)) as store,
     ):
         arrays = _flat((store.last() or (0, []))[1])
-        if Terms.read(home.agreement_path).strategy == "tree-sum" and len(arrays) > STEPS:
+        by_sums = declaration_of(Terms.read(home.agreement_path).strategy).by_sums
+        if by_sums and len(arrays) > STEPS:
             steps = arrays[STEPS]
             if steps.ndim == 4 and steps.shape[2:] == statistics.shape and np.isfinite(steps).all():
                 return steps
