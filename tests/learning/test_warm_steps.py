@@ -6,10 +6,19 @@ import pytest
 
 import peerbayes as pb
 from peerbayes.learning.local_rows import LocalRows
-from peerbayes.learning.tree_sum import MISLED, MOST_STEPS, STEP_BYTES, TreeSum, kept_steps
+from peerbayes.learning.tree_sum import (
+    MISLED,
+    MOST_STEPS,
+    STEP_BYTES,
+    TreeSum,
+    _remembered,
+    kept_steps,
+    unconditioned,
+)
 from peerbayes.model import layout
 from peerbayes.model.calibration import start_statistics
 from peerbayes.model.core import softmax
+from peerbayes.model.families.naive_bayes import NaiveBayes
 
 SITES = 4
 TOLERANCE = 1e-7
@@ -132,6 +141,28 @@ def test_a_fresh_run_takes_the_steps_that_it_always_took(changed):
         )
         forgetful = step._replace(steps=np.zeros_like(step.steps))
     np.testing.assert_array_equal(state.stats, forgetful.stats)
+
+
+def test_the_direction_along_the_last_step_is_that_step():
+    """The secant equation of BFGS: where R bends by the last y, D is the last s, whatever was remembered before."""
+    rng = np.random.default_rng(2)
+    root = rng.normal(size=(6, 6))
+    bends = root @ root.T + np.eye(6)  # y = A s, with θ the identity
+    moves = rng.normal(size=(5, 6))
+    steps = np.stack([np.stack([move, bends @ move]).reshape(2, 2, 3) for move in moves])
+    found = _remembered(
+        rng.normal(size=(1, 2, 3)), steps[-1, 1][None], steps, lambda stats: stats, unconditioned
+    )
+    np.testing.assert_allclose(found[0], steps[-1, 0], rtol=1e-6, atol=1e-8)
+
+
+def test_a_long_step_after_short_ones_goes_on():
+    family = NaiveBayes(continuous=1, cardinalities=())
+    strategy, start = TreeSum(1, 1e-3), family.uniform(2, 4.0)[None]
+    residual = np.array([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0]])
+    state = strategy.begin(start)._replace(still=np.full(1, 2.0))
+    assert strategy.step(state, np.r_[residual.ravel(), 3.0], family.weights).still[0] == 0.0
+    assert strategy.step(state, np.r_[1e-6 * residual.ravel(), 3.0], family.weights).still[0] == 3.0
 
 
 def test_one_short_step_stops_nobody():

@@ -463,6 +463,7 @@ def test_a_revoked_member_proposes_nothing_and_what_it_had_proposed_ends(tmp_pat
     before = folders.network.homes["peer-3"].member().roster
     early = proposal_of(folders, "peer-3")
     assert folders.give("peer-1", signed_by(folders, "peer-3", early)) == early
+    folders.give("peer-1", signed_by(folders, "peer-3", decision_of(folders, early, "peer-3")))
     folders.network.founder.revoke("peer-3")
     folders.adopt("peer-1")
     assert folders.runs["peer-1"].entry(2).state == "ended"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 
 import peerbayes as pb
@@ -14,6 +15,7 @@ from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.agreement.warm import EarlierModel, fitted
 from peerbayes.peer.models.history import History
 from peerbayes.peer.runs.earlier import earlier_model, refuse_warm
+from shared.commands import HANG
 from shared.peers_in_memory import DENSE, peers_of, shared_out
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -120,6 +122,34 @@ def test_every_strategy_takes_a_warm_start_or_none(strategy, tmp_path, rng):
     assert "refused" not in events
     expected = 0 if strategy == "consensus-ml" else 5
     assert warm_facts(peers, "p4") == [{"members": expected}]
+
+
+def test_a_peer_that_the_earlier_model_is_wrong_about_is_believed(tmp_path, rng):
+    """Nearly all rows are of a class that the model holds for impossible: the first message is as large as can be."""
+    x = rng.normal(size=202)
+    X, y = pd.DataFrame({"x": x}), np.array(["b"] * 200 + ["a", "b"])
+    model = pb.MixedNB(calibrate=False).fit(X, ["a", "b"] * 101).statistics_
+    heavy = np.array([[1e6], [1.0]]) * model.values / model.values[:, :1]
+    earlier = EarlierModel(replace(model, values=heavy, calibrated=True))
+    terms = Terms("test", "label", strategy="exact", rounds=3, limits=Limits(deadline=3.0))
+    peers = peers_of(tmp_path, terms, nx.path_graph(2), (X, y, [np.arange(200), np.arange(200, 202)]))
+    refused = []
+
+    async def main():
+        tasks = [peers.start(name, earlier=earlier) for name in peers.names]
+        whole = asyncio.gather(*tasks)
+        while not whole.done() and not refused:  # whoever is refused asks again for ever
+            refused.extend(
+                facts for told in peers.told.values() for event, facts in told if event == "refused"
+            )
+            await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), HANG))
+    assert refused == []
+    assert all(node.session.round_index == terms.rounds for node in peers.nodes.values())
 
 
 def test_a_run_that_is_started_again_has_the_same_earlier_model_or_stops(tmp_path, rng):
