@@ -154,6 +154,13 @@ def test_the_direction_along_the_last_step_is_that_step():
         rng.normal(size=(1, 2, 3)), steps[-1, 1][None], steps, lambda stats: stats, unconditioned
     )
     np.testing.assert_allclose(found[0], steps[-1, 0], rtol=1e-6, atol=1e-8)
+    # And what is remembered of the curvature is symmetric, as the curvature is.
+    one, other = rng.normal(size=(2, 1, 2, 3))
+    stats = rng.normal(size=(1, 2, 3))
+    by_one, by_other = (
+        _remembered(stats, each, steps, lambda values: values, unconditioned) for each in (one, other)
+    )
+    np.testing.assert_allclose(np.sum(other * by_one), np.sum(one * by_other), rtol=1e-6)
 
 
 def test_a_long_step_after_short_ones_goes_on():
