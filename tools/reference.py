@@ -18,6 +18,7 @@ from peerbayes.cli.app import app
 from peerbayes.data.declarations import NEEDED, Setting, declarations, in_file
 from peerbayes.estimators.classifiers import ESTIMATORS
 from peerbayes.peer.agreement import column_facts, terms
+from peerbayes.peer.runs import consent, timetable
 from peerbayes.peer.state import peer_settings
 from peerbayes.simulation import config
 
@@ -211,6 +212,16 @@ def written(value: Any) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else repr(value)}`".replace("'", '"')
 
 
+def consent_table() -> str:
+    """What consent.toml may say."""
+    return _declared(declarations(consent.Consent))
+
+
+def schedule_table() -> str:
+    """What schedule.toml may say."""
+    return _declared(declarations(timetable.Schedule))
+
+
 SECTIONS = {
     "estimators": estimator_signatures,
     "commands": command_tables,
@@ -223,4 +234,6 @@ SECTIONS = {
     "robust": robust_table,
     "require": require_table,
     "peer": peer_table,
+    "consent": consent_table,
+    "schedule": schedule_table,
 }

@@ -13,9 +13,10 @@ pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
 from peerbayes.errors import ConfigurationError, IdentityError, TermsError
 from peerbayes.peer.agreement.column_facts import canonical
+from peerbayes.peer.agreement.terms import Robust
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.runs import Runs
-from peerbayes.peer.runs.book import OF_ONE, OPEN_OF_ONE, STANDING, NotYet
+from peerbayes.peer.runs.book import BEGINS, OF_ONE, OF_WINDOW, OPEN_OF_ONE, STANDING, NotYet
 from peerbayes.peer.runs.documents import LARGEST_DECISION, Decision, Proposal
 from peerbayes.peer.state.folder import Home
 from shared.commands import peerbayes
@@ -253,7 +254,7 @@ def test_documents_in_any_order_give_the_same_state(tmp_path):
     folders.pass_on()
     for name, runs in folders.runs.items():
         if name not in runs.entry(2).decisions:
-            runs.approve(2)
+            runs.approve(2, proposal=runs.entry(2).proposal.digest)
     folders.pass_on()
     documents = [path.read_bytes() for path in folders.runs["peer-1"].shared().values()]
     assert len(documents) == 6 and set(folders.states(2).values()) == {"approved"}
@@ -442,7 +443,7 @@ def test_floods_and_large_documents_are_refused(tmp_path):
     for number in range(3, 3 + OPEN_OF_ONE - OF_ONE):
         assert runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", number=number)))
     with pytest.raises(IdentityError, match="wait for approvals already"):
-        runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", number=9)))
+        runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", number=7)))
 
 
 def test_a_proposal_names_a_roster_of_the_authority(tmp_path):
@@ -457,6 +458,106 @@ def test_a_proposal_names_a_roster_of_the_authority(tmp_path):
     own = folders.network.founder.roster_path.read_bytes()
     with pytest.raises(IdentityError, match="came instead of"):
         runs.keep_named_roster(own, "0" * 64)
+
+
+def test_a_revoked_member_proposes_nothing_and_what_it_had_proposed_ends(tmp_path):
+    folders = Folders(tmp_path, ((0, 1), (1, 2), (0, 2)))
+    before = folders.network.homes["peer-3"].member().roster
+    early = proposal_of(folders, "peer-3")
+    assert folders.give("peer-1", signed_by(folders, "peer-3", early)) == early
+    folders.give("peer-1", signed_by(folders, "peer-3", decision_of(folders, early, "peer-3")))
+    folders.network.founder.revoke("peer-3")
+    folders.adopt("peer-1")
+    assert folders.runs["peer-1"].entry(2).state == "ended"
+    assert "peer-3 was revoked" in folders.runs["peer-1"].entry(2).sentence
+    # It names the roster of which it was a member, which everybody has.
+    late = proposal_of(folders, "peer-3", number=3, roster=before.version, roster_digest=before.digest.hex())
+    with pytest.raises(IdentityError, match="peer-3 was revoked, and proposes run 3"):
+        folders.runs["peer-1"].add(signed_by(folders, "peer-3", late))
+    assert folders.runs["peer-1"].home.run_numbers() == [1, 2]
+
+
+def test_an_approval_that_was_held_back_begins_nothing(tmp_path):
+    folders = Folders(tmp_path)
+    folders.runs["peer-1"].propose(days=1.0)
+    folders.pass_on()
+    for name in ("peer-2", "peer-3"):
+        folders.runs[name].approve(2)  # in time, as it says itself
+    folders.now += 86400 + BEGINS - 10
+    folders.pass_on("peer-1", "peer-2", "peer-3")
+    assert set(folders.states(2).values()) == {"approved"}
+    folders.now += 20
+    assert set(folders.states(2).values()) == {"expired"}
+    assert "did not begin in time" in folders.runs["peer-2"].entry(2).sentence
+
+
+def two_proposals(folders):
+    """Proposals of the same number by two members, the one that goes on first; both are at peer-1."""
+    both = [proposal_of(folders, name, expires=folders.now + 999.0) for name in ("peer-2", "peer-3")]
+    for proposal in both:
+        folders.give("peer-1", signed_by(folders, proposal.member, proposal))
+    return sorted(both, key=lambda proposal: proposal.digest)
+
+
+def test_nobody_approves_a_proposal_that_came_after_another_was_read(tmp_path):
+    folders = Folders(tmp_path)
+    first, other = two_proposals(folders)
+    runs = folders.runs["peer-1"]
+    with pytest.raises(IdentityError, match=f"--proposal {first.digest:.16}"):
+        runs.approve(2)
+    for said in (other.digest, first.digest[:7], "", "0" * 64):
+        with pytest.raises(IdentityError, match="not the one of run 2 that goes on"):
+            runs.approve(2, proposal=said)
+    assert runs.entry(2).decisions == {}
+    assert runs.approve(2, proposal=first.digest[:8]).decisions["peer-1"].proposal == first.digest
+
+
+def test_a_proposal_that_its_own_member_declined_stands_in_nobodys_way(tmp_path):
+    folders = Folders(tmp_path)
+    first, other = two_proposals(folders)
+    own = decision_of(folders, first, first.member, choice="decline")
+    folders.give("peer-1", signed_by(folders, first.member, own))
+    runs = folders.runs["peer-1"]
+    assert runs.entry(2).proposal == other and runs.entry(2).state == "proposed"
+    assert runs.approve(2, proposal=other.digest).decisions["peer-1"].proposal == other.digest
+
+
+def test_a_run_that_has_begun_is_the_run_whatever_else_is_approved_later(tmp_path):
+    folders = Folders(tmp_path)
+    first, other = two_proposals(folders)
+    runs = folders.runs["peer-1"]
+    for proposal in (other, first):
+        for name in folders.runs:
+            folders.give("peer-1", signed_by(folders, name, decision_of(folders, proposal, name)))
+        if proposal is other:
+            runs.prepare(runs.entry(2))
+    assert runs.entry(2).proposal == other and runs.entry(2).others == (first.digest,)
+
+
+def test_a_member_cannot_use_up_the_numbers_with_proposals_that_have_expired(tmp_path):
+    folders = Folders(tmp_path)
+    runs = folders.runs["peer-1"]
+    for number in range(2, 2 + OF_WINDOW):
+        old = proposal_of(folders, "peer-2", number=number, at=folders.now - 99.0, expires=folders.now - 9.0)
+        assert runs.add(signed_by(folders, "peer-2", old)) == old
+    last = 2 + OF_WINDOW
+    with pytest.raises(IdentityError, match="were not approved by all"):
+        runs.add(signed_by(folders, "peer-2", proposal_of(folders, "peer-2", number=last)))
+    far = proposal_of(folders, "peer-3", number=last + 1)
+    with pytest.raises(NotYet):
+        runs.add(signed_by(folders, "peer-3", far))
+    assert runs.propose().number == last  # another member
+
+
+@pytest.mark.parametrize("terms", ["a = " + "[" * 50_000, "label = 1", "\0", 'network = "net"\n' * 20_000])
+def test_terms_that_cannot_be_read_are_listed_and_nobody_approves_them(tmp_path, terms):
+    folders = Folders(tmp_path)
+    folders.give("peer-1", signed_by(folders, "peer-2", proposal_of(folders, "peer-2", terms=terms)))
+    entry = folders.runs["peer-1"].entry(2)
+    assert entry.state == "proposed" and entry.terms is None and entry.sentence
+    with pytest.raises(TermsError):
+        folders.runs["peer-1"].approve(2)
+    assert folders.runs["peer-1"].decline(2).state == "declined"
 
 
 # --- what an owner allows -----------------------------------------------------------------------------------------
@@ -585,6 +686,11 @@ def test_terms_that_could_not_run_are_not_proposed(tmp_path):
             runs.propose(text)
     with pytest.raises(TermsError, match="no run yet"):
         runs.propose(warm=True)
+    secure = proposal_of(folders, "peer-2", terms=terms_of(robust=Robust("clip")).to_toml(), warm_from=1)
+    folders.give("peer-1", signed_by(folders, "peer-2", secure))
+    with pytest.raises(TermsError, match="robust terms begins afresh"):
+        runs.approve(2)
+    shutil.rmtree(runs.path)
     assert runs.home.run_numbers() == [1]
 
 

@@ -197,6 +197,22 @@ def test_a_running_peer_is_followed_and_a_neighbour_that_dies_is_shown(browser, 
         network.processes["peer-1"].send_signal(signal.SIGCONT)
 
 
+def test_the_runs_of_a_network_are_listed(browser, network, open_page):
+    from peerbayes.peer.runs import Runs
+
+    home = network.homes["peer-1"]
+    with watching(home.folder) as (_, url):
+        page = open_page(url)
+        wait(lambda: page.inner_text("#name") == "peer-1", "the page")
+        assert page.locator("#runs").is_hidden(), "of a network that has had one run, the page is about that"
+        Runs(home.folder).propose()
+        wait(lambda: page.locator("#runs-rows tr").count() == 2, "the second run")
+        cells = page.locator("#runs-rows tr").first.inner_text().split("\t")
+        assert [cell.strip() for cell in cells[:4]] == ["2", "proposed", "peer-1", "1 of 3"]
+        assert cells[6] == "waits for peer-2, peer-3"
+        assert page.locator("#runs button, #runs a, #runs input").count() == 0
+
+
 @pytest.fixture
 def stopped(tmp_path):
     """A simulation whose last message is two minutes old, and its dashboard."""

@@ -793,6 +793,60 @@ def test_a_look_writes_nothing_reads_no_key_and_shows_who_is_revoked(home, tmp_p
     assert Folder(home.folder).look().facts["revoked"]
 
 
+def test_runs_of_the_network_are_listed_and_the_last_that_began_is_shown(home, client):
+    from peerbayes.peer.runs import Runs
+    from peerbayes.peer.state.store import Store
+
+    runs = Runs(home.folder)
+    asked = client(home.folder)
+    facts = asked.get("/figures").json()["facts"]
+    assert facts["run"] == 1 and [(run["number"], run["state"]) for run in facts["runs"]] == [(1, "approved")]
+    runs.propose()
+    with contextlib.closing(Peer(home)) as peer:
+        for _ in range(4):
+            peer.round()
+        seen = Folder(home.folder).look()
+    assert seen.facts["round"] == 4
+    two, one = seen.facts["runs"]
+    assert (two["state"], two["proposer"], two["approved"], two["waiting"], two["participants"]) == (
+        "proposed", "peer-1", ["peer-1"], ["peer-2", "peer-3", "peer-4"], 4,
+    )  # fmt: skip
+    assert one["proposer"] is None and one["verdict"] is None and two["sentence"].startswith("waits for")
+    # All approve, as far as this folder knows, and the second run begins.
+    second = runs.home.of_run(2)
+    entry = runs.entry(2)
+    runs.prepare(entry)
+    folder = Folder(home.folder)
+    folder.look()
+    with contextlib.closing(Store(second.state_path)) as store:
+        store.identity()
+    with contextlib.closing(Peer(second)) as peer:
+        peer.round()
+        time.sleep(1.1)
+        later = folder.look()
+    assert later.facts["run"] == 2 and later.facts["round"] == 1 and not later.follows(seen)
+    assert later.facts["sent"]["messages"] == 3
+
+
+def test_others_do_not_see_how_good_a_run_of_private_rows_was(home):
+    from peerbayes.peer.state.store import Store
+
+    with contextlib.closing(Peer(home)) as peer:
+        peer.round()
+    with contextlib.closing(Store(home.state_path)) as store:
+        store.keep(
+            "verdict", json.dumps({"good": True, "sentences": ["1 % of 40 own rows wrong"], "problems": 0})
+        )
+    [own] = Folder(home.folder).look().facts["runs"]
+    assert own["verdict"] is True and own["sentence"] == "" and own["state"] == "done"
+    folder = Folder(home.folder, remote=True)
+    folder.look()
+    folder._peer._exact = False  # as with an epsilon
+    folder._peer._view = None
+    [seen] = folder._peer._facts(folder._peer._terms, folder._peer._roster)["runs"]
+    assert seen == own | {"verdict": None}
+
+
 def test_the_structure_of_a_running_simulation_is_shown(tmp_path):
     structure = Structure(("a", "b", "c"), 2, ((), (0, 2), ()), "y")
     made = LiveFile(

@@ -24,6 +24,9 @@ app = typer.Typer(
 )
 
 Folder = Annotated[Path, option("The peer's folder.", "--folder")]
+Said = Annotated[
+    str | None, option("How the digest begins that `show` printed; needed where a run has several proposals.")
+]
 Number = Annotated[int, argument("The number of a run, from `list`.", min=1)]
 
 
@@ -48,9 +51,9 @@ def propose(
 
 @app.command()
 @parts_needed()
-def approve(number: Number, folder: Folder = Path(), form: Format = "table") -> None:
+def approve(number: Number, folder: Folder = Path(), proposal: Said = None, form: Format = "table") -> None:
     """Approve a run, whose terms `show` prints; that cannot be taken back."""
-    _print_decided(_runs(folder).approve(number), form, "is approved here")
+    _print_decided(_runs(folder).approve(number, proposal=proposal), form, "is approved here")
 
 
 @app.command()
@@ -59,10 +62,11 @@ def decline(
     number: Number,
     folder: Folder = Path(),
     reason: Annotated[str, option("Why, for the other members.")] = "",
+    proposal: Said = None,
     form: Format = "table",
 ) -> None:
     """Decline a run, which ends its proposal for all members."""
-    _print_decided(_runs(folder).decline(number, reason), form, "is declined here")
+    _print_decided(_runs(folder).decline(number, reason, proposal), form, "is declined here")
 
 
 @app.command("list")
@@ -123,7 +127,8 @@ def show(number: Number, folder: Folder = Path(), form: Format = "table") -> Non
     for obstacle in obstacles:
         print_text(f"not approved by itself: {obstacle}")
     if open_here:
-        print_text(f"Next: read the terms, then `peerbayes run approve {number}` or `decline`")
+        said = f" --proposal {entry.proposal.digest:.16}" if entry.proposal is not None else ""
+        print_text(f"Next: read the terms, then `peerbayes run approve {number}{said}` or `decline`")
     if entry.terms is not None:
         print_text(entry.terms.to_toml())
     elif proposal is not None:

@@ -441,6 +441,55 @@ def restore(
         sys.exit(3)
 
 
+@app.command()
+@parts_needed()
+def erase(
+    folder: Folder = Path(),
+    rows: Annotated[
+        Path | None,
+        option(
+            "A .csv or .parquet with the rows: all their columns, or some that tell them, such as a number."
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        option("COLUMN=VALUE of the rows; given several times, all must hold.", "--where"),
+    ] = None,
+    form: Format = "table",
+) -> None:
+    """Erase rows: no later run learns from them. It says what this cannot undo, and which rows are still in the data.
+
+    Works while the peer runs. The rows are recorded by keyed digests in erasures.jsonl, never by their values. Exit
+    codes: 0 recorded; 2 an invalid request: no such column, or a record that was changed.
+    """
+    import pandas as pd
+
+    from peerbayes.data import sources
+    from peerbayes.errors import ConfigurationError
+    from peerbayes.peer.erasing import erase as erased
+    from peerbayes.peer.state.folder import Home
+
+    if (rows is None) == (not where):
+        raise ConfigurationError("which rows? expected --rows FILE or --where COLUMN=VALUE, one of the two")
+    if rows is not None:
+        table = sources.read(str(rows))
+    else:
+        pairs = [text.partition("=") for text in where or ()]
+        if wrong := [
+            text for text, (name, sign, _) in zip(where or (), pairs, strict=True) if not (name and sign)
+        ]:
+            raise ConfigurationError(f"--where is {wrong[0]!r}; expected COLUMN=VALUE")
+        table = pd.DataFrame({name: [value] for name, _, value in pairs})
+    os.umask(0o077)
+    done = erased(Home(folder), table)
+    if form == "json":
+        print(json.dumps(done.to_plain(), indent=2))
+        return
+    print_text(f"Erased: {done.in_data} rows of the data are equal to the {done.rows} asked for.")
+    for sentence in done.sentences:
+        print_text(f"  {sentence}")
+
+
 def _passphrase(file: Path | None) -> str | None:
     return None if file is None else file.read_text(encoding="utf-8").partition("\n")[0]
 

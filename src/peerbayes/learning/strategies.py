@@ -111,6 +111,8 @@ class LearningSettings:
     """Why `relay` does not go with the other settings, as a clause: see `combinations.excluded`; empty: it does."""
     sums_excluded: str = ""
     """The same of `tree-sum`."""
+    tolerance: float | None = None
+    """How far a natural weight may still move where all peers of `tree-sum` stop; None: they take all rounds."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from peerbayes.peer import tasks
 from peerbayes.peer.agreement.negotiate import Agreed, data_digest
 from peerbayes.peer.agreement.runner import AgreementRunner
 from peerbayes.peer.agreement.terms import SITES
+from peerbayes.peer.agreement.warm import EarlierModel
 from peerbayes.peer.identity.roster import Roster, RunRoster
 from peerbayes.peer.learning.held_out import Evaluator, ModelFile
 from peerbayes.peer.learning.masks import refuse_small
@@ -54,6 +55,9 @@ OTHER_ROWS = (
     "other rows: the data has changed, or which of them are held out (hold_out in peer.toml; hold_out.key; runs that "
     "were begun before peerbayes chose held-out rows one by one cannot go on with it)"
 )
+OTHER_MODEL = (
+    "another model of the run that this one began with, or none: bring models/ and runs/ back from a backup"
+)
 
 
 @dataclass(eq=False)
@@ -81,6 +85,8 @@ class RunningPeer:
     """How other sites see this one's figures after the run, where the agreement evaluates all sites."""
     source: Source = os.urandom
     """Source of randomness for the noise of a private network."""
+    earlier: EarlierModel | None = None
+    """What this peer has of the run whose model all begin with; None: they begin afresh."""
     record: Callable[..., Version | None] | None = None
     """Records the model as a version, with what is known of it; None: beside its file."""
 
@@ -94,7 +100,7 @@ class RunningPeer:
         inbox, outbox = Inbox(session), Outbox(session, ledger)
         self._blocklist = blocklist = Blocklist(session, inbox)
         self._evidence = evidence = Evidence(session, blocklist)
-        self._agreement = agreement = AgreementRunner(session, ledger, self.source)
+        self._agreement = agreement = AgreementRunner(session, ledger, self.source, self.earlier)
         common = blocklist, evidence, processes, self.adopt_offered
         self._client = Client(session, agreement, inbox, *common)
         self._server = Server(session, agreement, outbox, *common)
@@ -210,7 +216,10 @@ class RunningPeer:
             refuse_small(self.session.roster, self.session.terms)  # later, peers with a group continue
         rows = data_digest(self.frame, self.labels)
         run = self.session.roster.run, "other terms, members or links"
-        self.store.claim({"run": run, "data": (rows, OTHER_ROWS)})
+        claims = {"run": run, "data": (rows, OTHER_ROWS)}
+        if self.earlier is not None:
+            claims["earlier model"] = self.earlier.digest, OTHER_MODEL
+        self.store.claim(claims)
 
     async def _keep_choice(self, agreed: Agreed) -> None:
         """Tell which family all peers chose, and store it for `status`, where the agreement leaves it open."""
@@ -223,6 +232,8 @@ class RunningPeer:
     def _tell_agreed(self, agreed: Agreed) -> None:
         if agreed.private is not None:
             self.session.emit("private", **promised(agreed.private, self.session.terms))
+        if self.earlier is not None:
+            self.session.emit("warm", members=agreed.began_with)
         self.session.emit("agreed", schema=agreed.schema.fingerprint, peers=agreed.peers, rows=agreed.rows,
                            strategy=agreed.reason or agreed.strategy)  # fmt: skip
 

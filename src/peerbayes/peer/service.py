@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peerbayes.data import sources
-from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, RefusedMessage
+from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, RefusedMessage, SourceError
 from peerbayes.peer.agreement.private_agreement import refuse_values
+from peerbayes.peer.erasing import erasures, kept, needed_columns
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.held_out import Table, held_out, split_key
@@ -51,10 +52,20 @@ ALONE = 60.0  # seconds after which a peer that nobody has called warns about it
 
 
 def tables_of(peer: Peer) -> tuple[Table, Table | None]:
-    """Return the peer's features and labels as named in the agreement: for training, and held out."""
+    """Return the peer's features and labels as named in the agreement: for training, and held out; none is erased."""
     terms, settings = peer.terms, peer.settings
-    columns = [*terms.features, terms.label] if terms.features else ()
-    read = sources.read(settings.data, settings.query, columns, terms.texts)
+    requests = erasures(peer.folder)
+    columns = list(dict.fromkeys((*terms.features, terms.label, *needed_columns(requests))))
+    try:
+        read = sources.read(settings.data, settings.query, columns if terms.features else (), terms.texts)
+    except SourceError as error:
+        if not requests:
+            raise
+        names = ", ".join(map(repr, needed_columns(requests)))
+        raise SourceError(
+            f"{error}. Rows were erased by {names}: without, nobody could tell if they are back"
+        ) from error
+    read = kept(read, peer.folder, requests)
     rows = sources.labelled(read, terms.label, terms.features)
     if terms.privacy.epsilon is not None:
         # all of them, also the held-out rows, which are used only once the run is under way

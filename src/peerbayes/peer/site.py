@@ -28,7 +28,7 @@ from peerbayes.peer.protocol.session import Membership, Session
 from peerbayes.peer.protocol.transport import Links
 from peerbayes.peer.renewing import renewals_of
 from peerbayes.peer.running_peer import RunningPeer
-from peerbayes.peer.runs.book import ENDED, STANDING, RunEntry, Runs
+from peerbayes.peer.runs.book import BEGINS, ENDED, RunEntry, Runs
 from peerbayes.peer.runs.exchange import Exchange
 from peerbayes.peer.runs.new_rows import NewRows
 from peerbayes.peer.runs.routing import Router
@@ -218,7 +218,7 @@ class Site:
         proposal, peer = active.entry.proposal, active.peer
         return (
             proposal is not None
-            and self.clock() > proposal.expires
+            and self.clock() > proposal.expires + BEGINS
             and peer is not None
             and peer.session.agreed is None
         )
@@ -228,7 +228,7 @@ class Site:
         try:
             obstacles = await asyncio.to_thread(self.runs.obstacles, entry)
             if not obstacles:
-                await asyncio.to_thread(self.runs.approve, entry.number, STANDING)
+                await asyncio.to_thread(self.runs.approve_standing, entry)
                 log.info(f"run {entry.number} is approved by standing consent")
                 self._looked = 0.0
                 self.session.changes.notify()
@@ -352,6 +352,7 @@ class Site:
         schedule = await asyncio.to_thread(Schedule.read, self.home.folder / SCHEDULE)
         if schedule is not None and schedule.new_rows is not None:
             await asyncio.to_thread(self._rows.remember, frame, labels)
+        earlier = await asyncio.to_thread(self.runs.earlier, active.entry)
         store = await service.opened_store(home, None)
         journal, audit = Journal(store), AuditLog(home.audit_path)
         active.run = peer.roster.run
@@ -360,7 +361,7 @@ class Site:
             Membership(peer.name, peer.terms, peer.roster, self.session.signed), frame, labels, store, transport, audit,
             model=home.model_path, newer=self._newer, on_event=journal, linger=self.linger, away=away,
             renewals=lambda session: self.renewals,
-            share_figures=peer.settings.share_figures,
+            share_figures=peer.settings.share_figures, earlier=earlier,
             record=lambda **facts: self._record(active.entry, home, facts),
         )  # fmt: skip
         if store.last() is None:  # once a run, before anything leaves

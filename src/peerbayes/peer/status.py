@@ -382,6 +382,7 @@ LINES = {
     "rho {rho:.3g}",
     "chosen": "family chosen: {reason}",
     "finding": "figures of the data: {sentence}",
+    "warm": "the run begins with the model of an earlier one, as {members} members have it (0: with none that fits)",
     "agreed": "agreed: {peers} peers with {rows} rows, strategy {strategy}, schema {schema:.12}",
     "resumed": "going on after round {round}",
     "skipped": "round {round}: no sum of the group ({why}); this peer goes on with its own statistics",

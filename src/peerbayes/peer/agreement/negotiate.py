@@ -42,6 +42,7 @@ from peerbayes.peer.agreement.summary import OwnTable, Summary, Sums, columns_of
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.agreement.tree_sums import Phase, PooledReports, Reports, Total, pooled
 from peerbayes.peer.agreement.votes import Voter, agreed_bounds
+from peerbayes.peer.agreement.warm import EarlierModel, warm_start
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.learning.learner import Broadcaster, Learner, Relayer, Summing
 from peerbayes.peer.learning.releases import PrivateResidual
@@ -110,6 +111,7 @@ async def agreed_structure(
 #     alone     counts and moments of each column alone, where values are missing that the family completes
 #     step k    YᵀΦ̃ of all peers, missing values completed by the sum before, for the starts `ml` and `marginal`
 #     start     YᵀΦ of all peers, or YᵀΦ̃ after the last step
+#     earlier model, earlier steps   instead of a start, in a run that begins with the model of another one: see `warm`
 #     squares   Σ‖φ‖², for dsgd
 #     consent   nothing, where members may lie: nobody begins before everybody has taken all of it
 #     differ    how far apart neighbours' first residuals are, for `auto` where peers are not near each other
@@ -146,6 +148,8 @@ class Agreed:
     """The terms, with the family that was chosen and its start; None: those of the agreement."""
     figures: AgreedFigures | None = None
     """What all sites' tables look like, where the agreement asks for it."""
+    began_with: int = 0
+    """How many members had the model of an earlier run that all begin with; 0: they begin afresh."""
 
     def statistics(self, stats: np.ndarray) -> Statistics:
         """Return the model of S [C, K], as statistics of all peers' rows."""
@@ -169,8 +173,12 @@ async def agree(
     total: Total,
     first: First,
     voter: Voter,
+    earlier: EarlierModel | None = None,
 ) -> Agreed:
-    """Return everything that the rounds need, from this peer's rows and everybody's sums."""
+    """Return everything that the rounds need, from this peer's rows and everybody's sums.
+
+    earlier  what this peer has of the run whose model all begin with; None: they begin afresh
+    """
     terms.load_packages()
     table, reports = OwnTable.of(frame, labels, terms), None
     if terms.robust.acts:
@@ -214,7 +222,15 @@ async def agree(
     complete = [summary.complete(schema.columns[j].name) for j in schema.discrete]
     complete += [all(map(summary.complete, cross.columns)) for cross in schema.crosses]
     checks = None if reports is None else reports.pooled(_of_start(family, schema, complete, gapped))
-    start = await _start(terms, local_rows, plan, gapped, total, checks)
+    begun = None
+    if earlier is not None and not plan.declaration.own_start:
+        begun = await warm_start(earlier, schema, layout.without_guards(family), plan, terms, total)
+    if begun is None:
+        start = await _start(terms, local_rows, plan, gapped, total, checks)
+    else:
+        start = begun.stats
+        # As after a start by maximum likelihood, classes need not be equally likely.
+        plan = replace(plan, settings=replace(plan.settings, start="ml"))
     if "difference" in plan.missing:
         sums = await _link_sums(local_rows, start, summary.rows, schema.limit**2, total, first)
         plan = planning.plan(settings, replace(facts, difference=sums.difference, likeness=sums.likeness))
@@ -224,11 +240,12 @@ async def agree(
     plausible = plan.invariants(family, start, complete, gapped, schema.limit)
     if reports is not None:
         await total(Phase("consent", Sums.named(), check=reports.consent), Sums())
-    learner = learner_of(name, plan, terms, roster, local_rows, start, plausible)
+    steps = None if begun is None else begun.steps
+    learner = learner_of(name, plan, terms, roster, local_rows, start, plausible, steps=steps)
     return Agreed(
         schema, family, layout.without_guards(family), summary.peers, summary.rows, plan.strategy.name,
         plan.strategy.of_weights, learner, plausible, local_rows, reason=plan.reason, family_choice=family_choice,
-        named=terms,
+        named=terms, began_with=0 if begun is None else begun.members,
     )  # fmt: skip
 
 
@@ -296,7 +313,7 @@ def settings_of(terms: Terms) -> LearningSettings:
         terms.strategy, terms.rounds, terms.lr, terms.local_steps, terms.start, terms.robust.acts,
         terms.privacy.epsilon is not None, messages=terms.messages, exchanges=terms.exchanges,
         repairs_links=not terms.privacy.secure_sum, excluded=combinations.excluded(terms.combination),
-        sums_excluded=combinations.excluded(terms.combination, planning.BY_SUMS),
+        sums_excluded=combinations.excluded(terms.combination, planning.BY_SUMS), tolerance=terms.tolerance,
     )  # fmt: skip
 
 
@@ -398,11 +415,15 @@ def learner_of(
     start: np.ndarray,
     known: Invariants,
     private: PrivateResidual | None = None,
+    steps: np.ndarray | None = None,
 ) -> Learner:
-    """Return this peer's side of the plan, with R of its rows or, where it is private, R̃."""
+    """Return this peer's side of the plan, with R of its rows or, where it is private, R̃.
+
+    steps  the last steps of the run whose model all begin with; None: they begin afresh
+    """
     strategy, index = plan.strategy, roster.place(name)
     if plan.declaration.by_sums:
-        return Summing(strategy, start, local_rows.sum_terms(terms.rounds), local_rows.family)
+        return Summing(strategy, start, local_rows.sum_terms(terms.rounds), local_rows.family, steps=steps)
     residual = private or local_rows.residual(terms.rounds, terms.local_steps, strategy.of_weights)
     if plan.declaration.over_tree:
         relay, neighbours = strategy.seen_from(index)

@@ -26,6 +26,7 @@ from peerbayes.peer.agreement.private_agreement import agree_privately
 from peerbayes.peer.agreement.terms import NO_FIGURES
 from peerbayes.peer.agreement.tree_sums import Gone, MemberGone, Phase, TreeSums
 from peerbayes.peer.agreement.votes import Voter
+from peerbayes.peer.agreement.warm import EarlierModel
 from peerbayes.peer.learning.learner import Broadcaster
 from peerbayes.peer.learning.masks import (
     PHASE,
@@ -45,8 +46,10 @@ from peerbayes.privacy.noise import Source
 class AgreementRunner:
     """Computes everything that the rounds need, from this peer's rows and the sums over all peers."""
 
-    def __init__(self, session: Session, ledger: Ledger, source: Source) -> None:
-        self._session, self._ledger, self._source = session, ledger, source
+    def __init__(
+        self, session: Session, ledger: Ledger, source: Source, earlier: EarlierModel | None = None
+    ) -> None:
+        self._session, self._ledger, self._source, self._earlier = session, ledger, source, earlier
         self._store, self._transport = session.store, session.transport
 
     @cached_property
@@ -73,7 +76,9 @@ class AgreementRunner:
         name, terms, roster = self._session.name, self._session.terms, self._session.roster
         if terms.privacy.epsilon is None:
             voter = Voter(name, roster, self._transport.vouch, self._transport.vouched)
-            return await agree(name, frame, labels, terms, roster, self._total, self.sums.exchange, voter)
+            return await agree(
+                name, frame, labels, terms, roster, self._total, self.sums.exchange, voter, self._earlier
+            )
         return await agree_privately(name, frame, labels, terms, roster, self._total, self._buy, self._source)
 
     async def _with_figures(self, agreed: Agreed, frame: pd.DataFrame, labels: np.ndarray) -> Agreed:

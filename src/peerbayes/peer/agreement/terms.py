@@ -225,6 +225,10 @@ class Terms:
         "differ from the others'; or \"stop\", and then nobody begins",
         "Totals alone are told; with an epsilon, of rows, classes and missing values, for a fiftieth of the budget",
         example=None).field(**ADDED)
+    tolerance: float | None = Setting(
+        None, optional(real_number("a positive number", above=0.0), "for all rounds"),
+        "how far a natural weight of the model may still move in a round where all peers stop together, with the "
+        "strategy tree-sum; `rounds` is then a limit", example=1e-7).field(**ADDED)
     evaluation: str = Setting(
         "none", choice(EVALUATIONS),
         "after the last round: \"none\"; or \"sites\", and every site's error, log loss and AUC on its held-out rows "
@@ -256,6 +260,11 @@ class Terms:
                 f"privacy.epsilon is not given and {declared}; without it the peers determine that: leave it out"
             )
         self.refuse()
+        if self.tolerance is not None and not planning.declaration_of(self.strategy).by_sums:
+            raise TermsError(
+                f"tolerance is {self.tolerance:g} and strategy {self.strategy!r}, whose peers do not all have the same "
+                f'model; expected "{planning.BY_SUMS}", or no tolerance'
+            )
         for column in (side for pair in self.structure or () for side in pair):
             if self.features and column not in self.features:
                 raise TermsError(

@@ -38,6 +38,7 @@ def certificate_of(pem: bytes, whose: str = "the") -> x509.Certificate:
             certificate.subject,
             certificate.issuer,
             certificate.extensions,
+            certificate.not_valid_before_utc,
             certificate.not_valid_after_utc,
         )  # else parsed when used
     except UNREADABLE as problem:
@@ -289,9 +290,9 @@ def issuer_of(certificate_pem: bytes, issuers: Iterable[bytes]) -> bytes | None:
     certificate = certificate_of(certificate_pem)
     for issuer_pem in issuers:
         issuer = certificate_of(issuer_pem, "the authority's")
-        if certificate.issuer != issuer.subject or not _constraints(issuer).ca:
-            continue
         try:
+            if certificate.issuer != issuer.subject or not _constraints(issuer).ca:
+                continue
             certificate.verify_directly_issued_by(issuer)
         except (*UNREADABLE, InvalidSignature):
             continue

@@ -110,6 +110,14 @@ def numbers_of_rows(frame: pd.DataFrame, labels: np.ndarray, key: bytes) -> np.n
     return np.frombuffer(b"".join(prefixes), dtype=">u8") * 2.0**-64
 
 
+def digests_of_rows(frame: pd.DataFrame, key: bytes) -> list[str]:
+    """Return a keyed digest of each row's content in these columns, whatever their order and types: [n]."""
+    names = sorted(str(name) for name in frame.columns)
+    prefix = b"digest\0" + hashlib.sha256("\0".join(names).encode()).digest()
+    content = np.concatenate([_encoded(frame[name].to_numpy()) for name in names], axis=1)
+    return [hmac.digest(key, prefix + row.tobytes(), "sha256")[:16].hex() for row in content]
+
+
 def _encoded(values: np.ndarray) -> np.ndarray:
     """Return each value of a column as bytes: [n] -> [n, VALUE_BYTES] of uint8.
 

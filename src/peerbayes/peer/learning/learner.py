@@ -319,6 +319,8 @@ class Summing:
     """S [1, C, K] -> what this peer adds: [1, C·K + 1]."""
     family: Family
     neighbours: tuple[str, ...] = ()
+    steps: np.ndarray | None = None
+    """[M, 2, C, K] the last steps of the run whose model it begins with; None: it begins afresh."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -333,7 +335,11 @@ class Summing:
         return declared(self.strategy).same_to_all
 
     def begin(self) -> Any:
-        return self.strategy.begin(self.start[None])
+        return self.strategy.begin(self.start[None], self.steps)
+
+    def settled(self, state: Any) -> bool:
+        """Return whether all peers stop after this round."""
+        return self.strategy.settled(state)
 
     def local(self, state: Any) -> np.ndarray:
         """Return what this peer adds to the sum of the coming round: [C·K + 1]."""

@@ -70,6 +70,12 @@ class Rounds:
         while True:
             if self.selecting is not None and await self.selecting.check(learner.read(state)):
                 session.stopped = True
+            if isinstance(learner, Summing) and learner.settled(state):
+                session.stopped = True
+                self.notes = (
+                    f"all stopped after round {session.round_index} of at most {session.terms.rounds}: no weight of "
+                    f"the model was to move by more than {session.terms.tolerance:g}",
+                )
             if session.round_index >= session.rounds:
                 break
             self._refuse_alone()

@@ -45,7 +45,7 @@ def last_rounds(terms: Terms, ended: int) -> int:
 
     Where all peers may stop after a check, those since the middle between the last two checks.
     """
-    if terms.select == LAST:
+    if terms.select == LAST and terms.tolerance is None:
         return max(1, terms.message_rounds // 8)
     exchanges = terms.message_rounds // terms.rounds
     return next((ended - turn for turn in range(ended - 1, 0, -1) if _is_between(turn, exchanges)), ended)
@@ -53,7 +53,7 @@ def last_rounds(terms: Terms, ended: int) -> int:
 
 def is_reference(terms: Terms, round_index: int) -> bool:
     """Return whether the model after a round may be the one that the last is compared with."""
-    if terms.select == LAST:
+    if terms.select == LAST and terms.tolerance is None:
         return round_index == terms.message_rounds - last_rounds(terms, terms.message_rounds)
     return round_index < terms.message_rounds and _is_between(
         round_index, terms.message_rounds // terms.rounds

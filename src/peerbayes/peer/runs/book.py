@@ -13,6 +13,7 @@ the documents alone, so that all members that have the same ones come to the sam
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -27,11 +28,13 @@ from typing import Any
 from peerbayes.data import files
 from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, TermsError
 from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.agreement.warm import EarlierModel
 from peerbayes.peer.identity.roster import Roster, RunRoster
 from peerbayes.peer.learning.masks import refuse_small, refuse_thin
 from peerbayes.peer.runs.consent import FILE as CONSENT
 from peerbayes.peer.runs.consent import Consent
 from peerbayes.peer.runs.documents import Choice, Decision, Document, Proposal, kind_of
+from peerbayes.peer.runs.earlier import earlier_model, refuse_warm
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import RUNS, Home, Peer
 from peerbayes.peer.state.ledger import ASSUMED, assume, in_all, planned_cost, refuse_overspent
@@ -39,7 +42,11 @@ from peerbayes.peer.state.peer_settings import refuse_weaker
 from peerbayes.peer.state.store import NoState, Store
 
 DAYS = 7.0  # that a proposal waits for approvals, unless its proposer says otherwise
-AHEAD = 8  # numbers beyond the highest known one that a proposal may have: documents may arrive out of order
+BEGINS = (
+    86400.0  # seconds after its end in which a proposal that all approved may still begin: approvals travel
+)
+AHEAD = 1  # numbers beyond the highest known one that a proposal may have; others are asked for again
+OF_WINDOW = 16  # proposals of one member, among the runs that are passed on, that not all have approved
 OF_ONE = 4  # proposals of one number that are kept of one member
 OPEN_OF_ONE = 8  # proposals of one member that may wait for approvals at a time
 SHARED = 64  # runs, from the highest number down, whose documents are passed on
@@ -174,7 +181,14 @@ class Runs:
         entries = [self._of_proposal(proposal, roster) for proposal in self._proposals(number)]
         if not entries:
             return RunEntry(number, "ended", "nothing is known of it but its number")
-        chosen = next((entry for entry in entries if entry.is_complete), entries[0])
+        began = self._began(number)
+        by_rank = (
+            lambda entry: entry.proposal is not None and entry.proposal.digest == began,
+            lambda entry: entry.is_complete,
+            lambda entry: entry.state == "proposed",
+            lambda entry: True,
+        )  # one that ended, such as by its own proposer, stands in nobody's way
+        chosen = next(entry for fits in by_rank for entry in entries if fits(entry))
         others = (entry.proposal.digest for entry in entries if entry is not chosen and entry.proposal)
         return replace(chosen, others=tuple(others))
 
@@ -194,10 +208,7 @@ class Runs:
 
     def _of_proposal(self, proposal: Proposal, roster: Roster) -> RunEntry:
         """Return the state of one proposal, from its decisions alone and from what happened here."""
-        try:
-            terms, problem = Terms.parse(proposal.terms, f"the terms of run {proposal.number}"), ""
-        except TermsError as error:
-            terms, problem = None, str(error)
+        terms, problem = _parsed(proposal.terms, proposal.number)
         participants = tuple(member.name for member in self._roster_of(proposal).members)
         decisions = {name: decision for name, decision in self._decisions(proposal) if name in participants}
         waiting = tuple(name for name in participants if name not in decisions)
@@ -208,10 +219,17 @@ class Runs:
             reasons = "; ".join(_declined(decision) for decision in declined)
             return self._progress(replace(entry, state="declined", sentence=reasons), stops=True)
         if not waiting:
-            return self._progress(
+            entry = self._progress(
                 replace(entry, state="approved", sentence=problem or "all approved: it begins")
             )
-        if gone := [name for name in waiting if name in roster.revoked]:
+            if entry.state == "approved" and self.clock() > proposal.expires + BEGINS:
+                entry = replace(
+                    entry,
+                    state="expired",
+                    sentence="all approved, and it did not begin in time; propose another run",
+                )
+            return entry
+        if gone := [name for name in (*waiting, proposal.member) if name in roster.revoked]:
             return replace(
                 entry, state="ended", sentence=f"{', '.join(gone)} was revoked since; propose another run"
             )
@@ -299,7 +317,8 @@ class Runs:
             raise TermsError(
                 "there is no run yet whose model another could begin with; propose it without --warm"
             )
-        warm_from = done[-1] if done and warm is not False else None
+        afresh = refuse_warm(Terms.parse(text, f"the terms of run {number}"))
+        warm_from = done[-1] if done and warm is not False and (warm or not afresh) else None
         now = self.clock()
         if not 0 < days * 86400.0 < math.inf:
             raise TermsError(f"the proposal is to wait {days} days; expected a positive number")
@@ -315,23 +334,38 @@ class Runs:
         self._decide(proposal, agreed, peer, "approve", "", by)
         return self.entry(number)
 
-    def approve(self, number: int, by: str = "owner") -> RunEntry:
-        """Approve a run's terms in this peer's name; return its entry."""
-        proposal, peer = self._to_decide(number), self.home.member()
+    def approve(self, number: int, by: str = "owner", proposal: str | None = None) -> RunEntry:
+        """Approve a run's terms in this peer's name; return its entry.
+
+        proposal  how the digest of the proposal begins; needed where there are several, so that nobody approves one
+                  that came after another was read
+        """
+        return self._approve(self._to_decide(number, proposal), by)
+
+    def approve_standing(self, entry: RunEntry) -> RunEntry:
+        """Approve the proposal that a standing consent covers, and no other that has come since."""
+        assert entry.proposal is not None
+        return self.approve(entry.number, STANDING, entry.proposal.digest)
+
+    def _approve(self, proposal: Proposal, by: str) -> RunEntry:
+        peer = self.home.member()
         agreed = self._refuse_run(proposal, self.named_roster(proposal.roster_digest), peer)
         self.refuse_approval(proposal, agreed, peer)
         self._decide(proposal, agreed, peer, "approve", "", by)
-        return self.entry(number)
+        return self.entry(proposal.number)
 
-    def decline(self, number: int, reason: str = "") -> RunEntry:
-        """Decline a run in this peer's name, which ends it for all; return its entry."""
-        proposal, peer = self._to_decide(number), self.home.member()
+    def decline(self, number: int, reason: str = "", proposal: str | None = None) -> RunEntry:
+        """Decline a run in this peer's name, which ends its proposal for all; return its entry."""
+        return self._decline(self._to_decide(number, proposal), reason)
+
+    def _decline(self, proposal: Proposal, reason: str) -> RunEntry:
+        peer = self.home.member()
         try:
             digest = Terms.parse(proposal.terms, "the terms").digest
         except TermsError:  # which may be the reason
             digest = "0" * 64
         self._decide(proposal, digest, peer, "decline", reason, "owner")
-        return self.entry(number)
+        return self.entry(proposal.number)
 
     def obstacles(self, entry: RunEntry) -> list[str]:
         """Return what stands between a proposal and this peer's approval without a person; none: nothing."""
@@ -369,13 +403,23 @@ class Runs:
         home = self.home.of_run(proposal.number)
         refuse_overspent(home, replace(peer, terms=terms))
 
-    def _to_decide(self, number: int) -> Proposal:
-        """Return the proposal that can be decided now."""
+    def _to_decide(self, number: int, begins: str | None) -> Proposal:
+        """Return the proposal that can be decided now; `begins`: how its digest begins, as its reader says."""
         entry = self.entry(number)
         proposal = entry.proposal
         if proposal is None:
             raise IdentityError(
                 "run 1 is that of the network's founder: whoever joined approved it; expected a number from 2"
+            )
+        if entry.others and begins is None and entry.state == "proposed":
+            raise IdentityError(
+                f"there are {1 + len(entry.others)} proposals of run {number}, and {proposal.digest:.16} goes on; read "
+                f"it with `peerbayes run show {number}`, and say so: --proposal {proposal.digest:.16}"
+            )
+        if begins is not None and not (len(begins) >= SAID and proposal.digest.startswith(begins)):
+            raise IdentityError(
+                f"proposal {begins!r:.80} is not the one of run {number} that goes on, which is {proposal.digest:.16}; "
+                f"expected {SAID} digits of it or more: see `peerbayes run show {number}`"
             )
         own = self.home.settings().name
         if own not in entry.participants:
@@ -432,6 +476,10 @@ class Runs:
                 f"limits.message_bytes is {terms.limits.message_bytes}; expected at most {most}, as all sites allow by "
                 "the agreement that the network was founded with"
             )
+        if proposal.warm_from is not None and (afresh := refuse_warm(terms)):
+            raise TermsError(
+                f"run {proposal.number} is to begin with the model of run {proposal.warm_from}, and {afresh}"
+            )
         taking_part = roster.of_run(proposal.number, terms.digest)
         refuse_small(taking_part, terms)
         if (promise := terms.privacy.promise) is not None:
@@ -460,6 +508,12 @@ class Runs:
         files.write(home.records / "roster.json", self._roster_path(proposal.roster_digest).read_bytes())
         files.write(home.records / "proposal", proposal.digest.encode())
         return home
+
+    def earlier(self, entry: RunEntry) -> EarlierModel | None:
+        """Return what this peer has of the run whose model another one begins with; None: it begins afresh."""
+        if entry.proposal is None or entry.proposal.warm_from is None:
+            return None
+        return earlier_model(self.home, entry.proposal.warm_from)
 
     def _began(self, number: int) -> str:
         """Return the digest of the proposal that began here; "": none."""
@@ -530,12 +584,9 @@ class Runs:
             )
         if decision.choice == "approve" and decision.at > proposal.expires:
             raise IdentityError(f"{decision.member} approved run {decision.number} after it had expired")
-        if decision.choice == "approve":
-            with contextlib.suppress(TermsError):
-                if Terms.parse(proposal.terms, "the terms").digest != decision.terms:
-                    raise IdentityError(
-                        f"{decision.member} approved other terms than those of run {decision.number}"
-                    )
+        terms, _ = _parsed(proposal.terms, proposal.number)
+        if decision.choice == "approve" and terms is not None and terms.digest != decision.terms:
+            raise IdentityError(f"{decision.member} approved other terms than those of run {decision.number}")
         if decision.member == self.home.settings().name and decision.choice == "approve" and not stored:
             self._assume(proposal)
         if not _publish(path, document) and not _publish(other, document):
@@ -564,6 +615,8 @@ class Runs:
         """Refuse proposals without end: of numbers far ahead, of one number, or that wait for approvals."""
         if proposal.network != current.network:
             raise IdentityError(f"the proposal is of {proposal.network}; expected {current.network}")
+        if proposal.member in current.revoked:
+            raise IdentityError(f"{proposal.member} was revoked, and proposes run {proposal.number}")
         if proposal.at > self.clock() + FUTURE:
             raise IdentityError(
                 f"the proposal of {proposal.member} is of {_time(proposal.at)}, and the clock here says "
@@ -575,16 +628,18 @@ class Runs:
         of_one = [each for each in self._proposals(proposal.number) if each.member == proposal.member]
         if len(of_one) >= OF_ONE:
             raise IdentityError(f"{proposal.member} has proposed run {proposal.number} {OF_ONE} times")
-        now = self.clock()
-        if proposal.expires < now:
-            return
-        waiting = [
-            each
-            for number in numbers[1:]
+        entries = [
+            self._of_proposal(each, current)
+            for number in numbers[1:][-SHARED:]
             for each in self._proposals(number)
-            if each.member == proposal.member and each.expires > now
+            if each.member == proposal.member
         ]
-        entries = (self._of_proposal(each, current) for each in waiting)
+        if sum(not entry.is_complete for entry in entries) >= OF_WINDOW:  # also of those that have expired
+            raise IdentityError(
+                f"{OF_WINDOW} proposals of {proposal.member} among the last {SHARED} runs were not approved by all"
+            )
+        if proposal.expires < self.clock():
+            return
         if sum(entry.state == "proposed" for entry in entries) >= OPEN_OF_ONE:
             raise IdentityError(f"{OPEN_OF_ONE} proposals of {proposal.member} wait for approvals already")
 
@@ -625,8 +680,12 @@ class Runs:
 
     def find(self, digest: str) -> Path | None:
         """Return the file of a document that is passed on, or of a roster that proposals name; None: not here."""
+        return self.roster_file(digest) or self.shared().get(digest)
+
+    def roster_file(self, digest: str) -> Path | None:
+        """Return the file of a roster that proposals name; None: not here."""
         roster = self._roster_path(digest)
-        return roster if roster.exists() else self.shared().get(digest)
+        return roster if roster.exists() else None
 
     def stamp(self) -> tuple[int, ...]:
         """Return a value that changes whenever documents are added, without reading any."""
@@ -646,7 +705,7 @@ class Runs:
     def _decisions(self, proposal: Proposal) -> Iterator[tuple[str, Decision]]:
         """Yield what members decided about a proposal; of one that decided twice, that it declined."""
         folder = self.path / str(proposal.number) / "decisions"
-        for path in sorted(folder.glob(f"{proposal.digest[:16]}.*.json")):
+        for path in sorted(folder.glob(f"{proposal.digest}.*.json")):
             if path == _second(path):
                 continue
             decision = Decision.unverified(path.read_bytes())
@@ -658,17 +717,27 @@ class Runs:
             yield decision.member, decision
 
     def _proposal_path(self, proposal: Proposal) -> Path:
-        return self.path / str(proposal.number) / "proposals" / f"{proposal.digest[:16]}.json"
+        return self.path / str(proposal.number) / "proposals" / f"{proposal.digest}.json"
 
     def _decision_path(self, decision: Decision) -> Path:
-        name = f"{decision.proposal[:16]}.{decision.member}.json"
+        name = f"{decision.proposal}.{decision.member}.json"
         return self.path / str(decision.number) / "decisions" / name
 
     def _roster_path(self, digest: str) -> Path:
-        return self.path / "rosters" / f"{digest[:16]}.json"
+        return self.path / "rosters" / f"{digest}.json"
 
 
 TWICE = "two decisions"
+SAID = 8  # digits of a digest by which somebody says which proposal is meant
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str, number: int) -> tuple[Terms | None, str]:
+    """Return the terms of a proposal, or why they cannot be read: once, since a long text takes a while."""
+    try:
+        return Terms.parse(text, f"the terms of run {number}"), ""
+    except TermsError as error:
+        return None, str(error)
 
 
 def _second(path: Path) -> Path:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -71,6 +72,7 @@ class Exchange:
         self._strikes: Counter[str] = Counter()
         self._refused: dict[tuple[str, str], int] = {}  # (neighbour, digest) -> the roster's version then
         self._listed: tuple[tuple[int, ...] | None, bytes] = None, b""
+        self._paths: dict[str, Path] = {}
         self._adding = asyncio.Lock()
 
     def start(self) -> None:
@@ -250,7 +252,10 @@ class Exchange:
     def _admit(self, caller: str, request: Request) -> None:
         if request.sender != caller:
             raise RefusedMessage("speaks for another", f"{caller} asks in the name of {request.sender!r}")
-        if caller in self.session.roster.revoked:
+        asks_why = request.kind == "hello" or (request.kind == "roster" and not request.body)
+        if (
+            caller in self.session.roster.revoked and not asks_why
+        ):  # the roster tells it, signed, so that it ends
             raise RefusedMessage("revoked", f"{caller} is no longer a member")
         if self._busy[caller] >= AT_ONCE:
             raise RefusedMessage("too many at once", f"{caller} has {AT_ONCE} requests waiting here")
@@ -312,7 +317,8 @@ class Exchange:
                 await self.session.changes.wait(left, since)
         path = None
         if DIGEST.fullmatch(request.phase):
-            path = await asyncio.to_thread(self.runs.find, request.phase)
+            await self._own_listing()
+            path = self._paths.get(request.phase) or self.runs.roster_file(request.phase)
         if path is None:
             return self._replied(request, "gone")
         return self._piece(request, await asyncio.to_thread(path.read_bytes), True)
@@ -320,7 +326,7 @@ class Exchange:
     async def _own_listing(self) -> bytes:
         stamp = await asyncio.to_thread(self.runs.stamp)
         if self._listed[0] != stamp:
-            documents = await asyncio.to_thread(self.runs.shared)
+            documents = self._paths = await asyncio.to_thread(self.runs.shared)
             self._listed = stamp, b"".join(map(bytes.fromhex, documents))
         return self._listed[1]
 

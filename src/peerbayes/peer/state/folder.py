@@ -197,6 +197,10 @@ class Home(NetworkFolder):
         """Return the roster in this folder, verified."""
         return Roster.verified(self._read(self.roster_path), self._authority())
 
+    def run_roster(self) -> Roster:
+        """Return the roster of this run, verified: its members, with what newer rosters say of them."""
+        return self.roster()
+
     def read_key(self) -> bytes:
         """Return the private key of this folder."""
         return self._read(self.key_path)
@@ -299,12 +303,14 @@ class RunHome(Home):
     def records(self) -> Path:
         return self.folder / RUNS / str(self.number)
 
+    def run_roster(self) -> Roster:
+        began = Roster.verified(self._read(self.began_path), self._authority())
+        return began.of_run(self.number, Terms.read(self.agreement_path).digest).following(self.roster())
+
     def load(self, now: datetime | None = None) -> Peer:
         member = self.member(now)
-        began = Roster.verified(self._read(self.began_path), member.authority)
-        terms = Terms.read(self.agreement_path)
+        terms, roster = Terms.read(self.agreement_path), self.run_roster()
         refuse_weaker(terms, member.settings.require, str(self.settings_path))
-        roster = began.of_run(self.number, terms.digest).following(member.roster)
         if not roster.has(member.name):
             raise IdentityError(f"{member.name} does not take part in run {self.number} of {roster.network}")
         return self._with_packages(replace(member, terms=terms, roster=roster))

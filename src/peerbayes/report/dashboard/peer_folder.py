@@ -17,6 +17,7 @@ from peerbayes.model.statistics import Statistics
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import may_leave
+from peerbayes.peer.runs import RunEntry, Runs
 from peerbayes.peer.state.audit_log import Tail
 from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import Home
@@ -71,8 +72,10 @@ class Sent:
 # aside at any time.
 
 REFUSALS = 20
+MOST_RUNS = 50  # runs shown
 MODEL_EVERY = 3.0  # seconds between two reads of the model
 RUNNING_EVERY = 1.0  # seconds between two checks whether a process runs in the folder
+RUNS_EVERY = 1.0  # seconds between two looks at the runs of the network
 
 Stamp = tuple[tuple[int, int, int], ...]
 
@@ -92,6 +95,9 @@ class PeerFolder:
     _roster: Roster | None = None
     _running: bool = False
     _runs: int = 0
+    _number: int = 1
+    """The run whose rounds are shown: the last one that has begun here."""
+    _all_runs: list[dict[str, Any]] = field(default_factory=list)
     _rounds: list[dict[str, Any]] = field(default_factory=list)
     _missed: Counter[str] = field(default_factory=Counter)
     _neighbours: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -115,10 +121,12 @@ class PeerFolder:
             raise
 
     def _look(self) -> Snapshot:
+        if self._is_due("runs", RUNS_EVERY):
+            self._follow_runs()
         home, changed = self._home, self._view is None
         if self._changed("agreed", home.settings_path, home.agreement_path, home.roster_path):
             self._name, self._terms = home.settings().name, Terms.read(home.agreement_path)
-            self._roster, changed = home.roster(), True
+            self._roster, changed = home.run_roster(), True
             self._exact = not self.remote or may_leave(self._terms, home.settings())
         assert self._terms is not None and self._roster is not None
         if self._is_due("running", RUNNING_EVERY):
@@ -140,6 +148,19 @@ class PeerFolder:
             self._models,
             tuple(self._log.last),
         )
+
+    def _follow_runs(self) -> None:
+        """Read the runs of the network, and show the last one that has begun here."""
+        home = Home(self.folder)
+        if not home.roster_path.exists():
+            return
+        begun = [number for number in home.run_numbers() if home.of_run(number).state_path.exists()]
+        if (number := max(begun, default=1)) != self._number:
+            self._number, self._home = number, home.of_run(number)
+            self._log = Sent(Tail(self._home.audit_path))
+            self._stamps.clear()
+            self._reset()
+        self._all_runs = [_of_run(entry) for entry in reversed(Runs(self.folder).entries()[-MOST_RUNS:])]
 
     def _changed(self, key: str, *paths: Path) -> bool:
         """Return whether files changed since the last read, by their inodes, sizes and times."""
@@ -207,6 +228,13 @@ class PeerFolder:
             "refusals": self._refusals,
             "sent": {"messages": log.tail.count, "bytes": log.total, "problem": log.problem},
             "revoked": self._name in roster.revoked,
+            "run": self._number,
+            "runs": [
+                run
+                if self._exact
+                else run | {"verdict": None}  # a verdict is computed from rows without noise
+                for run in self._all_runs
+            ],
         }
 
     def _neighbour(self, name: str, roster: Roster) -> dict[str, Any]:
@@ -257,6 +285,21 @@ class PeerFolder:
             structure=None if learned is None else Structure.of(learned.schema, learned.family),
             finished=False,
         )
+
+
+def _of_run(entry: RunEntry) -> dict[str, Any]:
+    """Return what is shown of a run; how good its model is here is in the verdict alone."""
+    return {
+        "number": entry.number,
+        "state": entry.state,
+        "sentence": "" if entry.state == "done" else entry.sentence,
+        "proposer": None if entry.proposal is None else entry.proposal.member,
+        "approved": list(entry.approved),
+        "waiting": list(entry.waiting),
+        "participants": len(entry.participants),
+        "round": entry.round,
+        "verdict": None if entry.verdict is None else bool(entry.verdict.get("good")),
+    }
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

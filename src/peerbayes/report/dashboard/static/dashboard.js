@@ -11,6 +11,8 @@
   const LINES = 200; // most entries of the audit log
   const NEIGHBOUR_STATES = { "never heard": "no message yet", "not known": "unknown" }; // texts of states; others are shown as they are
 
+  const RUN_STATES = { proposed: "waiting", approved: "waiting", paused: "waiting", running: "going", done: "done" }; // colours of states; others ended otherwise
+
   const SUMMARY_TITLES = { test_error: "Test error", train_error: "Training error", disagreement: "Disagreement", bytes: "Bytes sent per peer" };
 
   const $ = (id) => document.getElementById(id);
@@ -113,7 +115,7 @@
     const peer = message.kind === "peer";
     $("facts").hidden = message.kind === "nothing";
     for (const id of ["peer", "audit"]) $(id).hidden = !peer;
-    if (!peer) $("refusals").hidden = true;
+    if (!peer) for (const id of ["refusals", "runs"]) $(id).hidden = true;
     chooser.hidden = peer;
     arrange(message.sections);
     if (message.kind === "run" && chooser.dataset.count !== String(message.facts.peers)) {
@@ -187,7 +189,7 @@
     } else {
       const peers = `${count(facts.peers)} ${kind === "peer" ? "members" : "peers"}`;
       $("about").textContent = kind === "peer"
-        ? `A peer in ${facts.network}: ${peers}, strategy ${facts.strategy}`
+        ? `A peer in ${facts.network}: ${peers}, ${facts.run > 1 ? `run ${facts.run}, ` : ""}strategy ${facts.strategy}`
         : `A simulation: ${peers}, strategy ${facts.strategy}`;
       $("round").textContent = `round ${count(facts.round)} of ${count(facts.rounds)}`;
       $("speed").textContent = facts.finished || !facts.speed ? "" : `${speed(facts.speed)}`;
@@ -229,6 +231,16 @@
       tableRow.children[1].append(create("span", { class: "state", "data-state": neighbour.state }, NEIGHBOUR_STATES[neighbour.state] || neighbour.state));
       if (neighbour.seen) tableRow.children[2].dataset.at = neighbour.seen;
       tableRow.dataset.name = neighbour.name;
+      return tableRow;
+    }));
+    $("runs").hidden = facts.runs.length < 2; // of a network that has had one run, this page is about that
+    $("runs-rows").replaceChildren(...facts.runs.map((run) => {
+      const approved = run.proposer ? `${run.approved.length} of ${run.participants}` : "–";
+      const tableRow = row(String(run.number), "", run.proposer || "the founder", approved, run.round ? count(run.round) : "–",
+        run.verdict === null ? "–" : run.verdict ? "good" : "problems", run.sentence);
+      tableRow.children[1].append(create("span", { class: "state", "data-state": RUN_STATES[run.state] || "lost" }, run.state));
+      tableRow.children[3].title = run.waiting.length ? `waits for ${run.waiting.join(", ")}` : "";
+      tableRow.dataset.number = run.number;
       return tableRow;
     }));
     $("refusals").hidden = !facts.refusals.length;

@@ -1,0 +1,202 @@
+"""Rows that are erased on request: no later run learns from them, and they do not come back with the data.
+
+    erasures.jsonl    a line for each request, chained like the audit log: when, by which columns, and keyed digests
+
+A digest is of a row's values in the columns of the request, under the key of this folder, which never leaves it: the
+file itself tells nothing of the rows. Whoever takes a line out breaks the chain, and then nothing is learned at all.
+The rows themselves are their owner's to delete; until then they are left out each time the data is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from peerbayes.data import sources
+from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError
+from peerbayes.peer.learning.held_out import digests_of_rows, split_key
+from peerbayes.peer.models.history import History
+from peerbayes.peer.runs.book import Runs
+from peerbayes.peer.state.audit_log import AuditLog, entries
+from peerbayes.peer.state.disk import running
+from peerbayes.peer.state.folder import Home, Peer
+
+FILE, LOCK = "erasures.jsonl", "erasures.lock"
+ERASED = "erased"  # what a line says
+MOST_ROWS = 100_000  # of one request: the file is read whenever the data is
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """One request, as it was recorded."""
+
+    at: str
+    columns: tuple[str, ...]
+    digests: frozenset[str]
+
+
+def erasures(folder: Path) -> list[Erasure]:
+    """Return the requests of a folder, in order; NeedsPerson where their file was changed."""
+    try:
+        return [
+            Erasure(line["at"], tuple(line["columns"]), frozenset(line["rows"]))
+            for line in entries(folder / FILE)
+        ]
+    except (PeerError, KeyError, TypeError) as error:
+        raise NeedsPerson(
+            f"{folder / FILE} cannot be trusted, so it is not known which rows are erased: {error}. Restore it from a "
+            "backup; nothing is learned before"
+        ) from error
+
+
+def needed_columns(requests: Sequence[Erasure]) -> list[str]:
+    """Return the columns by which rows were erased."""
+    return list(dict.fromkeys(name for request in requests for name in request.columns))
+
+
+def erased(frame: pd.DataFrame, requests: Sequence[Erasure], folder: Path) -> np.ndarray:
+    """Return which rows of the data are erased: [n]. Each needs the columns by which rows were erased."""
+    out = np.zeros(len(frame), dtype=bool)
+    by_columns: dict[tuple[str, ...], set[str]] = {}
+    for request in requests:
+        by_columns.setdefault(request.columns, set()).update(request.digests)
+    for columns, digests in by_columns.items():
+        if absent := [name for name in columns if name not in frame.columns]:
+            raise NeedsPerson(
+                f"rows were erased by the column {absent[0]!r}, which the data no longer has, so it cannot be told "
+                f"whether they are back. Have the data bring {absent[0]!r}, or see that they are gone and set "
+                f"{folder / FILE} aside"
+            )
+        found = digests_of_rows(frame[list(columns)], split_key(folder))
+        out |= np.array([digest in digests for digest in found], dtype=bool)
+    return out
+
+
+def kept(frame: pd.DataFrame, folder: Path, requests: Sequence[Erasure]) -> pd.DataFrame:
+    """Return the rows of the data that are not erased."""
+    if not requests:
+        return frame
+    rest = frame[~erased(frame, requests, folder)].reset_index(drop=True)
+    if not len(rest):
+        raise NeedsPerson(
+            f"all {len(frame)} rows of the data are erased ({folder / FILE}); expected some others"
+        )
+    return rest
+
+
+@dataclass(frozen=True)
+class Request:
+    """What came of a request to erase rows."""
+
+    rows: int
+    """Rows that were asked for."""
+    in_data: int
+    """Rows of the data that are equal to them, and still there."""
+    sentences: tuple[str, ...]
+    """What follows from it, and what does not."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {"rows": self.rows, "in_data": self.in_data, "sentences": list(self.sentences)}
+
+
+def erase(home: Home, rows: pd.DataFrame) -> Request:
+    """Erase the rows that equal one of these in its columns; they may name all columns of the data, or some.
+
+    Nothing is erased from the data itself, which is its owner's.
+    """
+    peer, columns = home.member(), tuple(sorted(map(str, rows.columns)))
+    if not 0 < len(rows) <= MOST_ROWS or not columns:
+        raise PeerError(
+            f"{len(rows)} rows are to be erased; expected 1 to {MOST_ROWS:,}, with a column or more"
+        )
+    data = sources.read(peer.settings.data, peer.settings.query, (), peer.terms.texts)
+    if absent := [name for name in columns if name not in data.columns]:
+        raise PeerError(
+            f"rows are to be erased by {absent[0]!r}, which is no column of {_source(peer)}; expected columns of it"
+        )
+    rows = rows[list(columns)]
+    if rows.isna().all(axis=1).any():
+        raise PeerError("a row that is to be erased has no value at all; expected one or more, to tell it by")
+    digests = sorted(set(digests_of_rows(rows, split_key(home.folder))))
+    with _alone(home.folder):
+        known = erasures(home.folder)  # a file that was changed is not added to
+        new = [
+            digest
+            for digest in digests
+            if not any(columns == e.columns and digest in e.digests for e in known)
+        ]
+        if new:
+            with contextlib.closing(AuditLog(home.folder / FILE)) as log:
+                digest = hashlib.sha256("".join(new).encode()).digest()
+                log.add("", ERASED, 0, digest, columns=list(columns), rows=new)
+    in_data = int(erased(data, erasures(home.folder), home.folder).sum())
+    return Request(len(rows), in_data, tuple(_consequences(home, peer, in_data)))
+
+
+def _source(peer: Peer) -> str:
+    """Return what the owner calls the data; a database's URL may hold a password."""
+    scheme, separator, _ = peer.settings.data.partition("://")
+    return f"the {scheme} database" if separator else peer.settings.data
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Have one request written at a time: each line is chained to the one before."""
+    with (folder / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _consequences(home: Home, peer: Peer, in_data: int) -> Iterator[str]:
+    """Yield what follows from an erasure, and what does not, a sentence each."""
+    yield "No run that begins from now on learns from them, and they do not come back with the data."
+    if in_data:
+        yield (
+            f"{_source(peer)} still has {in_data} of such rows, which are left out each time it is read. Delete "
+            "them there: peerbayes writes to no data."
+        )
+    runs, open_runs, told = Runs(home.folder), [], []
+    for number in runs.home.run_numbers():
+        try:
+            entry = runs.entry(number)
+        except PeerbayesError:  # what cannot be read is no reason not to erase
+            continue
+        if entry.state in ("running", "paused"):
+            open_runs.append(number)
+        if entry.round or entry.verdict is not None:
+            told.append(number)
+    for number in open_runs:
+        on = (
+            "while this process runs; started again, it stops, since its rows are others"
+            if running(home)
+            else ("no further: its rows are others now")
+        )
+        yield (
+            f"Run {number} had begun with them and goes on {on}. Give it up with `peerbayes peer leave {home.folder} "
+            f"--run {number}`, if it must not end."
+        )
+    if told:
+        names = ", ".join(peer.roster.present(peer.name)) or "nobody any more"
+        which = ", ".join(map(str, told))
+        yield (
+            f"What others hold stays with them: in run {which}, {names} heard statistics in which these rows were "
+            "summed with all others, and every member has a model that learned from them. Ask them to delete those "
+            "models and states; peerbayes cannot."
+        )
+    if versions := History(home.folder).numbers():
+        yield (
+            f"Versions {', '.join(map(str, versions))} of the model in {home.folder / 'models'} may have learned from "
+            "them. The next run makes one that has not: `peerbayes run propose`; add --no-warm if its rounds may end "
+            "before they forget the model that they began with."
+        )
+    if peer.terms.privacy.epsilon is not None:
+        yield "What was spent of epsilon stays spent."

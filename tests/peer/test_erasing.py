@@ -1,0 +1,161 @@
+"""Rows that are erased: no run learns from them, they do not come back, and what is not undone is said."""
+
+import contextlib
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("cryptography")
+pytest.importorskip("msgspec")
+from peerbayes.errors import NeedsPerson, PeerError, SourceError
+from peerbayes.peer import service
+from peerbayes.peer.erasing import FILE, erase, erasures
+from shared.commands import peerbayes
+from shared.runs_of_folders import Folders, terms_of
+
+FEATURES = {"features": {"a": "continuous", "b": "continuous"}}
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A peer whose rows have a number that no run learns from, and rows that are equal but for it."""
+    home = Folders(tmp_path, **FEATURES).network.homes["peer-1"]
+    table = pd.read_csv(home.settings().data)
+    table.loc[5, ["a", "b", "y"]] = table.loc[4, ["a", "b", "y"]].to_numpy()
+    table.insert(0, "patient", np.arange(100, 100 + len(table)))
+    table.to_csv(home.settings().data, index=False)
+    return home
+
+
+def rows_of(home):
+    (frame, labels), away = service.tables_of(home.load())
+    assert away is None and list(frame.columns) == ["a", "b"]
+    return frame.assign(y=labels)
+
+
+def written(home):
+    return pd.read_csv(home.settings().data)
+
+
+def test_rows_are_erased_by_a_number_and_stay_erased_whatever_the_data_brings(home):
+    before = rows_of(home)
+    done = erase(home, pd.DataFrame({"patient": [104, 117]}))
+    assert (done.rows, done.in_data) == (2, 2)
+    pd.testing.assert_frame_equal(rows_of(home), before.drop([4, 17]).reset_index(drop=True))
+    shuffled = written(home).sample(frac=1.0, random_state=1)
+    shuffled.to_csv(home.settings().data, index=False)  # another export, in another order, with them again
+    assert len(rows_of(home)) == len(before) - 2
+    shuffled[~shuffled["patient"].isin([104, 117])].to_csv(home.settings().data, index=False)
+    assert len(rows_of(home)) == len(before) - 2  # the one that was like 104 stays
+    assert erase(home, pd.DataFrame({"patient": [104]})).in_data == 0
+    assert len(erasures(home.folder)) == 1, "what is recorded is not recorded again"
+
+
+def test_rows_that_are_equal_in_all_named_columns_are_erased_together(home):
+    twin = written(home).loc[[4], ["a", "b", "y"]]
+    assert erase(home, twin).in_data == 2
+    assert len(rows_of(home)) == 38
+
+
+def test_values_are_the_same_however_they_are_written(home, tmp_path):
+    (tmp_path / "gone.csv").write_text(f"patient,y\n 104.0 ,{written(home).loc[4, 'y']}\n")
+    peerbayes("peer", "erase", home.folder, "--rows", tmp_path / "gone.csv", code=0)
+    assert len(rows_of(home)) == 39
+    text = written(home).astype({"patient": str})
+    text.loc[3, "patient"] = "unknown"
+    text.to_csv(home.settings().data, index=False)  # the column is text now
+    assert len(rows_of(home)) == 39
+
+
+def test_the_record_tells_nothing_of_the_rows_and_its_chain_holds(home):
+    for patient in (104, 105):
+        erase(home, pd.DataFrame({"patient": [patient]}))
+    text = (home.folder / FILE).read_text()
+    assert "104" not in json.dumps([json.loads(line)["rows"] for line in text.splitlines()])
+    assert [request.columns for request in erasures(home.folder)] == [("patient",), ("patient",)]
+    (home.folder / FILE).write_text(text.splitlines(keepends=True)[1])  # the first request is taken out
+    for use in (rows_of, lambda home: erase(home, pd.DataFrame({"patient": [106]}))):
+        with pytest.raises(NeedsPerson, match="cannot be trusted"):
+            use(home)
+
+
+def test_another_folder_has_other_digests(home, tmp_path):
+    erase(home, pd.DataFrame({"patient": [104]}))
+    other = Folders(tmp_path / "other", **FEATURES).network.homes["peer-1"]
+    written(home).to_csv(other.settings().data, index=False)
+    erase(other, pd.DataFrame({"patient": [104]}))
+    assert erasures(home.folder)[0].digests != erasures(other.folder)[0].digests
+
+
+def test_what_cannot_be_told_is_refused(home):
+    for rows, says in (
+        (pd.DataFrame({"number": [104]}), "no column"),
+        (pd.DataFrame({"patient": [np.nan]}), "no value at all"),
+        (pd.DataFrame({"patient": []}), "expected 1 to"),
+    ):
+        with pytest.raises(PeerError, match=says):
+            erase(home, rows)
+    assert not (home.folder / FILE).exists()
+    erase(home, pd.DataFrame({"patient": [104]}))
+    written(home).drop(columns="patient").to_csv(home.settings().data, index=False)
+    with pytest.raises(SourceError, match="Rows were erased by 'patient'"):
+        rows_of(home)
+
+
+def test_a_peer_without_any_row_left_learns_nothing(home):
+    erase(home, written(home)[["patient"]])
+    with pytest.raises(NeedsPerson, match="all 40 rows"):
+        rows_of(home)
+
+
+def test_the_command_says_what_is_left_and_what_it_cannot_undo(home):
+    shown = peerbayes("peer", "erase", home.folder, "--where", "patient=104", code=0).stdout
+    flat = " ".join(shown.split())
+    assert "1 rows of the data are equal to the 1 asked for" in flat and "Delete them there" in flat
+    assert "What others hold" not in flat, "no run has begun: nobody holds anything"
+    both = ("--where", "patient=105", "--where", "y=nothing")
+    assert (
+        json.loads(peerbayes("peer", "erase", home.folder, *both, "--format", "json", code=0).stdout)[
+            "in_data"
+        ]
+        == 1
+    )
+    assert "which rows?" in peerbayes("peer", "erase", home.folder, code=2).stderr
+    assert "COLUMN=VALUE" in peerbayes("peer", "erase", home.folder, "--where", "patient", code=2).stderr
+
+
+def test_what_others_hold_is_said_once_runs_were_done(home):
+    from peerbayes.peer.runs import Runs
+    from peerbayes.peer.state.store import RoundRecord, Store
+
+    with contextlib.closing(Store(home.state_path)) as store:
+        store.add_round(RoundRecord(0, (np.zeros((2, 2)),), {}, (), ()))
+        store.add_round(RoundRecord(1, (np.zeros((2, 2)),), {}, (), ()))
+        store.identity()
+    assert Runs(home.folder).entry(1).round == 1
+    text = " ".join(erase(home, pd.DataFrame({"patient": [104]})).sentences)
+    assert "What others hold stays with them: in run 1, peer-2 heard" in text
+    assert "Run 1 had begun with them" in text and "peer leave" in text
+
+
+def test_statistics_that_are_sums_are_exactly_those_without_the_rows(home, tmp_path):
+    """YᵀΦ of the rows that are left, to the last bit: nothing is subtracted, so nothing is left of what was erased."""
+    from peerbayes.data.schema import Schema
+    from peerbayes.model import core
+    from peerbayes.model.families.naive_bayes import NaiveBayes
+
+    erase(home, pd.DataFrame({"patient": [104, 117]}))
+    kept = rows_of(home)
+    plain = written(home).drop([4, 17])
+    schema = Schema.infer(plain[["a", "b"]], plain["y"].to_numpy())
+    family = NaiveBayes(continuous=2, cardinalities=())
+
+    def sums(table):
+        codes = schema.encode_labels(table["y"].to_numpy())
+        features = np.asarray(family.features(schema.encode(table[["a", "b"]].reset_index(drop=True))))
+        return core.statistics(features, np.eye(2)[codes])
+
+    np.testing.assert_array_equal(sums(kept), sums(plain))
+    assert terms_of(**FEATURES).features
