@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import sqlite3
 import stat
@@ -22,10 +23,12 @@ from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Privacy, Terms
 from peerbayes.peer.check import checks
 from peerbayes.peer.identity.founder import Founder
+from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.state import audit_log, disk
-from peerbayes.peer.state.audit_log import AuditLog
+from peerbayes.peer.state import store as stores
+from peerbayes.peer.state.audit_log import AuditLog, Position
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.peer.status import status
@@ -140,6 +143,52 @@ def test_a_round_that_fails_leaves_nothing_and_can_be_stored_again(store):
     store.add_round(RoundRecord(1, (late,), {"b": message}, (), ()))
     turn, [state] = store.last()
     assert turn == 1 and np.array_equal(state, late) and store.message(2, "b")[0] == message.tobytes()
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_arrays_are_there_as_long_as_a_state_or_a_message_needs_them(reopened, store, monkeypatch, request):
+    """Few arrays occur again and again, in states, messages and corrections; rounds fail, and messages expire."""
+    monkeypatch.setattr(stores, "KEPT", 3)
+    rng = np.random.default_rng(0)
+    arrays = [np.full((2, 3), value) for value in range(6)]
+    for round_index in range(60):
+        state, message, correction = (arrays[index].copy() for index in rng.integers(0, len(arrays), 3))
+        attached = {"b": Attachment(1, correction)} if round_index % 3 else {}
+        record = RoundRecord(round_index, (state,), {"b": message, "c": state}, attached=attached)
+        if round_index % 4 == 2:
+            with pytest.raises(sqlite3.Error):
+                store.add_round(record._replace(state=(message,), left_out=("d", "d")))
+        if round_index % 5 == 4:
+            store.add_round(record._replace(outgoing={}, attached={}))
+        else:
+            store.add_round(record)
+        if reopened:
+            store.close()
+            store = Store(store.path)
+            request.addfinalizer(store.close)
+        reached, [last] = store.last()
+        used = {hashlib.sha256(last.tobytes()).digest()}
+        for digest, beside in store._all("SELECT digest, correction FROM outbox"):
+            used |= {digest, beside} - {None}
+        assert {digest for (digest,) in store._all("SELECT digest FROM arrays")} == used
+        assert reached == round_index and np.array_equal(last, state)
+    assert store.oldest() == 57
+
+
+def test_the_length_of_the_log_is_written_when_it_has_changed_and_again_after_a_failure(store):
+    statements = []
+    store._db.set_trace_callback(statements.append)
+    marks = lambda: sum("INSERT INTO meta" in statement for statement in statements)  # noqa: E731
+    store.mark(Position(3, "chain"))
+    with pytest.raises(sqlite3.Error):
+        store.add_round(RoundRecord(0, (ONES,), left_out=("d", "d")))
+    assert store.logged() is None
+    for round_index in range(3):
+        store.add_round(RoundRecord(round_index, (ONES,)))
+    assert store.logged() == Position(3, "chain") and marks() == 1
+    store.mark(Position(4, "longer"))
+    store.note({}, {})
+    assert store.logged() == Position(4, "longer") and marks() == 2
 
 
 def test_a_release_is_made_and_stored_in_one_transaction(store):
