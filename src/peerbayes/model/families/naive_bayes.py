@@ -140,7 +140,7 @@ class NaiveBayes(Family):
         """
         xp = array_namespace(counts.stats)
         count, first, second = self._split(counts.stats)
-        if not self.missing:
+        if self.continuous and not self.missing:
             count = count[..., :1]  # the same in all columns
         rows = xp.maximum(count, counts.floor[..., None])
         if self.poisson:
