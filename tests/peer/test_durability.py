@@ -6,7 +6,9 @@ import hashlib
 import os
 import sqlite3
 import stat
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -33,6 +35,7 @@ from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.peer.status import status
 from peerbayes.privacy.accounting import mu_of
+from shared.commands import HANG
 
 ONES = np.ones((2, 3))
 PRIVATE = Terms(
@@ -384,3 +387,53 @@ def test_whoever_reads_while_a_peer_goes_on_gets_one_round_whole(tmp_path, monke
         assert turn == 0 and (state == ONES).all()
         turn, (state,) = reader.last()
         assert turn == 3 and (state == 4 * ONES).all()
+
+
+def test_a_roster_in_the_folder_is_read_when_it_changes_and_whenever_it_may_have(tmp_path, monkeypatch):
+    """A file that stays as it is costs a look at its status; one that was just written may change within its stamp."""
+    monkeypatch.setattr(service, "WATCH", 0.005)
+    path, adopted, reads, looks = tmp_path / "roster", [], [], []
+
+    def look():
+        looks.append(path.stat())
+        return looks[-1]
+
+    async def adopt(signed):
+        adopted.append(signed)
+        peer.session.signed = signed
+
+    def read(call):
+        reads.append(call())
+        return reads[-1]
+
+    def written(content, mtime_ns):
+        path.write_bytes(content)
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    async def until(condition):
+        async with asyncio.timeout(HANG):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def watched():
+        now, hour = time.time_ns(), 3600 * 10**9
+        written(b"one", now)
+        watch = asyncio.create_task(
+            service._watch(SimpleNamespace(roster_path=roster), None, peer, SimpleNamespace(run=read))
+        )
+        await until(lambda: adopted == [b"one"])
+        written(b"two", now)  # the same inode, size and time
+        await until(lambda: adopted == [b"one", b"two"])
+        os.utime(path, ns=(now - hour, now - hour))
+        seen = len(looks)
+        await until(lambda: len(looks) > seen + 3)
+        settled, seen = len(reads), len(looks)
+        await until(lambda: len(looks) > seen + 10)
+        assert len(reads) == settled
+        written(b"new", now - 2 * hour)  # as a file that was unpacked from a backup
+        await until(lambda: adopted == [b"one", b"two", b"new"])
+        watch.cancel()
+
+    peer = SimpleNamespace(session=SimpleNamespace(signed=b""), adopt_offered=adopt)
+    roster = SimpleNamespace(stat=look, read_bytes=path.read_bytes)
+    asyncio.run(watched())
