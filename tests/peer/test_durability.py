@@ -178,20 +178,26 @@ def test_arrays_are_there_as_long_as_a_state_or_a_message_needs_them(reopened, s
     assert store.oldest() == 57
 
 
-def test_the_length_of_the_log_is_written_when_it_has_changed_and_again_after_a_failure(store):
-    statements = []
+def test_the_length_of_the_log_is_written_when_it_has_changed_and_again_after_a_failure(store, monkeypatch):
+    statements, write_mark = [], Store._write_mark
+
+    def full(self):
+        write_mark(self)
+        raise sqlite3.OperationalError("the disk is full")
+
     store._db.set_trace_callback(statements.append)
     marks = lambda: sum("INSERT INTO meta" in statement for statement in statements)  # noqa: E731
     store.mark(Position(3, "chain"))
-    with pytest.raises(sqlite3.Error):
-        store.add_round(RoundRecord(0, (ONES,), left_out=("d", "d")))
-    assert store.logged() is None
+    with monkeypatch.context() as patch, pytest.raises(sqlite3.Error):
+        patch.setattr(Store, "_write_mark", full)
+        store.add_round(RoundRecord(0, (ONES,)))
+    assert store.logged() is None and marks() == 1
     for round_index in range(3):
         store.add_round(RoundRecord(round_index, (ONES,)))
-    assert store.logged() == Position(3, "chain") and marks() == 1
+    assert store.logged() == Position(3, "chain") and marks() == 2
     store.mark(Position(4, "longer"))
     store.note({}, {})
-    assert store.logged() == Position(4, "longer") and marks() == 2
+    assert store.logged() == Position(4, "longer") and marks() == 3
 
 
 def test_a_release_is_made_and_stored_in_one_transaction(store):
