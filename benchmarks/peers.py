@@ -1,13 +1,15 @@
 """Real peers: what a round costs, beside the bare transport, and what fifty processes cost.
 
     python benchmarks/peers.py ring              8 processes in a ring, messages of 100 KB and of 1 MB
+    python benchmarks/peers.py inside [SRC ...]  the ring in one process without transport, beside others
     python benchmarks/peers.py fifty             50 processes in a ring: start-up and memory
     PEERBAYES_DATA=folder python benchmarks/peers.py letter   50 processes, 64 rounds of the letter dataset
 
 The bare transport is the same processes, certificates and messages without statistics, store, audit log and checks:
 each asks its two neighbours for the bytes of round t and goes on when it has both. The two are measured in turn, and
 `ring` prints medians. Processor time is user and system time of all threads of a process, between its round 10 and its
-last. Another machine has other figures; the ratio is what counts.
+last. Another machine has other figures; the ratio is what counts. `inside` hands requests over by a call, with real
+signatures, and runs this source tree and others in turn: what a change to the rest of a round gains.
 """
 
 import asyncio
@@ -21,25 +23,32 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(threads, "1")  # eight processes share two cores
 
 import numpy as np
 import pandas as pd
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from peerbayes.peer.agreement.terms import Terms
+from peerbayes.peer.identity.roster import Member, Roster
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
+from peerbayes.peer.protocol.session import Membership
 from peerbayes.peer.protocol.transport import Links, Unreachable
+from peerbayes.peer.running_peer import RunningPeer
+from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import Store
 
 PEERS, ROUNDS, SETTLED = 8, 100, 10  # rounds before SETTLED do not count
-REPEATS = 3
+REPEATS, INSIDE_REPEATS = 3, 7
 SIZES = (100_000, 1_000_000)
 RATIO = 2.0  # of a round to the bare transport, at most
 PROCESSOR = {100_000: 5.0}  # milliseconds of a peer and round, at most
@@ -204,6 +213,88 @@ def _own_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def inside() -> bool:
+    """Print what a round costs without any transport, of this source tree and of others, in turn."""
+    trees = [str(Path(wire.__file__).parents[3]), *sys.argv[2:]]
+    costs: dict[str, list[float]] = defaultdict(list)
+    for _ in range(INSIDE_REPEATS):
+        for tree in trees:
+            command = [sys.executable, __file__, "alone"]
+            environment = {**os.environ, "PYTHONPATH": tree}
+            output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+            costs[tree].append(1000 * float(output))
+    print(f"{PEERS} peers in one process, {SIZES[0]:,} bytes: milliseconds of processor, peer and round")
+    for tree, each in costs.items():
+        print(f"median {np.median(each):6.2f}, least {min(each):6.2f} of {INSIDE_REPEATS}: {tree}")
+    return True
+
+
+class Handed:
+    """A transport whose requests are handed over by a call, and whose signatures are real."""
+
+    peers: ClassVar[dict[str, "Handed"]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name, self.peers[name] = name, self
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._public = self._key.public_key()
+
+    def follow(self, roster: Roster) -> None: ...
+    def vouch(self, content: bytes) -> bytes:
+        return b""
+
+    def vouched(self, name: str, content: bytes, proof: bytes) -> None: ...
+
+    async def serve(self, answer: Callable[[str, bytes], Awaitable[bytes]]) -> None:
+        self.answer = answer
+
+    async def ask(self, neighbour: str, request: bytes, timeout: float) -> bytes:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(timeout):
+            return await self.peers[neighbour].answer(self.name, request)
+
+    def sign(self, content: bytes) -> bytes:
+        return self._key.sign(content, ec.ECDSA(hashes.SHA256()))
+
+    def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
+        self.peers[neighbour]._public.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+        return True
+
+    async def close(self) -> None: ...
+
+
+async def alone(folder: Path) -> float:
+    """Return the seconds of the processor of a peer and round where all peers are in this process."""
+    columns, rng = SIZES[0] // (8 * CLASSES * 2), np.random.default_rng(0)
+    names = [f"peer-{number}" for number in range(PEERS)]
+    terms = Terms("ring", "label", rounds=ROUNDS, strategy="exact")
+    members = tuple(Member(name, f"localhost:{1 + place}", "0" * 64) for place, name in enumerate(names))
+    links = tuple(zip(names, [*names[1:], names[0]], strict=True))
+    roster = Roster("ring", terms.digest, 1, members, links, (), True)
+    reached, marks = dict.fromkeys(names, 0), dict[int, float]()
+    labels = np.arange(ROWS) % CLASSES
+
+    def told(name: str, event: str, facts: dict[str, Any]) -> None:
+        if event == "round":
+            reached[name] = facts["round"]
+            marks.setdefault(min(reached.values()), time.process_time())
+
+    async def run(name: str) -> None:
+        frame = pd.DataFrame(rng.normal(size=(ROWS, columns)), columns=[f"x{j}" for j in range(columns)])
+        store, audit = Store(folder / f"{name}.sqlite"), AuditLog(folder / f"{name}.jsonl")
+        with contextlib.closing(store), contextlib.closing(audit):
+            peer = RunningPeer(
+                Membership(name, terms, roster), frame, labels.astype(str), store, Handed(name), audit,
+                folder / name / "model.peerbayes", on_event=partial(told, name),
+            )  # fmt: skip
+            (folder / name).mkdir()
+            await peer.run()
+
+    await asyncio.gather(*map(run, names))
+    last = ROUNDS - PEERS  # none has ended by then, and evaluates its run
+    return (marks[last] - marks[SETTLED]) / (PEERS * (last - SETTLED))
+
+
 def fifty() -> bool:
     """Print start-up time and memory of one process, and of fifty; return whether memory is within its limit."""
     columns = 16
@@ -318,12 +409,15 @@ def _megabytes(process: int) -> tuple[float, float]:
     return tuple(float(line.split()[1]) / 1024 for line in found)
 
 
-COMMANDS: dict[str, Callable[[], bool]] = {"ring": ring, "fifty": fifty, "letter": letter}
+COMMANDS: dict[str, Callable[[], bool]] = {"ring": ring, "inside": inside, "fifty": fifty, "letter": letter}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["bare"]:
         print(*asyncio.run(bare(Path(sys.argv[2]), int(sys.argv[3]))))
-    elif len(sys.argv) == 2 and sys.argv[1] in COMMANDS:
+    elif sys.argv[1:] == ["alone"]:
+        with tempfile.TemporaryDirectory() as here:
+            print(asyncio.run(alone(Path(here))))
+    elif sys.argv[1:2] == ["inside"] or (len(sys.argv) == 2 and sys.argv[1] in COMMANDS):
         sys.exit(0 if COMMANDS[sys.argv[1]]() else 1)
     else:
         sys.exit(__doc__)

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import sqlite3
 import stat
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,14 +24,17 @@ from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.terms import Privacy, Terms
 from peerbayes.peer.check import checks
 from peerbayes.peer.identity.founder import Founder
+from peerbayes.peer.learning.learner import Attachment
 from peerbayes.peer.learning.releases import Release
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.state import audit_log, disk
-from peerbayes.peer.state.audit_log import AuditLog
+from peerbayes.peer.state import store as stores
+from peerbayes.peer.state.audit_log import AuditLog, Position
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import RoundRecord, Store
 from peerbayes.peer.status import status
 from peerbayes.privacy.accounting import mu_of
+from shared.commands import HANG
 
 ONES = np.ones((2, 3))
 PRIVATE = Terms(
@@ -139,6 +145,58 @@ def test_a_round_that_fails_leaves_nothing_and_can_be_stored_again(store):
     store.add_round(RoundRecord(1, (late,), {"b": message}, (), ()))
     turn, [state] = store.last()
     assert turn == 1 and np.array_equal(state, late) and store.message(2, "b")[0] == message.tobytes()
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_arrays_are_there_as_long_as_a_state_or_a_message_needs_them(reopened, store, monkeypatch, request):
+    """Few arrays occur again and again, in states, messages and corrections; rounds fail, and messages expire."""
+    monkeypatch.setattr(stores, "KEPT", 3)
+    rng = np.random.default_rng(0)
+    arrays = [np.full((2, 3), value) for value in range(6)]
+    for round_index in range(60):
+        state, message, correction = (arrays[index].copy() for index in rng.integers(0, len(arrays), 3))
+        attached = {"b": Attachment(1, correction)} if round_index % 3 else {}
+        record = RoundRecord(round_index, (state,), {"b": message, "c": state}, attached=attached)
+        if round_index % 4 == 2:
+            with pytest.raises(sqlite3.Error):
+                store.add_round(record._replace(state=(message,), left_out=("d", "d")))
+        if round_index % 5 == 4:
+            store.add_round(record._replace(outgoing={}, attached={}))
+        else:
+            store.add_round(record)
+        if reopened:
+            store.close()
+            store = Store(store.path)
+            request.addfinalizer(store.close)
+        reached, [last] = store.last()
+        used = {hashlib.sha256(last.tobytes()).digest()}
+        for digest, beside in store._all("SELECT digest, correction FROM outbox"):
+            used |= {digest, beside} - {None}
+        assert {digest for (digest,) in store._all("SELECT digest FROM arrays")} == used
+        assert reached == round_index and np.array_equal(last, state)
+    assert store.oldest() == 57
+
+
+def test_the_length_of_the_log_is_written_when_it_has_changed_and_again_after_a_failure(store, monkeypatch):
+    statements, write_mark = [], Store._write_mark
+
+    def full(self):
+        write_mark(self)
+        raise sqlite3.OperationalError("the disk is full")
+
+    store._db.set_trace_callback(statements.append)
+    marks = lambda: sum("INSERT INTO meta" in statement for statement in statements)  # noqa: E731
+    store.mark(Position(3, "chain"))
+    with monkeypatch.context() as patch, pytest.raises(sqlite3.Error):
+        patch.setattr(Store, "_write_mark", full)
+        store.add_round(RoundRecord(0, (ONES,)))
+    assert store.logged() is None and marks() == 1
+    for round_index in range(3):
+        store.add_round(RoundRecord(round_index, (ONES,)))
+    assert store.logged() == Position(3, "chain") and marks() == 2
+    store.mark(Position(4, "longer"))
+    store.note({}, {})
+    assert store.logged() == Position(4, "longer") and marks() == 3
 
 
 def test_a_release_is_made_and_stored_in_one_transaction(store):
@@ -334,3 +392,53 @@ def test_whoever_reads_while_a_peer_goes_on_gets_one_round_whole(tmp_path, monke
         assert turn == 0 and (state == ONES).all()
         turn, (state,) = reader.last()
         assert turn == 3 and (state == 4 * ONES).all()
+
+
+def test_a_roster_in_the_folder_is_read_when_it_changes_and_whenever_it_may_have(tmp_path, monkeypatch):
+    """A file that stays as it is costs a look at its status; one that was just written may change within its stamp."""
+    monkeypatch.setattr(service, "WATCH", 0.005)
+    path, adopted, reads, looks = tmp_path / "roster", [], [], []
+
+    def look():
+        looks.append(path.stat())
+        return looks[-1]
+
+    async def adopt(signed):
+        adopted.append(signed)
+        peer.session.signed = signed
+
+    def read(call):
+        reads.append(call())
+        return reads[-1]
+
+    def written(content, mtime_ns):
+        path.write_bytes(content)
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    async def until(condition):
+        async with asyncio.timeout(HANG):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def watched():
+        now, hour = time.time_ns(), 3600 * 10**9
+        written(b"one", now)
+        watch = asyncio.create_task(
+            service._watch(SimpleNamespace(roster_path=roster), None, peer, SimpleNamespace(run=read))
+        )
+        await until(lambda: adopted == [b"one"])
+        written(b"two", now)  # the same inode, size and time
+        await until(lambda: adopted == [b"one", b"two"])
+        os.utime(path, ns=(now - hour, now - hour))
+        seen = len(looks)
+        await until(lambda: len(looks) > seen + 3)
+        settled, seen = len(reads), len(looks)
+        await until(lambda: len(looks) > seen + 10)
+        assert len(reads) == settled
+        written(b"new", now - 2 * hour)  # as a file that was unpacked from a backup
+        await until(lambda: adopted == [b"one", b"two", b"new"])
+        watch.cancel()
+
+    peer = SimpleNamespace(session=SimpleNamespace(signed=b""), adopt_offered=adopt)
+    roster = SimpleNamespace(stat=look, read_bytes=path.read_bytes)
+    asyncio.run(watched())

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import sqlite3
+import time
+from collections import defaultdict
 from types import SimpleNamespace
 
 import networkx as nx
@@ -14,7 +16,8 @@ import peerbayes as pb
 from peerbayes.errors import ConfigurationError
 from peerbayes.model.missing import complete
 from peerbayes.peer.agreement.terms import Terms
-from peerbayes.peer.learning.held_out import ModelFile, error_text, held_out
+from peerbayes.peer.learning.held_out import PAUSE, Evaluator, ModelFile, error_text, held_out
+from peerbayes.peer.learning.round_loop import QUICK, _clocked
 from peerbayes.peer.service import set_aside
 from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.peer_settings import Settings
@@ -175,3 +178,60 @@ def test_a_state_that_is_set_aside_is_whole_whoever_reads_it(tmp_path):
     assert moved is not None and not home.state_path.exists()
     with contextlib.closing(sqlite3.connect(moved)) as there:
         assert there.execute("SELECT MAX(turn) FROM rounds").fetchone() == (2,)
+
+
+def test_neighbours_have_the_next_message_before_the_model_is_written(tmp_path, rng, monkeypatch):
+    """Whatever is not needed to answer them comes after."""
+    terms = Terms("test", "label", strategy="exact", rounds=6)
+    peers, served = peers_of(tmp_path, terms, DENSE, shared_out(rng)), []
+    write, stored = ModelFile.write, []
+
+    def noting(self, agreed, stats, *more):
+        node = next(node for node in peers.nodes.values() if node.model == self.path)
+        session, outbox = node.session, node._server.outbox
+        if not more and session.round_index < terms.rounds:
+            served.append({turn for turn, _ in outbox._ready})
+            stored.append((node.store.round(), session.round_index))
+        write(self, agreed, stats, *more)
+        self.due = 0.0  # after every round
+
+    monkeypatch.setattr(ModelFile, "write", noting)
+    asyncio.run(peers.all())
+    assert len(served) >= 5 * (terms.rounds - 1)
+    assert all(
+        kept == reached and reached + 1 in turns
+        for (kept, reached), turns in zip(stored, served, strict=True)
+    )
+
+
+def test_models_are_evaluated_as_often_as_somebody_may_look(tmp_path, rng, monkeypatch):
+    """Quick rounds do not spend their time on it, and the last one is evaluated whenever it comes."""
+    terms = Terms("test", "label", strategy="exact", rounds=40)
+    peers, moments = peers_of(tmp_path, terms, DENSE, shared_out(rng)), defaultdict(list)
+    figures = Evaluator.figures
+
+    def noting(self, stats):
+        moments[id(self)].append(time.monotonic())
+        return figures(self, stats)
+
+    monkeypatch.setattr(Evaluator, "figures", noting)
+    asyncio.run(peers.all())
+    for times in moments.values():
+        assert all(np.diff(times[:-1]) >= PAUSE)
+    for name in peers.names:
+        judged = [entry["train_error"] is not None for entry in peers.history(name)]
+        assert judged[1] and judged[-1]
+
+
+def test_a_round_is_slow_by_what_it_computes_and_not_by_what_it_waits_for():
+    """On a busy machine a thread would make it slower still."""
+    _, waited = _clocked(lambda: time.sleep(0.1))
+    until = time.thread_time() + 0.03
+
+    def computes():
+        while time.thread_time() < until:
+            pass
+        return "a round"
+
+    result, computed = _clocked(computes)
+    assert waited < QUICK < computed and result == "a round"

@@ -48,6 +48,9 @@ T = TypeVar("T")
 LEAVE_TIMEOUT = 5.0  # seconds for a neighbour to hear that this peer leaves
 FLUSH = 1.0  # seconds between two writes of what happened
 WATCH = 0.5  # seconds between two looks at the roster in the folder
+SETTLED = (
+    2 * 10**9
+)  # nanoseconds: a file changed less long ago may change again without its status showing it
 ALONE = 60.0  # seconds after which a peer that nobody has called warns about it
 
 
@@ -175,9 +178,14 @@ def keep_roster(home: Home, signed: bytes) -> Roster:
 
 async def _watch(home: Home, journal: Journal, running_peer: RunningPeer, spare: Spare) -> None:
     """Adopt a roster that its owner put into the folder with `join`."""
-    refused = b""
+    refused, seen = b"", None
     while True:
         await asyncio.sleep(WATCH)
+        file_status = home.roster_path.stat()
+        stamp = file_status.st_ino, file_status.st_size, file_status.st_mtime_ns
+        if stamp == seen and time.time_ns() - file_status.st_mtime_ns > SETTLED:
+            continue
+        seen = stamp
         signed = await asyncio.to_thread(spare.run, home.roster_path.read_bytes)
         if signed in (running_peer.session.signed, refused):
             continue

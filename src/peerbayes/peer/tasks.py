@@ -48,9 +48,13 @@ class Changes:
 
     async def wait(self, seconds: float | None, since: asyncio.Event | None = None) -> None:
         """Wait for a change (since the event `since`, if given), at most so many seconds."""
+        event = since or self._event
+        if seconds is None:
+            await event.wait()
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for could lose a cancellation before Python 3.12
-                await (since or self._event).wait()
+                await event.wait()
 
 
 # --- rate limits, for what costs more to serve than to ask for

@@ -169,7 +169,8 @@ class Invariants:
     def _beyond(self, blocks: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return max |S − centre| / limit: [M, P, C, K], [K] -> [M]; blocks after the first have centre 0."""
         allowed = limit + self.rounding * self.mass
-        worst = np.abs(blocks[:, 0] - self.centre).max(axis=1)
+        distance = blocks[:, 0] - self.centre
+        worst = np.abs(distance, out=distance).max(axis=1)
         for block in range(1, blocks.shape[1]):
             worst = np.maximum(worst, np.abs(blocks[:, block]).max(axis=1))
         return (worst / allowed).max(axis=1)

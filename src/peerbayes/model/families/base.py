@@ -50,9 +50,8 @@ class Counts(NamedTuple):
 
     def lacking(self, count: Array) -> Array:
         """Return how many rows of mean 0 and variance 1 fill a count up to the floor: [..., C] or [..., C, d]."""
-        xp = array_namespace(count)
         floor = self.floor if count.ndim == self.floor.ndim else self.floor[..., None]
-        return xp.clip(floor - xp.clip(count, 0.0, None), 0.0, None)
+        return clipped(floor - clipped(count, 0.0), 0.0)
 
 
 class Move(NamedTuple):
@@ -334,8 +333,8 @@ class Family(ABC):
         """Return the guarded class counts of S, or of its first features, divided by the largest entry of S."""
         xp = array_namespace(unit)
         count = unit[..., 0]
-        total = xp.sum(xp.clip(count, 0.0, None), axis=-1, keepdims=True)
-        floor = xp.clip(total * (self.count_floor / unit.shape[-2]), TINY, None)
+        total = xp.sum(clipped(count, 0.0), axis=-1, keepdims=True)
+        floor = clipped(total * (self.count_floor / unit.shape[-2]), TINY)
         classes = xp.maximum(count, floor)
         log_prior = xp.log(classes / xp.sum(classes, axis=-1, keepdims=True))
         if self.prior_shift:
@@ -356,10 +355,9 @@ class Family(ABC):
 
     def _cell_floor(self, counts: Counts) -> Array:
         """Return the least count of a cell: its column's equal share of a class at the count floor. [..., 1, cells]."""
-        xp = array_namespace(counts.stats)
         column, _ = self._cells
         sizes = beside(counts.stats, np.asarray(self.cardinalities, dtype=float)[column], counts.stats.dtype)
-        return xp.clip(counts.floor[..., None] / sizes, TINY, None)
+        return clipped(counts.floor[..., None] / sizes, TINY)
 
     def tabled(self) -> list[tuple[slice, tuple[int, ...]]]:
         """Return the features that count one discrete column's values, and the discrete columns they depend on."""
@@ -368,6 +366,8 @@ class Family(ABC):
 
     def log_cells(self, counts: Counts) -> Array:
         """Return log p(x_j = k | c), normalised within each discrete column: [..., C, cells]."""
+        if not self.cardinalities:
+            return counts.stats[..., self.dense_size :]
         xp = array_namespace(counts.stats)
         cells = xp.maximum(counts.stats[..., self.dense_size :], self._cell_floor(counts))
         groups, positions = self._groups
@@ -377,8 +377,6 @@ class Family(ABC):
             block = xp.reshape(xp.take(cells, beside(cells, group), axis=-1), shape)
             block = xp.log(block) - xp.log(xp.sum(block, axis=-1, keepdims=True))
             blocks.append(xp.reshape(block, (*cells.shape[:-1], group.size)))
-        if not blocks:
-            return cells
         return xp.take(xp.concat(blocks, axis=-1), beside(cells, positions), axis=-1)
 
     def floored_counts(self, counts: Counts) -> Array:
@@ -485,6 +483,17 @@ def guarded(
 def here(array: Array) -> np.ndarray:
     """Return an array of any library as a NumPy array."""
     return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
+
+
+def clipped(array: Array, least: float, most: float | None = None) -> Array:
+    """Return an array with its entries between two limits; NaN stays.
+
+    NumPy's own functions do the same as the ones for any library in a tenth of their time, which counts where a peer
+    computes θ of a few thousand numbers in every round.
+    """
+    if isinstance(array, np.ndarray):
+        return np.maximum(array, least) if most is None else np.clip(array, least, most)
+    return array_namespace(array).clip(array, least, most)
 
 
 def beside(array: Array, values: np.ndarray, dtype: Any = None) -> Array:

@@ -21,7 +21,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from peerbayes.data.table import Array, Rows
-from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, beside
+from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY, Counts, Family, beside, clipped
 from peerbayes.model.families.evidence import variance_rows, variances
 
 
@@ -123,29 +123,31 @@ class NaiveBayes(Family):
     def _parameters(self, counts: Counts) -> NaiveBayesParameters:
         xp = array_namespace(counts.stats)
         count, mean, variance = self._gaussians(counts)
-        mean = xp.clip(mean, -MEAN_LIMIT, MEAN_LIMIT)
+        mean = clipped(mean, -MEAN_LIMIT, MEAN_LIMIT)
         if self.poisson:  # a sum is at least the floor of a count, as that of a cell
             is_count, scale = self._counts_beside(counts.stats)
             floor = counts.floor[..., None]
-            least = xp.clip(floor / xp.maximum(count, floor), TINY, None)
+            least = clipped(floor / xp.maximum(count, floor), TINY)
             mean = xp.where(is_count, xp.maximum(mean, least), mean)
             variance = xp.where(is_count, mean / scale, variance)
-        variance = xp.clip(variance, max(self.variance_floor, TINY), None)
+        variance = clipped(variance, max(self.variance_floor, TINY))
         return NaiveBayesParameters(counts.log_prior, mean, variance, self.log_cells(counts))
 
     def _gaussians(self, counts: Counts) -> tuple[Array, Array, Array]:
-        """Return count, mean and variance before their guards: three [..., C, Dc].
+        """Return count, mean and variance before their guards: three [..., C, Dc]; one count where all are the same.
 
         Where a class has fewer rows than the count floor, rows of mean 0 (1 for counts) and variance 1 are added.
         """
         xp = array_namespace(counts.stats)
         count, first, second = self._split(counts.stats)
+        if self.continuous and not self.missing:
+            count = count[..., :1]  # the same in all columns
         rows = xp.maximum(count, counts.floor[..., None])
         if self.poisson:
             is_count, _ = self._counts_beside(counts.stats)
             first = xp.where(is_count, first + counts.lacking(count), first)
         mean = first / rows
-        limited = xp.clip(mean, -MEAN_LIMIT, MEAN_LIMIT)
+        limited = clipped(mean, -MEAN_LIMIT, MEAN_LIMIT)
         return count, mean, (second + counts.lacking(count)) / rows - limited * limited
 
     def _split(self, stats: Array) -> tuple[Array, Array, Array]:

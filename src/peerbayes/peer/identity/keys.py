@@ -17,6 +17,8 @@ from peerbayes.errors import IdentityError
 
 # --- keys, certificates and requests as PEM: read strictly, and only those of our own kind, ECDSA on P-256
 
+ECDSA = ec.ECDSA(hashes.SHA256())  # of all signatures; made once, since each message has three
+
 LARGEST = 64 << 10  # no certificate or request of ours has more than a few KB
 
 UNREADABLE = (
@@ -393,7 +395,7 @@ def sign(key_pem: bytes, content: bytes) -> bytes:
 def signing(key_pem: bytes) -> Callable[[bytes], bytes]:
     """Return a function that signs with a key, which is parsed once: that takes as long as signing."""
     key = private_key(key_pem)
-    return lambda content: key.sign(content, ec.ECDSA(hashes.SHA256()))
+    return lambda content: key.sign(content, ECDSA)
 
 
 def verify(certificate_pem: bytes, signature: bytes, content: bytes) -> None:
@@ -407,7 +409,7 @@ def verifying(certificate_pem: bytes) -> Callable[[bytes, bytes], None]:
 
     def refuse(signature: bytes, content: bytes) -> None:
         try:
-            key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+            key.verify(signature, content, ECDSA)
         except InvalidSignature as problem:
             raise IdentityError(
                 "the signature does not match: the content was altered, or signed by somebody else; "

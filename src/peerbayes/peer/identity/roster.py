@@ -241,11 +241,17 @@ class Roster:
 
     def neighbours(self, name: str) -> tuple[str, ...]:
         """Return the names linked to a member, in the members' order; revoked ones too."""
-        return tuple(self._names[index] for index in self._linked[self.place(name)])
+        if (names := self._neighbours.get(name)) is None:
+            names = tuple(self._names[index] for index in self._linked[self.place(name)])
+            self._neighbours[name] = names
+        return names
 
     def present(self, name: str) -> tuple[str, ...]:
         """Return the names linked to a member that are not revoked."""
-        return tuple(neighbour for neighbour in self.neighbours(name) if neighbour not in self._revoked)
+        names = self.neighbours(name)
+        if self._revoked.isdisjoint(names):
+            return names
+        return tuple(neighbour for neighbour in names if neighbour not in self._revoked)
 
     def issuers(self, authority_certificate_pem: bytes) -> tuple[bytes, ...]:
         """Return the certificates that may issue those of members: the authority's, and its deputies'."""
@@ -472,6 +478,11 @@ class Roster:
     @cached_property
     def _indices(self) -> dict[str, int]:
         return {name: index for index, name in enumerate(self._names)}
+
+    @cached_property
+    def _neighbours(self) -> dict[str, tuple[str, ...]]:
+        """Neighbours by name, of those that were looked up: a peer looks up the same few for every message."""
+        return {}
 
     @cached_property
     def _linked(self) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -121,11 +121,11 @@ class Broadcaster:
     soft: SoftErrors | None = None
     """The soft errors by which a guard judges neighbours; None: there is no guard."""
 
-    @property
+    @cached_property
     def neighbours(self) -> tuple[str, ...]:
         return () if silent(self.strategy) else tuple(self.weights)
 
-    @property
+    @cached_property
     def declaration(self) -> Declaration:
         """What the strategy declares."""
         return declared(self.strategy)
@@ -142,12 +142,12 @@ class Broadcaster:
     def base(self) -> np.ndarray:
         return first_base(self.strategy, self.start[None])[0]
 
-    @property
+    @cached_property
     def by_link(self) -> bool:
         """Whether corrections are kept for each link, so that losses and liars leave nothing behind."""
         return self.declaration.by_link and bool(self.neighbours)
 
-    @property
+    @cached_property
     def repairs(self) -> bool:
         """Whether neighbours' corrections are believed: not where messages may be false."""
         return self.by_link and self.rule == "mean" and self.soft is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +29,7 @@ from peerbayes.peer.protocol.mailboxes import Inbox, Messages, Outbox
 from peerbayes.peer.protocol.session import Session
 from peerbayes.peer.state.store import PeerState, RoundRecord
 
-QUICK = 0.01  # seconds of a round that neighbours' requests can wait for
+QUICK = 0.01  # seconds that neighbours' requests can wait for: what takes less is not worth a thread
 
 
 class Rounds:
@@ -66,7 +67,7 @@ class Rounds:
         state = await self._begun(agreed)
         self._blocklist.strike_off(learner.struck(state))
         session.changes.notify()
-        quick = False
+        learning, storing = math.inf, math.inf  # seconds of the last round
         while True:
             if self.selecting is not None and await self.selecting.check(learner.read(state)):
                 session.stopped = True
@@ -88,21 +89,18 @@ class Rounds:
             missing = tuple(
                 name for name in learner.neighbours if name not in heard and name not in self._blocklist
             )
-            began = time.monotonic()
-            if quick:  # a thread would cost more than it saves
-                ready = self._learned(agreed, evaluator, state, heard, attached, missing)
-            else:
-                ready = await asyncio.to_thread(
-                    self._learned, agreed, evaluator, state, heard, attached, missing
-                )
-            messages = await session.room.until(
-                "round", partial(self._outbox.stored, agreed, ready), not quick
+            learn = partial(self._learned, agreed, evaluator, state, heard, attached, missing)
+            ready, learning = (
+                _clocked(learn) if learning < QUICK else await asyncio.to_thread(_clocked, learn)
             )
-            if time.monotonic() > self._model.due:
-                await self._write_model(agreed, learner.read(ready.state), not quick)
-            quick = time.monotonic() - began < QUICK
+            began, in_thread = time.monotonic(), storing >= QUICK
+            store = partial(self._outbox.stored, agreed, ready)
+            messages = await session.room.until("round", store, in_thread)
+            storing = time.monotonic() - began
             state = ready.state
             self._close(agreed, ready, messages)
+            if time.monotonic() > self._model.due:
+                await self._write_model(agreed, learner.read(state), in_thread)
         stats = learner.read(state)
         if self.selecting is not None:
             await self.selecting.fit_scaling()
@@ -263,6 +261,12 @@ class Rounds:
                 f"roster {roster.version} revoked {', '.join(roster.revoked)}, and fewer than {MIN_GROUP} "
                 f"neighbours of {name} are left to sum; the model stays as it is. Create another network to continue"
             )
+
+
+def _clocked(learn: Callable[[], RoundRecord]) -> tuple[RoundRecord, float]:
+    """Return a round, and the seconds that it took this thread: waiting for the processor is no reason for another."""
+    began = time.thread_time()
+    return learn(), time.thread_time() - began
 
 
 def _flat(nested: Any) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -231,16 +231,17 @@ class Server:
 
     def _in_touch(self, caller: str, request: Request) -> None:
         """Update what is known of a neighbour, and of others, from its request."""
-        session, before = self.session, replace(self.session.neighbour(caller))
+        session, known = self.session, self.session.neighbour(caller)
+        done, roster, back = known.done, known.roster, known.note != ""
         neighbour_state = session.in_touch(caller, request)
-        neighbour_state.roster = max(before.roster, request.roster)
+        neighbour_state.roster = max(roster, request.roster)
         if request.kind == "leave":
             neighbour_state.left = True
             session.note(caller, "left")
         if request.heard and request.run == session.roster.run:
             self.evidence.listen(caller, request.heard)
-        back = before.note != ""  # it can be reached again: whoever pauses before asking it tries now
-        if request.kind == "leave" or request.done > before.done or request.roster > before.roster or back:
+        # `back`: it can be reached again, and whoever pauses before asking it tries now.
+        if request.kind == "leave" or request.done > done or request.roster > roster or back:
             session.changes.notify()
 
     async def _awaited(self, caller: str, request: Request) -> Found | Objection:

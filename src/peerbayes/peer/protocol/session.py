@@ -204,7 +204,8 @@ class Session:
 
     def neighbour(self, name: str) -> NeighbourState:
         """Return the state of a neighbour."""
-        return self.neighbour_states.setdefault(name, NeighbourState())
+        state = self.neighbour_states.get(name)
+        return self.neighbour_states.setdefault(name, NeighbourState()) if state is None else state
 
     def request(self, neighbour: str, kind: wire.Kind, **fields: Any) -> Request:
         """Return a request to a neighbour with this peer's current state, in the highest version that both speak."""

@@ -197,12 +197,18 @@ class Log:
         return max((of_state.start for of_state in self.states.values()), default=0)
 
 
+_as_written, _sorted = (
+    json.JSONEncoder().encode,
+    json.JSONEncoder(sort_keys=True).encode,
+)  # made once: for every line
+
+
 def _encoded(entry: dict[str, Any], chain: str) -> bytes:
-    return json.dumps({**entry, "chain": chain}).encode() + b"\n"
+    return _as_written({**entry, "chain": chain}).encode() + b"\n"
 
 
 def _chained(chain: str, entry: dict[str, Any]) -> str:
-    return hashlib.sha256(f"{chain} {json.dumps(entry, sort_keys=True)}".encode()).hexdigest()
+    return hashlib.sha256(f"{chain} {_sorted(entry)}".encode()).hexdigest()
 
 
 def _end(path: Path) -> Position:

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,7 +136,13 @@ class Store:
             raise NoState(f"there is no state yet: {path} does not exist; the peer has not run")
         self._stored_digests: set[bytes] = set()
         self._digests: StoredArrays = {}  # of the last state
+        self._of_state: tuple[int, frozenset[bytes]] = (
+            -1,
+            frozenset(),
+        )  # the last round, and the arrays of its state
+        self._in_messages: Counter[bytes] = Counter()  # how many kept messages have an array
         self._logged: Position | None = None
+        self._marked: Position | None = None  # what is written of it
         try:
             if not readonly and not path.exists():  # it holds this peer's messages, and a key for secure sums
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -173,6 +180,9 @@ class Store:
         self._db.execute("PRAGMA synchronous = FULL")
         migrations.upgrade(self._db, self.path)
         self._stored_digests.update(digest for (digest,) in self._db.execute("SELECT digest FROM arrays"))
+        self._in_messages.update(self._of_messages("SELECT digest, correction FROM outbox"))
+        if (row := self._one("SELECT turn, state FROM rounds ORDER BY turn DESC LIMIT 1")) is not None:
+            self._of_state = row[0], frozenset(_digests(json.loads(row[1])))
 
     def close(self) -> None:
         """Close the file, once any write is done."""
@@ -249,7 +259,7 @@ class Store:
         self._logged = logged
 
     def _write_mark(self) -> None:
-        if (logged := self._logged) is not None:
+        if (logged := self._logged) is not None and logged != self._marked:
             self.keep("logged", f"{logged.lines} {logged.chain}")
 
     def logged(self) -> Position | None:
@@ -318,13 +328,16 @@ class Store:
         ledger.
         """
         round_index, release, reference = record.round_index, record.release, record.reference
+        in_messages = self._in_messages.copy()
         with self._transaction():
             if release is not None:
                 released = np.ascontiguousarray(release.values, dtype="<f8").tobytes()
                 self._add_release(release.name, release.cost, released, None)
             stored_arrays: StoredArrays = {}
             state = (record.state, record.selection) if record.selection else record.state
-            described = json.dumps(self._described(state, stored_arrays))
+            nested = self._described(state, stored_arrays)
+            of_state = frozenset(_digests(nested))
+            described = json.dumps(nested)
             digest = hashlib.sha256(described.encode()).digest()
             names = json.dumps(sorted(record.heard)), json.dumps(sorted(record.missing))
             row = (round_index, time.time(), described, digest, *names)
@@ -347,11 +360,14 @@ class Store:
                 beside = attached.missed, None if correction is None else self._put(correction, stored_arrays)
                 message = round_index + 1, receiver, message_digest
                 self._all("INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", *message, *beside)
+                in_messages.update(digest for digest in (message_digest, beside[1]) if digest is not None)
             for receiver, group in record.groups.items():
                 self._all("INSERT INTO groups VALUES (?, ?, ?)", round_index + 1, receiver, group)
-            self._forget(round_index)
+            self._forget(round_index, of_state, in_messages)
             self._write_mark()
-        self._digests = stored_arrays
+            marked = self._logged
+        self._digests, self._marked = stored_arrays, marked
+        self._of_state, self._in_messages = (round_index, of_state), in_messages
         return digests
 
     def last(self) -> tuple[int, Any] | None:
@@ -432,6 +448,8 @@ class Store:
                 [(name, *state) for name, state in neighbours.items()],
             )
             self._write_mark()
+            marked = self._logged
+        self._marked = marked
 
     def refusals(self) -> list[dict[str, Any]]:
         return self._records("SELECT who, reason, count, last, detail FROM refusals ORDER BY last DESC")
@@ -507,7 +525,7 @@ class Store:
         if isinstance(state, tuple | list):
             return [self._described(item, stored_arrays) for item in state]
         array = np.asarray(state)
-        return f"{self._put(array, stored_arrays).hex()} {json.dumps(array.shape)}"
+        return f"{self._put(array, stored_arrays).hex()} {list(array.shape)}"
 
     def _restored(self, described: Any) -> Any:
         if isinstance(described, list):
@@ -516,21 +534,27 @@ class Store:
         body = self._body(bytes.fromhex(digest))
         return np.frombuffer(body, dtype="<f8").reshape(json.loads(shape)).copy()
 
-    def _forget(self, round_index: int) -> None:
-        """Delete arrays that only the previous state and expired messages used."""
+    def _forget(self, round_index: int, of_state: frozenset[bytes], in_messages: Counter[bytes]) -> None:
+        """Delete arrays that only the previous state and expired messages used, and take these off `in_messages`."""
         before, expired = round_index - 1, round_index - KEPT
-        states = dict(self._all("SELECT turn, state FROM rounds WHERE turn IN (?, ?)", before, round_index))
-        old = "SELECT digest, correction FROM outbox WHERE turn <= ?"
-        dropped = {digest for row in self._all(old, expired) for digest in row if digest is not None}
-        dropped.update(_digests(json.loads(states.get(before, "[]"))))
+        last, dropped = self._of_state
+        dropped = dropped if last == before else frozenset()
         self._all("UPDATE rounds SET state = '[]' WHERE turn = ?", before)
-        self._all("DELETE FROM outbox WHERE turn <= ?", expired)
-        self._all("DELETE FROM groups WHERE turn <= ?", expired)
-        for digest in dropped - set(_digests(json.loads(states[round_index]))):
-            used = "SELECT 1 FROM outbox WHERE ? IN (digest, correction) LIMIT 1"
-            if self._one(used, digest) is None:
-                self._all("DELETE FROM arrays WHERE digest = ?", digest)
-                self._stored_digests.discard(digest)
+        if expired > 0:  # no message is of round 0
+            old = self._of_messages("SELECT digest, correction FROM outbox WHERE turn <= ?", expired)
+            in_messages.subtract(old)
+            dropped = dropped.union(old)
+            self._all("DELETE FROM outbox WHERE turn <= ?", expired)
+            self._all("DELETE FROM groups WHERE turn <= ?", expired)
+        unused = [digest for digest in dropped - of_state if in_messages[digest] <= 0]
+        self._db.executemany("DELETE FROM arrays WHERE digest = ?", [(digest,) for digest in unused])
+        self._stored_digests.difference_update(unused)
+        for digest in unused:
+            del in_messages[digest]
+
+    def _of_messages(self, statement: str, *values: Any) -> list[bytes]:
+        """Return the digests of some messages and of what is beside them, once for each use."""
+        return [digest for row in self._all(statement, *values) for digest in row if digest is not None]
 
 
 def _digests(described: Any) -> Iterator[bytes]:
