@@ -183,7 +183,9 @@ def test_figures_take_their_share_from_the_rounds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "lie", [lambda words: words * 0 - 1, lambda words: words * (1 << 50), lambda words: words + 1], ids=str
+    "lie",
+    [lambda words: words * 0 - 1, lambda words: words * (1 << 50), lambda words: words + 1],
+    ids=["negative", "huge", "one more"],
 )
 def test_a_false_part_spoils_the_figures_and_everybody_says_so(tmp_path, rng, monkeypatch, lie):
     original = masked_sums.masked

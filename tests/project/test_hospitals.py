@@ -19,7 +19,7 @@ import pandas as pd
 import peerbayes as pb
 from peerbayes.learning.robust import invariants
 from peerbayes.peer.loopback import free_ports
-from peerbayes.peer.protocol import connections, wire
+from peerbayes.peer.protocol import failures, wire
 from shared.commands import HANG
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -154,7 +154,8 @@ def test_a_command_of_the_page_is_no_other_than_those_there_are():
 
 def reasons():
     """Every named reason of a refusal, from the code."""
-    found = {reason for _, reason in connections.REASONS} | {"other certificate", *invariants.REASONS}
+    found = {reason for _, reason in failures.REASONS} | {"other certificate", "no peer", "nothing sent"}
+    found |= set(invariants.REASONS)
     for path in (Path(wire.__file__).parent).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RefusedMessage":

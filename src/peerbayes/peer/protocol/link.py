@@ -285,7 +285,7 @@ class Link(asyncio.Protocol):
         if waiting is not None and not waiting.reply.done():
             waiting.reply.set_exception(
                 RefusedMessage(
-                    error.reason, "a message larger than what was agreed on (limits.message_bytes)"
+                    "too large", "a message larger than what was agreed on (limits.message_bytes)"
                 )
             )
         else:
