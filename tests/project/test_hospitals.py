@@ -147,8 +147,8 @@ def test_a_command_of_the_page_is_no_other_than_those_there_are():
     """Also those in the text: `peerbayes peer status` and the like."""
     for group, command in re.findall(r"peerbayes (network|peer) ([a-z]+)", PAGE):
         assert command in {
-            "network": ("new", "invite", "close", "revoke", "inspect"),
-            "peer": ("request", "join", "check", "run", "status", "leave"),
+            "network": ("new", "invite", "close", "revoke", "deputy", "renew", "inspect"),
+            "peer": ("request", "join", "check", "run", "serve", "status", "renew", "backup", "restore", "leave"),
         }[group]  # fmt: skip
 
 

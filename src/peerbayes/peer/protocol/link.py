@@ -284,9 +284,7 @@ class Link(asyncio.Protocol):
         waiting = self._calls.get(error.call) if error.kind == Kind.REPLY else None
         if waiting is not None and not waiting.reply.done():
             waiting.reply.set_exception(
-                RefusedMessage(
-                    "too large", "a message larger than what was agreed on (limits.message_bytes)"
-                )
+                RefusedMessage("too large", "a message larger than what was agreed on (limits.message_bytes)")
             )
         else:
             self._refused(self.name, error.reason, str(error))
