@@ -129,6 +129,16 @@ def spread(network: Loopback) -> None:
     network.homes["peer-1"].join(network.founder.roster_path.read_bytes())
 
 
+def known(network: Loopback, names: list[str]) -> None:
+    """Wait until these sites have the founder's roster: a run is over the members that its proposer knows."""
+    newest = network.founder.roster().version
+
+    def heard() -> bool:
+        return all(network.homes[name].load().roster.version == newest for name in names)
+
+    until(heard, f"roster {newest}", network)
+
+
 def consent(network: Loopback, names: list[str]) -> None:
     for name in names:
         (network.homes[name].folder / "consent.toml").write_text(CONSENT)
@@ -192,6 +202,7 @@ def measured(folder: Path) -> dict[str, Any]:
         network.start("peer-5", command="serve")
         everybody = [*names, "peer-5"]
         consent(network, ["peer-2", "peer-3", "peer-4", "peer-5"])
+        known(network, everybody)
         propose_and_approve(network, 2, "peer-2", "peer-1")
         rounds.append(ended(network, 2, everybody).round)
 
@@ -200,6 +211,7 @@ def measured(folder: Path) -> dict[str, Any]:
         until(lambda: network.processes["peer-3"].poll() is not None, "the end of the revoked site", network)
         remaining = [name for name in everybody if name != "peer-3"]
         tables = change_rows(network, tables)
+        known(network, remaining)
         propose_and_approve(network, 3, "peer-5", "peer-1")
         rounds.append(ended(network, 3, remaining).round)
         same = before == identities(network, names)

@@ -421,6 +421,27 @@ def test_who_takes_no_part_approves_nothing(tmp_path):
         folders.runs["late"].approve(2)
 
 
+def test_a_run_of_those_who_were_there_before_stands_in_nobodys_way(tmp_path):
+    """Who joins between a proposal and its last approval has no part in that run, and may propose the next one."""
+    folders = Folders(tmp_path)
+    folders.runs["peer-2"].propose()
+    folders.pass_on()
+    joined(folders, tmp_path, "late")
+    folders.adopt()
+    folders.pass_on()
+    assert folders.runs["late"].entry(2).state == "proposed"
+    for name in ("peer-1", "peer-3"):
+        folders.runs[name].approve(2)
+    folders.pass_on()
+    entry = folders.runs["late"].entry(2)
+    assert entry.state == "elsewhere" and "before late joined" in entry.sentence and entry.is_complete
+    folders.now += BEGINS + 8 * 86400.0
+    assert folders.runs["late"].entry(2).state == "elsewhere"
+    after = folders.runs["late"].propose()
+    assert after.number == 3 and set(after.participants) == {"peer-1", "peer-2", "peer-3", "late"}
+    assert after.terms == terms_of()
+
+
 def test_floods_and_large_documents_are_refused(tmp_path):
     folders = Folders(tmp_path)
     runs = folders.runs["peer-1"]

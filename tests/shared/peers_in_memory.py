@@ -78,6 +78,7 @@ class Peers:
         self.names = [member.name for member in self.roster.members]
         self.tables = dict(zip(self.names, tables, strict=True))
         self.hub, self.told, self.nodes = Hub(), {name: [] for name in self.names}, {}
+        self.tasks = []
 
     def node(self, name, **more):
         home = self.folder / name
@@ -92,7 +93,8 @@ class Peers:
 
     def start(self, name, **more):
         """A task of the running loop; its files are closed at its end, however that comes."""
-        return running(self.node(name, **more))
+        self.tasks.append(running(self.node(name, **more)))
+        return self.tasks[-1]
 
     async def all(self, **more):
         """Everybody's statistics [N, C, K], or what stopped it."""
@@ -122,8 +124,13 @@ class Peers:
         return [entry["round"] for entry in self.history(name)]
 
     async def until(self, what):
+        """Wait for what is to come; a peer that ends with anything but an error of peers ends the wait."""
         async with asyncio.timeout(SOON):
             while not what():
+                for task in self.tasks:
+                    ended = task.done() and not task.cancelled()
+                    if ended and not isinstance(task.exception(), pb.PeerbayesError | None):
+                        raise task.exception()
                 await asyncio.sleep(0.01)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -290,7 +290,8 @@ class Masked(Broadcaster):
             own_index = roster.place(masker.name)
             column = mixing_weights(plain.strategy, roster.adjacency())[:, [own_index]].toarray()[:, 0]
             sending_weights = {name: float(column[roster.place(name)]) for name in plain.neighbours}
-        return cls(**vars(plain), masker=masker, keys=keys, sending_weights=sending_weights)
+        settings = {each.name: getattr(plain, each.name) for each in fields(plain)}
+        return cls(**settings, masker=masker, keys=keys, sending_weights=sending_weights)
 
     @property
     def same_to_all(self) -> bool:

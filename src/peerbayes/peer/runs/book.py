@@ -53,8 +53,8 @@ SHARED = 64  # runs, from the highest number down, whose documents are passed on
 MOST_SHARED = 65_536  # documents that are passed on
 FUTURE = 86400.0  # seconds that another clock may be ahead
 STANDING = "standing consent"  # who decided, where no person did
-ENDED = ("declined", "expired", "superseded", "ended", "done", "failed", "left")
-"""States in which a run does not go on by itself."""
+ENDED = ("declined", "expired", "superseded", "ended", "elsewhere", "done", "failed", "left")
+"""States in which a run does not go on here by itself."""
 
 
 class RosterNeeded(IdentityError):
@@ -85,7 +85,8 @@ class RunEntry:
 
     number: int
     state: str
-    """proposed, approved, running, paused, done, failed, declined, expired, superseded, ended or left."""
+    """proposed, approved, running, paused, done, failed, declined, expired, superseded, ended, left or elsewhere: all
+    approved it, and this peer takes no part."""
     sentence: str
     """The state in words."""
     proposal: Proposal | None = None
@@ -110,7 +111,7 @@ class RunEntry:
     @property
     def is_complete(self) -> bool:
         """Whether all participants approved it."""
-        return self.state in ("approved", "running", "paused", "done", "failed", "left")
+        return self.state in ("approved", "elsewhere", "running", "paused", "done", "failed", "left")
 
     def to_plain(self) -> dict[str, Any]:
         """Return the entry as plain values, for JSON."""
@@ -218,6 +219,9 @@ class Runs:
         if declined := [decision for decision in decisions.values() if decision.choice == "decline"]:
             reasons = "; ".join(_declined(decision) for decision in declined)
             return self._progress(replace(entry, state="declined", sentence=reasons), stops=True)
+        if not waiting and (name := self.home.settings().name) not in participants:
+            sentence = f"{name} takes no part: it was proposed to the members before {name} joined"
+            return replace(entry, state="elsewhere", sentence=sentence)
         if not waiting:
             entry = self._progress(
                 replace(entry, state="approved", sentence=problem or "all approved: it begins")
