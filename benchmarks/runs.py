@@ -134,7 +134,7 @@ def known(network: Loopback, names: list[str]) -> None:
     newest = network.founder.roster().version
 
     def heard() -> bool:
-        return all(network.homes[name].load().roster.version == newest for name in names)
+        return all(network.homes[name].roster().version == newest for name in names)
 
     until(heard, f"roster {newest}", network)
 

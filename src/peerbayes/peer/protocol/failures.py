@@ -50,7 +50,7 @@ REASONS = (
 def meaning(error: BaseException) -> str:
     """Return what the error of a connection means, as a phrase that follows the neighbour's name."""
     if isinstance(error, ssl.SSLError):
-        said = f"{error.reason or ''} {error}"
+        said = _text(error)
         return next((phrase for mark, phrase in OF_TLS if mark in said), AWAY)
     if isinstance(error, socket.gaierror):
         return "has an address that cannot be resolved"
@@ -65,5 +65,10 @@ def refusal(error: BaseException) -> str:
     """Return the reason for which a handshake that somebody else began failed; "": it was only given up."""
     if not isinstance(error, ssl.SSLError):
         return ""
-    said = f"{error.reason or ''} {error}"
+    said = _text(error)
     return next((reason for mark, reason in REASONS if mark in said), "handshake failed")
+
+
+def _text(error: ssl.SSLError) -> str:
+    """Return all that an error of TLS says; only those that OpenSSL raised have a reason."""
+    return f"{getattr(error, 'reason', None) or ''} {error}"
