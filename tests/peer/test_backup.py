@@ -321,7 +321,7 @@ def test_a_run_goes_on_where_the_folder_s_log_shows_that_nothing_was_sent_since(
     done = restore(made.late, folder.folder)
     assert folder.state_path.exists() and done.aside == []
     refuse_broken(folder.state_path, folder.audit_path)
-    assert Stored_round(folder) == 5
+    assert Stored_round(folder) == Stored_round(made.home) >= 5
 
 
 def Stored_round(home):  # noqa: N802
@@ -338,7 +338,8 @@ def test_a_run_goes_on_where_every_neighbour_has_heard_nothing_since(made, tmp_p
 
     new = Home(tmp_path / "new")
     done = restore(made.late, new.folder, heard=heard)
-    assert new.state_path.exists() and "The run goes on after round 5" in " ".join(done.sentences)
+    goes_on = f"The run goes on after round {Stored_round(made.home)}"
+    assert new.state_path.exists() and goes_on in " ".join(done.sentences)
     refuse_broken(new.state_path, new.audit_path)
     with contextlib.closing(Store(new.state_path)) as store:
         assert store.begin(0) > asked[0].start  # the next start is none that neighbours have heard of
@@ -376,7 +377,7 @@ def test_damaged_files_come_back_and_are_kept_beside(made, folder):
     folder.roster_path.write_bytes(b"{}")
     folder.settings_path.write_text("name = 3")
     done = restore(made.late, folder.folder)
-    assert folder.load().name == "peer-1" and Stored_round(folder) == 5
+    assert folder.load().name == "peer-1" and Stored_round(folder) == Stored_round(made.home) >= 5
     assert (folder.folder / "state.damaged-1").exists() and (
         folder.folder / "roster.json.before-restore-1"
     ).exists()

@@ -129,7 +129,7 @@ ROUND_LIES = {
     "another's name": (changed(sender="peer-1"), "speaks for another"),
     "another network": (changed(run="0" * 64), "wrong network"),
     "another schema": (changed(schema="0" * 64), "wrong schema"),
-    "another version": (changed(version=1), "other version"),
+    "another version": (changed(version=1, lowest=1, highest=1), "other version"),
     "another kind": (changed(kind="first"), "wrong message"),
     "a later round": (
         lambda told, _: msgspec.structs.replace(told, round_index=told.round_index + 1),

@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import socket
+import ssl
 from collections import defaultdict
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class Transport(Protocol):
 
     def sign(self, content: bytes) -> bytes: ...
     def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
-        """Return whether a neighbour that was asked before signed this content."""
+        """Return whether a neighbour that was asked before, or this peer itself, signed this content."""
 
     async def close(self) -> None: ...
 
@@ -122,7 +123,8 @@ class Links:
         self._process = os.urandom(16)
         self._answer: Answer | None = None
         self._links: defaultdict[str, list[Link]] = defaultdict(list)
-        self._shown: dict[str, tls.Shown] = {}
+        # Neighbours show this peer what it signed itself: a copy of its folder that runs, or a state that was put back.
+        self._shown = {peer.name: tls.shown(ssl.PEM_cert_to_DER_cert(peer.certificate.decode()))}
         self._dialling: dict[str, asyncio.Task[Link]] = {}
         self._arrivals: defaultdict[str, list[asyncio.Future[Link]]] = defaultdict(list)
         self._admitting: set[asyncio.Task[None]] = set()
@@ -146,6 +148,7 @@ class Links:
     def renew(self, certificate: bytes) -> None:
         """Show this certificate from the next connection on."""
         self._certificate = certificate
+        self._shown[self.name] = tls.shown(ssl.PEM_cert_to_DER_cert(certificate.decode()))
         self._renew_contexts()
 
     def _renew_contexts(self) -> None:

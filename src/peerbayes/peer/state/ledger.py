@@ -276,7 +276,7 @@ def runs_over_rows(home: Home) -> Iterator[Home]:
         if (resolved := folder.resolve()) in seen:
             continue
         seen.add(resolved)
-        if not folder.is_dir():
+        if folder != home.folder and not folder.is_dir():
             raise NeedsPerson(
                 f"{home.settings_path} says that {folder} has the same rows, and there is no such folder: what was "
                 "released there cannot be counted. Correct same_rows"
