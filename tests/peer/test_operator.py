@@ -562,7 +562,7 @@ def test_check_has_a_neighbour_call_back(tmp_path):
 
 
 def test_check_says_here_that_a_neighbour_cannot_reach_this_host(tmp_path, monkeypatch):
-    """Nobody listens at the address that the roster has: the port is not forwarded. The links that it opens carry a run."""
+    """Nobody listens at the address that the roster has: the port is not forwarded. Links that it opens carry a run."""
     monkeypatch.setattr("peerbayes.peer.protocol.server.WITHIN", 0.6)
     network = made_network(tmp_path, LINE)
     home, [elsewhere] = network.homes["peer-1"], free_ports(1)

@@ -717,11 +717,11 @@ def outsiders_are_turned_away(network, tmp_path):
     async def replaced():
         async with channel_to(network, "peer-1", *old, authority) as channel:
             assert (await ask(channel, asking(network, HOSTILE, "hello"))).status == "ok"
-            # Given to peer-2 only: gossip brings it to peer-1.
+            # Given to peer-2 only: gossip brings it to peer-1. It ends the connection that brings it, too.
             signed = network.founder.roster_path.read_bytes()
             async with calling(network, "peer-2", HOSTILE) as other:
-                told = await ask(other, asking(network, HOSTILE, "roster", body=signed))
-                assert told.status == "ok"
+                with pytest.raises(Ended, match="other certificate"):
+                    await ask(other, asking(network, HOSTILE, "roster", body=signed))
             await asyncio.to_thread(until, lambda: "roster 5 is in force" in log(network, "peer-1"))
             assert "other certificate" in await channel.until_ended()  # also on a channel that is open
         assert "other certificate" in await fails(channel_to(network, "peer-1", *old, authority))

@@ -367,6 +367,8 @@ def test_a_neighbours_signature_counts_once_it_proved_its_key_and_while_the_rost
         ):
             signature = server.sign(b"said")
             assert not asker.signed("peer-2", signature, b"said")  # it has proved nothing yet
+            assert server.signed("peer-2", signature, b"said")  # what neighbours show it of itself
+            assert not server.signed("peer-2", another.sign(b"said"), b"said")
             await asker.ask("peer-2", b"", HANG)
             assert asker.signed("peer-2", signature, b"said")
             assert not asker.signed("peer-2", signature, b"said otherwise")
