@@ -1,7 +1,8 @@
 """Compiled passes over the columns of a large numeric array: moments, and distinct integers."""
 
 import numpy as np
-from numba import njit
+
+from peerbayes.data.kernel_cache import njit
 
 # Sums may be reordered and multiplications fused with additions. NaN stays NaN: it marks a missing value.
 FAST = {"reassoc", "contract", "nsz", "arcp"}

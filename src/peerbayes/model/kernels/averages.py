@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from peerbayes.data.kernel_cache import njit
 from peerbayes.data.table import Rows
 from peerbayes.model.families.aode import Aode, Tables
 from peerbayes.model.kernels.block_loops import exponential, logarithm

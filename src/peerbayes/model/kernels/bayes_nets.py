@@ -14,8 +14,8 @@ This module imports numba: import it only where it is needed.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from peerbayes.data.kernel_cache import njit
 from peerbayes.model.families.base import LOG_2PI, MEAN_LIMIT, TINY
 from peerbayes.model.families.bayes_net import BayesNet
 from peerbayes.model.families.regressions import SLOPE_LIMIT

@@ -7,9 +7,9 @@ that the two matrix products of a pass are left to BLAS.
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.extending import intrinsic
 
+from peerbayes.data.kernel_cache import njit
 from peerbayes.data.moment_kernels import FAST
 
 

@@ -8,7 +8,8 @@ without credit are skipped, and expected features times credit are added to stat
 import math
 
 import numpy as np
-from numba import njit
+
+from peerbayes.data.kernel_cache import njit
 
 LOG_2PI = math.log(2 * math.pi)
 

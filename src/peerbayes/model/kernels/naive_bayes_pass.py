@@ -9,8 +9,8 @@ This module imports numba: import it only where it is needed.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from peerbayes.data.kernel_cache import njit
 from peerbayes.data.moment_kernels import FAST
 from peerbayes.model.kernels.bayes_nets import log_lanes
 from peerbayes.model.kernels.block_loops import add_cells, exponential, highest, scatter_cells, standard

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 import numpy as np
-from numba import njit
 
+from peerbayes.data.kernel_cache import njit
 from peerbayes.data.moment_kernels import FAST
 from peerbayes.data.table import Rows
 from peerbayes.model.devices import processors

@@ -16,11 +16,12 @@ import operator
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
+from peerbayes.data.kernel_cache import njit
 from peerbayes.model.families.base import LOG_2PI
 from peerbayes.model.kernels.block_loops import (
     add_cells,
