@@ -485,7 +485,7 @@ def test_naive_bayes_without_features_equals_products_with_them(
     one_hot = core.one_hot(labels, classes) * row_weights[:, None]
     expected = core.evaluate(family.features(schema.encode(X)), one_hot, model)
     data = passes.Streamed(family, sources.Raw(schema, Table.of(X)), labels, classes, row_weights)
-    monkeypatch.setattr(passes, "fast_logits", None)  # the way by products with φ
+    monkeypatch.setattr(passes, "fast_products", None)  # the way by products with φ
     evaluated = data.evaluate(model)
     largest = max(np.abs(expected[0]).max(), 1.0)
     np.testing.assert_allclose(evaluated.residual, expected[0], rtol=0, atol=1e-12 * largest)

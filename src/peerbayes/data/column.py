@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -199,3 +199,72 @@ def column_differences(mine: Column, theirs: Column) -> list[str]:
     if mine.kind != theirs.kind:
         return [f"! column {mine.name!r} is {mine.kind} in the first, {theirs.kind} in the second"]
     return mine.traits.differences(mine, theirs)
+
+
+# --- category indices of an array of numbers by table lookup instead of search
+
+
+class Lookup(NamedTuple):
+    """Concatenated tables of category indices, one for each column with categories; −1 where there is none."""
+
+    places: np.ndarray  # [Dd] which of the columns that are encoded as cells they are
+    columns: np.ndarray  # [Dd] their positions in the table
+    low: np.ndarray  # [Dd] the value that a column's table begins with
+    starts: np.ndarray  # [Dd] where it begins
+    sizes: np.ndarray  # [Dd] how long it is
+    table: np.ndarray
+
+
+def lookup_of(all_columns: Sequence[Column], discrete: Sequence[int]) -> Lookup | None:
+    """Return the lookup tables of a schema's columns, or None unless all categories are small-range integers.
+
+    discrete  the positions of those that are encoded as cells
+    """
+    places = [k for k, j in enumerate(discrete) if not all_columns[j].traits.reads_numbers]
+    columns = [discrete[k] for k in places]
+    lows, tables = [], []
+    for j in columns:
+        categories = all_columns[j].categories
+        if not categories or any(type(value) is not int for value in categories):
+            return None
+        values = np.array(categories, dtype=object)
+        low, high = min(categories), max(categories)
+        if int(high) - int(low) >= SMALL_RANGE or abs(int(low)) > 2**62:
+            return None
+        table = np.full(int(high) - int(low) + 1, -1, dtype=np.int32)
+        table[(values - low).astype(np.int64)] = np.arange(values.size)
+        lows.append(low)
+        tables.append(table)
+    sizes = np.array([table.size for table in tables], dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
+    concatenated = np.concatenate(tables) if tables else np.zeros(0, np.int32)
+    return Lookup(
+        np.array(places, dtype=np.int64),
+        np.array(columns, dtype=np.int64),
+        np.array(lows, dtype=np.int64),
+        starts,
+        sizes,
+        concatenated,
+    )
+
+
+def look_up(
+    array: np.ndarray,
+    columns: np.ndarray,
+    low: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    table: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Do what the kernel `look_up` does, for tables too small to load it."""
+    values = array if columns.size == array.shape[1] else array[:, columns]
+    with np.errstate(invalid="ignore"):  # NaN and what is too large become the lowest integer
+        index = values.astype(np.int64) - low
+    in_range = index.view(np.uint64) < sizes.astype(np.uint64)  # negative ones are very large here
+    if values.dtype.kind != "i":
+        in_range &= index + low == values
+    all_in_range = in_range.all()
+    out[:] = table[(index if all_in_range else np.where(in_range, index, 0)) + starts]
+    if not all_in_range:
+        out[~in_range] = -1

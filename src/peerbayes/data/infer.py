@@ -313,7 +313,7 @@ LONG_BLOCK_ROWS = 1 << 12
 PLAIN_ENTRIES = 1 << 15
 
 # Entries of an inner loop from which its start no longer matters.
-LONG_LOOP = 1 << 9
+LONG_LOOP = 1 << 11
 
 
 def column_moments(
@@ -377,7 +377,7 @@ def _add_moments(block: np.ndarray, weights: np.ndarray, state: np.ndarray) -> N
 def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[int, ...]] | None:
     """Return the distinct values of integer columns, in two passes; None where a column's range is too wide."""
     chosen = np.asarray(columns, dtype=np.int64)
-    lows, highs = ([int(value) for value in ends[chosen]] for ends in _extremes(array))
+    lows, highs = ([int(value) for value in ends[chosen]] for ends in extremes(array))
     spans = [high - low + 1 for low, high in zip(lows, highs, strict=True)]
     if max(spans) > SMALL_RANGE or max(map(abs, lows)) > 2**62:
         return None
@@ -398,7 +398,7 @@ def distinct_integers(array: np.ndarray, columns: Sequence[int]) -> list[tuple[i
     ]
 
 
-def _extremes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def extremes(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the lowest and the highest value of each column: [n, D] -> two [D]. Rows are joined for longer loops."""
     rows, width = array.shape
     joined = max(1, LONG_LOOP // width)

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from peerbayes.data.column import Column, column_differences, merge_columns
+from peerbayes.data.column import Column, Lookup, column_differences, lookup_of, merge_columns
 from peerbayes.data.crosses import Cross
 from peerbayes.data.infer import infer_classes, infer_columns, measured
 from peerbayes.data.table import Rows, Scalar, Table, all_text, number, scalars, set_differences, union
@@ -135,6 +135,16 @@ class Schema:
         """Positions of the columns that are encoded as cells: discrete and binned ones."""
         return tuple(j for j, column in enumerate(self.columns) if not column.dense)
 
+    @cached_property
+    def transformed(self) -> tuple[int, ...]:
+        """Which of the continuous columns are numbers of another kind than Gaussian ones, counted among these."""
+        return tuple(k for k, j in enumerate(self.continuous) if not self.columns[j].traits.plain)
+
+    @cached_property
+    def lookup(self) -> Lookup | None:
+        """The lookup tables of categories for an array of numbers; None unless all are small-range integers."""
+        return lookup_of(self.columns, self.discrete)
+
     @property
     def cardinalities(self) -> tuple[int, ...]:
         """Cells of each discrete column, then those of each cross; a column without any value keeps an empty cell."""
@@ -183,9 +193,14 @@ class Schema:
         """
         table = Table.of(X)
         positions = self.places(table)
-        values = np.empty((table.rows, len(self.continuous)))
-        for k, j in enumerate(self.continuous):
-            values[:, k] = self._numbers(table, positions, j)
+        array = self.array_of(table)
+        plain = array is not None and not self.transformed and not np.isinf(array).any()
+        if array is not None and plain:
+            values = array if not self.discrete else array[:, list(self.continuous)]
+        else:
+            values = np.empty((table.rows, len(self.continuous)))
+            for k, j in enumerate(self.continuous):
+                values[:, k] = self._numbers(table, positions, j)
         codes = np.empty((table.rows, len(self.discrete)), dtype=np.int32)
         for k, j in enumerate(self.discrete):
             column = self.columns[j]
@@ -252,6 +267,10 @@ class Schema:
                 f"{', '.join(map(repr, self.classes[:20]))}. Name every class beforehand"
             )
         return np.array([class_index[value] for value in distinct_labels], dtype=np.int32)[codes]
+
+    def array_of(self, table: Table) -> np.ndarray | None:
+        """Return a `table` as one array of numbers with these columns, in their order, if it is one: [n, D]."""
+        return table.numeric if table.frame is None or table.names == self.names else None
 
     def places(self, table: Table) -> list[int]:
         """Return the position of each column in a `table`."""

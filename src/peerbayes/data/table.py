@@ -27,6 +27,9 @@ CATEGORICAL = (nw.Categorical, nw.Enum)
 # Rows of a DataFrame up to which columns that were read are kept: reading takes longer than using them.
 CACHED_ROWS = 1 << 12
 
+# Rows of a DataFrame that are read at a time: large enough for its per-column cost not to matter.
+FRAME_ROWS = 1 << 15
+
 # Dates that are written as text.
 ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
 INSTEAD_OF_DATES = (
@@ -83,12 +86,25 @@ class Table:
         """The array, or the user's DataFrame."""
         return self.array if self.array is not None else self.frame.to_native()
 
-    @property
+    @cached_property
     def numeric(self) -> np.ndarray | None:
-        """The whole table as one array of numbers, if it is one."""
-        if self.array is not None and self.array.dtype.kind in "fiu":
-            return self.array
-        return None
+        """The whole table as one array of numbers, if it is one: also a DataFrame of pandas, all of one NumPy type.
+
+        A large DataFrame is one only where that takes no copy.
+        """
+        if self.array is not None:
+            return self.array if self.array.dtype.kind in "fiu" else None
+        if not self.frame.implementation.is_pandas():
+            return None
+        native = self.frame.to_native()
+        dtypes = set(native.dtypes)
+        if len(dtypes) != 1 or not all(isinstance(kind, np.dtype) and kind.kind in "fiu" for kind in dtypes):
+            return None
+        if self.rows > FRAME_ROWS:
+            first = native.iloc[:1]
+            if not np.may_share_memory(first.to_numpy(), first.iloc[:, 0].to_numpy()):
+                return None
+        return _plain(native.to_numpy())
 
     @property
     def all_numbers(self) -> bool:

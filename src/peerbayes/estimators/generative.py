@@ -28,7 +28,7 @@ from peerbayes.data.arguments import number, refusal, whole
 from peerbayes.data.infer import infer_classes, infer_columns, plain_labels
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Table, frame_of, missing_of
+from peerbayes.data.table import FRAME_ROWS, Table, frame_of, missing_of
 from peerbayes.errors import SchemaError, SchemaMismatch, SingularDataWarning, StatisticsMismatch
 from peerbayes.estimators import conventions
 from peerbayes.estimators.prediction import Predictor, cost_table, restored
@@ -41,7 +41,6 @@ from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
 from peerbayes.model.passes import IncompleteData
 from peerbayes.model.scaling import Scaling, fit
 from peerbayes.model.sources import (
-    FRAME_ROWS,
     Observed,
     Raw,
     Source,
@@ -700,6 +699,8 @@ class GenerativeClassifier(Predictor):
         if isinstance(X, Table):
             return X
         frame = frame_of(X)
+        if frame is None and not reset and self._takes(X):
+            return Table.of(X)
         if frame is None:
             X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse=False)
             return Table.of(X)
@@ -718,6 +719,11 @@ class GenerativeClassifier(Predictor):
             )
             validate_data(self, named, reset=reset, skip_check_array=True)
         return table
+
+    def _takes(self, X: Any) -> bool:
+        """Whether scikit-learn's checks, which take longer than a prediction for a few rows, can only let X pass."""
+        numbers = type(X) is np.ndarray and X.dtype.kind in "fiu" and X.ndim == 2 and len(X) > 0
+        return numbers and X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

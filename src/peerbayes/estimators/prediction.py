@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -22,7 +22,7 @@ from peerbayes.estimators.conventions import Conventions, with_priors
 from peerbayes.model import explain as reading
 from peerbayes.model.families import Family, NaiveBayes
 from peerbayes.model.scaling import Scaling
-from peerbayes.model.sources import Source, all_rows, check_rows, source_of
+from peerbayes.model.sources import Raw, Source, all_rows, check_rows, source_of
 from peerbayes.model.statistics import Statistics
 
 # --- cost-sensitive decisions
@@ -68,8 +68,9 @@ class Model(NamedTuple):
     def reading(self, table: Table) -> tuple[Self, Source]:
         """Return the model in the layout that the table's missing values need, and the table as a source of rows."""
         source = source_of(self.schema, table, again=False)
-        missing = check_rows(source, table)
-        return (self._with_missing() if missing else self), source
+        if check_rows(source, table):
+            return self._with_missing(), source
+        return self, replace(source, complete=True) if isinstance(source, Raw) else source
 
     def _with_missing(self) -> Self:
         """Return the same model in the layout for missing values; only naive Bayes has one, others complete them."""
@@ -193,15 +194,15 @@ class Predictor(Conventions, ClassifierMixin, BaseEstimator):
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return log p(c | x) of the rows X: [n, C]."""
-        joint = reading.log_joint(*self._reading(X))
-        return self.scaling_.log_probabilities(joint)
+        scores = reading.scores(*self._reading(X))
+        return self.scaling_.log_probabilities(scores)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row of X, or the cheapest one where `costs` were given: [n]."""
         if self.costs is not None:
             return self.decide(X, self.costs)
-        joint = reading.log_joint(*self._reading(X))
-        return self.classes_[self.scaling_.scaled(joint).argmax(axis=1)]
+        best = reading.most_probable(*self._reading(X), self.scaling_)
+        return self.classes_[best]
 
     def decide(self, X: Any, costs: Any) -> np.ndarray:
         """Return the class of least expected cost for each row of X: [n].

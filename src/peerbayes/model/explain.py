@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,17 @@ from scipy.special import logsumexp, ndtri
 
 from peerbayes.data.crosses import Cross
 from peerbayes.data.schema import Schema
-from peerbayes.data.table import Rows, Table, frame_of
+from peerbayes.data.table import FRAME_ROWS, Rows, Table, frame_of
 from peerbayes.errors import NotSupported, SchemaMismatch
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.naive_bayes import NaiveBayes
 from peerbayes.model.missing import complete, contributions
-from peerbayes.model.passes import fast_logits, plain_logits, softmax
+from peerbayes.model.passes import fast_logits, logits_rows, plain_logits, softmax, write_highest
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import (
-    FRAME_ROWS,
+    Block,
     Encoded,
+    Raw,
     Source,
     averages,
     block_rows,
@@ -33,6 +34,11 @@ from peerbayes.model.sources import (
 
 def log_joint(family: Family, weights: np.ndarray, source: Source) -> np.ndarray:
     """Return log p(z, c) of every row, in standardised units: [n, C]."""
+    return _predicted(family, weights, source, np.asarray, relative=False)
+
+
+def scores(family: Family, weights: np.ndarray, source: Source) -> np.ndarray:
+    """Return log p(z, c) of every row, but for a term that is the same for all classes: [n, C]."""
     return _predicted(family, weights, source, np.asarray)
 
 
@@ -72,7 +78,7 @@ def posterior(family: Family, weights: np.ndarray, source: Source, scaling: Scal
     """Return p(c | x) of every row: [n, C]."""
     if not scaling.is_identity:
         return _predicted(family, weights, source, lambda logits: scaling.probabilities(logits.T).T)
-    if not is_large(family, source.rows):
+    if not _by_kernels(family, source.rows):
         return _predicted(family, weights, source, softmax)
     from peerbayes.model.kernels import block_loops
 
@@ -85,25 +91,67 @@ def posterior(family: Family, weights: np.ndarray, source: Source, scaling: Scal
     return _predicted(family, weights, source, normalise)
 
 
+def most_probable(family: Family, weights: np.ndarray, source: Source, scaling: Scaling) -> np.ndarray:
+    """Return the index of the most probable class of every row, the first of equal ones: [n]."""
+    best = np.empty(source.rows, dtype=np.intp)
+    for rows, logits in _logits(family, weights, source, relative=True):
+        write_highest(logits if scaling.is_identity else scaling.scaled(logits.T).T, best[rows])
+    return best
+
+
 def _predicted(
-    family: Family, weights: np.ndarray, source: Source, finish: Callable[[np.ndarray], np.ndarray]
+    family: Family,
+    weights: np.ndarray,
+    source: Source,
+    finish: Callable[[np.ndarray], np.ndarray],
+    *,
+    relative: bool = True,
 ) -> np.ndarray:
-    """Return the finished logits of every row, with missing values completed: [n, C]."""
-    large = is_large(family, source.rows)
-    size = small_blocks(source, block_rows(family.dense_size))
-    by_kernel = averages(family, source.rows, len(weights), 1)
-    logits_of = fast_logits(family, weights, size) if large else plain_logits(family, weights, by_kernel)
-    out = np.empty((source.rows, weights.shape[0]))
-    for start, block in source.blocks(size, large):
-        _, logits = logits_of(block)
-        incomplete = np.flatnonzero(family.incomplete(Rows(block.values, block.codes)))
-        if incomplete.size:
-            rows = block.rows()
-            incomplete_rows = Rows(rows.values[incomplete], rows.codes[incomplete])
-            completion = complete(family, incomplete_rows, columns_of(source.schema), start + incomplete)
-            logits[:, incomplete] = completion.log_joint(weights).T
-        out[start : start + logits.shape[1]] = finish(logits).T
+    """Return the finished logits of every row, which `finish` may overwrite: [n, C]."""
+    out = np.empty((source.rows, len(weights)))
+    for rows, logits in _logits(family, weights, source, relative):
+        out[rows] = finish(logits).T
     return out
+
+
+def _by_kernels(family: Family, rows: int) -> bool:
+    """Whether predictions are by the kernels, which look up cells faster; matrix products need none."""
+    return bool(family.cardinalities) and is_large(family, rows)
+
+
+def _logits(
+    family: Family, weights: np.ndarray, source: Source, relative: bool
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield the logits [C, b] of blocks of rows, with missing values completed; the next block may overwrite them.
+
+    relative  terms that are the same for all classes may be left out
+    """
+    large, classes = _by_kernels(family, source.rows), len(weights)
+    size = block_rows(family.dense_size) if large else logits_rows(family, classes, relative)
+    size = small_blocks(source, size)
+    if large:
+        logits_of = fast_logits(family, weights, size)
+    else:
+        fast = averages(family, source.rows, classes, 1)
+        logits_of = plain_logits(family, weights, fast, relative=relative)
+    complete_rows = isinstance(source, Raw) and source.complete and family.plain_cells
+    for start, block in source.blocks(size, large):
+        logits = logits_of(block)
+        if not complete_rows:
+            _complete(family, weights, source, start, block, logits)
+        yield slice(start, start + logits.shape[1]), logits
+
+
+def _complete(
+    family: Family, weights: np.ndarray, source: Source, start: int, block: Block, logits: np.ndarray
+) -> None:
+    """Replace the logits [C, b] of rows with missing values by those of what is observed of them."""
+    incomplete = np.flatnonzero(family.incomplete(Rows(block.values, block.codes)))
+    if incomplete.size:
+        rows = block.rows()
+        incomplete_rows = Rows(rows.values[incomplete], rows.codes[incomplete])
+        completion = complete(family, incomplete_rows, columns_of(source.schema), start + incomplete)
+        logits[:, incomplete] = completion.log_joint(weights).T
 
 
 # --- explanations of decisions, readable parameters, and synthetic rows of a model

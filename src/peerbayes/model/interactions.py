@@ -26,11 +26,12 @@ import numpy as np
 from peerbayes.data.bins import BINS
 from peerbayes.data.crosses import Cross, grouped
 from peerbayes.data.schema import Schema
+from peerbayes.data.table import FRAME_ROWS
 from peerbayes.model import core
 from peerbayes.model.families.base import Family
 from peerbayes.model.passes import plain_logits, softmax
 from peerbayes.model.penalties import cell_counts
-from peerbayes.model.sources import BLOCK_ROWS, FRAME_ROWS, Source
+from peerbayes.model.sources import BLOCK_ROWS, Source
 from peerbayes.model.structure import mutual
 
 # Steps of the model without crosses: those that it lacks are of columns alone, and do not count for a pair.
@@ -129,7 +130,7 @@ def pair_sums(
     # More rows than these are read in smaller blocks, whose cells and posteriors take less memory than the table.
     for start, block in source.blocks(FRAME_ROWS if source.rows <= FRAME_ROWS else BLOCK_ROWS):
         rows = slice(start, start + len(block.codes))
-        posterior = softmax(logits_of(block)[1])  # [C, b]
+        posterior = softmax(logits_of(block))  # [C, b]
         mass = np.ones(len(block.codes)) if row_weights is None else row_weights[rows]
         step = (core.one_hot(labels[rows], classes).T - posterior) * mass
         spread = posterior * (1.0 - posterior) * mass

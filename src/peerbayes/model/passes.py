@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -23,12 +23,15 @@ from peerbayes.model import core
 from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
+from peerbayes.model.families.gaussian import Gaussian, SharedGaussian
 from peerbayes.model.families.naive_bayes import NaiveBayes
+from peerbayes.model.gaussian_logits import gaussian_logits
 from peerbayes.model.missing import Completion, apart, complete
 from peerbayes.model.sources import (
     BLOCK_ROWS,
     Block,
     Encoded,
+    Scratch,
     Source,
     all_rows,
     block_rows,
@@ -47,19 +50,19 @@ def holds_missing(family: Family) -> bool:
 # --- φ of a block, transposed so that inner loops run over rows: in NumPy, or by the kernels in reused memory
 
 
-def dense_features(family: Family, block: Block) -> np.ndarray:
-    """Return the dense features of a block: [dense, b]."""
-    values, d = block.standard(), family.continuous
+def dense_features(family: Family, block: Block, scratch: Scratch | None = None) -> np.ndarray:
+    """Return the dense features of a block, in memory of `scratch` if it is given: [dense, b]."""
+    d, rows = family.continuous, len(block.values)
     if family.kernels is None:
-        return np.ascontiguousarray(np.asarray(family.dense(values.T)).T)
-    features = np.empty((family.dense_size, values.shape[1]))
+        return np.ascontiguousarray(np.asarray(family.dense(block.rows().values)).T)
+    features = (scratch or Scratch())("features", family.dense_size, rows)
     features[0] = 1.0
-    k = 1
+    first = 1 + d * holds_missing(family)
+    values = block.standard(features[first : first + d])
     if holds_missing(family):
-        present = np.equal(values, values, out=features[1 : 1 + d])
-        values, k = np.where(present, values, 0.0), 1 + d
-    features[k : k + d] = values
-    k += d
+        present = np.equal(values, values, out=features[1:first])
+        values[present == 0.0] = 0.0
+    k = first + d
     if isinstance(family, NaiveBayes):
         np.square(values, out=features[k:])
         return features
@@ -109,31 +112,61 @@ def start_of(buffer: np.ndarray, *shape: int) -> np.ndarray:
     return buffer[: math.prod(shape)].reshape(shape)
 
 
-# --- features and logits of blocks under a model W: in NumPy, or by the kernels in reused memory
+# --- logits of blocks under a model W: in NumPy, or by the kernels in reused memory
 
-LogitsOf = Callable[[Block], tuple[np.ndarray, np.ndarray]]
-"""A function of a block of rows: its dense features [dense, b] and its logits [C, b]."""
+LogitsOf = Callable[[Block], np.ndarray]
+"""A function of a block of rows: its logits [C, b], which the next block may overwrite."""
 
 
-def plain_logits(family: Family, weights: np.ndarray, fast: bool = False) -> LogitsOf:
+def plain_logits(
+    family: Family, weights: np.ndarray, fast: bool = False, *, relative: bool = False
+) -> LogitsOf:
     """Return the logits function in NumPy. One-hots are not expanded: a column may have very many categories.
 
-    `fast`: a family whose log joint is not linear may use its kernel.
+    fast      a family whose log joint is not linear may use its kernel
+    relative  terms that are the same for all classes may be left out
     """
     if not family.linear:
         scores = scorer_of(family, weights, fast)
-        return lambda block: (np.zeros(0), np.ascontiguousarray(scores(block.rows()).T))
+        return lambda block: np.ascontiguousarray(scores(block.rows()).T)
     if not family.plain_cells:
-        return lambda block: (np.zeros(0), np.asarray(weights @ family.sparse(block.rows()).T))
-    dense = weights[:, : family.dense_size]
+        return lambda block: np.asarray(weights @ family.sparse(block.rows()).T)
+    dense_logits = dense_logits_of(family, weights[:, : family.dense_size], relative)
+    if not family.cardinalities:
+        return dense_logits
     cells = np.pad(weights[:, family.dense_size :], ((0, 0), (0, 1)))  # the last one is for missing values
 
-    def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
-        features = dense_features(family, block)
-        logits = dense @ features
+    def logits_of(block: Block) -> np.ndarray:
+        logits = dense_logits(block)
         for codes, offset in zip(block.codes.T, family.offsets, strict=True):
             logits += np.take(cells, np.where(codes < 0, cells.shape[1] - 1, codes + offset), axis=1)
-        return features, logits
+        return logits
+
+    return logits_of
+
+
+def logits_rows(family: Family, classes: int, relative: bool) -> int:
+    """Return the rows of a block for `plain_logits`, which reuses its memory."""
+    products = has_products(family)
+    linear = relative and isinstance(family, SharedGaussian)
+    width = (1 + family.continuous) * (1 if linear else 1 + classes) if products else family.dense_size
+    return block_rows(width, LONG_BLOCK_ROWS)
+
+
+def has_products(family: Family) -> TypeGuard[Gaussian]:
+    """Whether the dense features are the products of `Gaussian`, which a derived family may have changed."""
+    return isinstance(family, Gaussian) and family.kernels == Gaussian.kernels
+
+
+def dense_logits_of(family: Family, weights: np.ndarray, relative: bool) -> LogitsOf:
+    """Return the function of blocks to W φ of the dense features, W [C, dense], in NumPy."""
+    if has_products(family):
+        return gaussian_logits(family, weights, relative)
+    scratch = Scratch()
+
+    def logits_of(block: Block) -> np.ndarray:
+        features = dense_features(family, block, scratch)
+        return np.dot(weights, features, out=scratch("logits", len(weights), features.shape[1]))
 
     return logits_of
 
@@ -149,20 +182,26 @@ def scorer_of(family: Family, weights: np.ndarray, fast: bool) -> Callable[[Rows
 
 def fast_logits(family: Family, weights: np.ndarray, size: int) -> LogitsOf:
     """Return the logits function by the kernels, for blocks of at most `size` rows."""
+    features_of, logits_of = expander(family, size), fast_products(family, weights, size)
+    return lambda block: logits_of(block, features_of(block))
+
+
+def fast_products(
+    family: Family, weights: np.ndarray, size: int
+) -> Callable[[Block, np.ndarray], np.ndarray]:
+    """Return the function of a block and its dense features [dense, b] to its logits [C, b], by the kernels."""
     from peerbayes.model.kernels import block_loops
 
     dense = np.ascontiguousarray(weights[:, : family.dense_size])
     cells = np.ascontiguousarray(weights[:, family.dense_size :].T)
-    expand = expander(family, size)
     buffer = np.empty(weights.shape[0] * size)
 
-    def logits_of(block: Block) -> tuple[np.ndarray, np.ndarray]:
-        features = expand(block)
+    def logits_of(block: Block, features: np.ndarray) -> np.ndarray:
         logits = start_of(buffer, weights.shape[0], features.shape[1])
         np.dot(dense, features, out=logits)
         if family.cardinalities:
             block_loops.add_cells(block.codes, family.offsets, cells, logits)
-        return features, logits
+        return logits
 
     return logits_of
 
@@ -177,6 +216,21 @@ class Evaluated(NamedTuple):
     soft_error: float  # 1 − p(y|x)
     error: float  # 1 where another class is more probable than y
     log_loss: float  # −log p(y|x)
+
+
+# Classes up to which comparing whole rows of logits is faster than NumPy's argmax, which goes over each column.
+FEW_CLASSES = 4
+
+
+def write_highest(logits: np.ndarray, best: np.ndarray) -> None:
+    """Write the class of the highest logit [C, b] to `best` [b], the first of equal ones."""
+    if len(logits) > FEW_CLASSES:
+        logits.argmax(axis=0, out=best)
+        return
+    best[:], top = 0, logits[0].copy()
+    for c in range(1, len(logits)):
+        np.copyto(best, c, where=logits[c] > top)
+        np.maximum(top, logits[c], out=top)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -405,14 +459,15 @@ class Streamed(Passing):
         if is_fused(self.family, self.source.rows):
             return self._fused(weights)
         family, size = self.family, block_rows(self.family.dense_size)
-        logits_of = fast_logits(family, weights, size)
+        features_of, logits_of = expander(family, size), fast_products(family, weights, size)
         residual = np.zeros((self.classes, family.dense_size))
         cells = np.zeros((sum(family.cardinalities), self.classes))
         product = np.empty_like(residual)
         best = np.empty(size, dtype=np.int64)
         losses = np.zeros(3)
         for block, labels, row_weights in self.blocks(size, fast=True):
-            features, logits = logits_of(block)
+            features = features_of(block)
+            logits = logits_of(block, features)
             losses += block_loops.residuals(logits, best[: labels.size], labels, row_weights)
             residual += np.dot(logits, features.T, out=product)
             if family.cardinalities:

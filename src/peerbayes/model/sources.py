@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from peerbayes.data import infer
+from peerbayes.data.column import Lookup, look_up
 from peerbayes.data.infer import LARGE
 from peerbayes.data.schema import Schema, infinity_in
-from peerbayes.data.table import SMALL_RANGE, Rows, Table
+from peerbayes.data.table import FRAME_ROWS, Rows, Table
 from peerbayes.model.families.aode import Aode
 from peerbayes.model.families.base import Family
 from peerbayes.model.families.bayes_net import BayesNet
@@ -38,13 +40,10 @@ FUSED_ROWS = 1 << 15
 # Rows of a block of cells, of a table of at least `FUSED_ROWS`: its 32-bit copy stays small beside the cells held.
 CELLED_ROWS = 1 << 9
 
-# Rows of a DataFrame that are encoded at a time: large enough for its per-column cost not to matter.
-FRAME_ROWS = 1 << 15
 
-
-def block_rows(features: int) -> int:
-    """Return the rows of a block, given the features per row."""
-    return max(64, min(BLOCK_ROWS, BLOCK_ENTRIES // features))
+def block_rows(features: int, most: int = BLOCK_ROWS) -> int:
+    """Return the rows of a block, at `most` so many, given the features per row."""
+    return max(64, min(most, BLOCK_ENTRIES // features))
 
 
 def is_large(family: Family, rows: int) -> bool:
@@ -82,72 +81,6 @@ def is_held(family: Family, rows: int) -> bool:
     return rows * (family.filled if family.wide else family.size) <= HELD_ENTRIES
 
 
-# --- category indices of an array of numbers by table lookup instead of search
-
-
-class Lookup(NamedTuple):
-    """Concatenated tables of category indices, one for each column with categories; −1 where there is none."""
-
-    places: np.ndarray  # [Dd] which of the columns that are encoded as cells they are
-    columns: np.ndarray  # [Dd] their positions in the table
-    low: np.ndarray  # [Dd] the value that a column's table begins with
-    starts: np.ndarray  # [Dd] where it begins
-    sizes: np.ndarray  # [Dd] how long it is
-    table: np.ndarray
-
-
-def lookup_of(schema: Schema) -> Lookup | None:
-    """Return the lookup tables of a schema, or None unless all categories are small-range integers."""
-    places = [k for k, j in enumerate(schema.discrete) if not schema.columns[j].traits.reads_numbers]
-    columns = [schema.discrete[k] for k in places]
-    lows, tables = [], []
-    for j in columns:
-        categories = schema.columns[j].categories
-        if not categories or any(type(value) is not int for value in categories):
-            return None
-        values = np.array(categories, dtype=object)
-        low, high = min(categories), max(categories)
-        if int(high) - int(low) >= SMALL_RANGE or abs(int(low)) > 2**62:
-            return None
-        table = np.full(int(high) - int(low) + 1, -1, dtype=np.int32)
-        table[(values - low).astype(np.int64)] = np.arange(values.size)
-        lows.append(low)
-        tables.append(table)
-    sizes = np.array([table.size for table in tables], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)[:-1]
-    concatenated = np.concatenate(tables) if tables else np.zeros(0, np.int32)
-    return Lookup(
-        np.array(places, dtype=np.int64),
-        np.array(columns, dtype=np.int64),
-        np.array(lows, dtype=np.int64),
-        starts,
-        sizes,
-        concatenated,
-    )
-
-
-def look_up(
-    array: np.ndarray,
-    columns: np.ndarray,
-    low: np.ndarray,
-    starts: np.ndarray,
-    sizes: np.ndarray,
-    table: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Do what the kernel `look_up` does, for tables too small to load it."""
-    values = array if columns.size == array.shape[1] else array[:, columns]
-    with np.errstate(invalid="ignore"):  # NaN and what is too large become the lowest integer
-        index = values.astype(np.int64) - low
-    in_range = index.view(np.uint64) < sizes.astype(np.uint64)  # negative ones are very large here
-    if values.dtype.kind != "i":
-        in_range &= index + low == values
-    all_in_range = in_range.all()
-    out[:] = table[(index if all_in_range else np.where(in_range, index, 0)) + starts]
-    if not all_in_range:
-        out[~in_range] = -1
-
-
 # --- rows of a table in blocks, encoded beforehand or on the fly
 
 
@@ -164,15 +97,30 @@ class Block(NamedTuple):
         """Return the encoded rows: [b, Dc], [b, Dd]."""
         return Rows(self.standard().T, self.codes)
 
-    def standard(self) -> np.ndarray:
-        """Return z, transposed so that inner loops run over rows: [Dc, b]."""
-        standard = np.ascontiguousarray(self.values.T)
+    def standard(self, out: np.ndarray | None = None) -> np.ndarray:
+        """Return z, transposed so that inner loops run over rows, in `out` if it is given: [Dc, b]."""
+        standard = np.empty(self.values.shape[::-1]) if out is None else out
+        standard[...] = self.values.T
         if self.clip == np.inf:  # already encoded
             return standard
         with np.errstate(over="ignore"):  # what overflows is clipped
-            standard = standard - self.location[:, None]
+            standard -= self.location[:, None]
             standard *= self.inverse[:, None]
         return np.clip(standard, -self.clip, self.clip, out=standard)
+
+
+class Scratch:
+    """Arrays that are reused from block to block: asking the system for memory takes longer than filling it."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, np.ndarray] = {}
+
+    def __call__(self, name: str, *shape: int) -> np.ndarray:
+        """Return the array of this name, whose contents are left over."""
+        size = math.prod(shape)
+        if name not in self._buffers or self._buffers[name].size < size:
+            self._buffers[name] = np.empty(size)
+        return self._buffers[name][:size].reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -203,6 +151,8 @@ class Raw:
 
     schema: Schema
     table: Table
+    complete: bool = False
+    """Whether it is certain that no number is missing."""
 
     @property
     def rows(self) -> int:
@@ -211,11 +161,11 @@ class Raw:
     @cached_property
     def tables(self) -> Lookup | None:
         """The lookup tables of category indices, if the table is an array of numbers and the categories allow them."""
-        return None if self.table.numeric is None else lookup_of(self.schema)
+        return None if self.schema.array_of(self.table) is None else self.schema.lookup
 
     def blocks(self, size: int, fast: bool = False) -> Iterator[tuple[int, Block]]:
         """Yield blocks of `size` rows, each with the number of its first row; `fast`: the kernels are loaded anyway."""
-        array, schema, tables = self.table.numeric, self.schema, self.tables
+        array, schema, tables = self.schema.array_of(self.table), self.schema, self.tables
         if array is None or tables is None:
             for start in range(0, self.rows, FRAME_ROWS):
                 rows = schema.encode(self.table.part(start, start + FRAME_ROWS))
@@ -229,10 +179,12 @@ class Raw:
 
             look_up_codes = block_loops.look_up
         discrete = np.array(schema.discrete, int)
+        others = np.setdiff1d(np.arange(discrete.size), places) if places.size < discrete.size else ()
         units = schema.location, 1.0 / schema.scale, schema.limit
         for start in range(0, self.rows, size):
             chunk = array[start : start + size]
             values = _values(schema, self.table, chunk, start.__add__)
+            values = np.ascontiguousarray(values) if fast else values
             codes = np.empty((chunk.shape[0], discrete.size), dtype=np.int32)
             if looked_up.size:
                 category_codes = (
@@ -240,7 +192,7 @@ class Raw:
                 )
                 look_up_codes(np.ascontiguousarray(chunk), looked_up, *lookup, category_codes)
                 codes[:, places] = category_codes
-            for k in np.setdiff1d(np.arange(discrete.size), places):
+            for k in others:
                 codes[:, k] = schema.columns[discrete[k]].codes(chunk[:, discrete[k]])
             yield start, Block(values, schema.crossed(codes), *units)
 
@@ -250,15 +202,13 @@ def _values(schema: Schema, table: Table, chunk: np.ndarray, row: Callable[[int]
 
     `row` gives the position in the table of a row of the chunk, for errors.
     """
-    continuous = np.array(schema.continuous, int)
-    values = chunk[:, continuous] if schema.discrete else chunk
-    transformed = [k for k, j in enumerate(continuous) if not schema.columns[j].traits.plain]
-    if transformed:
+    values = chunk[:, list(schema.continuous)] if schema.discrete else chunk
+    if schema.transformed:
         values = values.astype(np.float64)
-    for k in transformed:
-        column = schema.columns[continuous[k]]
+    for k in schema.transformed:
+        column = schema.columns[schema.continuous[k]]
         values[:, k] = column.numbers(values[:, k], lambda index: table.number(row(index)))
-    return np.ascontiguousarray(values, dtype=np.float64)
+    return np.asarray(values, dtype=np.float64)
 
 
 # --- rows of an array whose cells are found once: putting a number into its bin takes longer than all else of a pass
@@ -323,7 +273,7 @@ class Celled:
 
     def _block(self, positions: slice | np.ndarray) -> Block:
         """Return the rows at some positions among all."""
-        schema, numbers = self.schema, self.array.numeric
+        schema, numbers = self.schema, self.schema.array_of(self.array)
         assert numbers is not None
         cells = self.cells[positions]
         values = np.empty((len(cells), 0))
@@ -356,14 +306,14 @@ Source = Encoded | Raw | Celled
 
 
 def source_of(schema: Schema, table: Table, *, again: bool) -> Source:
-    """Return a source of encoded rows: numbers are encoded in every pass, text only once.
+    """Return a source of encoded rows: numbers are encoded in every pass, text and few rows only once.
 
     `again` says that there will be many passes; only an array of numbers is then encoded every time, but for the cells
     of its bins.
     """
     schema.places(table)  # a table of other columns is refused
     raw = Raw(schema, table)
-    streams = raw.tables is not None or (not again and table.all_numbers)
+    streams = raw.tables is not None or (not again and table.rows > FRAME_ROWS and table.all_numbers)
     if not streams:
         return Encoded(schema, schema.encode(table), table)
     return (celled(raw) if again else None) or raw
@@ -413,8 +363,8 @@ def check_rows(source: Source, table: Table, *, inferred: bool = False) -> bool:
     """
     if inferred and not isinstance(source, Encoded) and _complete(source):
         return False
-    if not isinstance(source, Encoded) and source.table.numeric is not None:
-        array = source.table.numeric
+    array = None if isinstance(source, Encoded) else source.schema.array_of(source.table)
+    if array is not None:
         with np.errstate(over="ignore", invalid="ignore"):
             finite = array.dtype.kind in "iu" or np.isfinite(array.sum(dtype=np.float64))
         if finite:
@@ -444,7 +394,8 @@ def first_missing(source: Source, family: Family, missing: bool) -> str | None:
 
 def _complete(source: Raw | Celled) -> bool:
     """Whether a schema inferred from these rows shows that none of their values is missing or infinite."""
-    if source.table.numeric is not None and source.table.numeric.dtype.kind in "iu":
+    array = source.schema.array_of(source.table)
+    if array is not None and array.dtype.kind in "iu":
         return True
     numbers = [column for column in source.schema.columns if column.traits.reads_numbers]
     return bool(numbers) and all(column.count == source.rows for column in numbers)

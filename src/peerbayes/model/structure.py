@@ -29,10 +29,10 @@ from typing import Protocol
 
 import numpy as np
 
-from peerbayes.data.table import Rows
+from peerbayes.data.table import FRAME_ROWS, Rows
 from peerbayes.errors import StructureError
 from peerbayes.model.families.structures import Parents, checked
-from peerbayes.model.sources import FRAME_ROWS, Source
+from peerbayes.model.sources import Source
 
 # Pseudo-rows with the class's moments that are added to each category when its variance is estimated.
 PSEUDO_ROWS = 5.0

@@ -137,7 +137,8 @@ class Family(ABC):
         """Return which rows have missing values that φ cannot represent, in NumPy: [..., n]. See `completion`."""
         if self.marks_missing:
             return np.zeros(rows.values.shape[:-1], dtype=bool)
-        return np.isnan(rows.values).any(axis=-1)
+        missing = np.isnan(rows.values)
+        return missing.any(axis=-1) if missing.any() else np.zeros(missing.shape[:-1], dtype=bool)
 
     def entries(self, rows: Rows) -> tuple[np.ndarray, np.ndarray | None]:
         """Return φ after the dense features: feature indices [n, E] and values [n, E], or None for ones.
