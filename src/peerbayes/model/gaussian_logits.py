@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from peerbayes.data.infer import extremes
+from peerbayes.data.infer import Scratch, extremes
 from peerbayes.model.families.gaussian import Gaussian
-from peerbayes.model.sources import Block, Scratch
+from peerbayes.model.sources import Block
 
 # How many deviations from 0 the location of a column may be for raw values to be multiplied: three digits are lost.
 NEAR = 1024.0

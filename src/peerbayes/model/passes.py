@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from peerbayes.data.infer import LONG_BLOCK_ROWS
+from peerbayes.data.infer import LARGE_NUMBERS, LONG_BLOCK_ROWS, Scratch
 from peerbayes.data.table import Rows
 from peerbayes.errors import NotSupported
 from peerbayes.model import core
@@ -31,7 +31,6 @@ from peerbayes.model.sources import (
     BLOCK_ROWS,
     Block,
     Encoded,
-    Scratch,
     Source,
     all_rows,
     block_rows,
@@ -298,7 +297,9 @@ class Passing:
 # --- sums over the rows of each class in NumPy: dense features almost without rounding errors, and sparse entries
 
 
-def split_sums(features: np.ndarray, of_class: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def split_sums(
+    features: np.ndarray, of_class: np.ndarray, scratch: Scratch | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of features [K, b] over the rows of each class [b, C], as an upper and a lower part: two [C, K].
 
     Variances are small differences of these sums. A feature is H + L, where H is its part on a grid of 2⁻²⁶ of its
@@ -306,10 +307,27 @@ def split_sums(features: np.ndarray, of_class: np.ndarray) -> tuple[np.ndarray, 
     """
     largest = np.maximum(features.max(axis=1, initial=0.0), -features.min(axis=1, initial=0.0))
     grid = 1.5 * 2.0**26 * np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))[:, None]
-    upper = features + grid
+    upper = np.add(features, grid, out=(scratch or Scratch())("upper", *features.shape))
     upper -= grid
     exact = of_class.T @ upper.T
     return exact, of_class.T @ np.subtract(features, upper, out=upper).T
+
+
+def add_products(
+    block: Block, labels: np.ndarray, weights: np.ndarray, scratch: Scratch, stats: np.ndarray
+) -> None:
+    """Add a block to the statistics of Gaussian classes [C, dense], as a matrix (1, z)(1, z)ᵀ of each class."""
+    d = block.values.shape[1]
+    upper, right = np.triu_indices(d)
+    values = scratch("values", 1 + d, len(labels))
+    values[0] = 1.0
+    block.standard(values[1:])
+    for c in np.unique(labels):
+        rows = np.flatnonzero(labels == c)
+        of_class = values[:, rows]
+        products = (of_class * weights[rows]) @ of_class.T
+        stats[c, : 1 + d] += products[0]
+        stats[c, 1 + d :] += products[1 + upper, 1 + right]
 
 
 def add_entries(
@@ -390,14 +408,15 @@ class Plain(Passing):
         The rounding errors of adding two blocks' sums are accumulated separately, and added last.
         """
         family = self.family
+        scratch = Scratch()
         total, rounding_errors = np.zeros((2, self.classes, family.dense_size))
         cells = np.zeros((self.classes, family.size - family.dense_size))
         for block, labels, row_weights in self.blocks(block_rows(family.dense_size), fast=False):
             weights = None if self.weights is None else row_weights
-            features = dense_features(family, block)
+            features = dense_features(family, block, scratch)
             if weights is not None:
                 features *= weights
-            upper, lower = split_sums(features, core.one_hot(labels, self.classes))
+            upper, lower = split_sums(features, core.one_hot(labels, self.classes), scratch)
             before, total = total, total + upper
             added = total - before
             rounding_errors += (before - (total - added)) + (upper - added) + lower
@@ -433,9 +452,11 @@ class Streamed(Passing):
 
     def statistics(self) -> np.ndarray:
         """Return S = YᵀΦ: [C, K]."""
+        family = self.family
+        if not family.cardinalities and self.source.rows * family.continuous <= LARGE_NUMBERS:
+            return self._products()
         from peerbayes.model.kernels import block_loops
 
-        family = self.family
         add: Any = None if family.kernels is None else getattr(block_loops, family.kernels[1])
         size = block_rows(family.dense_size) if add is None else LONG_BLOCK_ROWS
         expand = expander(family, size) if add is None else None
@@ -450,6 +471,19 @@ class Streamed(Passing):
             if family.cardinalities:
                 block_loops.cell_statistics(block.codes, family.offsets, labels, weights, cells)
         stats[:, : family.dense_size] = dense
+        return stats
+
+    def _products(self) -> np.ndarray:
+        """Return S of numbers alone by matrix products, which need no kernel: [C, K]."""
+        scratch, stats = Scratch(), np.zeros((self.classes, self.family.size))
+        size = logits_rows(self.family, 1, relative=False)
+        for block, labels, weights in self.blocks(size, fast=False):
+            if has_products(self.family):
+                add_products(block, labels, weights, scratch, stats)
+            else:
+                of_class = core.one_hot(labels, self.classes)
+                of_class *= weights[:, None]
+                stats += of_class.T @ dense_features(self.family, block, scratch).T
         return stats
 
     def evaluate(self, weights: np.ndarray) -> Evaluated:

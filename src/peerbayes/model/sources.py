@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -107,20 +106,6 @@ class Block(NamedTuple):
             standard -= self.location[:, None]
             standard *= self.inverse[:, None]
         return np.clip(standard, -self.clip, self.clip, out=standard)
-
-
-class Scratch:
-    """Arrays that are reused from block to block: asking the system for memory takes longer than filling it."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, np.ndarray] = {}
-
-    def __call__(self, name: str, *shape: int) -> np.ndarray:
-        """Return the array of this name, whose contents are left over."""
-        size = math.prod(shape)
-        if name not in self._buffers or self._buffers[name].size < size:
-            self._buffers[name] = np.empty(size)
-        return self._buffers[name][:size].reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -448,20 +433,56 @@ def counted_rows(rows: int, columns: int) -> np.ndarray:
 def observe(rows: Rows, labels: np.ndarray, classes: int, weights: np.ndarray | None = None) -> Observed:
     """Return the bits and ranges of encoded rows [n] with class indices [n], −1 for none, and weights [n]."""
     weights = np.ones(labels.size) if weights is None else weights
-    labelled = labels >= 0
-    bits, ranges = [], np.zeros((rows.values.shape[1], 2))
-    for j, column in enumerate(rows.values.T):
-        ordered = np.sort(column[~np.isnan(column)])
-        ranges[j] = _range(ordered)
-        counted = labelled & ~np.isnan(column)
-        codes = _codes(column[counted], ordered, classes)
-        bits.append(_bits(codes, labels[counted], classes, weights[counted], weights[labelled].sum()))
-    for column in rows.codes.T:
-        counted = labelled & (column >= 0)
-        bits.append(
-            _bits(column[counted], labels[counted], classes, weights[counted], weights[labelled].sum())
-        )
-    return Observed(np.array(bits), ranges)
+    columns = np.ascontiguousarray(rows.values.T)
+    ordered = np.sort(columns, axis=1)  # NaN comes last
+    edges = _even_edges(ordered, classes)
+    ranges, codes = np.zeros((len(columns), 2)), []
+    for j, column in enumerate(columns):
+        if edges is not None and not np.isnan(edges[j, 0]):
+            ranges[j] = _range(ordered[j])
+            codes.append(_bins(edges[j], column))
+            continue
+        present = ~np.isnan(column)
+        of_column = ordered[j, : np.count_nonzero(present)]
+        ranges[j] = _range(of_column)
+        codes.append(np.full(labels.size, -1))
+        codes[-1][present] = _codes(column[present], of_column, classes)
+    bits = [_bits(codes, labels, classes, weights)]  # of few values each
+    bits += [_bits([column], labels, classes, weights) for column in rows.codes.T]
+    return Observed(np.concatenate(bits), ranges)
+
+
+def _even_edges(ordered: np.ndarray, classes: int) -> np.ndarray | None:
+    """Return the edges of `_codes` of columns with many values, none missing or frequent, in one go: [D, bins].
+
+    Those of other columns begin with NaN; None: all are others.
+    """
+    columns, rows = ordered.shape
+    bins = _bin_count(rows, classes)
+    if not columns or not rows or rows <= bins:
+        return None
+    distinct = 1 + np.count_nonzero(ordered[:, 1:] > ordered[:, :-1], axis=1)
+    run = -(-rows // bins) - 1  # a value is frequent if it is also so many places further on
+    frequent = (ordered[:, run:] == ordered[:, : rows - run]).any(axis=1)
+    edges = ordered[:, np.arange(bins) * rows // bins].copy()
+    edges[np.isnan(ordered[:, -1]) | frequent | (distinct <= _countable(rows, classes)), 0] = np.nan
+    return edges
+
+
+def _bin_count(rows: int, classes: int) -> int:
+    """Return how many bins the values of so many rows go into."""
+    return int(np.clip(np.sqrt(rows / classes), 2, BINS))
+
+
+def _countable(rows: int, classes: int) -> float:
+    """Return the most distinct values of so many rows that are counted one by one."""
+    return min(VALUES, rows / (ROWS_PER_CELL * classes))
+
+
+def _bins(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the number of edges up to each value, but for the first: what `searchsorted` does, for few edges."""
+    reached = values >= edges[1:, None]
+    return np.add.reduce(reached.view(np.uint8), axis=0, dtype=np.uint8)
 
 
 def _range(ordered: np.ndarray) -> np.ndarray:
@@ -476,8 +497,8 @@ def _codes(values: np.ndarray, ordered: np.ndarray, classes: int) -> np.ndarray:
     """Return the number of the value, or of the bin, of each row: [n] -> [n]."""
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] > ordered[:-1]])[: ordered.size])
     edges = ordered[starts]
-    if edges.size > min(VALUES, ordered.size / (ROWS_PER_CELL * classes)):
-        bins = int(np.clip(np.sqrt(ordered.size / classes), 2, BINS))
+    if edges.size > _countable(ordered.size, classes):
+        bins = _bin_count(ordered.size, classes)
         frequent = np.diff(starts, append=ordered.size) * bins >= ordered.size
         others = np.repeat(edges, np.where(frequent, 0, np.diff(starts, append=ordered.size)))
         after = np.concatenate([[True], frequent[:-1]])  # a frequent value has a bin of its own
@@ -486,17 +507,28 @@ def _codes(values: np.ndarray, ordered: np.ndarray, classes: int) -> np.ndarray:
     return np.searchsorted(edges, values, side="right") - 1
 
 
-def _bits(codes: np.ndarray, labels: np.ndarray, classes: int, weights: np.ndarray, total: float) -> float:
-    """Return I(x; c) of counted values; where x is missing, in `total` − Σ weights, it tells nothing."""
-    if not codes.size:
-        return 0.0
-    values = int(codes.max()) + 1
-    counts = np.bincount(codes + values * labels, weights, values * classes).reshape(classes, values)
-    mass = counts.sum()
-    joint = counts / mass
-    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+def _bits(codes: Sequence[np.ndarray], labels: np.ndarray, classes: int, weights: np.ndarray) -> np.ndarray:
+    """Return I(x; c) of D columns of values [n]; where one is missing, −1, it tells nothing: [D]."""
+    labelled = labels >= 0
+    if not codes or not labels.size:
+        return np.zeros(len(codes))
+    values = 1 + max(int(column.max()) for column in codes)
+    of_class, squared = labels.astype(np.int64) * values, weights**2
+    counts, squares = np.zeros((len(codes), classes, values)), np.zeros(len(codes))
+    for j, column in enumerate(codes):
+        cells, of_cells, counted = of_class + column, weights, (column >= 0) & labelled
+        if not counted.all():
+            cells, of_cells = cells[counted], weights[counted]
+        counts[j] = np.bincount(cells, of_cells, classes * values).reshape(classes, values)
+        squares[j] = counted @ squared
+    mass = counts.sum(axis=(1, 2))
+    joint = counts / np.where(mass > 0, mass, 1.0)[:, None, None]
+    independent = joint.sum(axis=2, keepdims=True) * joint.sum(axis=1, keepdims=True)
     occurs = joint > 0
-    plain = float(np.sum(joint[occurs] * np.log2(joint[occurs] / independent[occurs])))
-    excess = int(occurs.sum()) - int(occurs.any(axis=0).sum()) - int(occurs.any(axis=1).sum()) + 1
-    rows = mass**2 / np.sum(weights**2)  # as many equal rows vary as much
-    return max(0.0, plain - excess / (2 * rows * np.log(2.0))) * float(mass / total)
+    ratio = np.divide(joint, independent, out=np.ones_like(joint), where=occurs)
+    plain = np.sum(joint * np.log2(ratio), axis=(1, 2))
+    of_values, of_classes = (occurs.any(axis=axis).sum(axis=1) for axis in (1, 2))
+    excess = occurs.sum(axis=(1, 2)) - of_values - of_classes + 1
+    rows = mass**2 / np.where(squares > 0, squares, 1.0)  # as many equal rows vary as much
+    bias = excess / (2 * np.where(rows > 0, rows, 1.0) * np.log(2.0))
+    return np.maximum(0.0, plain - bias) * (mass / max(weights[labelled].sum(), np.finfo(float).tiny))

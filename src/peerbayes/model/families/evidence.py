@@ -25,13 +25,20 @@ STRENGTHS = np.logspace(-2, 3, 31)
 # A variance, as a share of the column's, below which values are taken for constant.
 CONSTANT = 1e-8
 
+# Entries of the evidence of several strengths that are computed at a time.
+EVIDENCE_ENTRIES = 1 << 16
+
 # The least count and variance that something is divided by.
 TINY = 1e-30
 
 
 def strongest(evidence: Callable[[float], np.ndarray]) -> np.ndarray:
     """Return the strength of largest evidence for each entry of `evidence(m)`; one row where all are equal."""
-    values = np.array([evidence(float(strength)) for strength in STRENGTHS])
+    return strongest_of(np.array([evidence(float(strength)) for strength in STRENGTHS]))
+
+
+def strongest_of(values: np.ndarray) -> np.ndarray:
+    """Return the strength of largest evidence, given that of every strength: [S, ...] -> [...]."""
     return np.where(np.ptp(values, axis=0) > 0, STRENGTHS[values.argmax(axis=0)], 1.0)
 
 
@@ -127,23 +134,29 @@ def wishart(rows: np.ndarray, eigenvalues: np.ndarray) -> float:
     varying |= ~constant[:, None]
     size = np.where(constant, rank, d)
     positive = np.maximum(eigenvalues, 0.0)
+    # Many scatters have the same rows, above all those of one class's columns: functions of these are computed once.
+    kinds, kind = np.unique(np.stack([freedom, size.astype(float)]), axis=1, return_inverse=True)
+    kind_freedom, kind_size, scatters = kinds[0], kinds[1].astype(np.int64), np.bincount(kind.ravel())
 
-    def evidence(m: float) -> np.ndarray:
-        prior = m + size + 1.0
-        logs = np.sum(np.where(varying, np.log(m + positive), 0.0), axis=-1)
-        gain = 0.5 * prior * size * np.log(m) - 0.5 * (prior + freedom) * logs
-        return np.sum(gain + _gammas(0.5 * (prior + freedom), size) - _gammas(0.5 * prior, size))
+    def evidence(strengths: np.ndarray) -> np.ndarray:
+        m = strengths[:, None]
+        logs = np.sum(np.where(varying, np.log(m[..., None] + positive), 0.0), axis=-1)
+        prior = m + kind_size + 1.0
+        gain = 0.5 * prior * kind_size * np.log(m)
+        gain += _gammas(0.5 * (prior + kind_freedom), kind_size) - _gammas(0.5 * prior, kind_size)
+        return gain @ scatters - 0.5 * np.sum((m + size + 1.0 + freedom) * logs, axis=-1)
 
-    return float(strongest(evidence))
+    pieces = min(STRENGTHS.size, 1 + STRENGTHS.size * positive.size // EVIDENCE_ENTRIES)
+    parts = [evidence(strengths) for strengths in np.array_split(STRENGTHS, pieces)]
+    return float(strongest_of(np.concatenate(parts)))
 
 
 def _gammas(value: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Return log Γ_d(value), the multivariate gamma function, up to terms of d alone: two [M] -> [M]."""
+    """Return log Γ_d(value), the multivariate gamma function, up to terms of d alone: [..., M], [M] -> [..., M]."""
     steps = np.arange(int(size.max(initial=0)))
     inside = steps < size[:, None]
-    return np.sum(
-        np.where(inside, gammaln(np.where(inside, value[:, None] - 0.5 * steps, 1.0)), 0.0), axis=-1
-    )
+    logs = gammaln(np.where(inside, value[..., None] - 0.5 * steps, 1.0))
+    return np.sum(np.where(inside, logs, 0.0), axis=-1)
 
 
 def regression(m: float, rows: np.ndarray, correlation: np.ndarray) -> np.ndarray:
