@@ -3,14 +3,12 @@
     python benchmarks/foundation.py            1,000,000 rows
     python benchmarks/foundation.py --quick    100,000 rows
 
-`measuring` says how. The limits are for both sizes. Loading the kernels, half a second in a process, is not counted:
-`scans` and `passes` weigh it against the size of a table.
+`measuring` says how. The limits are for both sizes. Loading the kernels is not counted: see `first_call.py`.
 """
 
 from measuring import peak_extra, report, side_by_side, verdict  # isort: skip  # before numpy: it limits the threads
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -51,19 +49,6 @@ def calibration_pass(X: np.ndarray, y: np.ndarray) -> None:
 
     mine, bare = side_by_side(iteration, products)
     report("RC iteration / two bare products over a stored Φ", mine / bare, "<= 1.5", mine / bare <= 1.5)
-
-
-def import_time() -> None:
-    """`import peerbayes` beyond numpy and scikit-learn, in new interpreters, taken in turns."""
-
-    def seconds(statement: str) -> float:
-        code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
-        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-
-    base = "import numpy, sklearn.base, sklearn.utils.validation, sklearn.utils.multiclass"
-    pairs = [(seconds(base), seconds("import peerbayes")) for _ in range(5)]
-    extra = min(ours for _, ours in pairs) - min(theirs for theirs, _ in pairs)
-    report("import peerbayes beyond numpy and scikit-learn: seconds", extra, "<= 0.5", extra <= 0.5)
 
 
 def main() -> int:
@@ -113,7 +98,6 @@ def main() -> int:
     ):
         share = peak_extra(call) / size
         report(f"peak extra memory of fit / input, {name}", share, "<= 0.1", share <= 0.1)
-    import_time()
     return verdict()
 
 

@@ -25,8 +25,9 @@ ROWS = 5000  # two and a half blocks
 
 def use_kernels(monkeypatch, used):
     limit = 0 if used else sys.maxsize
-    for module, name in ((infer, "LARGE"), (sources, "LARGE_PASS"), (sources, "LARGE_PASSES")):
-        monkeypatch.setattr(module, name, limit)
+    for module, names in ((infer, ("LARGE", "LARGE_NUMBERS")), (sources, ("LARGE_PASS", "LARGE_PASSES"))):
+        for name in names:
+            monkeypatch.setattr(module, name, limit)
 
 
 @pytest.fixture
@@ -70,6 +71,27 @@ def test_blocks_equal_the_whole(kind, missing, weighted, rows, way, monkeypatch)
         assert found.soft_error == pytest.approx(expected[1], rel=1e-12)
         assert found.error == pytest.approx(expected[2], abs=1e-12)
         assert found.log_loss == pytest.approx(expected[3], rel=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "missing"), SHAPES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_of_numbers_need_no_kernel(kind, missing, weighted, monkeypatch):
+    """Between the sizes from which sums are plain and from which kernels pay off, matrix products add up."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(3, 2, (ROWS, 4))
+    if missing:
+        X[rng.random(X.shape) < 0.1] = np.nan
+    schema, layout = pb.Schema.infer(X, clip=2.0), {"missing": True} if missing else {}
+    labels = rng.integers(0, 3, ROWS).astype(np.int32)
+    weights = rng.uniform(0, 2, ROWS) if weighted else None
+    data = passes.Streamed(kind(continuous=4, **layout), sources.Raw(schema, Table.of(X)), labels, 3, weights)
+    with monkeypatch.context() as without:
+        without.setattr(passes, "expander", None)
+        without.setattr(block_loops, "diagonal_statistics", None)
+        without.setattr(block_loops, "quadratic_statistics", None)
+        stats = data.statistics()
+    monkeypatch.setattr(infer, "LARGE_NUMBERS", 0)
+    np.testing.assert_allclose(stats, data.statistics(), rtol=1e-12, atol=1e-9)
 
 
 def test_equal_classes_are_wrong_but_for_the_first():

@@ -118,6 +118,14 @@ def test_small_tables_never_wait_for_the_compiler():
     )
 
 
+@pytest.mark.parametrize("estimator", ["MixedNB", "QDA", "LDA"])
+def test_tables_of_four_million_numbers_never_wait_for_the_compiler(estimator):
+    assert "numba" not in loaded_by(
+        "import numpy as np, peerbayes as pb; X = np.random.default_rng(0).normal(size=(200_000, 20)); "
+        f"y = (X[:, 0] > 0).astype(int); pb.{estimator}().fit(X, y).predict(X)"
+    )
+
+
 def test_nothing_is_unpickled():
     for path in SOURCE.rglob("*.py"):
         names = {

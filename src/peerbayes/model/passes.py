@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
-from peerbayes.data.infer import LARGE_NUMBERS, LONG_BLOCK_ROWS, Scratch
+from peerbayes.data import infer
+from peerbayes.data.infer import LONG_BLOCK_ROWS, Scratch
 from peerbayes.data.table import Rows
 from peerbayes.errors import NotSupported
 from peerbayes.model import core
@@ -453,7 +454,7 @@ class Streamed(Passing):
     def statistics(self) -> np.ndarray:
         """Return S = YᵀΦ: [C, K]."""
         family = self.family
-        if not family.cardinalities and self.source.rows * family.continuous <= LARGE_NUMBERS:
+        if not family.cardinalities and self.source.rows * family.continuous <= infer.LARGE_NUMBERS:
             return self._products()
         from peerbayes.model.kernels import block_loops
 
