@@ -520,10 +520,14 @@ def unassigned_rows(
 
 
 def ordering(schema: Schema, table: Table) -> np.ndarray:
-    """Return numbers to order rows by: standardised values, 0 where missing, and one-hot categories: [n, K]."""
-    rows = encoded(schema, table, "X")
-    values = np.nan_to_num(rows.values)
-    cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities)]
+    """Return numbers to order rows by: [n, K]. See `plain_columns`."""
+    return plain_columns(schema, encoded(schema, table, "X"))
+
+
+def plain_columns(schema: Schema, rows: Rows) -> np.ndarray:
+    """Return the columns of encoded rows as numbers: standardised values, 0 where missing, and one-hots: [n, K]."""
+    values, columns = np.nan_to_num(rows.values), len(schema.discrete)
+    cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities[:columns])]
     return np.concatenate([values, *cells], axis=1)
 
 

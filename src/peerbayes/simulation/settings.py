@@ -43,7 +43,7 @@ from peerbayes.model.devices import PRECISIONS, Device
 from peerbayes.network.fault_kinds import FAULTS_EXPECTED, faults_of, trace_of
 from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
-from peerbayes.simulation import partitions
+from peerbayes.simulation import baselines, partitions, scores
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import refuse_old
 from peerbayes.simulation.rounds import ROBUST
@@ -59,6 +59,7 @@ OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "re
 
 # Settings that stored runs and checkpoints did not have at first: at their defaults they are left out of files.
 ADDED = ("messages", "exchanges", "faults", "penalty", "hold_out", "select", "patience", "structure")
+COMPARED = ("metrics", "baselines")  # as `ADDED`; files have the names of their entries
 
 LOSS_EXPECTED = (
     "a probability from 0 to below 1, or a LossTrace, or the path of its CSV file, or a list of paths"
@@ -363,6 +364,17 @@ class SimulationArguments(CommonArguments, total=False):
     references: Annotated[bool, Setting(
         True, replace(true_or_false(), types=()),
         'whether RC and ML on the pooled rows, and peers on their own (strategy "local"), are computed too')]
+    metrics: Annotated[Any, Setting(
+        tuple(scores.BUILT_IN), Kind(scores.metrics_of, scores.METRICS_IN_FILES, (list, str)),
+        "metrics of peers, alone, pooled and of baselines on the same test rows at the end, beside the error: any of "
+        f"{', '.join(scores.BUILT_IN)}, names of scikit-learn's scorers, scorers, or a mapping from names to scorers",
+        "See `run.scores`; of very many peers, some are evaluated by them, evenly spaced")]
+    baselines: Annotated[Any, Setting(
+        (), Kind(baselines.baselines_of, baselines.IN_FILES, (list, str)),
+        f"other methods on the same rows: any of {', '.join(baselines.NAMES)}, or classifiers of scikit-learn, which "
+        "learn from all rows in one place and from each peer's alone",
+        "Softmax regression and FedAvg choose their steps by whole trial runs, which takes many times as long as the "
+        "run itself. The majority class is always there")]
     checkpoint: Annotated[str | Path | None, Setting(
         None, CHECKPOINT,
         "a file to resume from after a crash: on the same machine the same call ends with the same bits")]
@@ -409,10 +421,13 @@ class SimulationSettings(SimpleNamespace):
                 self.strategy,
                 "one with an attribute takes_old, which says whether it uses late messages, or no message_delay",
             )
-        if self.network_faults.gone(self.message_rounds).size == self.peers:
+        liars = () if self.attack is None else self.attack.attackers(self.peers, self.seed)
+        if np.union1d(self.network_faults.gone(self.message_rounds), liars).size == self.peers:
             raise ValueError(
+                "faults: no peer is left at the end that does not lie; expected one or more that come back or stay"
+                if len(liars) else
                 "faults: no peer is left at the end; expected one or more that come back or stay"
-            )
+            )  # fmt: skip
         if self.select == HELD_OUT and not self.hold_out:
             raise refusal("hold_out", self.hold_out, "a share of rows above 0, which select 'held-out' needs")
         self.refuse()
@@ -447,15 +462,17 @@ class SimulationSettings(SimpleNamespace):
             exchanges=self.exchanges,
             select=self.select,
             structure=self.structure is not None,
+            baselines=tuple(entry.name for entry in self.baselines if entry.name in baselines.OVER_NETWORK),
         )
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All settings as JSON can hold them; privacy and attack with all fields, those of `ADDED` if they are set."""
+        """All settings as JSON can hold them; privacy and attack with all fields, those added later if they are set."""
         configuration = {
             name: as_json(getattr(self, name))
             for name, setting in writable(SimulationArguments).items()
-            if name not in ADDED or getattr(self, name) != setting.kind.check(name, setting.default)
+            if name not in (*ADDED, *COMPARED)
+            or getattr(self, name) != setting.kind.check(name, setting.default)
         }
         if self.privacy is not None:
             configuration["privacy"] = asdict(self.privacy)
@@ -465,6 +482,9 @@ class SimulationSettings(SimpleNamespace):
             configuration["faults"] = "; ".join(map(str, self.faults))
         if self.attack is not None:
             configuration["attack"] = str(self.attack)
+        for name in COMPARED:
+            if name in configuration:
+                configuration[name] = tuple(entry.name for entry in getattr(self, name))
         return configuration
 
     @property
