@@ -221,7 +221,7 @@ class Population:
         family, sent = _family(settings, agreed, rows, labels, sizes, test_rows, network, reports, asked)
         settings.refuse(
             gaps=None if settings.privacy is None else _gaps(agreed, rows),
-            completed=_completes(settings.strategy, family, rows, test_rows),
+            completed=_completes(settings, family, rows, test_rows),
         )
         rows, labels = _training_rows(
             family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes)
@@ -382,11 +382,12 @@ def _gaps(schema: Schema, rows: Rows) -> tuple[str, ...]:
     return tuple(sorted(schema.columns[column].name for column in columns[absent]))
 
 
-def _completes(strategy: Any, family: Family, rows: Rows, test_rows: HeldOutRows | None) -> bool:
-    """Return whether rows miss values that the family completes, in test rows too where peers learn no model."""
-    tested = (
-        planning.of_weights(strategy) and test_rows is not None and family.incomplete(test_rows.rows).any()
-    )
+def _completes(
+    settings: SimulationSettings, family: Family, rows: Rows, test_rows: HeldOutRows | None
+) -> bool:
+    """Return whether rows miss values that the family completes, in test rows too where weights are learned."""
+    of_weights = planning.of_weights(settings.strategy) or bool(settings.combination.baselines)
+    tested = of_weights and test_rows is not None and family.incomplete(test_rows.rows).any()
     return bool(family.incomplete(rows).any() or tested)
 
 

@@ -113,7 +113,10 @@ class Scoring:
         if self.sample is None:
             return
         if errors is None:
-            self.rows += [row._replace(learner=scores.ALONE) for row in self.rows if row.learner == PEERS]
+            for row in [row for row in self.rows if row.learner == PEERS]:
+                self.rows.append(row._replace(learner=scores.ALONE))
+                if row.key in self.reasons:
+                    self._missing_key(self.rows[-1].key, self.reasons[row.key])
             return
         stats = np.asarray(fetch(self.local), dtype=np.float64)
         counted = self.evaluation.counted(len(stats))
