@@ -1,6 +1,6 @@
 """The command line: parse, call, print. Exit codes: 0 success, 1 failure, 2 an invalid request.
 
-`audit` ends with 3 where it finds something alarming.
+`audit` and `check` end with 3 where they find something alarming.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ COMMANDS = {
     "watch": ("report", "watch"),
     "report": ("report", "report"),
     "audit": ("audit", "audit"),
+    "check": ("data_check", "check"),
     "reproduce": ("reproduce", "reproduce"),
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),

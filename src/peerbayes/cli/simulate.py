@@ -67,10 +67,9 @@ def simulate(
             folder = out
             if watched:
                 folder = resources.enter_context(dashboard_of(out, file.stem, watch_address))
-            run = run_with_bar(
-                *configuration.load(), {**configuration.settings, "checkpoint": checkpoint}, "rounds",
-                quiet=form == "json", live=folder,
-            )  # fmt: skip
+            X, y = configuration.load()
+            settings = {**configuration.settings, **configuration.load_test(X), "checkpoint": checkpoint}
+            run = run_with_bar(X, y, settings, "rounds", quiet=form == "json", live=folder)
             if folder is not None:
                 run.save(folder)
             print_summary(run, form)

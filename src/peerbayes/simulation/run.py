@@ -13,6 +13,7 @@ import numpy as np
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
+from peerbayes.data.doctor.quick import warn_of_data
 from peerbayes.learning import planning
 from peerbayes.learning.corrections import Linked
 from peerbayes.learning.few_bytes import exchanges_of
@@ -39,6 +40,7 @@ from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
+from peerbayes.simulation.owners import owners_in
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.result import REFERENCES, Run
@@ -247,10 +249,21 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
+    X, owners = owners_in(X, arguments)
+    if owners is not None:
+        arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
     settings, provenance = SimulationSettings(arguments), result.made()
-    chosen = chosen_family(settings, X, y) if settings.family == AUTO else ChosenFamily(settings)
+    provenance |= {} if owners is None else {"owners": owners.sentence}
+    owned = None if owners is None else owners.parts
+    chosen = (
+        chosen_family(settings, X, y, owned)
+        if settings.family == AUTO
+        else ChosenFamily(settings, parts=owned)
+    )
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
+    if settings.schema is None:
+        warn_of_data(population.table, population.schema.columns, settings.kinds, stacklevel=2)
     if population.test_rows is None:
         warn_untested()
     begin, start_bytes = drivers.agreed_start(settings, population)

@@ -46,6 +46,7 @@ from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation import baselines, partitions, scores
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import refuse_old
+from peerbayes.simulation.owners import with_peers
 from peerbayes.simulation.rounds import ROBUST
 
 # --- checks: converted to a plain value, or refused by name before any work starts
@@ -77,7 +78,8 @@ def as_json(value: Any) -> Any:
 
 def check_sizes(rows_per_peer: Any, peers: int, partition: Any) -> None:
     """Refuse numbers of rows that do not fit the peers; a partition that lists rows does not use them."""
-    if rows_per_peer is not None and not isinstance(partition, list | tuple):
+    listed = isinstance(partition, list | tuple) or partitions.owner_column(partition) is not None
+    if rows_per_peer is not None and not listed:
         partitions.sizes_asked(rows_per_peer, peers)
 
 
@@ -269,7 +271,8 @@ class CommonArguments(TypedDict, total=False):
         "columns and classes, instead of `kinds`, `clip` and inference from the rows; units are those of the peers' "
         "rows")]
     peers: Annotated[int, Setting(
-        50, whole_number(1, MOST_NODES, PartitionError), "number of peers, at most the number of rows")]
+        50, whole_number(1, MOST_NODES, PartitionError), "number of peers, at most the number of rows",
+        "Left out, it is what a graph, a file of links, a list of rows or a column of owners says, otherwise 50")]
     rows_per_peer: Annotated[Any, Setting(
         50, optional(Kind(_rows_per_peer, "a whole number of 1 or more, one for each peer", (int, list))),
         "rows of each peer, one number or one per peer; None: all rows, shared out evenly")]
@@ -279,8 +282,9 @@ class CommonArguments(TypedDict, total=False):
         "file of links, or a schedule that changes")]
     partition: Annotated[Any, Setting(
         "iid", Kind(_partition, "the name of a partition", (str,)),
-        'which peer holds which rows: a name ("iid", "drift-y", "dirichlet-0.3", …; see `partitions`), or a list of '
-        "index arrays")]
+        'which peer holds which rows: a name ("iid", "drift-y", "dirichlet-0.3", …; see `partitions`), a list of '
+        'index arrays, or "column:NAME": the column NAME of X names the owner of each row, a peer each, and is no '
+        "feature; rows without an owner are test rows")]
     strategy: Annotated[str | Strategy, replace(
         shared.STRATEGY, kind=replace(shared.STRATEGY.kind, check=_strategy),
         help=f"{shared.STRATEGY.help}, or a strategy of your own")]
@@ -400,7 +404,7 @@ class SimulationSettings(SimpleNamespace):
         for name in arguments:
             if name not in declarations(SimulationArguments):
                 raise TypeError(f"simulate() got an unexpected keyword argument {name!r}")
-        super().__init__(**checked(SimulationArguments, arguments))
+        super().__init__(**checked(SimulationArguments, with_peers(arguments)))
         self._refuse_combinations()
 
     def changed(self, **changes: Any) -> SimulationSettings:
