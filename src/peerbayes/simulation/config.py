@@ -12,6 +12,7 @@ strategy = "auto"
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -31,7 +32,8 @@ from peerbayes.data.declarations import (
     value_of,
     writable,
 )
-from peerbayes.errors import ConfigurationError
+from peerbayes.data.digest import table_digest
+from peerbayes.errors import ConfigurationError, DataChanged
 from peerbayes.simulation.old_names import NEW_NAMES, advice
 from peerbayes.simulation.settings import SimulationArguments
 
@@ -49,6 +51,9 @@ class Data(TypedDict, total=False):
         None, text_value("a SQL query"), "the SQL that gives the rows, where `file` is a URL")]
     label: Annotated[str, Setting(
         None, text_value("the name of a column"), "the column of the file to predict; the last one by default")]
+    digest: Annotated[str, Setting(
+        None, text_value("the sha256 of a table"),
+        "the digest that the rows must have, as a saved run names it; rows with another one are refused")]
     # fmt: on
 
 
@@ -110,8 +115,18 @@ def _cut(change: str) -> str:
     return change if len(change) <= LONGEST else f"{change[:LONGEST]}…"
 
 
-def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
+def load_data(data: Mapping[str, str]) -> tuple[Any, np.ndarray]:
     """Load a dataset of the registry, or a file with the name of its label column."""
+    X, y = _loaded(data)
+    if "digest" in data and (digest := table_digest(X, y)) != data["digest"]:
+        raise DataChanged(
+            f"the rows of [data] have the digest {digest:.16}…, expected {data['digest']:.16}…: they are not those "
+            "that the settings were written for. Name others, or leave the digest out"
+        )
+    return X, y
+
+
+def _loaded(data: Mapping[str, str]) -> tuple[Any, np.ndarray]:
     if "file" in data:
         try:
             frame = sources.read(data["file"], data.get("query"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -40,8 +41,10 @@ from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
+from peerbayes.simulation.provenance import Provenance, asked_of, data_of, machine
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
+from peerbayes.simulation.saved_rows import RunRows
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
 
@@ -246,6 +249,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     y               its labels [n]
     """
     settings, provenance = SimulationSettings(arguments), result.made()
+    asked = settings.configuration
     chosen = chosen_family(settings, X, y) if settings.family == AUTO else ChosenFamily(settings)
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
@@ -312,6 +316,8 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         scaling,
         family_choice,
         site_scores,
+        _provenance(X, y, arguments, asked, configuration, population),
+        RunRows(X, y, arguments.get("test")),
     )
     if settings.references:
         errors = reference_models.local_errors(run, settings, population, evaluation)
@@ -323,6 +329,21 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     if live_file is not None:
         live_file.close()
     return run
+
+
+def _provenance(
+    X: Any,
+    y: Any,
+    arguments: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    configuration: Mapping[str, Any],
+    population: Population,
+) -> Provenance:
+    """Return what made a run; `asked` are its settings before anything was chosen, `configuration` afterwards."""
+    data = data_of(X, y, len(population.schema.classes), arguments.get("test"))
+    changed = {name: value for name, value in configuration.items() if value != asked.get(name)}
+    chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+    return Provenance(data, *asked_of(arguments), chosen, machine())
 
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:
