@@ -56,6 +56,8 @@ def _data_lines(provenance: Provenance) -> list[str]:
 def _in_words(value: Any) -> str | None:
     """Return what a value is, where TOML cannot hold it."""
     if isinstance(value, list):
+        if None in value:
+            return "a list with None"
         return next((words for words in map(_in_words, value) if words), None)
     if not isinstance(value, dict):
         return None
