@@ -15,6 +15,8 @@
     ├── ExtensionError         (also an ImportError) an outside package that is missing, is broken or clashes
     ├── NotSupported           (also a NotImplementedError) what a family of an outside package cannot do
     ├── SourceError            (also a ValueError)  rows that cannot be read, or cannot be used as they are
+    ├── AlreadyThere           (also a FileExistsError and a ValueError)  a file that is not overwritten unasked
+    ├── DataChanged            (also a ValueError)  other rows than those that a run was made with
     ├── DatasetError           a dataset that cannot be loaded
     │   ├── UnknownDataset     (also a ValueError)  no dataset has that name
     │   ├── DatasetUnavailable in no folder and no cache, and not to be had from here
@@ -114,6 +116,14 @@ class ExtensionError(PeerbayesError, ImportError):
 
 class NotSupported(PeerbayesError, NotImplementedError):
     """What a family does not define: `sample`, `explain`, `describe`, or statistics in other units."""
+
+
+class AlreadyThere(PeerbayesError, FileExistsError, ValueError):
+    """A file or a folder that exists already; nothing is overwritten without being asked."""
+
+
+class DataChanged(PeerbayesError, ValueError):
+    """Other rows than those that a run was made with."""
 
 
 class DatasetError(PeerbayesError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -43,8 +44,10 @@ from peerbayes.simulation.old_names import to_stored
 from peerbayes.simulation.owners import owners_in
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
+from peerbayes.simulation.provenance import Provenance, asked_of, data_of, machine
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
+from peerbayes.simulation.saved_rows import RunRows
 from peerbayes.simulation.scoring import Scoring
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
@@ -249,10 +252,12 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
+    table, call = X, SimulationArguments(**arguments)
     X, owners = owners_in(X, arguments)
     if owners is not None:
         arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
     settings, provenance = SimulationSettings(arguments), result.made()
+    asked = settings.configuration
     provenance |= {} if owners is None else {"owners": owners.sentence}
     owned = None if owners is None else owners.parts
     chosen = (
@@ -328,6 +333,8 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         scaling,
         family_choice,
         site_scores,
+        provenance=_provenance(table, y, call, asked, configuration, population),
+        rows=RunRows(table, y, call.get("test")),
     )
     if settings.references:
         run = _with_references(run, settings, scoring, y)
@@ -354,6 +361,21 @@ def _with_references(run: Run, settings: SimulationSettings, scoring: Scoring, y
     scoring.pooled(posteriors)
     references = run.references | errors | pooled_errors
     return replace(run, references=references, outcomes=run.outcomes | predicted)
+
+
+def _provenance(
+    X: Any,
+    y: Any,
+    arguments: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    configuration: Mapping[str, Any],
+    population: Population,
+) -> Provenance:
+    """Return what made a run; `asked` are its settings before anything was chosen, `configuration` afterwards."""
+    data = data_of(X, y, len(population.schema.classes), arguments.get("test"))
+    changed = {name: value for name, value in configuration.items() if value != asked.get(name)}
+    chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+    return Provenance(data, *asked_of(arguments), chosen, machine())
 
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:
