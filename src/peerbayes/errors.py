@@ -14,6 +14,8 @@
     │   └── ModelFileTooNew    written by a newer peerbayes
     ├── ExtensionError         (also an ImportError) an outside package that is missing, is broken or clashes
     ├── NotSupported           (also a NotImplementedError) what a family of an outside package cannot do
+    ├── CallbackFailed         a callback that raised an error while a run went on
+    ├── CallbackPartMissing    (also an ImportError) a package that a callback needs is not installed
     ├── SourceError            (also a ValueError)  rows that cannot be read, or cannot be used as they are
     ├── DatasetError           a dataset that cannot be loaded
     │   ├── UnknownDataset     (also a ValueError)  no dataset has that name
@@ -57,6 +59,17 @@ class PeerbayesError(Exception):
 
 class SingularDataWarning(UserWarning):
     """Training rows that leave parameters open: a class of one row, columns that determine each other."""
+
+
+class CallbackFailed(PeerbayesError):
+    """A callback raised an error while a run went on; the cause says which."""
+
+    run: Any = None
+    """The run, where it was finished."""
+
+
+class CallbackPartMissing(PeerbayesError, ImportError):
+    """A package that a callback needs is not installed."""
 
 
 class SchemaError(PeerbayesError, ValueError):

@@ -14,6 +14,10 @@ from shared.commands import HANG
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the machine may be busy
+ONE_THREAD |= {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+
+# A warning of MLflow's own database classes.
+MLFLOW = "ignore:The ``noload`` loader strategy"
 
 
 SAVED = re.compile(r"[Ss]ave\s+this\s+as\s+`[\w.-]+`[^`]*?\n\n```\w+\n.*?```", flags=re.DOTALL)
@@ -30,6 +34,8 @@ def need_parts(code):
     named = set(re.findall(r"^\s*(?:import|from) (\w+)", code, flags=re.MULTILINE))
     named |= {"plotly"} if ".report(" in code or "import report" in code else set()
     named |= {"msgspec", "cryptography"} if "peerbayes.peer" in code else set()
+    named |= {"mlflow", "alembic"} if "MLflow(" in code else set()
+    named |= {name for name, call in (("tensorboard", "TensorBoard("), ("wandb", "WandB(")) if call in code}
     for name in sorted(named):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
@@ -37,7 +43,7 @@ def need_parts(code):
 
 def run(words, folder):
     done = subprocess.run(
-        [sys.executable, "-W", "error", *words],
+        [sys.executable, "-W", "error", "-W", MLFLOW, *words],
         cwd=folder, capture_output=True, text=True, env=ONE_THREAD, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -133,7 +133,7 @@ class Run:
     @property
     def _counted(self) -> np.ndarray:
         """The records with figures: of peers that did not lie, until they vanish."""
-        return self.records[~np.isnan(self.records[:, COLUMNS.index("train_error")])]
+        return counted(self.records)
 
     @property
     def vanished(self) -> np.ndarray:
@@ -327,6 +327,11 @@ def record(round_index: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarra
     """Return a row per peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
     count = sent.size
     return np.stack([np.full(count, float(round_index)), np.arange(count), *figures[:4], sent, figures[4]], 1)
+
+
+def counted(records: np.ndarray) -> np.ndarray:
+    """Return the records [rows, 8] with figures: of peers that did not lie, until they vanish."""
+    return records[~np.isnan(records[:, COLUMNS.index("train_error")])]
 
 
 def history_of(records: np.ndarray) -> Any:

@@ -36,11 +36,12 @@ from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
 from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
+from peerbayes.simulation.events import Callbacks, RunInfo
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
-from peerbayes.simulation.result import REFERENCES, Run
+from peerbayes.simulation.result import COLUMNS, REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
@@ -60,6 +61,11 @@ class Clock:
         now = time.perf_counter()
         self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self._last
         self._last = now
+
+    @property
+    def of_rounds(self) -> float:
+        """Seconds that rounds have taken, without evaluation."""
+        return sum(self.seconds.get(activity, 0.0) for activity in ("rounds", "selection"))
 
 
 # --- the round that all peers keep, by their held-out rows
@@ -152,10 +158,16 @@ class Loop:
         saved: Checkpoint | None = None,
         live_file: LiveFile | None = None,
         progress: Progress | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """Run all remaining rounds."""
         if live_file is not None and self.records:
             live_file.add(np.concatenate(self.records))
+        if callbacks:
+            earlier = np.concatenate(self.records) if self.records else np.zeros((0, len(COLUMNS)))
+            for record in earlier.reshape(-1, len(self.sent), len(COLUMNS)):
+                callbacks.evaluated(record)
+            self.clock.add("callbacks")
         for round_index in range(self.done + 1, rounds + 1):
             self._advance(round_index)
             ended = self._select(rounds) or round_index == rounds
@@ -163,6 +175,9 @@ class Loop:
                 self._evaluate(ended)
                 if live_file is not None:
                     live_file.add(self.records[-1])
+                if callbacks:
+                    callbacks.evaluated(self.records[-1], self.clock.of_rounds)
+                    self.clock.add("callbacks")
             if live_file is not None:
                 live_file.note_round(round_index)
             if saved is not None:
@@ -246,6 +261,16 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     y               its labels [n]
     """
     settings, provenance = SimulationSettings(arguments), result.made()
+    with Callbacks(settings.callbacks) as callbacks:
+        run = _simulated(settings, provenance, X, y, callbacks)
+        callbacks.end(run)
+    return run
+
+
+def _simulated(
+    settings: SimulationSettings, provenance: dict[str, str], X: Any, y: Any, callbacks: Callbacks
+) -> Run:
+    """Return the finished run; `callbacks` see its start and its rounds."""
     chosen = chosen_family(settings, X, y) if settings.family == AUTO else ChosenFamily(settings)
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
@@ -261,6 +286,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     saved = None
     if settings.checkpoint is not None:
         saved = _checkpoint(settings.checkpoint, configuration, population, evaluation)
+    callbacks.begin(RunInfo(configuration, provenance, population.schema, population.held.sizes))
     clock = Clock()
     loop = Loop(
         driver,
@@ -277,7 +303,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     live_file = None
     if settings.live is not None:
         live_file = _live(settings.live, configuration, provenance, population)
-    loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress)
+    loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress, callbacks)
 
     stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
     if loop.selector is not None:
