@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peerbayes import audit as audit
+    from peerbayes import callbacks as callbacks
     from peerbayes.data.column import Column
     from peerbayes.data.doctor import check
     from peerbayes.data.schema import Schema
@@ -60,7 +61,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # Modules that are public themselves.
-_MODULES = ("audit",)
+_MODULES = ("audit", "callbacks")
 
 __all__ = [
     "AODE",

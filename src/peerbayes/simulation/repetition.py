@@ -12,7 +12,8 @@ import numpy as np
 from peerbayes.errors import ConfigurationError, DataChanged
 from peerbayes.simulation import config
 from peerbayes.simulation.provenance import arguments_of, described, source_of
-from peerbayes.simulation.result import COLUMNS, Run
+from peerbayes.simulation.records import COLUMNS
+from peerbayes.simulation.result import Run
 from peerbayes.simulation.run import simulate
 from peerbayes.simulation.saved_rows import Labelled
 

@@ -32,6 +32,7 @@ from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_sto
 from peerbayes.simulation.overview import as_html, as_text
 from peerbayes.simulation.provenance import Provenance
 from peerbayes.simulation.recipe import toml_of
+from peerbayes.simulation.records import COLUMNS, counted, history_of
 from peerbayes.simulation.saved_rows import RunRows, forget_rows
 from peerbayes.simulation.scores import Scores
 
@@ -70,7 +71,6 @@ def _git(root: Path, *arguments: str) -> str:
 
 # --- the result of a simulation: every peer's model, its errors by round, and reference errors
 
-COLUMNS = ("round", "peer", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
 LEARNERS = (
     "rc",
     "rc_end",
@@ -213,7 +213,7 @@ class Run:
     @property
     def _counted(self) -> np.ndarray:
         """The records with figures: of peers that did not lie, until they vanish."""
-        return self.records[~np.isnan(self.records[:, COLUMNS.index("train_error")])]
+        return counted(self.records)
 
     @property
     def vanished(self) -> np.ndarray:
@@ -431,17 +431,3 @@ def forget_live(folder: Path) -> None:
     """Remove the live file of a simulation."""
     for end in ("", "-wal", "-shm"):
         (folder / f"{LIVE_FILE}{end}").unlink(missing_ok=True)
-
-
-def record(round_index: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarray:
-    """Return a row per peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
-    count = sent.size
-    return np.stack([np.full(count, float(round_index)), np.arange(count), *figures[:4], sent, figures[4]], 1)
-
-
-def history_of(records: np.ndarray) -> Any:
-    """Return records [rounds × peers, 8] as a DataFrame."""
-    import pandas as pd
-
-    frame = pd.DataFrame(records, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(("round", "peer", "bytes", "floored"), np.int64))
