@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from peerbayes import audit as audit
     from peerbayes.data.column import Column
+    from peerbayes.data.doctor import check
     from peerbayes.data.schema import Schema
     from peerbayes.errors import (
         ConfigurationError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "learning.robust.attacks": ("Attack",),
     "data.column": ("Column",),
+    "data.doctor": ("check",),
     "errors": (
         "ConfigurationError", "FalseReport", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
         "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "StructureError",
@@ -88,6 +90,7 @@ __all__ = [
     "StatisticsMismatch",
     "StructureError",
     "TopologyError",
+    "check",
     "load",
     "plan",
     "prior_knowledge",

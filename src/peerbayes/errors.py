@@ -40,7 +40,8 @@
         └── RefusedMessage     a message that was not taken, with a named reason
             └── OtherProcess   a message of a peer of which another process was heard
 
-`SingularDataWarning` is a warning: training rows that a model cannot be told from, though one is made.
+Two are warnings: `SingularDataWarning` (training rows that a model cannot be told from, though one is made) and
+`DataWarning` (columns that look like no quantity and no category, though they are taken for one).
 
 A caller's mistake in an argument is a plain ValueError or TypeError. Every message says what arrived, what
 was expected, and what to do.
@@ -59,6 +60,10 @@ class PeerbayesError(Exception):
 
 class SingularDataWarning(UserWarning):
     """Training rows that leave parameters open: a class of one row, columns that determine each other."""
+
+
+class DataWarning(UserWarning):
+    """Columns that say something else than they seem: record numbers, codes for missing values, several spellings."""
 
 
 class SchemaError(PeerbayesError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import tempfile
 import threading
@@ -25,9 +26,14 @@ from peerbayes.cli import (
 )
 from peerbayes.learning.shared_settings import ROUNDS
 from peerbayes.simulation import config
+from peerbayes.simulation.scores import ERROR, PEERS, TITLES, title_of
 
 if TYPE_CHECKING:
     from peerbayes.simulation.result import Run
+
+
+# Learners that have rows of their own in the table of errors.
+IN_ROWS = (PEERS, "rc", "rc_end", "ml")
 
 
 def simulate(
@@ -74,10 +80,9 @@ def simulate(
             folder = out
             if watched:
                 folder = resources.enter_context(dashboard_of(out, file.stem, watch_address))
-            run = run_with_bar(
-                *configuration.load(), {**configuration.settings, "checkpoint": checkpoint}, "rounds",
-                quiet=form == "json", live=folder,
-            )  # fmt: skip
+            X, y = configuration.load()
+            settings = {**configuration.settings, **configuration.load_test(X), "checkpoint": checkpoint}
+            run = run_with_bar(X, y, settings, "rounds", quiet=form == "json", live=folder)
             run = from_source(run, configuration.data)
             if folder is not None:
                 run.save(folder, data=with_data, overwrite=overwrite)
@@ -117,10 +122,11 @@ def print_summary(run: Run, form: str) -> None:
         content: dict[str, Any] = {"configuration": run.configuration, "summary": as_json(run.summary())}
         if run.family_choice is not None:
             content["family_choice"] = run.family_choice.to_json()
+        content |= {"scores": run.scored.records(), "missing": run.missing, "notes": run.notes}
         print(json.dumps(content, indent=2, allow_nan=False), flush=True)
         return
     summary = run.summary()
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             f"peers, {run.configuration['strategy']}",
             summary["test_error"],
@@ -131,7 +137,13 @@ def print_summary(run: Run, form: str) -> None:
         ("RC on the pooled rows, to its end", summary["test_rc_end"], "", summary["train_rc_end"]),
         ("ML on the pooled rows", summary["test_ml"], "", summary["train_ml"]),
     ]
+    further = [score for score in run.scored.rows if score.metric == ERROR and score.learner not in IN_ROWS]
+    rows += [
+        (title_of(score.learner), score.mean, "" if math.isnan(score.std) else score.std, "")
+        for score in further
+    ]
     print_table(("", "test error", "std over peers", "training error"), rows)
+    print_metrics(run)
     if run.family_choice is not None:
         print_text(f"Family chosen, {run.family_choice.reason}.")
     if choice := run.made.get("choice"):
@@ -152,6 +164,18 @@ def print_summary(run: Run, form: str) -> None:
     total = sum(run.seconds.values())
     shares = ", ".join(f"{stage} {seconds / total:.0%}" for stage, seconds in run.seconds.items())
     console.print(f"\n{total:.1f} s: {shares}")
+
+
+def print_metrics(run: Run) -> None:
+    """Print the metrics of all learners beside the error, a line for each learner, and what there is to say of them."""
+    names, learners = run.scored.table()
+    rows = [(title_of(learner), *values[1:]) for learner, values in learners]
+    if any(not math.isnan(value) for _, values in learners for value in values[1:]):
+        tested = max(score.rows for score in run.scored.rows)
+        print_text()
+        print_table((f"{tested:,} test rows", *(TITLES.get(name, name) for name in names[1:])), rows)
+    for note in run.notes:
+        print_text(f"Note: {note}.")
 
 
 def run_with_bar(

@@ -27,11 +27,13 @@ from peerbayes.model.families import Family
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import Observed
 from peerbayes.model.statistics import Statistics, describe_family
+from peerbayes.simulation.notes import missing_figures
 from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
 from peerbayes.simulation.overview import as_html, as_text
 from peerbayes.simulation.provenance import Provenance
 from peerbayes.simulation.recipe import toml_of
 from peerbayes.simulation.saved_rows import RunRows, forget_rows
+from peerbayes.simulation.scores import Scores
 
 # --- the provenance of a result: the version and commit of this package, and the versions of its dependencies
 
@@ -130,6 +132,8 @@ class Run:
     """Which family peers chose and why, where the settings left it open (family "auto")."""
     site_scores: np.ndarray = field(default_factory=lambda: np.zeros((0, len(SITE_COLUMNS))), repr=False)
     """[N + 1, 8] each peer's own model on the rows it holds out, and all together, in the order of `SITE_COLUMNS`."""
+    scored: Scores = field(default_factory=Scores, repr=False)
+    """Metrics of all learners on the test rows: see `scores`. Runs saved by earlier versions have none."""
     provenance: Provenance = field(default_factory=Provenance)
     """The data, what was asked, what was chosen and the machine; empty for runs of earlier versions."""
     rows: RunRows | None = field(default=None, compare=False)
@@ -189,6 +193,24 @@ class Run:
         return history_of(self._counted)
 
     @property
+    def scores(self) -> Any:
+        """A DataFrame with a row per learner and metric: mean, std over peers, models and test rows, the same of all.
+
+        Learners are "peers", "alone", "rc", "rc_end", "ml", "majority" (the shares of classes) and the `baselines`.
+        """
+        return self.scored.frame
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why figures of `summary` are missing (NaN), by their names."""
+        return missing_figures(self.summary(), self.scored)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on figures that are missing, and on how others came about."""
+        return list(dict.fromkeys([*self.missing.values(), *self.scored.notes]))
+
+    @property
     def _counted(self) -> np.ndarray:
         """The records with figures: of peers that did not lie, until they vanish."""
         return self.records[~np.isnan(self.records[:, COLUMNS.index("train_error")])]
@@ -229,7 +251,10 @@ class Run:
         `rc` takes as many steps as there are rounds, `rc_end` goes to its end by adaptive steps.
 
         What peers sent is counted in bytes, and in messages of a peer to each neighbour in the rounds.
-        Values that were not computed are NaN: test errors without test rows, references without `references`.
+        `test_auc` is a further metric of the peers, `test_auc_rc` that of RC and `test_fedavg` the error of a baseline.
+
+        Values that were not computed are NaN, and `missing` says why: test errors without test rows, references without
+        `references`.
         With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
         rows, `attackers` says how many lied, and `rejected` how many messages were refused. Where peers have vanished
         for good, `vanished` says how many; means are over the others, while RC and ML are of the rows of all.
@@ -259,6 +284,7 @@ class Run:
             }
         if self.vanished.size:
             summary["vanished"] = float(self.vanished.size)
+        summary |= self.scored.flat(without=tuple(summary))
         summary |= {f"seconds_{activity}": seconds for activity, seconds in self.seconds.items()}
         return summary
 
@@ -328,6 +354,7 @@ class Run:
             **describe_family(self.layout),
             **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
             **({} if self.family_choice is None else {"family_choice": self.family_choice.to_json()}),
+            **({"scores": self.scored.to_json()} if self.scored.rows else {}),
         }
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
         if len(self.spent):
@@ -382,6 +409,7 @@ class Run:
                 Scaling.from_json(header["scaling"]) if "scaling" in header else None,
                 FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
                 arrays.get("sites", np.zeros((0, len(SITE_COLUMNS)))),
+                Scores.from_json(header["scores"]) if "scores" in header else Scores(),
                 Provenance.restored(header.get("provenance", {}), arrays),
                 RunRows.saved(path.parent),
             )

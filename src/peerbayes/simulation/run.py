@@ -14,6 +14,8 @@ import numpy as np
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
+from peerbayes.data.doctor.quick import warn_of_data
+from peerbayes.learning import planning
 from peerbayes.learning.corrections import Linked
 from peerbayes.learning.few_bytes import exchanges_of
 from peerbayes.learning.robust.invariants import REASONS
@@ -39,12 +41,14 @@ from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
+from peerbayes.simulation.owners import owners_in
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
 from peerbayes.simulation.provenance import Provenance, asked_of, data_of, machine
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
 from peerbayes.simulation.saved_rows import RunRows
+from peerbayes.simulation.scoring import Scoring
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
 
@@ -248,11 +252,23 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
+    table, call = X, SimulationArguments(**arguments)
+    X, owners = owners_in(X, arguments)
+    if owners is not None:
+        arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
     settings, provenance = SimulationSettings(arguments), result.made()
     asked = settings.configuration
-    chosen = chosen_family(settings, X, y) if settings.family == AUTO else ChosenFamily(settings)
+    provenance |= {} if owners is None else {"owners": owners.sentence}
+    owned = None if owners is None else owners.parts
+    chosen = (
+        chosen_family(settings, X, y, owned)
+        if settings.family == AUTO
+        else ChosenFamily(settings, parts=owned)
+    )
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
+    if settings.schema is None:
+        warn_of_data(population.table, population.schema.columns, settings.kinds, stacklevel=2)
     if population.test_rows is None:
         warn_untested()
     begin, start_bytes = drivers.agreed_start(settings, population)
@@ -289,7 +305,8 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     scaling = None if loop.selector is None else loop.selector.scaling
     of_weights = driver.strategy.of_weights
     del loop, driver  # all peers' states
-    outcomes = {"peers": evaluation.outcome(stats, of_weights, scaling)}
+    scoring = Scoring(settings, population, evaluation)
+    outcomes = {"peers": scoring.peers(stats, of_weights, scaling, records[-population.peer_count :])}
     if scaling is not None:
         outcomes["unscaled"] = evaluation.outcome(stats, of_weights)
     site_scores = reference_models.site_scores(population.held_out, stats, scaling)
@@ -316,19 +333,34 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         scaling,
         family_choice,
         site_scores,
-        _provenance(X, y, arguments, asked, configuration, population),
-        RunRows(X, y, arguments.get("test")),
+        provenance=_provenance(table, y, call, asked, configuration, population),
+        rows=RunRows(table, y, call.get("test")),
     )
     if settings.references:
-        errors = reference_models.local_errors(run, settings, population, evaluation)
-        pooled = reference_models.Pooled.of(population, y)
-        del population, evaluation  # frees memory for the pooled learners
-        pooled_errors, predicted = pooled.learned(settings.start, settings.lr, settings.rounds)
-        run = replace(run, references=run.references | errors | pooled_errors, outcomes=outcomes | predicted)
+        run = _with_references(run, settings, scoring, y)
         clock.add("references")
+    if settings.baselines:
+        scoring.baselines()
+        clock.add("baselines")
+    run = replace(run, scored=scoring.result)
     if live_file is not None:
         live_file.close()
     return run
+
+
+def _with_references(run: Run, settings: SimulationSettings, scoring: Scoring, y: Any) -> Run:
+    """Return a run with the errors of peers alone and of RC and ML on the pooled rows, whose scores are collected."""
+    population, evaluation = scoring.population, scoring.evaluation
+    if planning.silent(run.configuration["strategy"]):
+        errors, of_peers = reference_models.own_errors(run.records, evaluation, population.peer_count), None
+    else:
+        errors, of_peers = reference_models.local_errors(scoring.local, evaluation)
+    scoring.alone(of_peers)
+    pooled = reference_models.Pooled.of(population, y)
+    pooled_errors, predicted, posteriors = pooled.learned(settings.start, settings.lr, settings.rounds)
+    scoring.pooled(posteriors)
+    references = run.references | errors | pooled_errors
+    return replace(run, references=references, outcomes=run.outcomes | predicted)
 
 
 def _provenance(
