@@ -165,6 +165,8 @@ def _listed(records: Sequence[Record]) -> str:
 
 # --- docs/reproduction.md and docs/strategies.md, written from the store: no number in them is typed by hand
 
+WRITTEN = "Written by `peerbayes reproduce "  # in the page that this command makes
+
 HEAD = """# The paper, reproduced
 
 Written by `peerbayes reproduce {words} --document docs`,
