@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -516,6 +517,12 @@ class GenerativeClassifier(Predictor):
         return estimator._without_a_table(header["named"] is True)
 
     # --- inside ----------------------------------------------------------------------------------------
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        """Return the names of the parameters, which scikit-learn reads from the signature again at every fit."""
+        return list(super()._get_param_names())
 
     def _training(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> Training:
         """Return the training rows; check them and this estimator's parameters."""
