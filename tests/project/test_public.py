@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "audit": "errors data model network learning privacy estimators simulation peer",
     "experiments": "errors data model network learning estimators simulation",
     "report": "errors data model network learning simulation peer",
+    "callbacks": "errors data simulation",
     "cli": "errors data model network learning privacy estimators simulation peer audit experiments report",
 }
 

@@ -85,6 +85,7 @@ TAKEN = {
     "clip": {"None", "a half", "two and a half", "10^30", "1e30", "1e300", "1e-300", *COUNTS},
     "dtype": set(),
     "progress": {"None"},
+    "callbacks": {"an empty list", "an empty tuple"},
     "evaluate_every": {"zero", *COUNTS},
     "change_every": {"None", *COUNTS},
     "message_loss": SHARES,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from peerbayes.cli import (
+    Overwrite,
     check_format,
     console,
     exit_on_error,
@@ -41,6 +42,11 @@ def simulate(
         list[str] | None, typer.Option("--set", help="KEY=VALUE: override a setting of the file.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Save the run in this folder.")] = None,
+    with_data: Annotated[
+        bool,
+        typer.Option("--with-data", help="Save the rows in this folder too; whoever gets it, gets them."),
+    ] = False,
+    overwrite: Overwrite = False,
     checkpoint: Annotated[
         Path | None, typer.Option(help="A file to resume from after an interruption; removed at the end.")
     ] = None,
@@ -61,7 +67,14 @@ def simulate(
     """Run the simulation that a TOML file describes."""
     with exit_on_error(), plain_warnings():
         check_format(form)
+        from peerbayes.simulation.repetition import from_source  # here: it loads what computes
+        from peerbayes.simulation.result import refuse_existing
+
         configuration = config.read(file, tuple(changes or ()))
+        if with_data and out is None:
+            raise ValueError("--with-data saves rows beside the run; expected --out FOLDER too")
+        if out is not None:
+            refuse_existing(out, overwrite)
         with contextlib.ExitStack() as resources:
             watched = watch or watch_address is not None or stay
             folder = out
@@ -70,9 +83,14 @@ def simulate(
             X, y = configuration.load()
             settings = {**configuration.settings, **configuration.load_test(X), "checkpoint": checkpoint}
             run = run_with_bar(X, y, settings, "rounds", quiet=form == "json", live=folder)
+            run = from_source(run, configuration.data)
             if folder is not None:
-                run.save(folder)
+                run.save(folder, data=with_data, overwrite=overwrite)
             print_summary(run, form)
+            if out is not None and form != "json":
+                print_text(
+                    f"\nSaved in {out}, with the digest {run.digest}; `peerbayes rerun {out}` makes it again."
+                )
             if watched and (stay or sys.stdout.isatty()):
                 wait_for_interrupt()
 

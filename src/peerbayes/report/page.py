@@ -13,6 +13,7 @@ from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.errors import ExtensionError
 from peerbayes.learning.family_choice import FamilyChoice
 from peerbayes.model.candidates import CANDIDATES
+from peerbayes.report import provenance_card
 from peerbayes.report.curves import ERROR_NAMES, REFERENCE_TITLES, compared
 from peerbayes.report.figures import COMPARED, captions_of, columns, learned_by, of
 from peerbayes.report.style import STATIC, Spec, compact_json, figure, packed, script, shown, size, style_ids
@@ -218,7 +219,13 @@ def _main(
         blocks.append(f'<div class="grid">{"".join(cards)}</div>')
     configuration = facts(runs[0]) if single else settings(runs, titles)
     return "\n".join(
-        [*blocks, *outside, "<h2>Configuration</h2>", f'<div class="card">{configuration}</div>']
+        [
+            *blocks,
+            *outside,
+            "<h2>Configuration</h2>",
+            f'<div class="card">{configuration}</div>',
+            provenance_card.card(runs, titles),
+        ]
     )
 
 

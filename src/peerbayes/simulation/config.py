@@ -36,7 +36,8 @@ from peerbayes.data.declarations import (
     value_of,
     writable,
 )
-from peerbayes.errors import ConfigurationError
+from peerbayes.data.digest import table_digest
+from peerbayes.errors import ConfigurationError, DataChanged
 from peerbayes.simulation.old_names import NEW_NAMES, advice
 from peerbayes.simulation.partitions import owner_column
 from peerbayes.simulation.settings import SimulationArguments
@@ -104,6 +105,9 @@ class Data(TypedDict, total=False):
     test: Annotated[str, Setting(
         None, text_value("the path of a file"),
         "a file of test rows with the same columns; by default, rows that no peer holds are tested on")]
+    digest: Annotated[str, Setting(
+        None, text_value("the sha256 of a table"),
+        "the digest that the rows must have, as a saved run names it; rows with another one are refused")]
     # fmt: on
 
 
@@ -209,19 +213,29 @@ def _cut(change: str) -> str:
 def load_data(data: Mapping[str, Any]) -> tuple[Any, np.ndarray]:
     """Load a dataset of the registry, or a file with the name of its label column, prepared as [data] says."""
     try:
-        if "file" in data:
-            frame = _read(data, data["file"], data.get("query"))
-            X, y = sources.labelled(frame, data.get("label", str(frame.columns[-1])), data.get("columns", ()))
-        else:
-            dataset = load(data.get("name", declarations(Data)["name"].default))
-            X, y = dataset.frame, dataset.labels.to_numpy()
-            if any(entry in data for entry in ("columns", "drop", "missing")):
-                X = sources.prepare(X, drop=data.get("drop", ()), missing=data.get("missing", ()))
-                sources.check_names(list(X.columns), data.get("columns", ()), "columns: the dataset")
-                X = X[data["columns"]] if "columns" in data else X
-        return X, sources.map_labels(y, data["labels"]) if "labels" in data else y
+        X, y = _loaded(data)
     except sources.SourceError as error:
         raise _about_data(error, "file") from error
+    if "digest" in data and (digest := table_digest(X, y)) != data["digest"]:
+        raise DataChanged(
+            f"the rows of [data] have the digest {digest:.16}…, expected {data['digest']:.16}…: they are not those "
+            "that the settings were written for. Name others, or leave the digest out"
+        )
+    return X, y
+
+
+def _loaded(data: Mapping[str, Any]) -> tuple[Any, np.ndarray]:
+    if "file" in data:
+        frame = _read(data, data["file"], data.get("query"))
+        X, y = sources.labelled(frame, data.get("label", str(frame.columns[-1])), data.get("columns", ()))
+    else:
+        dataset = load(data.get("name", declarations(Data)["name"].default))
+        X, y = dataset.frame, dataset.labels.to_numpy()
+        if any(entry in data for entry in ("columns", "drop", "missing")):
+            X = sources.prepare(X, drop=data.get("drop", ()), missing=data.get("missing", ()))
+            sources.check_names(list(X.columns), data.get("columns", ()), "columns: the dataset")
+            X = X[data["columns"]] if "columns" in data else X
+    return X, sources.map_labels(y, data["labels"]) if "labels" in data else y
 
 
 def load_test(data: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, np.ndarray]:

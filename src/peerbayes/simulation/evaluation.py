@@ -25,7 +25,8 @@ from peerbayes.model.sources import Encoded, Observed, counted_rows, observe
 from peerbayes.simulation import drivers
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.population import Population
-from peerbayes.simulation.result import SITE_COLUMNS, record
+from peerbayes.simulation.records import record
+from peerbayes.simulation.result import SITE_COLUMNS
 from peerbayes.simulation.settings import SimulationSettings
 
 # --- evaluation of simulated peers: all on the same rows, and only honest ones that have not vanished count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -38,13 +39,17 @@ from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
 from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
+from peerbayes.simulation.events import Callbacks, RunInfo
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
-from peerbayes.simulation.owners import owners_in
+from peerbayes.simulation.owners import Owners, owners_in
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
+from peerbayes.simulation.provenance import Provenance, asked_of, data_of, machine
+from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
+from peerbayes.simulation.saved_rows import RunRows
 from peerbayes.simulation.scoring import Scoring
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
@@ -64,6 +69,11 @@ class Clock:
         now = time.perf_counter()
         self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self._last
         self._last = now
+
+    @property
+    def of_rounds(self) -> float:
+        """Seconds that rounds have taken, without evaluation."""
+        return sum(self.seconds.get(activity, 0.0) for activity in ("rounds", "selection"))
 
 
 # --- the round that all peers keep, by their held-out rows
@@ -156,10 +166,16 @@ class Loop:
         saved: Checkpoint | None = None,
         live_file: LiveFile | None = None,
         progress: Progress | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """Run all remaining rounds."""
         if live_file is not None and self.records:
             live_file.add(np.concatenate(self.records))
+        if callbacks:
+            earlier = np.concatenate(self.records) if self.records else np.zeros((0, len(COLUMNS)))
+            for record in earlier.reshape(-1, len(self.sent), len(COLUMNS)):
+                callbacks.evaluated(record)
+            self.clock.add("callbacks")
         for round_index in range(self.done + 1, rounds + 1):
             self._advance(round_index)
             ended = self._select(rounds) or round_index == rounds
@@ -167,6 +183,9 @@ class Loop:
                 self._evaluate(ended)
                 if live_file is not None:
                     live_file.add(self.records[-1])
+                if callbacks:
+                    callbacks.evaluated(self.records[-1], self.clock.of_rounds)
+                    self.clock.add("callbacks")
             if live_file is not None:
                 live_file.note_round(round_index)
             if saved is not None:
@@ -249,10 +268,28 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
+    table, call = X, SimulationArguments(**arguments)
     X, owners = owners_in(X, arguments)
     if owners is not None:
         arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
     settings, provenance = SimulationSettings(arguments), result.made()
+    with Callbacks(settings.callbacks) as callbacks:
+        run = _simulated(settings, provenance, X, y, owners, callbacks)
+        source = _provenance(table, y, call, settings.configuration, run)
+        run = replace(run, provenance=source, rows=RunRows(table, y, call.get("test")))
+        callbacks.end(run)
+    return run
+
+
+def _simulated(
+    settings: SimulationSettings,
+    provenance: dict[str, str],
+    X: Any,
+    y: Any,
+    owners: Owners | None,
+    callbacks: Callbacks,
+) -> Run:
+    """Return the finished run; `callbacks` see its start and its rounds."""
     provenance |= {} if owners is None else {"owners": owners.sentence}
     owned = None if owners is None else owners.parts
     chosen = (
@@ -276,6 +313,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     saved = None
     if settings.checkpoint is not None:
         saved = _checkpoint(settings.checkpoint, configuration, population, evaluation)
+    callbacks.begin(RunInfo(configuration, provenance, population.schema, population.held.sizes))
     clock = Clock()
     loop = Loop(
         driver,
@@ -292,7 +330,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     live_file = None
     if settings.live is not None:
         live_file = _live(settings.live, configuration, provenance, population)
-    loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress)
+    loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress, callbacks)
 
     stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
     if loop.selector is not None:
@@ -354,6 +392,16 @@ def _with_references(run: Run, settings: SimulationSettings, scoring: Scoring, y
     scoring.pooled(posteriors)
     references = run.references | errors | pooled_errors
     return replace(run, references=references, outcomes=run.outcomes | predicted)
+
+
+def _provenance(
+    X: Any, y: Any, arguments: Mapping[str, Any], asked: Mapping[str, Any], run: Run
+) -> Provenance:
+    """Return what made a run from a table and arguments; `asked` are its settings before anything was chosen."""
+    data = data_of(X, y, len(run.schema.classes), arguments.get("test"))
+    changed = {name: value for name, value in run.configuration.items() if value != asked.get(name)}
+    chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+    return Provenance(data, *asked_of(arguments), chosen, machine())
 
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:

@@ -44,6 +44,7 @@ from peerbayes.network.fault_kinds import FAULTS_EXPECTED, faults_of, trace_of
 from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
 from peerbayes.simulation import baselines, partitions, scores
+from peerbayes.simulation.events import CALLBACKS, checked_callbacks
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import refuse_old
 from peerbayes.simulation.owners import with_peers
@@ -314,6 +315,10 @@ class CommonArguments(TypedDict, total=False):
     progress: Annotated[Progress | None, Setting(
         None, Kind(_progress, PROGRESS, optional=True),
         "called after every round with the number of rounds done and the total")]
+    callbacks: Annotated[tuple[Any, ...] | list[Any], Setting(
+        (), Kind(checked_callbacks, CALLBACKS),
+        "called with the figures of each evaluated round, some also at the start and the end: functions of a round and "
+        "its figures, or objects such as those of `peerbayes.callbacks`", "They change nothing")]
 
 
 class SimulationArguments(CommonArguments, total=False):

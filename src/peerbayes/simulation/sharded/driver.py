@@ -32,11 +32,13 @@ from peerbayes.model.devices import Device
 from peerbayes.model.families import FAMILIES, Family, Rows
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
+from peerbayes.simulation.events import Callbacks, RunInfo
 from peerbayes.simulation.old_names import refuse_old, refuse_old_names
 from peerbayes.simulation.owners import owners_in, with_peers
 from peerbayes.simulation.partitions import enough, sizes_asked
 from peerbayes.simulation.population import Assignment, encoded_labelled, row_weights, table_of, warn_untested
-from peerbayes.simulation.result import history_of, record
+from peerbayes.simulation.records import history_of, record
+from peerbayes.simulation.result import made
 from peerbayes.simulation.run import Clock
 from peerbayes.simulation.settings import (
     EVALUATE_EVERY,
@@ -179,23 +181,27 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
     configuration["strategy"] = planning.name_of(learning.strategy)
     mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
     driver = _Driver(settings, combination, plans(mixing, shard_peers, sizes), links, device)
-    if settings.engine == "local":
-        figures = driver.run(InProcess(), sources, test_data)
-    else:
-        with cluster(len(shard_peers), settings.address) as ray:
-            actors = RayActors(ray)
-            try:
-                figures = driver.run(actors, sources, test_data)
-            finally:
-                actors.stop()
-    return ShardedRun(
-        configuration,
-        agreed,
-        parts=shard_peers,
-        crossing=crossing(links, shard_peers),
-        sizes=sizes,
-        **figures,
-    )
+    with Callbacks(settings.callbacks) as callbacks:
+        callbacks.begin(RunInfo(configuration, made(), agreed, sizes))
+        if settings.engine == "local":
+            figures = driver.run(InProcess(), sources, test_data, callbacks)
+        else:
+            with cluster(len(shard_peers), settings.address) as ray:
+                actors = RayActors(ray)
+                try:
+                    figures = driver.run(actors, sources, test_data, callbacks)
+                finally:
+                    actors.stop()
+        run = ShardedRun(
+            configuration,
+            agreed,
+            parts=shard_peers,
+            crossing=crossing(links, shard_peers),
+            sizes=sizes,
+            **figures,
+        )
+        callbacks.end(run)
+    return run
 
 
 def _pieces(assignment: Assignment, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
@@ -255,7 +261,9 @@ class _Driver:
     links: csr_array
     device: Device
 
-    def run(self, engine: Engine, sources: Iterator[Any], test_data: Any) -> dict[str, Any]:
+    def run(
+        self, engine: Engine, sources: Iterator[Any], test_data: Any, callbacks: Callbacks
+    ) -> dict[str, Any]:
         settings, clock = self.settings, Clock()
         loading = []
         for number, (plan, source) in enumerate(zip(self.plans, sources, strict=True)):
@@ -301,6 +309,9 @@ class _Driver:
             if round_index == settings.rounds or (every and round_index % every == 0):
                 records.append(self._record(engine, round_index, round_index * per_round))
                 clock.add("evaluation")
+                if callbacks:
+                    callbacks.evaluated(records[-1], clock.of_rounds)
+                    clock.add("callbacks")
             if settings.progress is not None:
                 settings.progress(round_index, settings.rounds)
         peers, stats = self._requested_stats(engine)
