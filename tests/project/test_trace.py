@@ -13,8 +13,8 @@ MOST = {
 }  # one more since kinds of columns are values of their own; four more since the strategy is chosen, faults are kinds,
 # messages may be rounded and models have a scaling; three more since metrics and baselines are settings with figures;
 # two more since a run names its data by their digest, and what was asked; one more since runs report their rounds;
-# one more since the history's records are a file of their own; one more in both since tables are looked over for
-# defects, and one since owners may be a column
+# one more since the history's records are a file of their own; one more in each since data are glanced at, and one
+# since peers may be owners that a column names
 
 
 @pytest.mark.parametrize("name", trace_files.calls())
