@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,21 @@ REFERENCE_TITLES = {
     "rc": "RC on the pooled rows",
     "ml": "ML on the pooled rows",
     "local": "each peer alone, on average",
+}
+
+
+class Against(NamedTuple):
+    """What figures have on their horizontal axis."""
+
+    title: str
+    hover: str  # with plotly's own x in it
+    ticks: Spec
+
+
+AGAINST = {
+    "round": Against("round", "round %{x}", {}),
+    "bytes": Against("bytes sent by each peer", "%{x:.3s}B", {"tickformat": "~s"}),
+    "seconds": Against("seconds of the rounds", "%{x:.3g} s", {}),
 }
 DASHES = {"rc": "dash", "ml": "dot", "local": "dashdot"}  # of references, where several runs are compared
 TOLERANCE = 1e-6  # references of several runs closer than this are drawn as one line

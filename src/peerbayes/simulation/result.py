@@ -98,7 +98,7 @@ class Run:
     of_weights: bool = False
     """Whether the strategy learned natural weights instead of statistics."""
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
-    """Time by activity: rounds, evaluation, references."""
+    """Time by activity: rounds, evaluation (with callbacks and live files), references."""
     links: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
     """[E, 2] the links of the last round, each pair once, absent peers included."""
     outcomes: dict[str, Outcome] = field(default_factory=dict, repr=False)
@@ -124,6 +124,10 @@ class Run:
     """Which family peers chose and why, where the settings left it open (family "auto")."""
     site_scores: np.ndarray = field(default_factory=lambda: np.zeros((0, len(SITE_COLUMNS))), repr=False)
     """[N + 1, 8] each peer's own model on the rows it holds out, and all together, in the order of `SITE_COLUMNS`."""
+    seconds_by_round: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
+    """[T] seconds of the rounds until each evaluated round, without evaluation; empty where they are not known.
+
+    A run that went on from a checkpoint, or that an older version saved, has none."""
 
     @property
     def history(self) -> Any:
@@ -262,6 +266,8 @@ class Run:
             arrays["spent"] = self.spent
         if len(self.site_scores):
             arrays["sites"] = self.site_scores
+        if len(self.seconds_by_round):
+            arrays["seconds by round"] = self.seconds_by_round
         arrays["attackers"] = self.attackers
         if self.likelihood is not None and self.observed is not None:
             arrays |= {"likelihood": self.likelihood, **self.observed._asdict()}
@@ -307,6 +313,7 @@ class Run:
                 Scaling.from_json(header["scaling"]) if "scaling" in header else None,
                 FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
                 arrays.get("sites", np.zeros((0, len(SITE_COLUMNS)))),
+                seconds_by_round=arrays.get("seconds by round", np.zeros(0)),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

@@ -138,10 +138,14 @@ class Loop:
     """Rounds done."""
     records: list[np.ndarray] = field(default_factory=list)
     """The history, an [N, 8] for each evaluated round."""
+    seconds: list[float] | None = field(default_factory=list)
+    """Seconds of the rounds until each evaluated round; None: a killed run did some of them."""
 
     def resume(self, saved: Checkpoint, hidden: PrivateRows | None) -> None:
         """Resume from a checkpoint, if a killed run left one."""
         self.done, self._stored, self.sent, self.records = saved.resume(self._stored, self.sent)
+        if self.done:
+            self.seconds = None
         if hidden is not None:
             hidden.calls += self.done
 
@@ -170,6 +174,7 @@ class Loop:
                 self.clock.add("checkpoints")
             if progress is not None:
                 progress(round_index, rounds)
+            self.clock.add("evaluation")  # with what watches: the next round begins here
             if ended:
                 break
         if saved is not None:
@@ -231,6 +236,8 @@ class Loop:
             stats, scaling = self._model(), self.selector.scaling
         else:
             scaling = None
+        if self.seconds is not None:
+            self.seconds.append(self.clock.seconds["rounds"])
         self.records.append(self.evaluation.record(self.done, stats, of_weights, self.sent, scaling))
         self.clock.add("evaluation")
 
@@ -279,6 +286,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         live_file = _live(settings.live, configuration, provenance, population)
     loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress)
 
+    seconds_by_round = np.array(loop.seconds or ())
     stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
     if loop.selector is not None:
         provenance |= {"selection": loop.selector.sentence(loop.done)}
@@ -312,6 +320,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         scaling,
         family_choice,
         site_scores,
+        seconds_by_round=seconds_by_round,
     )
     if settings.references:
         errors = reference_models.local_errors(run, settings, population, evaluation)
