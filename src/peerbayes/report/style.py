@@ -156,8 +156,13 @@ def axis(title: str = "", **settings: object) -> Spec:
     }
 
 
-def figure(data: list[Spec], summary: str, height: int = 340, **settings: Any) -> Spec:
-    """Return a figure with the common layout; `summary` describes it in a sentence, for screen readers."""
+def figure(
+    data: list[Spec], summary: str, height: int = 340, against: list[Spec] | None = None, **settings: Any
+) -> Spec:
+    """Return a figure with the common layout; `summary` describes it in a sentence, for screen readers.
+
+    `against` has, for each run, what a page can draw it against instead of rounds.
+    """
     layout = {
         "height": height,
         "autosize": True,
@@ -173,7 +178,7 @@ def figure(data: list[Spec], summary: str, height: int = 340, **settings: Any) -
         "hovermode": "closest",
         "showlegend": False,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": TRANSPARENT},
-        "meta": {"summary": summary},
+        "meta": {"summary": summary} if against is None else {"summary": summary, "against": against},
         **settings,
     }
     return {"data": data, "layout": layout}

@@ -26,6 +26,7 @@ from peerbayes.model.families import Family
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import Observed
 from peerbayes.model.statistics import Statistics, describe_family
+from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
 
 # --- the provenance of a result: the version and commit of this package, and the versions of its dependencies
@@ -128,6 +129,8 @@ class Run:
     """[T] seconds of the rounds until each evaluated round, without evaluation; empty where they are not known.
 
     A run that went on from a checkpoint, or that an older version saved, has none."""
+    histograms: Histograms | None = field(default=None, repr=False)
+    """Counts of rows by class, peer and bins of columns; None with privacy."""
 
     @property
     def history(self) -> Any:
@@ -268,6 +271,8 @@ class Run:
             arrays["sites"] = self.site_scores
         if len(self.seconds_by_round):
             arrays["seconds by round"] = self.seconds_by_round
+        if self.histograms is not None:
+            arrays |= self.histograms.arrays
         arrays["attackers"] = self.attackers
         if self.likelihood is not None and self.observed is not None:
             arrays |= {"likelihood": self.likelihood, **self.observed._asdict()}
@@ -314,6 +319,7 @@ class Run:
                 FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
                 arrays.get("sites", np.zeros((0, len(SITE_COLUMNS)))),
                 seconds_by_round=arrays.get("seconds by round", np.zeros(0)),
+                histograms=Histograms.restored(arrays),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

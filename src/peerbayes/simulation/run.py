@@ -37,6 +37,7 @@ from peerbayes.simulation import evaluation as reference_models
 from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.old_names import to_stored
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
@@ -44,6 +45,8 @@ from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
+
+QUICK_WORK = 1e9  # products of rows, statistics and rounds: RC takes a second or two
 
 # --- the time that a simulation spends
 
@@ -166,7 +169,7 @@ class Loop:
             if ended or (evaluate_every and round_index % evaluate_every == 0):
                 self._evaluate(ended)
                 if live_file is not None:
-                    live_file.add(self.records[-1])
+                    live_file.add(self.records[-1], self.seconds[-1] if self.seconds else None)
             if live_file is not None:
                 live_file.note_round(round_index)
             if saved is not None:
@@ -283,7 +286,15 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
             loop.resume(saved, population.hidden)
     live_file = None
     if settings.live is not None:
-        live_file = _live(settings.live, configuration, provenance, population)
+        live_file = _live(settings.live, configuration, provenance, population, settings.references)
+    pooled_results = None
+    if live_file is not None and settings.references and _quickly_pooled(settings, population):
+        # Somebody watches: RC and ML come first, so that the curves can be compared with them.
+        pooled_results = reference_models.Pooled.of(population, y).learned(
+            settings.start, settings.lr, settings.rounds
+        )
+        live_file.add_references(pooled_results[0])
+        clock.add("references")
     loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress)
 
     seconds_by_round = np.array(loop.seconds or ())
@@ -298,6 +309,10 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         outcomes["unscaled"] = evaluation.outcome(stats, of_weights)
     site_scores = reference_models.site_scores(population.held_out, stats, scaling)
     of_rows = (None, None) if of_weights else reference_models.statistics_of_rows(population)
+    held, schema = population.held, population.schema
+    honest = np.flatnonzero(population.from_honest)
+    histograms = None if of_rows[1] is None else Histograms.of(held, schema, honest, of_rows[1])
+    del held
     clock.add("evaluation")
     run = Run(
         configuration,
@@ -321,12 +336,15 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         family_choice,
         site_scores,
         seconds_by_round=seconds_by_round,
+        histograms=histograms,
     )
     if settings.references:
         errors = reference_models.local_errors(run, settings, population, evaluation)
         pooled = reference_models.Pooled.of(population, y)
         del population, evaluation  # frees memory for the pooled learners
-        pooled_errors, predicted = pooled.learned(settings.start, settings.lr, settings.rounds)
+        if pooled_results is None:
+            pooled_results = pooled.learned(settings.start, settings.lr, settings.rounds)
+        pooled_errors, predicted = pooled_results
         run = replace(run, references=run.references | errors | pooled_errors, outcomes=outcomes | predicted)
         clock.add("references")
     if live_file is not None:
@@ -361,11 +379,22 @@ def _checkpoint(
     )
 
 
+def _quickly_pooled(settings: SimulationSettings, population: Population) -> bool:
+    """Return whether RC on the pooled rows takes a moment, so that a run that is watched need not wait for it."""
+    numbers = population.held.classes * population.family.size
+    return int(population.held.sizes.sum()) * numbers * settings.rounds <= QUICK_WORK
+
+
 def _live(
-    folder: str | Path, configuration: dict[str, Any], provenance: dict[str, str], population: Population
+    folder: str | Path,
+    configuration: dict[str, Any],
+    provenance: dict[str, str],
+    population: Population,
+    references: bool,
 ) -> LiveFile:
     """Return the live file of a simulation."""
     network_structure = Structure.of(population.schema, population.family)
     return LiveFile(
-        Path(folder), configuration, provenance, population.held.sizes, population.links, network_structure
-    )
+        Path(folder), configuration, provenance, population.held.sizes, population.links, network_structure,
+        references,
+    )  # fmt: skip
