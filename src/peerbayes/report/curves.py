@@ -177,7 +177,7 @@ def added(view: View, name: str, begin: int) -> Spec:
 def against(view: View, begin: int = 0) -> Spec:
     """Return what a page can draw curves against instead of rounds, from an evaluated round on: arrays [T] by name."""
     tables = {"round": packed(view.rounds[begin:]), "bytes": packed(level(view, "bytes", "mean")[begin:])}
-    if len(view.seconds):
+    if len(view.seconds) == len(view.rounds):
         tables["seconds"] = packed(view.seconds[begin:])
     return tables
 

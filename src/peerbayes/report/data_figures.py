@@ -47,12 +47,8 @@ def rows(view: View, histograms: Histograms) -> Spec:
 
 def columns(view: View, histograms: Histograms) -> Spec:
     """Return the figure of the values of the columns, one histogram each, with the classes stacked."""
-    bits = np.zeros(len(view.columns))
-    if view.statistics is not None and view.statistics.observed is not None:
-        bits = view.statistics.observed.bits[: len(view.columns)]
-    best = np.argsort(-bits[histograms.columns], kind="stable")[:PANELS]
     panels: list[Panel] = []
-    for index in best:
+    for index in range(min(len(histograms.columns), PANELS)):
         edges, counts = histograms.edges[index], histograms.counts[index]
         middles, width = (edges[1:] + edges[:-1]) / 2, float(edges[1] - edges[0]) or 1.0
         traces = _stacked(view, counts, middles, "about %{x:.4g}: %{y:,} rows", width)

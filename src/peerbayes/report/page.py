@@ -27,14 +27,14 @@ Choices = dict[str, list[tuple[str, Spec]]]  # by figure: the columns to choose 
 
 # Headings of sections, and the figures in each.
 SECTIONS = {
-    "Data": ("rows", "columns"),
     "Training": ("error", "spread", "network", "disagreement", "bytes"),
+    "Data": ("rows", "columns"),
     "Learned model": ("telling", "priors", "structure", "shapes", "pairs", "features", "feature"),
     "Predictions": ("confusion", "reliability"),
 }
 # Columns, of six, that a figure spans in the report of one run.
 SPANS = {
-    "rows": 2, "columns": 4,
+    "rows": 6, "columns": 6,
     "error": 4, "network": 4, "telling": 3, "priors": 3, "structure": 6, "shapes": 6, "pairs": 6, "features": 6,
     "feature": 6, "confusion": 4,
 }  # fmt: skip

@@ -21,7 +21,7 @@ class Histograms:
     rows: np.ndarray
     """[N, C] rows of each peer by class."""
     columns: np.ndarray
-    """[k] continuous columns, by number in the schema's `continuous`."""
+    """[k] continuous columns, by number among these, the most informative first."""
     edges: np.ndarray
     """[k, B + 1] the ends of the bins, in the units of the table."""
     counts: np.ndarray
@@ -36,7 +36,7 @@ class Histograms:
         cells = owners[labelled] * classes + held.labels[labelled]
         each = np.bincount(cells, minlength=len(held.sizes) * classes)
         continuous = len(schema.continuous)
-        columns = np.sort(np.argsort(-observed.bits[:continuous], kind="stable")[:COLUMNS])
+        columns = np.argsort(-observed.bits[:continuous], kind="stable")[:COLUMNS]
         some = honest[counted_rows(len(honest), len(schema.columns))]
         values, labels = held.rows.values[some][:, columns].astype(np.float64), held.labels[some]
         ends = observed.ranges[columns]

@@ -154,7 +154,7 @@ class View:
             Structure.of(run.schema, run.layout),
             seconds=run.seconds_by_round,
             histograms=run.histograms,
-            columns=tuple(run.schema.columns[index].name for index in range(len(run.schema.continuous))),
+            columns=tuple(run.schema.columns[index].name for index in run.schema.continuous),
         )
 
 

@@ -134,7 +134,7 @@ globalThis.peerbayes = (() => {
 
   function themed(value) {
     if (typeof value === "string") return value[0] === "#" || value[0] === "r" ? coloured(value) : value;
-    if (Array.isArray(value)) return value.length < 64 ? value.map(themed) : value;
+    if (Array.isArray(value)) return value.length < 64 || typeof value[0] === "object" ? value.map(themed) : value;
     if (!value || typeof value !== "object" || ArrayBuffer.isView(value) || value.bdata !== undefined) return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, themed(item)]));
   }
