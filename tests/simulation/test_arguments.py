@@ -100,6 +100,8 @@ TAKEN = {
     "select": set(),
     "patience": {"None", *COUNTS},
     "references": FLAGS,
+    "metrics": {"an empty list", "an empty tuple"},
+    "baselines": {"an empty list", "an empty tuple"},
     "checkpoint": {"None", "text"},
     "live": {"None", "text"},
     "device": {"None"},

@@ -38,7 +38,7 @@ CAPTIONS = {
     "columns": (
         "Values of columns",
         "Counts of training rows by the value of the columns that say most about the class, with the classes stacked. "
-        "The run stores these counts, not the rows.",
+        "The report is drawn from these counts, not from rows.",
     ),
     "error": (
         "Error by round",

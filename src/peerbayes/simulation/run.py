@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -13,6 +14,8 @@ import numpy as np
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
+from peerbayes.data.doctor.quick import warn_of_data
+from peerbayes.learning import planning
 from peerbayes.learning.corrections import Linked
 from peerbayes.learning.few_bytes import exchanges_of
 from peerbayes.learning.robust.invariants import REASONS
@@ -39,10 +42,14 @@ from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.old_names import to_stored
+from peerbayes.simulation.owners import owners_in
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
+from peerbayes.simulation.provenance import Provenance, asked_of, data_of, machine
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
+from peerbayes.simulation.saved_rows import RunRows
+from peerbayes.simulation.scoring import Scoring
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
 
@@ -255,10 +262,23 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
+    table, call = X, SimulationArguments(**arguments)
+    X, owners = owners_in(X, arguments)
+    if owners is not None:
+        arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
     settings, provenance = SimulationSettings(arguments), result.made()
-    chosen = chosen_family(settings, X, y) if settings.family == AUTO else ChosenFamily(settings)
+    asked = settings.configuration
+    provenance |= {} if owners is None else {"owners": owners.sentence}
+    owned = None if owners is None else owners.parts
+    chosen = (
+        chosen_family(settings, X, y, owned)
+        if settings.family == AUTO
+        else ChosenFamily(settings, parts=owned)
+    )
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
+    if settings.schema is None:
+        warn_of_data(population.table, population.schema.columns, settings.kinds, stacklevel=2)
     if population.test_rows is None:
         warn_untested()
     begin, start_bytes = drivers.agreed_start(settings, population)
@@ -290,9 +310,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     pooled_results = None
     if live_file is not None and settings.references and _quickly_pooled(settings, population):
         # Somebody watches: RC and ML come first, so that the curves can be compared with them.
-        pooled_results = reference_models.Pooled.of(population, y).learned(
-            settings.start, settings.lr, settings.rounds
-        )
+        pooled_results = _pooled(settings, population, y)
         live_file.add_references(pooled_results[0])
         clock.add("references")
     loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress)
@@ -304,7 +322,8 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     scaling = None if loop.selector is None else loop.selector.scaling
     of_weights = driver.strategy.of_weights
     del loop, driver  # all peers' states
-    outcomes = {"peers": evaluation.outcome(stats, of_weights, scaling)}
+    scoring = Scoring(settings, population, evaluation)
+    outcomes = {"peers": scoring.peers(stats, of_weights, scaling, records[-population.peer_count :])}
     if scaling is not None:
         outcomes["unscaled"] = evaluation.outcome(stats, of_weights)
     site_scores = reference_models.site_scores(population.held_out, stats, scaling)
@@ -337,19 +356,57 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         site_scores,
         seconds_by_round=seconds_by_round,
         histograms=histograms,
+        provenance=_provenance(table, y, call, asked, configuration, population),
+        rows=RunRows(table, y, call.get("test")),
     )
     if settings.references:
-        errors = reference_models.local_errors(run, settings, population, evaluation)
-        pooled = reference_models.Pooled.of(population, y)
-        del population, evaluation  # frees memory for the pooled learners
-        if pooled_results is None:
-            pooled_results = pooled.learned(settings.start, settings.lr, settings.rounds)
-        pooled_errors, predicted = pooled_results
-        run = replace(run, references=run.references | errors | pooled_errors, outcomes=outcomes | predicted)
+        run = _with_references(run, settings, scoring, y, pooled_results)
         clock.add("references")
+    if settings.baselines:
+        scoring.baselines()
+        clock.add("baselines")
+    run = replace(run, scored=scoring.result)
     if live_file is not None:
         live_file.close()
     return run
+
+
+def _with_references(
+    run: Run,
+    settings: SimulationSettings,
+    scoring: Scoring,
+    y: Any,
+    early: reference_models.Learned | None,
+) -> Run:
+    """Return a run with the errors of peers alone and of RC and ML on the pooled rows, whose scores are collected.
+
+    `early` has the figures of the pooled rows where they were computed before the first round.
+    """
+    population, evaluation = scoring.population, scoring.evaluation
+    if planning.silent(run.configuration["strategy"]):
+        errors, of_peers = reference_models.own_errors(run.records, evaluation, population.peer_count), None
+    else:
+        errors, of_peers = reference_models.local_errors(scoring.local, evaluation)
+    scoring.alone(of_peers)
+    pooled_errors, predicted, posteriors = early or _pooled(settings, population, y)
+    scoring.pooled(posteriors)
+    references = run.references | errors | pooled_errors
+    return replace(run, references=references, outcomes=run.outcomes | predicted)
+
+
+def _provenance(
+    X: Any,
+    y: Any,
+    arguments: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    configuration: Mapping[str, Any],
+    population: Population,
+) -> Provenance:
+    """Return what made a run; `asked` are its settings before anything was chosen, `configuration` afterwards."""
+    data = data_of(X, y, len(population.schema.classes), arguments.get("test"))
+    changed = {name: value for name, value in configuration.items() if value != asked.get(name)}
+    chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+    return Provenance(data, *asked_of(arguments), chosen, machine())
 
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:
@@ -377,6 +434,12 @@ def _checkpoint(
         local.sizes,
         evaluation.test_rows,
     )
+
+
+def _pooled(settings: SimulationSettings, population: Population, y: Any) -> reference_models.Learned:
+    """Return the figures of RC and ML on the pooled rows."""
+    pooled = reference_models.Pooled.of(population, y)
+    return pooled.learned(settings.start, settings.lr, settings.rounds)
 
 
 def _quickly_pooled(settings: SimulationSettings, population: Population) -> bool:

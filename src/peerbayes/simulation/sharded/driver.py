@@ -33,6 +33,7 @@ from peerbayes.model.families import FAMILIES, Family, Rows
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
 from peerbayes.simulation.old_names import refuse_old, refuse_old_names
+from peerbayes.simulation.owners import owners_in, with_peers
 from peerbayes.simulation.partitions import enough, sizes_asked
 from peerbayes.simulation.population import Assignment, encoded_labelled, row_weights, table_of, warn_untested
 from peerbayes.simulation.result import history_of, record
@@ -139,7 +140,10 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
             f"{', '.join(others)}: not for shards, which run without faults, secure sums, privacy, defences and "
             "devices; use simulate"
         )
-    settings = SimpleNamespace(**checked(ShardedArguments, arguments))
+    X, owners = (X, None) if X is None else owners_in(X, arguments)
+    if owners is not None:
+        arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
+    settings = SimpleNamespace(**checked(ShardedArguments, with_peers(arguments)))
     peers, strategy, schema, rows_of = settings.peers, settings.strategy, settings.schema, settings.rows_of
     _refuse(rows_of, schema, X, y)
     combination = Combination(
@@ -161,7 +165,7 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
         agreed, sizes, test_data = schema, _sizes(settings.rows_per_peer, peers), settings.test
         sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
-        assignment = Assignment.of(X, y, settings)
+        assignment = Assignment.of(X, y, settings, None if owners is None else owners.parts)
         with about("X" if schema is None else "X and schema"):
             agreed, sizes = assignment.schema.measured_on(assignment.rows()), assignment.sizes
         test_data = settings.test if settings.test is not None else assignment.rest()
@@ -196,7 +200,7 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
 
 def _pieces(assignment: Assignment, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield the rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
-    labels = np.array(assignment.schema.classes)[assignment.codes]
+    labels = np.array(assignment.classes)[assignment.codes]
     for peers in shard_peers:
         rows = np.concatenate([assignment.parts[peer] for peer in peers])
         yield assignment.table.take(rows).native, labels[rows]
