@@ -31,8 +31,8 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT = 120.0  # seconds to wait for anything
 HEIGHTS = {
-    "report": 1500,
-    "report-dark": 1500,
+    "report": 1420,
+    "report-dark": 1420,
     "comparison": 1250,
     "study": 640,
     "structure": 330,
