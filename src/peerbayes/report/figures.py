@@ -10,8 +10,8 @@ import numpy as np
 from peerbayes.errors import NotSupported
 from peerbayes.model.explain import NOT_OF_ROWS
 from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, compared, disagreement, error
-from peerbayes.report.data_figures import figures_of as rows_of
 from peerbayes.report.effect_figures import figures_of
+from peerbayes.report.histogram_figures import figures_of as rows_of
 from peerbayes.report.model_figures import (
     Model,
     confusion,
