@@ -10,7 +10,8 @@ import numpy as np
 from peerbayes.data.datasets.entries import IMAGES
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.paper_tables import CONVERGED, GAP_TABLES, Record, printed
-from peerbayes.experiments.sweep import Store, Sweep
+from peerbayes.experiments.results_store import Store
+from peerbayes.experiments.sweep import Sweep
 from peerbayes.learning.planning import PAPER
 from peerbayes.simulation.result import CHANGED
 

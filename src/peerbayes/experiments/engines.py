@@ -24,6 +24,7 @@ from peerbayes.simulation.sharded.workers import RETRIES, cluster
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 
 AHEAD = 2  # cells in flight per worker: an interrupted sweep loses little
+DIED = "its workers died while they computed it; is there enough memory? Try fewer workers"
 DEATHS = RETRIES + 1  # of workers that computed the same cell, before the sweep is aborted
 
 
@@ -33,6 +34,14 @@ class CellFailed(PeerbayesError):
     def __init__(self, message: str, specification: dict[str, Any]) -> None:
         super().__init__(message)
         self.specification = specification
+
+
+class CellsLost(ConfigurationError):
+    """Workers died again and again while they computed one of these cells; `lost` are their numbers."""
+
+    def __init__(self, message: str, lost: Sequence[int]) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
 
 
 @dataclass(frozen=True)
@@ -68,20 +77,21 @@ class RayEngine:
                         in_flight[task.remote(specifications[index])] = index
                     done, _ = ray.wait(list(in_flight), num_returns=1)
                     index = in_flight.pop(done[0])
-                    yield index, _result(ray, done[0], specifications[index])
+                    yield index, _result(ray, done[0], specifications[index], index)
             finally:
                 for pending in in_flight:
                     ray.cancel(pending, force=True)
 
 
-def _result(ray: Any, reference: Any, specification: dict[str, Any]) -> dict[str, Any]:
+def _result(ray: Any, reference: Any, specification: dict[str, Any], index: int) -> dict[str, Any]:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:  # raised by compute itself
         raise CellFailed(f"{specification} failed: {error.cause!r}", specification) from error.cause
     except ray.exceptions.RayError as error:
-        raise ConfigurationError(
-            f"{DEATHS} workers died while computing {specification}; is there enough memory? Try fewer workers"
+        raise CellsLost(
+            f"{DEATHS} workers died while computing {specification}; is there enough memory? Try fewer workers",
+            (index,),
         ) from error
 
 
@@ -125,9 +135,10 @@ class LocalEngine:
                 deaths += 1
                 lost = sorted(in_flight.values())
                 if deaths >= DEATHS:
-                    raise ConfigurationError(
+                    raise CellsLost(
                         f"a worker died {deaths} times while computing one of {[specifications[i] for i in lost]}; "
-                        "is there enough memory? Try fewer workers"
+                        "is there enough memory? Try fewer workers",
+                        lost,
                     ) from error
                 waiting.extendleft(reversed(lost))
 
@@ -179,6 +190,29 @@ def _watch(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=ended, daemon=True).start()
+
+
+def enduring(
+    engine: Engine, compute: Compute, specifications: Sequence[dict[str, Any]]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (index, result) like an engine; a cell that kills its workers, also alone, has a result that says so."""
+    waiting, alone = list(range(len(specifications))), deque[int]()
+    while waiting or alone:
+        batch = [alone.popleft()] if alone else waiting.copy()
+        waiting = [index for index in waiting if index not in set(batch)]
+        unfinished = set(batch)
+        try:
+            for number, result in engine.run(compute, [specifications[index] for index in batch]):
+                unfinished.discard(batch[number])
+                yield batch[number], result
+        except CellsLost as error:
+            suspects = [batch[number] for number in error.lost]
+            if len(batch) == 1 or len(suspects) == 1:
+                unfinished.discard(suspects[0])
+                yield suspects[0], {"failed": DIED}
+            else:
+                alone.extend(suspects)
+            waiting = sorted({*waiting, *unfinished} - set(alone))
 
 
 def engine_of(name: str, workers: int | None, address: str | None = None) -> Engine:
