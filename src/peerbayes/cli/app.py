@@ -18,6 +18,7 @@ from peerbayes.cli import exit_on_error
 COMMANDS = {
     "demo": ("demo", "demo"),
     "simulate": ("simulate", "simulate"),
+    "study": ("studies", "study"),
     "watch": ("report", "watch"),
     "report": ("report", "report"),
     "audit": ("audit", "audit"),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 from peerbayes.errors import ConfigurationError, PeerbayesError
@@ -154,7 +157,8 @@ def _computed(
     """Yield results as they come in; `in_flight` are the cells handed out and not yet finished."""
     while waiting or in_flight:
         while waiting and len(in_flight) < most:
-            in_flight[pool.submit(compute, specifications[waiting[0]])] = waiting[0]
+            with no_main():
+                in_flight[pool.submit(compute, specifications[waiting[0]])] = waiting[0]
             waiting.popleft()  # only now: `submit` raises where a worker's death has broken the pool
         done, _ = wait(in_flight, return_when=FIRST_COMPLETED)
         for future in done:
@@ -169,8 +173,9 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     os.environ.update(ONE_THREAD)  # read by a worker when it starts
     try:
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_watch, initargs=(os.getpid(),))
-        for _ in range(workers):
-            pool.submit(os.getpid)  # starts them now
+        with no_main():
+            for _ in range(workers):
+                pool.submit(os.getpid)  # starts them now
     finally:
         for name, value in before.items():
             if value is None:
@@ -178,6 +183,17 @@ def _pool(workers: int) -> ProcessPoolExecutor:
             else:
                 os.environ[name] = value
     return pool
+
+
+@contextmanager
+def no_main() -> Iterator[None]:
+    """Hide the program's main module from workers that start: they would run it again, and it may have no guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _watch(parent: int) -> None:

@@ -227,15 +227,18 @@ def fill(
     missing: Mapping[str, dict[str, Any]],
     progress: Progress | None = None,
     endure: bool = False,
+    beside: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Compute cells, given by key, and store each result at once; return by key the reasons why some have none.
 
     endure  a cell that kills its workers fails alone; else it ends everything
+    beside  what workers are told beside a specification, and is not stored: where files are
     """
     keys, specifications = list(missing), list(missing.values())
     code, name = code_version(), getattr(engine, "name", type(engine).__name__)
     reasons = {}
-    run = enduring(engine, compute, specifications) if endure else engine.run(compute, specifications)
+    tasks = [{**specification, **(beside or {})} for specification in specifications]
+    run = enduring(engine, compute, tasks) if endure else engine.run(compute, tasks)
     for done, (index, result) in enumerate(run, start=1):
         store.add(keys[index], specifications[index], result, code, name)
         if status := status_of(result):

@@ -12,6 +12,7 @@ strategy = "auto"
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -31,7 +32,7 @@ from peerbayes.data.declarations import (
     value_of,
     writable,
 )
-from peerbayes.errors import ConfigurationError
+from peerbayes.errors import ConfigurationError, PeerbayesError
 from peerbayes.simulation.old_names import NEW_NAMES, advice
 from peerbayes.simulation.settings import SimulationArguments
 
@@ -54,6 +55,9 @@ class Data(TypedDict, total=False):
 
 SETTINGS = writable(SimulationArguments)
 
+# Returns a setting's value from what stands in a file: see `read_value`.
+Read = Callable[[Setting, str, Any, str, type[PeerbayesError]], Any]
+
 LONGEST = 200  # characters of a --set that an error repeats
 
 
@@ -61,7 +65,7 @@ LONGEST = 200  # characters of a --set that an error repeats
 class Configuration:
     """The data of a simulation, and its settings."""
 
-    data: dict[str, str]
+    data: dict[str, Any]
     settings: dict[str, Any]
 
     def load(self) -> tuple[Any, np.ndarray]:
@@ -71,26 +75,43 @@ class Configuration:
 
 def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     """Read a TOML file and apply `key=value` changes to its simulation."""
+    file = opened(path)
+    file.settings({}, "not a section", further=("data", "simulation"))
+    data, settings = sections(file)
+    if "name" in data:
+        check_name(file, data["name"])
+    return Configuration(
+        data or {"name": declarations(Data)["name"].default}, settings | parse_changes(changes)
+    )
+
+
+def opened(path: Path) -> SettingsFile:
+    """Return a file of settings that is not empty."""
     file = SettingsFile(files.text_of(path), str(path))
     if not file.content:
         raise ConfigurationError(f"{path} is empty; expected a section [data] or [simulation]")
-    file.settings({}, "not a section", further=("data", "simulation"))
-    data = file.settings(declarations(Data), "not an entry of [data]", "data")
-    if "name" in data:
-        try:
-            find(data["name"])
-        except UnknownDataset as error:
-            raise ConfigurationError(f"{file.at('data', 'name')}{error}") from error
+    return file
+
+
+def sections(file: SettingsFile, read: Read | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entries of [data] and [simulation]; `read` returns the value of an entry, else it is one value."""
+    data = file.settings(declarations(Data), "not an entry of [data]", "data", read=read)
     for name, value in file.section("simulation").items():
         if NEW_NAMES.get(name) in SETTINGS:
             renamed = advice(name, f"{NEW_NAMES[name]} = {shown(value)}")
             raise ConfigurationError(f"{file.at('simulation', name)}{renamed}")
-    settings = file.settings(SETTINGS, "not a setting", "simulation")
-    data = data or {"name": declarations(Data)["name"].default}
-    return Configuration(data, settings | parse_changes(changes))
+    return data, file.settings(SETTINGS, "not a setting", "simulation", read=read)
 
 
-def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
+def check_name(file: SettingsFile, name: str) -> None:
+    """Refuse a dataset that is not known, by line."""
+    try:
+        find(name)
+    except UnknownDataset as error:
+        raise ConfigurationError(f"{file.at('data', 'name')}{error}") from error
+
+
+def parse_changes(changes: tuple[str, ...], read: Read = read_value) -> dict[str, Any]:
     """Parse `key=value` pairs, the value written as in TOML; plain words need no quotes."""
     settings = {}
     for change in changes:
@@ -102,7 +123,9 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"--set {_cut(change)}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}"
             )
-        settings[name] = read_value(SETTINGS[name], name, value_of(value), f"--set {_cut(change)}: ")
+        settings[name] = read(
+            SETTINGS[name], name, value_of(value), f"--set {_cut(change)}: ", ConfigurationError
+        )
     return settings
 
 
@@ -110,7 +133,7 @@ def _cut(change: str) -> str:
     return change if len(change) <= LONGEST else f"{change[:LONGEST]}…"
 
 
-def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
+def load_data(data: dict[str, Any]) -> tuple[Any, np.ndarray]:
     """Load a dataset of the registry, or a file with the name of its label column."""
     if "file" in data:
         try:
