@@ -78,6 +78,7 @@ def may_be_list(setting: Setting) -> bool:
 # Numbers, texts, None and lists of them are themselves. All others are a table of one key, which says how to read it.
 
 FIELDS, PAIRS, SCHEMA, LINKS, TRACE = "fields", "pairs", "schema", "links", "trace"
+OF_FIELDS = ("privacy", "attack", "faults")  # settings whose values are read from tables of their fields
 REGISTRIES: dict[str, Registry[Any]] = {"family": FAMILIES, "strategy": STRATEGIES, "topology": TOPOLOGIES}
 CANNOT = "a study stores its settings and hands them to other processes, which it cannot with this one"
 
@@ -92,7 +93,7 @@ def plain(name: str, value: Any) -> Any:
         return {SCHEMA: value.to_json()}
     if isinstance(value, network.LossTrace):
         return {TRACE: sorted(map(list, value.messages))}
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type) and name in OF_FIELDS:
         return {FIELDS: {**_kind(value), **{key: plain(name, item) for key, item in asdict(value).items()}}}
     if isinstance(value, Mapping):
         return {PAIRS: [[plain(name, key), plain(name, item)] for key, item in value.items()]}

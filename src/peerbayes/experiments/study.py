@@ -56,8 +56,6 @@ class Study:
     """The figure that tables compare."""
     tables: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
     """Of each dataset its digest, rows and columns."""
-    temporary: Any = field(default=None, repr=False)
-    """Keeps a temporary folder as long as the study is used."""
 
     @classmethod
     def load(cls, folder: str | Path) -> Study:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,7 +19,7 @@ from typing import Any
 from peerbayes.data.arguments import shown, whole
 from peerbayes.data.declarations import Setting, declarations
 from peerbayes.experiments.cells import key_of
-from peerbayes.experiments.engines import engine_of
+from peerbayes.experiments.engines import Engine, engine_of
 from peerbayes.experiments.levels import label_of, plain, several
 from peerbayes.experiments.results_store import Progress
 from peerbayes.experiments.spool import Kept, keep, keep_value
@@ -47,7 +49,7 @@ def study(
     compare: str | None = None,
     metric: str = METRIC,
     test_rows: int | None = None,
-    engine: str = "local",
+    engine: str | Engine = "local",
     workers: int | None = None,
     address: str | None = None,
     progress: bool | Progress = True,
@@ -69,7 +71,7 @@ def study(
     compare    the setting whose values tables compare; None: the first that varies
     metric     the figure that tables compare: a name of `Run.summary`
     test_rows  rows for tests; None: a fifth of the rows, but at most 5,000
-    engine     "local": processes of this machine; "ray": a cluster
+    engine     "local": processes of this machine; "ray": a cluster; or an engine of your own, with its `run`
     workers    how many at a time; None: one for each processor
     address    of a Ray cluster
     progress   whether it prints how far it is, or a function of the cells done and the cells in all
@@ -86,7 +88,7 @@ def study(
         test_rows=test_rows,
         **settings,
     )
-    computing = engine_of(engine, workers, address)
+    computing = engine_of(engine, workers, address) if isinstance(engine, str) else engine
     asked.run(computing, progress if callable(progress) else Lines().show if progress else None)
     if absent := asked.incomplete:
         warnings.warn(_sentence(absent, len(asked.cells)), StudyIncomplete, stacklevel=2)
@@ -107,8 +109,30 @@ def planned(
 ) -> Study:
     """Return the study of these arguments, those of `study`, with its tables in the folder; nothing is computed."""
     refuse_of_runs(settings)
-    temporary = tempfile.TemporaryDirectory(prefix="peerbayes-study-") if folder is None else None
-    home = Path(str(folder) if temporary is None else temporary.name).resolve()
+    home = Path(tempfile.mkdtemp(prefix="peerbayes-study-") if folder is None else folder).resolve()
+    try:
+        asked = _planned(home, X, y, dataset, name, compare, metric, test_rows, settings)
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(home, ignore_errors=True)
+        raise
+    if folder is None:
+        weakref.finalize(asked, shutil.rmtree, home, ignore_errors=True)
+    return asked
+
+
+def _planned(
+    home: Path,
+    X: Any,
+    y: Any,
+    dataset: Any,
+    name: str,
+    compare: str | None,
+    metric: str,
+    test_rows: int | None,
+    settings: dict[str, Any],
+) -> Study:
+    """Return the study of checked arguments, in its folder."""
     test = settings.pop("test", None)
     levels = {key: _levels(home, key, value) for key, value in settings.items()}
     if test is None and any(isinstance(level.stored, list | dict) for level in levels.get("partition", ())):
@@ -126,7 +150,7 @@ def planned(
         for label, kept in tables.items()
     }
     cells = tuple({cell.key: cell for cell in _cells(tables, tested, levels, test_rows)}.values())
-    return Study(home, name, varied, cells, compare, metric, about, temporary)
+    return Study(home, name, varied, cells, compare, metric, about)
 
 
 def _tables(
