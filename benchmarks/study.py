@@ -115,6 +115,7 @@ class Given:
 
     def run(self, compute, specifications):
         names = ("test_error", "train_error", "disagreement", "soft_error")
+        figures = (*names, *(f"figure_{number}" for number in range(40)))
         for index, _ in enumerate(specifications):
             history = {name: self.rng.random(64) for each in names for name in (each, f"{each}_std")}
             history |= {
@@ -122,9 +123,7 @@ class Given:
                 "bytes": self.rng.random(64),
                 "seconds": self.rng.random(64),
             }
-            summary = dict(
-                zip((*names, *(f"figure_{k}" for k in range(40))), self.rng.random(44).tolist(), strict=True)
-            )
+            summary = dict(zip(figures, self.rng.random(44).tolist(), strict=True))
             yield (
                 index,
                 {"summary": summary, "history": history, "chosen": {}, "warnings": [], "seconds": 0.1},

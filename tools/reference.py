@@ -17,6 +17,7 @@ from docstrings import table_of
 from peerbayes.cli.app import app
 from peerbayes.data.declarations import NEEDED, Setting, declarations, in_file
 from peerbayes.estimators.classifiers import ESTIMATORS
+from peerbayes.experiments import study_file
 from peerbayes.peer.agreement import column_facts, terms
 from peerbayes.peer.runs import consent, timetable
 from peerbayes.peer.state import peer_settings
@@ -131,6 +132,11 @@ def _declared(settings: dict[str, Setting]) -> str:
     return table_of(rows, ("setting", "is", "default", ""))
 
 
+def study_table() -> str:
+    """What [study] may say."""
+    return _declared(study_file.ENTRIES)
+
+
 def terms_table() -> str:
     """What agreement.toml may say."""
     return _fields(terms.Terms, {"features": (None, terms.KIND.expected)})
@@ -227,6 +233,7 @@ SECTIONS = {
     "commands": command_tables,
     "data": data_table,
     "simulation": simulation_table,
+    "study": study_table,
     "terms": terms_table,
     "limits": limits_table,
     "privacy": privacy_table,

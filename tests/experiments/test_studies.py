@@ -524,7 +524,9 @@ def frame_of(values, metric="test_error"):
 def table(values, metric="test_error", **options):
     frame = frame_of(values, metric)
     settings = {"compare": None, "baseline": None, "test": "t", "confidence": 0.95, **options}
-    return comparison.table(frame, ["strategy"], comparison.question(frame, ["strategy"], metric, **settings))
+    return comparison.table(
+        frame, ["strategy"], comparison.checked_question(frame, ["strategy"], metric, **settings)
+    )
 
 
 def test_the_best_is_marked_only_where_it_is_distinguishable():

@@ -58,35 +58,35 @@ def study(
 
     with exit_on_error(), plain_warnings():
         check_format(form, STUDY_FORMATS)
-        asked = study_file.read(file, tuple(changes or ()))
+        content = study_file.read(file, tuple(changes or ()))
         folder = out or file.with_suffix("")
         if folder == file:
             raise ValueError(f"{file} has no ending, so --out is needed; expected a folder")
         computing = engine_of(engine, workers, address)
-        asking = planned(
-            dataset=asked.datasets, folder=folder, name=asked.name, compare=asked.compare, metric=asked.metric,
-            test_rows=asked.test_rows, **asked.settings,
+        plan = planned(
+            dataset=content.datasets, folder=folder, name=content.name, compare=content.compare, metric=content.metric,
+            test_rows=content.test_rows, **content.settings,
         )  # fmt: skip
-        missing = len(asking.missing())
-        print(f"{asking}; {missing:,} to compute", file=sys.stderr)
+        missing = len(plan.missing())
+        print(f"{plan}; {missing:,} to compute", file=sys.stderr)
         if dry_run:
             return
         with progress_bar(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()) as bar:
             task = bar.add_task("cells", total=missing)
             shown = Lines().show if bar.disable else (lambda done, _: bar.update(task, completed=done))
             try:
-                asking.run(computing, shown)
+                plan.run(computing, shown)
             except KeyboardInterrupt:
                 print(
                     f"stopped; what is done is in {folder}. Run the same command to continue", file=sys.stderr
                 )
                 sys.exit(INTERRUPTED)
-        for name in split(metric) or [asked.metric]:
-            _show(asking, name, form, asked.options)
-        if absent := asking.incomplete:
+        for name in split(metric) or [content.metric]:
+            _show(plan, name, form, content.options)
+        if absent := plan.incomplete:
             for cell, why in absent.items():
                 print(f"peerbayes: {cell}: {why}", file=sys.stderr)
-            print(f"peerbayes: {len(absent)} of {len(asking.cells)} cells have no figures", file=sys.stderr)
+            print(f"peerbayes: {len(absent)} of {len(plan.cells)} cells have no figures", file=sys.stderr)
             sys.exit(1)
 
 

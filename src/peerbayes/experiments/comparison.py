@@ -121,7 +121,7 @@ class Question:
         ]
 
 
-def question(
+def checked_question(
     frame: pd.DataFrame,
     settings: Sequence[str],
     metric: str,
@@ -150,23 +150,25 @@ def question(
     return Question(metric, compare, baseline, test, confidence)
 
 
-def table(frame: pd.DataFrame, settings: Sequence[str], asked: Question) -> pd.DataFrame:
+def table(frame: pd.DataFrame, settings: Sequence[str], question: Question) -> pd.DataFrame:
     """Return a row for each combination of settings: mean, interval, spread, difference, test, and what to note."""
     import pandas as pd
 
-    others = [name for name in settings if name != asked.compare]
+    others = [name for name in settings if name != question.compare]
     rows: list[dict[str, Any]] = []
     for fixed in dict.fromkeys(frame[others].itertuples(index=False, name=None)):
         group = frame[_equal(frame, others, fixed)]
-        levels = [None] if asked.compare is None else list(dict.fromkeys(group[asked.compare]))
-        cells = [group if asked.compare is None else group[group[asked.compare] == level] for level in levels]
-        described = [_described(cell, asked) for cell in cells]
-        _add_differences(described, levels, [_by_seed(cell, asked.metric) for cell in cells], asked)
+        levels = [None] if question.compare is None else list(dict.fromkeys(group[question.compare]))
+        cells = [
+            group if question.compare is None else group[group[question.compare] == level] for level in levels
+        ]
+        described = [_described(cell, question) for cell in cells]
+        _add_differences(described, levels, [_by_seed(cell, question.metric) for cell in cells], question)
         for level, row in zip(levels, described, strict=True):
-            named = {} if asked.compare is None else {asked.compare: level}
-            rows.append({**dict(zip(others, fixed, strict=True)), **named, "metric": asked.metric, **row})
+            named = {} if question.compare is None else {question.compare: level}
+            rows.append({**dict(zip(others, fixed, strict=True)), **named, "metric": question.metric, **row})
     summary = pd.DataFrame(rows)
-    summary.attrs["notes"] = asked.sentences()
+    summary.attrs["notes"] = question.sentences()
     return summary
 
 
@@ -184,16 +186,18 @@ def _by_seed(cell: pd.DataFrame, metric: str) -> dict[int, float]:
     return {int(seed): value for seed, value in values if np.isfinite(value)}
 
 
-def _described(cell: pd.DataFrame, asked: Question) -> dict[str, Any]:
+def _described(cell: pd.DataFrame, question: Question) -> dict[str, Any]:
     """Return the mean of a cell over its seeds, and the sentence about what is missing."""
-    values = np.array(list(_by_seed(cell, asked.metric).values()))
-    half = half_width(values, asked.confidence)
+    values = np.array(list(_by_seed(cell, question.metric).values()))
+    half = half_width(values, question.confidence)
     mean = float(values.mean()) if values.size else float("nan")
     spread = next(
-        (n for n in (f"{asked.metric}_std", asked.metric.replace("_error", "_std")) if n in cell), ""
+        (n for n in (f"{question.metric}_std", question.metric.replace("_error", "_std")) if n in cell), ""
     )
     of_peers = (
-        {} if spread in ("", asked.metric) else {"std_over_peers": float(cell[spread].astype(float).mean())}
+        {}
+        if spread in ("", question.metric)
+        else {"std_over_peers": float(cell[spread].astype(float).mean())}
     )
     return {
         "seeds": values.size,
@@ -202,7 +206,7 @@ def _described(cell: pd.DataFrame, asked: Question) -> dict[str, Any]:
         "high": mean + half,
         "std_over_seeds": float(values.std(ddof=1)) if values.size > 1 else float("nan"),
         **of_peers,
-        "note": " ".join(_notes(cell, values.size, asked.metric)),
+        "note": " ".join(_notes(cell, values.size, question.metric)),
     }
 
 
@@ -220,18 +224,21 @@ def _notes(cell: pd.DataFrame, values: int, metric: str) -> Iterator[str]:
 
 def _why(metric: str, cell: pd.DataFrame) -> str:
     """Return why a run that is done has no figure of that name."""
-    said = " ".join(dict.fromkeys(text for text in cell["warnings"] if text))
+    warned = " ".join(dict.fromkeys(text for text in cell["warnings"] if text))
     if metric.split("_")[-1] in ("rc", "end", "ml", "local"):
         return ", which is computed with references = true only"
     return (
-        f", which its run could not compute. It warned: {said}"
-        if said
+        f", which its run could not compute. It warned: {warned}"
+        if warned
         else ", which its run could not compute"
     )
 
 
 def _add_differences(
-    described: list[dict[str, Any]], levels: Sequence[Any], by_seed: list[dict[int, float]], asked: Question
+    described: list[dict[str, Any]],
+    levels: Sequence[Any],
+    by_seed: list[dict[int, float]],
+    question: Question,
 ) -> None:
     """Add the differences to the baseline or the best, their p, and which level is distinguishably the best."""
     nothing = dict.fromkeys(("difference", "difference_low", "difference_high", "p", "p_holm"), float("nan"))
@@ -241,12 +248,12 @@ def _add_differences(
     present = [index for index, values in enumerate(by_seed) if values]
     if len(levels) < 2 or not present:
         return
-    first = min(present, key=lambda index: asked.sign * described[index]["mean"])
-    reference = first if asked.baseline is None else list(levels).index(asked.baseline)
-    _compare(described, levels, by_seed, reference, asked)
-    corrected = _corrected(by_seed, first, asked)
+    first = min(present, key=lambda index: question.sign * described[index]["mean"])
+    reference = first if question.baseline is None else list(levels).index(question.baseline)
+    _compare(described, levels, by_seed, reference, question)
+    corrected = _corrected(by_seed, first, question)
     described[first]["best"] = len(corrected) == len(levels) - 1 and all(
-        p < 1.0 - asked.confidence for p in corrected.values()
+        p < 1.0 - question.confidence for p in corrected.values()
     )
 
 
@@ -256,11 +263,11 @@ def _paired(by_seed: list[dict[int, float]], index: int, reference: int) -> np.n
     return np.array([by_seed[index][seed] - by_seed[reference][seed] for seed in common])
 
 
-def _corrected(by_seed: list[dict[int, float]], reference: int, asked: Question) -> dict[int, float]:
+def _corrected(by_seed: list[dict[int, float]], reference: int, question: Question) -> dict[int, float]:
     """Return the corrected p of each level that can be tested against another."""
     others = [index for index in range(len(by_seed)) if index != reference]
     pairs = {index: _paired(by_seed, index, reference) for index in others}
-    tested = {index: TESTS[asked.test][0](pair) for index, pair in pairs.items() if pair.size > 1}
+    tested = {index: TESTS[question.test][0](pair) for index, pair in pairs.items() if pair.size > 1}
     return dict(zip(tested, holm(list(tested.values())), strict=True))
 
 
@@ -269,10 +276,10 @@ def _compare(
     levels: Sequence[Any],
     by_seed: list[dict[int, float]],
     reference: int,
-    asked: Question,
+    question: Question,
 ) -> None:
     """Write the differences to one level, and their p, into the rows of the others."""
-    corrected = _corrected(by_seed, reference, asked)
+    corrected = _corrected(by_seed, reference, question)
     for index, row in enumerate(described):
         pair = _paired(by_seed, index, reference)
         if not pair.size:
@@ -281,8 +288,8 @@ def _compare(
             row |= {"difference": 0.0, "difference_low": 0.0, "difference_high": 0.0, "p": 1.0, "p_holm": 1.0}
             row["compared_with"] = "itself"
             continue
-        half, mean = half_width(pair, asked.confidence), float(pair.mean())
+        half, mean = half_width(pair, question.confidence), float(pair.mean())
         row |= {"difference": mean, "difference_low": mean - half, "difference_high": mean + half}
         row["compared_with"] = str(levels[reference])
         if index in corrected:
-            row |= {"p": TESTS[asked.test][0](pair), "p_holm": corrected[index]}
+            row |= {"p": TESTS[question.test][0](pair), "p_holm": corrected[index]}

@@ -144,8 +144,8 @@ class Study:
             row = {**{name: cell.levels[name] for name in columns}, STATUS: status}
             if result is not None:
                 row |= {**result["summary"], "seconds": result["seconds"]}
-            said = "" if result is None else " ".join(result["warnings"])
-            rows.append(row | {"key": cell.key, "reason": reason, "warnings": said})
+            warned = "" if result is None else " ".join(result["warnings"])
+            rows.append(row | {"key": cell.key, "reason": reason, "warnings": warned})
         frame = pd.DataFrame(rows)
         figures = [name for name in frame.columns if name not in (*columns, STATUS, *ENDS)]
         figures = [name for name in figures if frame[name].notna().any() or name == self.metric]
@@ -219,8 +219,8 @@ class Study:
         options  those of `summary`
         """
         summary = self.summary(metric, **options)
-        asked = self._question(metric, options.get("compare"), None, "t", CONFIDENCE)
-        return study_tables.grid_of(f"{self.name}: {asked.metric}", summary, asked.compare)
+        question = self._question(metric, options.get("compare"), None, "t", CONFIDENCE)
+        return study_tables.grid_of(f"{self.name}: {question.metric}", summary, question.compare)
 
     def markdown(self, metric: str | None = None, **options: Any) -> str:
         """Return the comparison as a table in Markdown, the best in bold where it is distinguishable.
@@ -292,7 +292,7 @@ class Study:
     def _question(
         self, metric: str | None, compare: str | None, baseline: Any, test: str, confidence: float
     ) -> comparison.Question:
-        return comparison.question(
+        return comparison.checked_question(
             self.frame,
             self.varied,
             metric or self.metric,

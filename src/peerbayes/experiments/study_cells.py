@@ -12,7 +12,7 @@ import numpy as np
 from peerbayes.data.arguments import shown
 from peerbayes.data.declarations import declarations
 from peerbayes.errors import PeerbayesError
-from peerbayes.experiments.cells import SPLIT_STREAM, TEST_ROWS
+from peerbayes.experiments.cells import TEST_ROWS, in_order
 from peerbayes.experiments.levels import read_back
 from peerbayes.experiments.spool import table_of, value_of
 from peerbayes.simulation.settings import SimulationArguments
@@ -46,12 +46,12 @@ def split(labels: Any, seed: int, test_rows: int | None = None) -> Split:
 
     Rows of a class that would have no other training row are not tested.
     """
-    known = np.asarray(labels)
-    count = known.size
+    names = np.asarray(labels)
+    count = names.size
     tested = min(TEST_ROWS, count // TESTED_SHARE) if test_rows is None else test_rows
-    order = np.random.default_rng([seed, SPLIT_STREAM]).permutation(count)
+    order = in_order(count, seed)
     train, test = order[: count - tested], order[count - tested :]
-    _, codes = np.unique(known.astype(str) if known.dtype == object else known, return_inverse=True)
+    _, codes = np.unique(names.astype(str) if names.dtype == object else names, return_inverse=True)
     learned = np.isin(codes[test], codes[train])
     return Split(np.concatenate([train, test[~learned]]), test[learned])
 
@@ -70,8 +70,8 @@ def compute(specification: dict[str, Any]) -> dict[str, Any]:
         return {"refused": str(error)}
     except Exception as error:  # of an outside package, or a mistake of ours: the other cells go on
         return {"failed": f"{type(error).__name__}: {error}"}
-    said = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-    return {**result, "warnings": list(dict.fromkeys(said)), "seconds": time.perf_counter() - began}
+    warned = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+    return {**result, "warnings": list(dict.fromkeys(warned)), "seconds": time.perf_counter() - began}
 
 
 def arguments_of(specification: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:

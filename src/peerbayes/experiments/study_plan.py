@@ -77,7 +77,7 @@ def study(
     progress   whether it prints how far it is, or a function of the cells done and the cells in all
     settings   those of `simulate`, each one value or several
     """
-    asked = planned(
+    plan = planned(
         X,
         y,
         dataset=dataset,
@@ -89,10 +89,10 @@ def study(
         **settings,
     )
     computing = engine_of(engine, workers, address) if isinstance(engine, str) else engine
-    asked.run(computing, progress if callable(progress) else Lines().show if progress else None)
-    if absent := asked.incomplete:
-        warnings.warn(_sentence(absent, len(asked.cells)), StudyIncomplete, stacklevel=2)
-    return asked
+    plan.run(computing, progress if callable(progress) else Lines().show if progress else None)
+    if absent := plan.incomplete:
+        warnings.warn(_sentence(absent, len(plan.cells)), StudyIncomplete, stacklevel=2)
+    return plan
 
 
 def planned(
@@ -111,14 +111,14 @@ def planned(
     refuse_of_runs(settings)
     home = Path(tempfile.mkdtemp(prefix="peerbayes-study-") if folder is None else folder).resolve()
     try:
-        asked = _planned(home, X, y, dataset, name, compare, metric, test_rows, settings)
+        plan = _planned(home, X, y, dataset, name, compare, metric, test_rows, settings)
     except BaseException:
         if folder is None:
             shutil.rmtree(home, ignore_errors=True)
         raise
     if folder is None:
-        weakref.finalize(asked, shutil.rmtree, home, ignore_errors=True)
-    return asked
+        weakref.finalize(plan, shutil.rmtree, home, ignore_errors=True)
+    return plan
 
 
 def _planned(
