@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Exit codes: 0 success, 1 failure, 2 an invalid request.
 
-`audit` ends with 3 where it finds something alarming.
+`audit` and `check` end with 3 where they find something alarming, `rerun` where a run differs from the one that was
+saved.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ COMMANDS = {
     "demo": ("demo", "demo"),
     "simulate": ("simulate", "simulate"),
     "study": ("studies", "study"),
+    "rerun": ("rerun", "rerun"),
     "watch": ("report", "watch"),
     "report": ("report", "report"),
     "audit": ("audit", "audit"),
+    "check": ("data_check", "check"),
     "reproduce": ("reproduce", "reproduce"),
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),
     "peer": ("peer", "app"),
     "run": ("network_runs", "app"),
-    "relay": ("relay", "relay"),
+    "relay": ("relay_server", "relay"),
     "privacy": ("audit", "app"),
     "model": ("model_history", "app"),
     "predict": ("model", "predict"),

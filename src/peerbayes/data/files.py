@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -10,12 +12,19 @@ import re
 import secrets
 import struct
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from peerbayes.errors import ConfigurationError, ModelFileDamaged, ModelFileTooNew, PeerbayesError
+from peerbayes.errors import (
+    AlreadyThere,
+    ConfigurationError,
+    ModelFileDamaged,
+    ModelFileTooNew,
+    PeerbayesError,
+)
 
 # --- sanitise untrusted text for display: names of columns, categories, classes and peers
 # Any member of a network can choose such names. Nothing in them may move a cursor, change a colour, start a line,
@@ -113,19 +122,67 @@ def unpack(content: bytes, where: object) -> tuple[dict[str, Any], dict[str, np.
     return header, arrays
 
 
+# How a file is opened that must not be there yet.
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+
+def kind_of(path: Path) -> str:
+    """Return what a file that `pack` wrote says that it is; "" for other files. Nothing else of it is read."""
+    start = len(MAGIC) + PREFIX.size
+    try:
+        with path.open("rb") as file:
+            head = file.read(start)
+            if head[: len(MAGIC)] != MAGIC or len(head) < start:
+                return ""
+            header = json.loads(file.read(PREFIX.unpack(head[len(MAGIC) :])[1]))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(header.get("kind", "")) if isinstance(header, dict) else ""
+
+
 def write(path: str | Path, content: bytes) -> None:
     """Write a file atomically: a temporary file replaces the old one at the end."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yield a temporary file that replaces the one at `path` at the end, or nothing where anything fails."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
+        with os.fdopen(os.open(temporary, NEW_FILE, mode), "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on disk, where its file system can do that."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def refuse_existing(path: str | Path, overwrite: bool = False) -> None:
+    """Refuse to write a file or a folder that is there already, unless it may be overwritten."""
+    if not overwrite and os.path.lexists(path):
+        raise AlreadyThere(
+            f"{path} exists already, and nothing is overwritten without being asked: choose another name, or pass "
+            "overwrite=True (--overwrite on the command line)"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -19,11 +19,12 @@ from peerbayes.experiments.comparison import CONFIDENCE, DONE, STATUS
 from peerbayes.experiments.engines import Engine
 from peerbayes.experiments.results_store import Progress, Store, fill
 from peerbayes.experiments.study_cells import compute
+from peerbayes.simulation.loading import STUDY_FILE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STUDY_FILE, STORE_FILE = "study.json", "results.sqlite"
+STORE_FILE = "results.sqlite"
 
 DATASET, SEED, MISSING = "dataset", "seed", "missing"
 METRIC = "test_error"

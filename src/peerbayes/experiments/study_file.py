@@ -89,10 +89,9 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> StudyFile:
     entries = file.settings(ENTRIES, "not an entry of [study]", "study")
     chosen = {name: entries.get(name, setting.default) for name, setting in ENTRIES.items()}
     data, settings = config.sections(file, read_several)
-    datasets = _every(data or {"name": declarations(config.Data)["name"].default})
+    datasets = _every(data)
     for dataset in datasets:
-        if "name" in dataset:
-            config.check_name(file, dataset["name"])
+        config.check_data(file, dataset)
     first = {name: chosen.pop(name) for name in ("name", "compare", "metric", "test_rows")}
     return StudyFile(
         **first,

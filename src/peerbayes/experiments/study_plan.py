@@ -28,6 +28,9 @@ from peerbayes.experiments.study_cells import STUDY_REVISION, refuse_of_runs
 from peerbayes.simulation import config
 from peerbayes.simulation.settings import SimulationArguments
 
+# A graph says how many peers there are, unless that is said: then it is no default.
+PEERS = "peers"
+
 # What tables call rows that are given as X and y.
 IN_MEMORY = "X, y"
 
@@ -165,6 +168,11 @@ def _tables(
         tables = {}
         for number, item in enumerate(dataset if isinstance(dataset, list | tuple) else [dataset], start=1):
             label, data = _data(item)
+            if "test" in data:
+                raise ValueError(
+                    "test in [data] is not for studies, which test on rows of the table itself; give the rows of both "
+                    "files to pb.study as X, y and test=(X, y)"
+                )
             kept = keep(home, *config.load_data(data))
             if tables.get(label, kept) != kept:  # a file with another label column
                 label = f"{label} ({number})"
@@ -253,7 +261,11 @@ def _cells(
         for chosen in product(*(levels[name] for name in names)):
             by_name = dict(zip(names, chosen, strict=True))
             specification = {
-                "settings": {name: level.stored for name, level in by_name.items() if not level.default},
+                "settings": {
+                    name: level.stored
+                    for name, level in by_name.items()
+                    if not level.default or name == PEERS
+                },
                 "data": kept.key,
                 "test": test_rows if test is None else test,
                 "revision": STUDY_REVISION,
