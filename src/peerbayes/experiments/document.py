@@ -166,6 +166,8 @@ def _listed(records: Sequence[Record]) -> str:
 
 # --- docs/reproduction.md and docs/strategies.md, written from the store: no number in them is typed by hand
 
+WRITTEN = "Written by `peerbayes reproduce"  # begins a page of ours, which may be replaced
+
 HEAD = """# The paper, reproduced
 
 Written by `peerbayes reproduce {words} --document docs`,
