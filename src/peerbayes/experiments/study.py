@@ -48,9 +48,11 @@ class Study:
     folder: Path
     """Of its results, its rows and its long settings."""
     name: str
+    """The name of the study, as titles have it."""
     varied: tuple[str, ...]
     """The settings that vary, in order, apart from the seed; "dataset" is one of them if there are several."""
     cells: tuple[StudyCell, ...] = field(repr=False)
+    """One for each combination of values, in the order of the settings."""
     compare: str | None = None
     """The setting whose values tables compare; None: the first that varies."""
     metric: str = METRIC
