@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import peerbayes as pb
+from peerbayes.experiments import study_file
 from peerbayes.peer.runs.consent import Consent
 from peerbayes.peer.runs.timetable import Schedule
 from peerbayes.simulation import config
@@ -185,12 +186,14 @@ def test_the_pages_hold_every_table():
 
 def test_settings_shown_on_the_page_are_settings(tmp_path):
     page = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
-    run, agreement, described, peer, allowed, planned = re.findall(
+    run, study, agreement, described, peer, allowed, planned = re.findall(
         r"```toml\n(.*?)```", page, flags=re.DOTALL
     )
     for name, text, kind in (("consent", allowed, Consent), ("schedule", planned, Schedule)):
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
         assert kind.read(tmp_path / f"{name}.toml") is not None
+    (tmp_path / "study.toml").write_text(study, encoding="utf-8")
+    assert study_file.read(tmp_path / "study.toml").settings["rows_per_peer"]
     private = 'network = "n"\nlabel = "y"\n' + described + "[privacy]\nepsilon = 4.0\n"
     assert len(reference.terms.Terms.parse(private, "the page").facts) == 3
     (terms,) = [reference.terms.Terms.parse(agreement, "the page")]
