@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from typing import Any
 
 from peerbayes.data import files
 from peerbayes.data.declarations import declarations
+from peerbayes.errors import ConfigurationError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.models.figure_tables import (
     SITE_HEADS,
@@ -123,8 +123,8 @@ def card(version: Version) -> Card:
 def _terms(content: str) -> dict[str, Any]:
     """Return the terms as plain values; a card is written also where a later program wrote them."""
     try:
-        return tomllib.loads(content)
-    except tomllib.TOMLDecodeError:
+        return files.table(content, "the terms")
+    except ConfigurationError:
         return {}
 
 
