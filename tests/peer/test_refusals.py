@@ -48,9 +48,10 @@ from shared.hostile_neighbours import (
     reasons,
     run,
 )
+from shared.link_option import over_other_links_too
 from shared.real_calls import REQUEST, Ended, ask, channel_of, channel_to
 
-pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
+pytestmark = [pytest.mark.long, pytest.mark.links]  # neighbours and machines that do the worst: minutes
 
 LINE = [(0, 1), (1, 2)]
 
@@ -477,7 +478,8 @@ def test_fuzzed_answers_change_nothing(network, undisturbed):
     assert any(who == HOSTILE for who, _ in reasons(network.homes["peer-1"]))
 
 
-def test_fuzzed_requests_over_the_network_while_a_run_is_under_way(network, undisturbed):
+@over_other_links_too
+def test_fuzzed_requests_over_the_network_while_a_run_is_under_way(kind_of_links, network, undisturbed):
     rng = random.Random(7)
     count, together, done = 3000, UNANSWERED // 8, asyncio.Event()  # its own requests come beside these
 

@@ -140,7 +140,7 @@ def test_nothing_is_added_to_what_is_signed_and_passed_on():
         assert refused.value.reason == "unreadable"
 
 
-# --- runs over gRPC --------------------------------------------------------------------------------------
+# --- runs over links -------------------------------------------------------------------------------------
 
 
 def recording(transport, seen, alter):
@@ -198,12 +198,14 @@ def same(statistics, expected):
         np.testing.assert_array_equal(statistics[name], expected[name])
 
 
+@pytest.mark.links
 def test_a_twin_with_one_more_field_ends_with_the_same_numbers(network, usual):
     ended, seen = run(network, alter={"peer-2": lambda content: with_fields(content, mood="blue")})
     same(ended, usual)
     assert any(envelope.kind == "round" for _, envelope in seen["peer-2"])
 
 
+@pytest.mark.links
 def test_each_pair_uses_its_highest_version(network, usual):
     spoken = {"peer-1": Versions(4, 4), "peer-2": Versions(4, 6), "peer-3": Versions(5, 7)}
     expected = {
@@ -220,6 +222,7 @@ def test_each_pair_uses_its_highest_version(network, usual):
         assert all(message.spoken == spoken[name] for message in messages)
 
 
+@pytest.mark.links
 def test_a_neighbour_that_went_back_to_an_older_version_is_greeted_anew(network, usual):
     """It said that it speaks 5 as well; then it does not."""
     replies = []
@@ -240,6 +243,7 @@ def test_a_neighbour_that_went_back_to_an_older_version_is_greeted_anew(network,
     ] == 4
 
 
+@pytest.mark.links
 def test_peers_without_a_common_version_wait_and_say_who_should_update(network):
     """Not less: who updates one of them need not start the other again. `peer check` fails."""
     words = "peer-2 speaks versions 5 to 6 of the protocol, peer-1 version 4, so there is none that both speak. Update"
@@ -301,6 +305,7 @@ OLD_REPLY = {
 }  # fmt: skip
 
 
+@pytest.mark.links
 def test_a_peer_of_version_3_can_read_why_it_is_refused(network):
     """It refuses fields that it does not know, and then looks at the version."""
     asked = request(network, "peer-2", "hello", version=3)
@@ -351,6 +356,7 @@ wire.encode = lambda message: before(message) if message.mood == "blue" else 1 /
 """
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_a_twin_process_with_one_more_field_finishes_the_run(network, usual, monkeypatch):
     """From the command to the exit code."""
