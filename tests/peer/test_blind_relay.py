@@ -19,13 +19,13 @@ pytest.importorskip("cryptography")
 pytest.importorskip("msgspec")
 import peerbayes as pb
 from peerbayes.errors import IdentityError, NeedsPerson
-from peerbayes.peer import relay as relays
+from peerbayes.peer import blind_relay as relays
+from peerbayes.peer.blind_relay import Limits, Relay
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.roster import valid_address
 from peerbayes.peer.loopback import free_ports
 from peerbayes.peer.protocol import routes
 from peerbayes.peer.protocol.failures import Unreachable
-from peerbayes.peer.relay import Limits, Relay
 from peerbayes.peer.state.store import Store
 from shared.commands import HANG, peerbayes
 from shared.firewalls import Firewalls, connect_proxy

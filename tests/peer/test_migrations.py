@@ -245,7 +245,7 @@ def test_a_copy_is_complete_or_has_another_name(path, one_more, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(migrations, "_sync", gives_up)
+        patched.setattr(migrations.files, "sync", gives_up)
         with pytest.raises(KeyboardInterrupt):
             Store(path)
     assert version(path) == 0 and not migrations.copy_path(path).exists()

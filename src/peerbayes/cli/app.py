@@ -26,7 +26,7 @@ COMMANDS = {
     "network": ("network", "app"),
     "peer": ("peer", "app"),
     "run": ("network_runs", "app"),
-    "relay": ("relay", "relay"),
+    "relay": ("relay_server", "relay"),
     "privacy": ("audit", "app"),
     "model": ("model_history", "app"),
     "predict": ("model", "predict"),

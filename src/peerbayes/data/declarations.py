@@ -19,11 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from peerbayes.data import arguments
 from peerbayes.data.arguments import LARGEST, refusal, shown
-from peerbayes.data.files import line, string, table
+from peerbayes.data.files import line, string, table, text_of
 from peerbayes.errors import ConfigurationError, PeerbayesError
 
 NEEDED: Any = inspect.Parameter.empty
@@ -305,6 +306,24 @@ class SettingsFile:
                     f"{', '.join(names[:LISTED])}{more}{hint}"
                 )
         return values
+
+
+def read_settings(kind: type[T], path: Path, noun: str) -> T | None:
+    """Return the dataclass of settings that a TOML file describes; None: there is no such file.
+
+    noun  what an entry is that is no setting, in errors
+    """
+    if not path.exists():
+        return None
+    settings = declarations(kind)
+    values = SettingsFile(text_of(path), str(path)).settings(settings, noun)
+    for name, setting in settings.items():
+        if setting.default is NEEDED and name not in values:
+            raise ConfigurationError(f"{path}: {name} is missing; expected a line {name} = ...")
+    try:
+        return kind(**values)
+    except ValueError as problem:
+        raise ConfigurationError(f"{path}: {problem}") from problem
 
 
 def read_value(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -10,8 +12,9 @@ import re
 import secrets
 import struct
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -113,19 +116,44 @@ def unpack(content: bytes, where: object) -> tuple[dict[str, Any], dict[str, np.
     return header, arrays
 
 
+# How a file is opened that must not be there yet.
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+
 def write(path: str | Path, content: bytes) -> None:
     """Write a file atomically: a temporary file replaces the old one at the end."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yield a temporary file that replaces the one at `path` at the end, or nothing where anything fails."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("xb") as file:
-            file.write(content)
+        with os.fdopen(os.open(temporary, NEW_FILE, mode), "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or a folder's list of files, is on disk, where its file system can do that."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _plain(value: Any) -> Any:

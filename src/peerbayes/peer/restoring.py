@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from peerbayes.data import files
 from peerbayes.data.files import printable
-from peerbayes.data.files import write as _write
 from peerbayes.errors import PeerbayesError, PeerError
 from peerbayes.peer.agreement.terms import Terms
 from peerbayes.peer.identity import keys
@@ -143,7 +143,7 @@ def _restore_run(home: Home, backup: Backup, where: Path, heard: Heard | None, d
             _restore_log(source / AUDIT, target / AUDIT, done)
             _give_up(target / STATE, target, kept, done, "its audit log was gone, or another one")
     killed = (target / UNFINISHED).exists()  # then the log may be the backup's
-    _write(target / UNFINISHED, b"")
+    files.write(target / UNFINISHED, b"")
     exact = _restore_log(source / AUDIT, target / AUDIT, done) and not killed
     before = len(done.given_up)
     if stored is not None:
@@ -436,11 +436,7 @@ def _moved(source: Path, target: Path) -> None:
         if beside.exists():
             beside.replace(target.with_name(target.name + suffix))
     source.replace(target)
-    descriptor = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync(target.parent)
 
 
 # --- what neighbours know

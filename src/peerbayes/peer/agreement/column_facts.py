@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peerbayes.data.declarations import toml
+from peerbayes.data.files import NEW_FILE
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.table import Scalar, scalars
 from peerbayes.errors import SchemaError, TermsError
@@ -26,7 +27,7 @@ def canonical(value: Any) -> bytes:
 
 def private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner can read; refuse to write over another."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(path, NEW_FILE, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
-import os
 import platform
 import secrets
 import shutil
@@ -173,7 +172,7 @@ class History:
         """Have applications read a version from now on; their file is replaced in one step."""
         content = self.content(number)
         files.write(self.home / MODEL, content)
-        _sync(self.home)
+        files.sync(self.home)
         return self.version(number)
 
     def back(self) -> Version:
@@ -204,12 +203,12 @@ class History:
         try:
             files.write(draft / MODEL, content)
             files.write(draft / FACTS, _packed(version))
-            _sync(draft)
+            files.sync(draft)
             draft.rename(self.folder / str(version.number))
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        _sync(self.folder)
+        files.sync(self.folder)
 
 
 def _packed(version: Version) -> bytes:
@@ -218,13 +217,3 @@ def _packed(version: Version) -> bytes:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder on disk; some file systems cannot, and need not."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

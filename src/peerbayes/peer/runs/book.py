@@ -608,6 +608,8 @@ class Runs:
                 costs[f"{ASSUMED} run {proposal.number} of {proposal.digest:.16}"] = planned_cost(promise)
         home.records.mkdir(mode=0o700, parents=True, exist_ok=True)
         assume(home.audit_path, costs, f"lost {proposal.digest:.16}", 0)
+        if self._began(proposal.number) not in ("", proposal.digest):
+            return  # another one began here since, and is the run
         files.write(home.records / "proposal", proposal.digest.encode())
         self.end(
             proposal.number,
@@ -769,9 +771,5 @@ def _publish(path: Path, content: bytes) -> bool:
         return False
     finally:
         draft.unlink(missing_ok=True)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync(path.parent)
     return True

@@ -12,16 +12,13 @@ from peerbayes.data.declarations import (
     NEEDED,
     Kind,
     Setting,
-    SettingsFile,
     check_fields,
-    declarations,
     optional,
+    read_settings,
     real_number,
     text_value,
     whole_number,
 )
-from peerbayes.data.files import text_of
-from peerbayes.errors import ConfigurationError
 from peerbayes.peer.agreement.terms import Terms
 
 FILE = "consent.toml"
@@ -71,16 +68,7 @@ class Consent:
     @classmethod
     def read(cls, path: Path) -> Consent | None:
         """Read the consent in a file; None: there is no such file, and so no consent."""
-        if not path.exists():
-            return None
-        values = SettingsFile(text_of(path), str(path)).settings(declarations(cls), "no limit of a consent")
-        for name in ("label", "columns"):
-            if name not in values:
-                raise ConfigurationError(f"{path}: {name} is missing; expected a line {name} = ...")
-        try:
-            return cls(**values)
-        except ValueError as problem:
-            raise ConfigurationError(f"{path}: {problem}") from problem
+        return read_settings(cls, path, "no limit of a consent")
 
     def obstacles(
         self, terms: Terms, proposer: str, in_all: float, hours_since: float | None

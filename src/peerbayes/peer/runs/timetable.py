@@ -10,16 +10,13 @@ from pathlib import Path
 from peerbayes.data.declarations import (
     Kind,
     Setting,
-    SettingsFile,
     check_fields,
-    declarations,
     optional,
+    read_settings,
     real_number,
     text_value,
     true_or_false,
 )
-from peerbayes.data.files import text_of
-from peerbayes.errors import ConfigurationError
 
 FILE = "schedule.toml"
 
@@ -58,13 +55,7 @@ class Schedule:
     @classmethod
     def read(cls, path: Path) -> Schedule | None:
         """Read the schedule in a file; None: there is no such file."""
-        if not path.exists():
-            return None
-        values = SettingsFile(text_of(path), str(path)).settings(declarations(cls), "no entry of a schedule")
-        try:
-            return cls(**values)
-        except ValueError as problem:
-            raise ConfigurationError(f"{path}: {problem}") from problem
+        return read_settings(cls, path, "no entry of a schedule")
 
     def next_after(self, last: datetime) -> datetime | None:
         """Return the first regular time after another one; None: there are none."""

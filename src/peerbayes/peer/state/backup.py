@@ -16,7 +16,6 @@ import hashlib
 import io
 import json
 import os
-import secrets
 import sqlite3
 import tarfile
 import tempfile
@@ -27,6 +26,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from peerbayes.data import files
 from peerbayes.data.files import printable
 from peerbayes.errors import IdentityError, PeerbayesError, PeerError
 from peerbayes.peer.agreement.column_facts import canonical
@@ -107,18 +107,9 @@ def back_up(home: Home, target: Path, with_key: bool = True, passphrase: str | N
             f"{target} is in the folder that it would be a backup of; put it on another disk, or machine"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            manifest = _written(home, key, network, file, with_key, passphrase)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
+    with files.replacing(target, mode=0o600) as file:
+        manifest = _written(home, key, network, file, with_key, passphrase)
+    files.sync(target.parent)
     return manifest
 
 
@@ -277,14 +268,6 @@ def _entry(name: str, size: int) -> tarfile.TarInfo:
     return info
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # --- reading one
 
 
@@ -371,7 +354,7 @@ def _extracted(reader: Any, folder: Path, name: str) -> tuple[int, str]:
         raise PeerError(f"{name!r:.80} in the backup leads out of its folder; it was changed")
     target, digest, size = folder.joinpath(*parts), hashlib.sha256(), 0
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with os.fdopen(os.open(target, files.NEW_FILE, 0o600), "wb") as file:
         while block := reader.read(BLOCK):
             digest.update(block)
             size += len(block)

@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from peerbayes.data import files
 from peerbayes.errors import NeedsPerson
 
 Step = Callable[[sqlite3.Connection], None]
@@ -152,18 +153,9 @@ def _keep_copy(db: sqlite3.Connection, path: Path) -> None:
     target = copy_path(path)
     unfinished = target.with_name(f"{target.name}.part")
     unfinished.unlink(missing_ok=True)  # of a process that was killed
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    os.close(os.open(unfinished, files.NEW_FILE, 0o600))
     with contextlib.closing(sqlite3.connect(unfinished)) as copy:
         db.backup(copy)
-    _sync(unfinished)
+    files.sync(unfinished)
     unfinished.replace(target)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync(target.parent)

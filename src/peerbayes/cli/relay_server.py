@@ -37,8 +37,8 @@ def relay(
     relay://host:port. Exit codes: 0 stopped by SIGTERM; 2 it cannot listen there; 130 stopped by Ctrl-C.
     """
     from peerbayes.data.files import text_of
+    from peerbayes.peer.blind_relay import DIGEST, Limits, Relay
     from peerbayes.peer.protocol import connections
-    from peerbayes.peer.relay import DIGEST, Limits, Relay
     from peerbayes.peer.service import until_stopped
 
     keys = frozenset[str]()
