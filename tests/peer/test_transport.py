@@ -638,6 +638,22 @@ def test_an_answer_above_the_agreed_size_is_not_taken(tmp_path):
     within(work())
 
 
+def test_small_frames_are_sent_at_once_on_both_sides(network):
+    """Without waiting for the receipt of those before, which takes 40 ms where the other side has nothing to say."""
+
+    async def work():
+        async with (
+            asking_from(network.homes["peer-1"]) as asker,
+            serving(network.homes["peer-2"], echo) as server,
+        ):
+            await asker.ask("peer-2", b"", HANG)
+            for one in (asker._links["peer-2"][0], server._links["peer-1"][0]):
+                line = one._transport.get_extra_info("socket")
+                assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    within(work())
+
+
 def test_a_large_reply_comes_whole_while_others_are_answered(network):
     large = bytes(range(256)) * 40_000  # 10 MB
 
