@@ -99,8 +99,8 @@ def _listening(listen: str) -> socket.socket:
     """Return a socket that listens on host:port."""
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, so that asyncio sends small frames at once, without waiting for the receipt of those before: it looks at the
-    # protocol of a connection, which is that of its listener.
+    # Named, so that asyncio sends small frames at once, without waiting for the receipt of those before: it looks at
+    # the protocol of a connection, which is that of its listener.
     line = socket.socket(family, proto=socket.IPPROTO_TCP)
     try:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
