@@ -23,7 +23,7 @@ import numpy as np
 import ray
 
 import peerbayes as pb
-from peerbayes.simulation.result import COLUMNS as FIGURES
+from peerbayes.simulation.records import COLUMNS as FIGURES
 from peerbayes.simulation.sharded import simulate_shards
 from peerbayes.simulation.sharded.workers import cluster
 

@@ -16,6 +16,7 @@ from docstrings import table_of
 
 from peerbayes.cli.app import app
 from peerbayes.data.declarations import NEEDED, Setting, declarations, in_file
+from peerbayes.data.doctor.findings import NAMES
 from peerbayes.estimators.classifiers import ESTIMATORS
 from peerbayes.peer.agreement import column_facts, terms
 from peerbayes.peer.runs import consent, timetable
@@ -115,6 +116,12 @@ def estimator_signatures() -> str:
 def data_table() -> str:
     """What [data] may say."""
     return _declared(declarations(config.Data))
+
+
+def findings_table() -> str:
+    """What `peerbayes check` may say of a table."""
+    rows = [(f"`{name}`", advice.severity, advice.todo) for name, advice in NAMES.items()]
+    return table_of(rows, ("name", "is", "what to do"))
 
 
 def simulation_table() -> str:
@@ -226,6 +233,7 @@ SECTIONS = {
     "estimators": estimator_signatures,
     "commands": command_tables,
     "data": data_table,
+    "findings": findings_table,
     "simulation": simulation_table,
     "terms": terms_table,
     "limits": limits_table,

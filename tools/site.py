@@ -1,4 +1,4 @@
-"""Hooks of `mkdocs build`: tables from the code, and files of the repository that pages point to.
+"""Hooks of `mkdocs build`: tables from the code, notebooks as pages, and files of the repository that pages point to.
 
 A page says where a table goes (`<!-- reference: commands -->`), so it can also be read in the repository. A link that
 leaves docs/ (`../examples/quickstart.py`) works there as it is; on the site it leads to a copy.
@@ -17,6 +17,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(Path(__file__).parent))
 
+import notebooks  # noqa: E402
 import reference  # noqa: E402
 
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)")
@@ -28,6 +29,13 @@ CHANGES = "changelog.md"
 def on_files(files: Any, config: Any) -> Any:
     """Add the changelog, and every file outside docs/ that a page points to."""
     files.append(File.generated(config, CHANGES, abs_src_path=str(ROOT / "CHANGELOG.md")))
+    for name in notebooks.names():
+        source = f"examples/{name}.ipynb"
+        text, pictures = notebooks.markdown(name)
+        files.append(File.generated(config, f"repository/{source}", abs_src_path=str(ROOT / source)))
+        files.append(File.generated(config, copy_of(source), content=text))
+        for picture, content in pictures.items():
+            files.append(File.generated(config, f"notebooks/{picture}", content=content))
     for page in list(files.documentation_pages()):
         for _, target, _ in LINK.findall(page.content_string):
             found = outside(page.src_uri, target)
@@ -58,5 +66,7 @@ def outside(page: str, target: str) -> str:
 
 
 def copy_of(path: str) -> str:
-    """Where the site has a file of the repository."""
+    """Where the site has a file of the repository; a notebook is a page there."""
+    if path.startswith("examples/") and path.endswith(".ipynb"):
+        return f"notebooks/{Path(path).stem}.md"
     return CHANGES if path == "CHANGELOG.md" else f"repository/{path}"

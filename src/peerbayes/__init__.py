@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peerbayes import audit as audit
+    from peerbayes import callbacks as callbacks
     from peerbayes.data.column import Column
+    from peerbayes.data.doctor import check
     from peerbayes.data.schema import Schema
     from peerbayes.errors import (
         ConfigurationError,
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
         TopologyError,
     )
     from peerbayes.estimators.auto_bayes import AutoBayes
-    from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB, load
+    from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB
     from peerbayes.estimators.ga2m import GA2M
     from peerbayes.learning.robust.attacks import Attack
     from peerbayes.model.statistics import Statistics, prior_knowledge
     from peerbayes.privacy.accounting import Privacy
     from peerbayes.privacy.scheme import plan
+    from peerbayes.simulation.loading import load
     from peerbayes.simulation.result import Run
     from peerbayes.simulation.run import simulate
 
@@ -38,16 +41,18 @@ if TYPE_CHECKING:
 _HOMES = {
     "learning.robust.attacks": ("Attack",),
     "data.column": ("Column",),
+    "data.doctor": ("check",),
     "errors": (
         "ConfigurationError", "FalseReport", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew", "PartitionError",
         "PeerbayesError", "SchemaError", "SchemaMismatch", "StatisticsMismatch", "StructureError",
         "TopologyError",
     ),
-    "estimators.classifiers": ("AODE", "KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB", "load"),
+    "estimators.classifiers": ("AODE", "KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB"),
     "estimators.auto_bayes": ("AutoBayes",),
     "estimators.ga2m": ("GA2M",),
         "privacy.scheme": ("plan",),
     "privacy.accounting": ("Privacy",),
+    "simulation.loading": ("load",),
     "simulation.result": ("Run",),
     "data.schema": ("Schema",),
     "simulation.run": ("simulate",),
@@ -56,7 +61,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 # Modules that are public themselves.
-_MODULES = ("audit",)
+_MODULES = ("audit", "callbacks")
 
 __all__ = [
     "AODE",
@@ -86,6 +91,7 @@ __all__ = [
     "StatisticsMismatch",
     "StructureError",
     "TopologyError",
+    "check",
     "load",
     "plan",
     "prior_knowledge",

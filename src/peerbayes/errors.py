@@ -14,7 +14,11 @@
     │   └── ModelFileTooNew    written by a newer peerbayes
     ├── ExtensionError         (also an ImportError) an outside package that is missing, is broken or clashes
     ├── NotSupported           (also a NotImplementedError) what a family of an outside package cannot do
+    ├── CallbackFailed         a callback that raised an error while a run went on
+    ├── CallbackPartMissing    (also an ImportError) a package that a callback needs is not installed
     ├── SourceError            (also a ValueError)  rows that cannot be read, or cannot be used as they are
+    ├── AlreadyThere           (also a FileExistsError and a ValueError)  a file that is not overwritten unasked
+    ├── DataChanged            (also a ValueError)  other rows than those that a run was made with
     ├── DatasetError           a dataset that cannot be loaded
     │   ├── UnknownDataset     (also a ValueError)  no dataset has that name
     │   ├── DatasetUnavailable in no folder and no cache, and not to be had from here
@@ -38,7 +42,8 @@
         └── RefusedMessage     a message that was not taken, with a named reason
             └── OtherProcess   a message of a peer of which another process was heard
 
-`SingularDataWarning` is a warning: training rows that a model cannot be told from, though one is made.
+Two are warnings: `SingularDataWarning` (training rows that a model cannot be told from, though one is made) and
+`DataWarning` (columns that look like no quantity and no category, though they are taken for one).
 
 A caller's mistake in an argument is a plain ValueError or TypeError. Every message says what arrived, what
 was expected, and what to do.
@@ -57,6 +62,21 @@ class PeerbayesError(Exception):
 
 class SingularDataWarning(UserWarning):
     """Training rows that leave parameters open: a class of one row, columns that determine each other."""
+
+
+class DataWarning(UserWarning):
+    """Columns that say something else than they seem: record numbers, codes for missing values, several spellings."""
+
+
+class CallbackFailed(PeerbayesError):
+    """A callback raised an error while a run went on; the cause says which."""
+
+    run: Any = None
+    """The run, where it was finished."""
+
+
+class CallbackPartMissing(PeerbayesError, ImportError):
+    """A package that a callback needs is not installed."""
 
 
 class SchemaError(PeerbayesError, ValueError):
@@ -109,6 +129,14 @@ class ExtensionError(PeerbayesError, ImportError):
 
 class NotSupported(PeerbayesError, NotImplementedError):
     """What a family does not define: `sample`, `explain`, `describe`, or statistics in other units."""
+
+
+class AlreadyThere(PeerbayesError, FileExistsError, ValueError):
+    """A file or a folder that exists already; nothing is overwritten without being asked."""
+
+
+class DataChanged(PeerbayesError, ValueError):
+    """Other rows than those that a run was made with."""
 
 
 class DatasetError(PeerbayesError):

@@ -361,11 +361,11 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(small, monkeypat
     content = path.read_bytes()
     monkeypatch.setattr(owner, name, _fail)
     with pytest.raises(OSError, match="No space left"):
-        pb.QDA().fit(ARRAY, Y).save(path)
+        pb.QDA().fit(ARRAY, Y).save(path, overwrite=True)
     assert path.read_bytes() == content
     assert list(path.parent.iterdir()) == [path]
     monkeypatch.undo()
-    pb.QDA().fit(ARRAY, Y).save(path)
+    pb.QDA().fit(ARRAY, Y).save(path, overwrite=True)
     assert isinstance(pb.load(path), pb.QDA)
     assert list(path.parent.iterdir()) == [path]
 

@@ -48,6 +48,8 @@ BROKEN = [
     (PLAIN, {"attack": True, "strategy": "tracking"}, "'tracking', whose messages cannot be judged .* crc, exact"),
     (PLAIN, {"structure": True}, "structure with family 'qda', which neither links .* one of tan, kdb, ga2m"),
     (PLAIN, {"family": "aode", "strategy": "dsgd"}, "'dsgd' with family 'aode': it learns weights of a log joint that"),
+    (PLAIN, {"baselines": ("softmax",), "attack": True}, "baselines 'softmax' with an attack: attackers lie in"),
+    (PLAIN, {"baselines": ("fedavg",), "family": "aode"}, "'fedavg' with family 'aode', whose features are those of"),
     (PLAIN, {"messages": "int8", "strategy": "tracking"}, "has 2 matrices that belong together; expected one of"),
     (PLAIN, {"messages": "float32", "strategy": "crc"}, "1 exchanges a round with strategy 'crc', whose peers leave"),
     (PLAIN, {"messages": "int8", "strategy": "tree-sum"}, "'tree-sum', whose messages are exact sums"),
@@ -57,6 +59,7 @@ BROKEN = [
     (NOISY, {"select": "held-out"}, "the log losses of held-out rows would be told exactly"),
     (PLAIN, {"select": "held-out", "secure_sum": True}, "a tree, which tells a leaf's to its neighbour"),
     (PLAIN, {"select": "held-out", "robust": "clip"}, "one false log loss would decide which round everybody keeps"),
+    (NOISY, {"evaluation": "sites"}, "errors and scores of held-out rows would be told exactly"),
     (PLAIN, {"family": "ga2m", "robust": "clip"}, "'ga2m' with robust 'clip': crosses are agreed on by sums"),
     (PLAIN, {"sharded": True, "strategy": "relay"}, "'relay', which needs single messages"),
     (PLAIN, {"sharded": True, "family": "kdb"}, "family 'kdb', whose structure peers learn first"),
@@ -71,6 +74,7 @@ BROKEN = [
     (PLAIN, {"secure_sum": True, "strategy": "consensus-ml", "completed": True}, "missing values, which qda completes"),
     (NOISY, {"gaps": ("a", "b")}, "missing values of 'a', 'b', which qda completes by everybody's model"),
     (PLAIN, {"strategy": "dsgd", "completed": True}, "qda completes by a model; dsgd learns no generative model"),
+    (PLAIN, {"baselines": ("softmax",), "completed": True}, "'softmax' with missing values, which qda completes"),
     (PLAIN, {"sharded": True, "completed": True}, "missing values, which qda completes"),
 ]  # fmt: skip
 

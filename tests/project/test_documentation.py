@@ -2,18 +2,29 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from shared.browsing import NAMES as BROWSERS
 from shared.commands import HANG
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import notebooks  # noqa: E402
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ONE_THREAD = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the machine may be busy
+ONE_THREAD |= {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+
+# A warning of MLflow's own database classes.
+MLFLOW = "ignore:The ``noload`` loader strategy"
 
 
 SAVED = re.compile(r"[Ss]ave\s+this\s+as\s+`[\w.-]+`[^`]*?\n\n```\w+\n.*?```", flags=re.DOTALL)
@@ -30,6 +41,8 @@ def need_parts(code):
     named = set(re.findall(r"^\s*(?:import|from) (\w+)", code, flags=re.MULTILINE))
     named |= {"plotly"} if ".report(" in code or "import report" in code else set()
     named |= {"msgspec", "cryptography"} if "peerbayes.peer" in code else set()
+    named |= {"mlflow", "alembic"} if "MLflow(" in code else set()
+    named |= {name for name, call in (("tensorboard", "TensorBoard("), ("wandb", "WandB(")) if call in code}
     for name in sorted(named):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
@@ -37,7 +50,7 @@ def need_parts(code):
 
 def run(words, folder):
     done = subprocess.run(
-        [sys.executable, "-W", "error", *words],
+        [sys.executable, "-W", "error", "-W", MLFLOW, *words],
         cwd=folder, capture_output=True, text=True, env=ONE_THREAD, timeout=HANG,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -63,24 +76,73 @@ def test_an_example_runs(example, tmp_path):
     assert run([str(example), *folder], tmp_path)
 
 
+# --- notebooks
+
+FIGURES = 2  # in each notebook, at least
+LARGEST = 300_000  # bytes of a notebook with its outputs
+
+# What would tell where or when a notebook was run.
+TRACES = re.compile(r"/(?:root|home|tmp|work|usr|opt|Users)/|[A-Z]:\\\\|\b20\d\d-\d\d-\d\d\b")
+
+
+@pytest.mark.parametrize("name", notebooks.names())
+def test_a_notebook_has_its_outputs_and_nothing_else(name):
+    pytest.importorskip("nbformat").validate(notebook := notebooks.read(name))
+    again = f"run `python tools/notebooks.py {name}`"
+    assert notebook.metadata.get("peerbayes") == {"sources": notebooks.sources_digest(notebook)}, again
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), again
+    pictures = [content for _, content in notebooks.images(notebook)]
+    assert len(pictures) >= FIGURES and all(content[:4] == b"\x89PNG" for content in pictures)
+    assert any(text.strip() for text in notebooks.texts(notebook))
+    content = notebooks.FOLDER.joinpath(f"{name}.ipynb").read_text(encoding="utf-8")
+    plain = re.sub(r'"image/png": "[^"]*"', "", content)
+    assert len(content) < LARGEST and TRACES.search(plain) is None
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("notebook", sorted((ROOT / "examples").glob("*.ipynb")), ids=name_of)
+@pytest.mark.parametrize("name", notebooks.names())
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Jupyter's own
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_notebook_runs(notebook, tmp_path):
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    content = nbformat.read(notebook, 4)
-    nbformat.validate(content)
-    assert not any(cell.get("outputs") for cell in content.cells), "outputs are not stored"
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-            patch.setenv(name, "1")
-        client = nbclient.NotebookClient(
-            content, timeout=int(HANG), kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-        )
-        client.execute()
-    assert any(cell.get("outputs") for cell in content.cells)
+def test_a_notebook_runs_to_its_outputs(name):
+    for package in ("nbformat", "nbclient", "ipykernel", "plotly", "kaleido"):
+        pytest.importorskip(package)
+    if not any(map(shutil.which, BROWSERS)):
+        pytest.skip("figures are drawn by a browser")
+    assert notebooks.differences(notebooks.read(name), notebooks.executed(name)) == []
+
+
+def test_notebooks_with_other_outputs_are_told_apart():
+    pytest.importorskip("nbformat")
+    stored = notebooks.read("researcher")
+    assert notebooks.differences(stored, deepcopy(stored)) == []
+    fresh = deepcopy(stored)
+    [text] = [cell for cell in fresh.cells if "disagreement" in cell.source]
+    text.outputs[0].data["text/plain"] = text.outputs[0].data["text/plain"].replace("0.240", "0.290")
+    assert len(notebooks.differences(stored, fresh)) == 1
+    text.outputs.clear()
+    assert notebooks.differences(stored, fresh)
+    stored.cells[0].source += "."
+    assert "cells have changed since the outputs were made" in notebooks.differences(stored, stored)
+
+
+def test_the_result_in_the_readme_is_the_notebooks():
+    """The table and the picture of the first screen."""
+    pytest.importorskip("nbformat")
+    notebook, readme = notebooks.read("researcher"), (ROOT / "README.md").read_text(encoding="utf-8")
+    [table] = [text for text in notebooks.texts(notebook) if "bytes_per_peer" in text]
+    figures = {row.split()[0]: row.split()[1:] for row in table.splitlines()[1:]}
+    strategies = dict(zip(table.split("\n")[0].split(), figures["test_error"], strict=True))
+    expected = [strategies[name] for name in ("local", "crc", "auto")]
+    expected += [figures[name][0] for name in ("test_rc", "test_ml")]
+    assert re.findall(r"^\| \**(0\.\d{3})\** \|", readme, flags=re.MULTILINE) == expected
+    assert f"a standard deviation of {figures['test_std'][-1]} |" in readme
+    picture = dict(notebooks.images(notebook))["result"]
+    assert (ROOT / "docs" / "images" / "result.png").read_bytes() == picture
+    assert "(docs/images/result.png)" in readme
+
+
+# --- pages
 
 
 def test_every_example_is_on_the_page_of_examples():

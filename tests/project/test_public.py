@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "audit": "errors data model network learning privacy estimators simulation peer",
     "experiments": "errors data model network learning estimators simulation",
     "report": "errors data model network learning simulation peer",
+    "callbacks": "errors data simulation",
     "cli": "errors data model network learning privacy estimators simulation peer audit experiments report",
 }
 
@@ -36,8 +37,8 @@ def test_public_names_are_pinned():
         "AODE", "Attack", "AutoBayes", "BayesNetClassifier", "Column", "ConfigurationError", "FalseReport", "GA2M",
         "KDB", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
         "PartitionError", "PeerbayesError", "Privacy", "QDA", "Run", "Schema", "SchemaError", "SchemaMismatch",
-        "Statistics", "StatisticsMismatch", "StructureError", "TAN", "TopologyError", "load", "plan", "prior_knowledge",
-        "simulate",
+        "Statistics", "StatisticsMismatch", "StructureError", "TAN", "TopologyError", "check", "load", "plan",
+        "prior_knowledge", "simulate",
     ]  # fmt: skip
     assert all(hasattr(peerbayes, name) for name in peerbayes.__all__)
 

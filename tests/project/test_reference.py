@@ -39,6 +39,7 @@ MODULES = (
     "network.mixing", "simulation.partitions", "privacy.accounting", "privacy.mechanism", "privacy.noise",
     "privacy.scheme", "privacy.exposure", "simulation.sharded.driver",
     "data.datasets", "data.sources", "data.sources.values", "errors", "report",
+    "callbacks", "simulation.events",
     "audit.observation", "audit.reconstruction", "audit.membership_inference",
 )  # fmt: skip
 

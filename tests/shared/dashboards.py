@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from peerbayes.simulation.result import COLUMNS
+from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.view import LiveFile
 from shared.commands import HANG
 

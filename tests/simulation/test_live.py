@@ -13,7 +13,8 @@ from sklearn.datasets import load_wine
 
 import peerbayes as pb
 from peerbayes.learning.metrics import Outcome, log_loss
-from peerbayes.simulation.result import COLUMNS, LIVE_FILE
+from peerbayes.simulation.records import COLUMNS
+from peerbayes.simulation.result import LIVE_FILE
 from peerbayes.simulation.view import (
     CURVES,
     LEVELS,

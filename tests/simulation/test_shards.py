@@ -11,7 +11,7 @@ from sklearn.datasets import load_wine
 import peerbayes as pb
 from peerbayes import network
 from peerbayes.learning.strategies import CRC, STRATEGIES
-from peerbayes.simulation.result import COLUMNS
+from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.sharded import ShardLost, simulate_shards
 from peerbayes.simulation.sharded.workers import cluster, crossing, cut, plans
 

@@ -12,7 +12,7 @@ from peerbayes.model import residuals
 from peerbayes.model.devices import NUMPY
 from peerbayes.model.families import NaiveBayes, Rows
 from peerbayes.simulation.faults import Faults
-from peerbayes.simulation.result import COLUMNS
+from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.rounds import Broadcast, Late
 
 X, Y = load_wine(return_X_y=True, as_frame=True)

@@ -31,6 +31,7 @@ from peerbayes.model import layout
 from peerbayes.model.families import Family, Rows
 from peerbayes.simulation import population
 from peerbayes.simulation.old_names import refuse_old_names
+from peerbayes.simulation.owners import owners_in, with_peers
 from peerbayes.simulation.population import Assignment
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.run import simulate
@@ -216,9 +217,13 @@ def _observed(
             raise ValueError(
                 f"{name} is {settings[name]!r}; expected {value!r}: the audit follows every round"
             )
+    X, owners = owners_in(X, settings)
+    if owners is not None:
+        own = {"peers": len(owners.names), "partition": owners.parts}
+        settings = {**settings, **own, "test": owners.features(settings.get("test"))}
     complete = {
         name: setting.default for name, setting in declarations(SimulationArguments).items()
-    } | settings
+    } | with_peers(settings)
     peers, seed = complete["peers"], complete["seed"]
     if not 0 <= peer < peers:
         raise ValueError(f"peer is {peer}; expected 0 to {peers - 1}")
@@ -236,8 +241,8 @@ def _observed(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "peers hold all rows", UserWarning)  # nothing is tested here
         run = simulate(
-            X, y, **{**settings, "partition": assignment.parts, "topology": links, "strategy": recorder},
-            references=False, evaluate_every=0, evaluate_rows=1,
+            X, y, **{**settings, "peers": peers, "partition": assignment.parts, "topology": links,
+                     "strategy": recorder}, references=False, evaluate_every=0, evaluate_rows=1,
         )  # fmt: skip
     weights = planning.mixing_weights(recorder, links)
     mixing_weights = float(weights[peer, peer]), float(weights[peer, observer])

@@ -59,6 +59,9 @@ def _known_format(form: str) -> str:
 Format = Annotated[str, option("table or json.", "--format", callback=_known_format)]
 
 
+Overwrite = Annotated[bool, option("Replace what is there; otherwise that is refused.", "--overwrite")]
+
+
 def split(text: str) -> list[str]:
     """Return the words of a list such as a,b,c."""
     return [word.strip() for word in text.split(",") if word.strip()]

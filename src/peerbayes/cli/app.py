@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Exit codes: 0 success, 1 failure, 2 an invalid request.
 
-`audit` ends with 3 where it finds something alarming.
+`audit` and `check` end with 3 where they find something alarming, `rerun` where a run differs from the one that was
+saved.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from peerbayes.cli import exit_on_error
 COMMANDS = {
     "demo": ("demo", "demo"),
     "simulate": ("simulate", "simulate"),
+    "rerun": ("rerun", "rerun"),
     "watch": ("report", "watch"),
     "report": ("report", "report"),
     "audit": ("audit", "audit"),
+    "check": ("data_check", "check"),
     "reproduce": ("reproduce", "reproduce"),
     "datasets": ("datasets", "app"),
     "network": ("network", "app"),

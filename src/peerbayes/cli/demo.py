@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from peerbayes.cli import Format, console, option, print_table, print_text, progress_bar
+from peerbayes.cli import Format, Overwrite, console, option, print_table, print_text, progress_bar
 from peerbayes.cli.simulate import run_with_bar
+from peerbayes.data.files import refuse_existing
 from peerbayes.errors import parts_needed
 from peerbayes.learning.family_choice import FamilyChoice
 from peerbayes.learning.shared_settings import ROUNDS
@@ -21,6 +23,13 @@ from peerbayes.simulation import config
 
 if TYPE_CHECKING:
     from peerbayes.simulation.result import Run
+
+DIGITS = {"name": "digits"}
+
+DEMO_FILE = "demo.txt"  # marks a folder of the demo
+DEMO_TEXT = (
+    "`peerbayes demo` made what is here, and replaces it when it runs again. Keep nothing of yours here.\n"
+)
 
 TEST_ROWS = 797  # of the 1,797 digits; peers share the others
 TRAINING_ROWS = 1000
@@ -35,30 +44,39 @@ def demo(
         int | None, option("Run this many real processes, each with its own file, instead of a simulation.")
     ] = None,
     form: Format = "table",
+    overwrite: Overwrite = False,
     nodes: Annotated[int | None, option("The old name of --simulated-peers.", hidden=True)] = None,
 ) -> None:
-    """Simulate 50 peers on a random tree, each with one class of handwritten digits, and watch the network learn."""
+    """Simulate 50 peers on a random tree, each with one class of handwritten digits, and watch the network learn.
+
+    Runs of an earlier demo in the folder are replaced; what others wrote there is not, without --overwrite.
+    """
     if nodes is not None:
         raise ValueError(f"--nodes is called --simulated-peers now: write --simulated-peers {nodes}")
     if peers is not None:
-        real_peers(out, peers, rounds, seed, form)
+        real_peers(out, peers, rounds, seed, form, overwrite)
         return
     if not 1 <= simulated_peers <= TRAINING_ROWS:
         raise ValueError(
             f"--simulated-peers is {simulated_peers}; expected 1 to {TRAINING_ROWS}, a digit for each"
         )
-    X, y = config.load_data({"name": "digits"})
+    strategies = ("auto", "crc", "local")
+    _claim(out, (*strategies, "report.html"), overwrite)
+    X, y = config.load_data(DIGITS)
     summaries: dict[str, dict[str, float]] = {}
     runs: list[Run] = []
     rows_per_peer = TRAINING_ROWS // simulated_peers
+    from peerbayes.simulation.repetition import from_source
+
     family: dict[str, Any] = {"family": AUTO}
-    for strategy in ("auto", "crc", "local"):
+    for strategy in strategies:
         settings: dict[str, Any] = {
             "peers": simulated_peers, "rows_per_peer": rows_per_peer, "partition": "drift-y", "strategy": strategy,
             "rounds": rounds, "seed": seed, "evaluate_every": 8, **family,
         }  # fmt: skip
         run = run_with_bar(X, y, settings, f"{strategy:<6}", quiet=form == "json", live=out / strategy)
-        run.save(out / strategy)
+        run = from_source(run, DIGITS)
+        run.save(out / strategy, overwrite=True)
         summaries[strategy] = run.summary()
         runs.insert(0, run)
         # The others learn the family that these peers chose.
@@ -87,13 +105,22 @@ def demo(
     print_text(page)
 
 
+def _claim(out: Path, names: Sequence[str], overwrite: bool) -> None:
+    """Take these names in the folder for the demo: refuse those that are there, unless an earlier demo made them."""
+    ours = (out / DEMO_FILE).is_file()
+    for name in names:
+        refuse_existing(out / name, overwrite or ours)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / DEMO_FILE).write_text(DEMO_TEXT, encoding="utf-8")
+
+
 def _report(out: Path, runs: list[Run]) -> str:
     """Write a report of all runs; return where it is, or how to get one."""
     from peerbayes import report
     from peerbayes.errors import PlotlyMissing
 
     try:
-        return f"Compare them side by side: {report.write(out / 'report.html', runs)}"
+        return f"Compare them side by side: {report.write(out / 'report.html', runs, overwrite=True)}"
     except PlotlyMissing:
         return f"To compare them: pip install 'peerbayes[report]', then peerbayes report {out}"
 
@@ -103,7 +130,7 @@ def _error(summary: dict[str, float]) -> tuple[float, float]:
 
 
 @parts_needed()
-def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None:
+def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str, overwrite: bool) -> None:
     """Run processes connected by mutual TLS, each with its own file, and compare them with the simulator."""
     from peerbayes import network as topologies
     from peerbayes.estimators.classifiers import load
@@ -114,7 +141,9 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
 
     if peers < 2:
         raise ValueError(f"--peers is {peers}; expected 2 or more")
-    X, y = config.load_data({"name": "digits"})
+    folder = out / f"{peers}-peers"
+    _claim(out, (folder.name,), overwrite)
+    X, y = config.load_data(DIGITS)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))
     partition, test = np.array_split(order[TEST_ROWS:], peers), order[:TEST_ROWS]
@@ -122,7 +151,6 @@ def real_peers(out: Path, peers: int, rounds: int, seed: int, form: str) -> None
     pairs = [(int(a), int(b)) for a, b in topologies.pairs(links)]
     tables = [X.iloc[indices].assign(digit=y[indices]) for indices in partition]
     terms = Terms("demo", "digit", family=AUTO, rounds=rounds)
-    folder = out / f"{peers}-peers"
     shutil.rmtree(folder, ignore_errors=True)
     network = Loopback.create(folder, terms, tables, pairs)
     try:

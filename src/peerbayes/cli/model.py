@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from peerbayes.cli import Format, argument, check_format, option, print_table, print_text
+from peerbayes.cli import Format, Overwrite, argument, check_format, option, print_table, print_text
 from peerbayes.data import files, sources
 from peerbayes.data.files import as_json, in_cell, printable
 from peerbayes.data.sources import SourceError
@@ -208,12 +208,13 @@ def predict(
     data: Annotated[str, argument("Rows to classify: a .csv or .parquet file, or an SQLAlchemy URL.")],
     query: Query = None,
     out: Out = None,
+    overwrite: Overwrite = False,
     proba: Annotated[bool, option("Add the probability of every class.", "--proba")] = False,
     label: Annotated[str | None, option("The column of true classes, to report the error rate.")] = None,
     form: Form = None,
 ) -> None:
     """Predict the class of each row; the rows keep their order."""
-    file_format = _kind(out, form)
+    file_format = _kind(out, form, overwrite)
     classifier = opened(model)
     frame, labels = rows_for(classifier, data, query, label)
     unknown = unknown_categories(classifier, frame)
@@ -269,10 +270,11 @@ def sample(
     count: Annotated[int, option("Number of rows.", "-n", "--rows")] = 100,
     seed: Annotated[int, option("Random seed.")] = 0,
     out: Out = None,
+    overwrite: Overwrite = False,
     form: Form = None,
 ) -> None:
     """Draw synthetic rows from the model; the class is the last column."""
-    kind = _kind(out, form)
+    kind = _kind(out, form, overwrite)
     if count < 1:
         raise ValueError(f"-n is {count}; expected 1 or more")
     classifier = opened(model)
@@ -288,7 +290,7 @@ def sample(
 # --- tables out
 
 
-def _kind(out: Path | None, form: str | None) -> str:
+def _kind(out: Path | None, form: str | None, overwrite: bool) -> str:
     """Return the format of the output; checked before any row is read."""
     check_format(form or "csv", ("csv", "json"))
     if out is None:
@@ -300,6 +302,7 @@ def _kind(out: Path | None, form: str | None) -> str:
         )
     if not out.parent.is_dir():
         raise ValueError(f"--out is {out}, but {out.parent} is not a folder; create it first")
+    files.refuse_existing(out, overwrite)
     if kind == "parquet":
         need_pyarrow(out)
     return kind

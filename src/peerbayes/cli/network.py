@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from peerbayes.cli import Format, argument, option, progress_bar, split, with_options
+from peerbayes.cli import Format, Overwrite, argument, option, progress_bar, split, with_options
 from peerbayes.data.declarations import declarations
-from peerbayes.data.files import printable, write
+from peerbayes.data.files import printable, refuse_existing, write
 from peerbayes.data.kinds import KINDS
 from peerbayes.errors import TermsError, parts_needed
 from peerbayes.peer.agreement.column_facts import Facts
@@ -187,12 +187,16 @@ def invite(
     network: Folder = Path(),
     out: Annotated[Path | None, option("The invitation file; default NAME.invitation.")] = None,
     again: Annotated[bool, option("Renew a member's certificate and address.", "--again")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Add a peer: sign its request, add it to the roster, write its invitation."""
     from peerbayes.peer.identity.founder import Founder
     from peerbayes.peer.identity.keys import fingerprint
 
     founder, target = Founder(network), out or Path(f"{name}.invitation")
+    refuse_existing(
+        target, overwrite or (again and out is None)
+    )  # NAME.invitation is renewed with the certificate
     neighbours_named = None if links is None else split(links)
     invitation = founder.invite(name, request.read_bytes(), address, neighbours_named, again)
     write(target, invitation.pack())

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from peerbayes.cli import Format, argument, console, option, print_table, print_text, with_options
+from peerbayes.cli import Format, Overwrite, argument, console, option, print_table, print_text, with_options
 from peerbayes.data.files import printable
 from peerbayes.errors import parts_needed
 
@@ -356,13 +356,14 @@ def figures(
 def trace(
     folders: Annotated[list[Path], argument("Folders of peers of one network: one's own is enough.")],
     out: Annotated[Path, option("The CSV file to write.")] = Path("lost.csv"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the messages that peers have missed to a CSV file, which `simulate` replays as its message_loss."""
     from peerbayes.peer.missed_messages import missed_messages
     from peerbayes.peer.state.folder import Home
 
     missed = missed_messages(map(Home, folders))
-    missed.trace.save(out, missed.names)
+    missed.trace.save(out, missed.names, overwrite)
     last = max(missed.rounds.values())
     lost = Counter(receiver for _, _, receiver in missed.trace.messages)
     rows = [

@@ -7,7 +7,7 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-from peerbayes.cli import argument, option, print_text
+from peerbayes.cli import Overwrite, argument, option, print_text
 from peerbayes.errors import web_parts_needed
 from peerbayes.report.dashboard.access import Access, Address
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE, Run
@@ -69,6 +69,7 @@ def report(
         list[str] | None, option("Add this section of an installed package; may be repeated.")
     ] = None,
     show: Annotated[bool, option("Open the page in a browser.", "--open")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write one HTML page of a run, or of several side by side; it opens offline."""
     from peerbayes import report as pages
@@ -80,10 +81,12 @@ def report(
     runs = [Run.load(folder) for folder in run_folders]
     target = out or (run_folders[0] / "report.html" if len(run_folders) == 1 else Path("report.html"))
     run_titles = titles(runs, [folder.resolve().name for folder in run_folders])
-    page = pages.write(target, runs, run_titles, section or ())
+    # Without --out the page is ours to name: an earlier report there is made again.
+    replaces = overwrite or (out is None and pages.is_report(target))
+    page = pages.write(target, runs, run_titles, section or (), replaces)
     print_text(f"{page} ({size(page.stat().st_size)})")
     if figures is not None:
-        written = pages.figure_files(figures, runs, form, run_titles)
+        written = pages.figure_files(figures, runs, form, run_titles, overwrite)
         print_text(f"{figures}/: {', '.join(path.name for path in written)}")
     if show:
         webbrowser.open(page.resolve().as_uri())

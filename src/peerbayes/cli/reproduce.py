@@ -9,8 +9,9 @@ from typing import Annotated
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from peerbayes.cli import argument, check_format, console, option, print_table, progress_bar, split
+from peerbayes.cli import Overwrite, argument, check_format, console, option, print_table, progress_bar, split
 from peerbayes.data.datasets.entries import PAPER, find
+from peerbayes.data.files import refuse_existing
 from peerbayes.experiments import document as pages
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.cells import FILES, read_as
@@ -50,9 +51,11 @@ def reproduce(
         Path | None, option("Also write reproduction.md, strategies.md and results.parquet to this folder.")
     ] = None,
     form: Annotated[str, option("table, markdown, latex, csv or json.", "--format")] = "table",
+    overwrite: Overwrite = False,
 ) -> None:
     """Compute the paper's tables, reusing the results in the store."""
     check_format(form, formats.FORMATS)
+    _refuse_existing(export, document, overwrite)
     chosen = paper_tables.numbers() if "all" in table_names else tuple(dict.fromkeys(table_names))
     chosen_tables = tuple(paper_tables.table(number) for number in chosen if number != "distance")
     sweep = Sweep(
@@ -80,6 +83,18 @@ def reproduce(
     _show(sweep, records, results, form)
     if "distance" in chosen and form not in ("json", "csv"):
         _show_distances()
+
+
+def _refuse_existing(export: Path | None, document: Path | None, overwrite: bool) -> None:
+    """Refuse to replace files of others; pages that this command wrote, and results beside them, are made again."""
+    if export is not None:
+        refuse_existing(export, overwrite)
+    if document is None:
+        return
+    page = document / "reproduction.md"
+    ours = page.is_file() and pages.WRITTEN in page.read_text(encoding="utf-8")
+    for name in (page.name, "strategies.md", "results.parquet"):
+        refuse_existing(document / name, overwrite or ours)
 
 
 def _compute(sweep: Sweep, store: Store, engine: str, workers: int | None, address: str | None) -> None:

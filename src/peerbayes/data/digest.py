@@ -34,15 +34,29 @@ def _add_values(digest: Any, values: np.ndarray) -> None:
         return
     digest.update(b"objects ")
     objects = values.astype(object)
-    for value, missing in zip(objects.tolist(), missing_of(objects).tolist(), strict=True):
-        text = "" if missing else _written(value)
-        digest.update((f"{len(text)} {text}" if text else "-").encode(errors="surrogatepass"))
+    missing, written = missing_of(objects).tolist(), _Written()
+    try:
+        texts = [
+            b"-" if absent else written[value]
+            for value, absent in zip(objects.tolist(), missing, strict=True)
+        ]
+    except TypeError:  # a value without a hash, which no schema takes
+        texts = [
+            b"-" if absent else _text(value) for value, absent in zip(objects.tolist(), missing, strict=True)
+        ]
+    digest.update(b"".join(texts))
 
 
-def _written(value: Any) -> str:
+class _Written(dict[Any, bytes]):
+    """Values as they are digested: columns of text repeat few values, and each is written once."""
+
+    def __missing__(self, value: Any) -> bytes:
+        self[value] = text = _text(value)
+        return text
+
+
+def _text(value: Any) -> bytes:
     """Return a value as text that tells its type: numbers as a float, text in quotes."""
-    return (
-        repr(float(value))
-        if isinstance(value, bool | int | float | np.number | np.bool)
-        else repr(str(value))
-    )
+    number = isinstance(value, bool | int | float | np.number | np.bool)
+    text = repr(float(value) + 0.0) if number else repr(str(value))
+    return f"{len(text)} {text}".encode(errors="surrogatepass")

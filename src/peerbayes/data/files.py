@@ -18,7 +18,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from peerbayes.errors import ConfigurationError, ModelFileDamaged, ModelFileTooNew, PeerbayesError
+from peerbayes.errors import (
+    AlreadyThere,
+    ConfigurationError,
+    ModelFileDamaged,
+    ModelFileTooNew,
+    PeerbayesError,
+)
 
 # --- sanitise untrusted text for display: names of columns, categories, classes and peers
 # Any member of a network can choose such names. Nothing in them may move a cursor, change a colour, start a line,
@@ -120,6 +126,20 @@ def unpack(content: bytes, where: object) -> tuple[dict[str, Any], dict[str, np.
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
+def kind_of(path: Path) -> str:
+    """Return what a file that `pack` wrote says that it is; "" for other files. Nothing else of it is read."""
+    start = len(MAGIC) + PREFIX.size
+    try:
+        with path.open("rb") as file:
+            head = file.read(start)
+            if head[: len(MAGIC)] != MAGIC or len(head) < start:
+                return ""
+            header = json.loads(file.read(PREFIX.unpack(head[len(MAGIC) :])[1]))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(header.get("kind", "")) if isinstance(header, dict) else ""
+
+
 def write(path: str | Path, content: bytes) -> None:
     """Write a file atomically: a temporary file replaces the old one at the end."""
     with replacing(path) as file:
@@ -154,6 +174,15 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def refuse_existing(path: str | Path, overwrite: bool = False) -> None:
+    """Refuse to write a file or a folder that is there already, unless it may be overwritten."""
+    if not overwrite and os.path.lexists(path):
+        raise AlreadyThere(
+            f"{path} exists already, and nothing is overwritten without being asked: choose another name, or pass "
+            "overwrite=True (--overwrite on the command line)"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -52,7 +52,7 @@ def infer_columns(
             column; None: binned columns have `BINS`, and numbers are as `kinds` says
     labels  [n] the class of each row, −1 where it is unknown; None: nobody knows
     """
-    rules = _rules(table, kinds)
+    rules = rules_of(table, kinds)
     if weights is not None and not (weights > 0).all():
         labels = None if labels is None else labels[weights > 0]
         table, weights = table.take(weights > 0), weights[weights > 0]
@@ -75,7 +75,7 @@ def check_kinds(kinds: Any) -> None:
         one_of("kinds", kinds, RULES, ", a list or a mapping", SchemaError)
 
 
-def _rules(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
+def rules_of(table: Table, kinds: str | Mapping[Any, str] | Sequence[str]) -> list[str]:
     """Return the rule for each column, from any of the forms that `kinds` may take."""
     names = table.names
     check_kinds(kinds)
@@ -142,7 +142,7 @@ def _column(
 def kinds_in_bins(table: Table, kinds: str | Mapping[Any, str] | Sequence[str], in_bins: str) -> list[str]:
     """Return the kind of each column where numbers whose kind `kinds` leaves open have the kind `in_bins`."""
     found = []
-    for j, rule in enumerate(_rules(table, kinds)):
+    for j, rule in enumerate(rules_of(table, kinds)):
         values = table.column(j)
         present = ~missing_of(values)
         kind = _kind(values, present, rule, table.names[j], table.declared(j) is not None)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -29,6 +30,7 @@ import numpy as np
 
 from peerbayes.data.column import Column, column_differences, merge_columns
 from peerbayes.data.crosses import Cross
+from peerbayes.data.files import refuse_existing
 from peerbayes.data.infer import infer_classes, infer_columns, measured
 from peerbayes.data.table import Rows, Scalar, Table, all_text, number, scalars, set_differences, union
 from peerbayes.errors import SchemaError, SchemaMismatch
@@ -42,7 +44,10 @@ OF_SOME_KINDS = {"edges": (), "low": None, "high": None, "penalty": 0.0}
 FARTHEST = 1e100
 
 
-@dataclass(frozen=True)
+CLASSES_SHOWN = 8  # in a schema's `repr`
+
+
+@dataclass(frozen=True, repr=False)
 class Schema:
     """Columns in order, the classes of the label, and where standardised values are clipped."""
 
@@ -56,6 +61,14 @@ class Schema:
     """The name of the label."""
     crosses: tuple[Cross, ...] = ()
     """Pairs of columns whose joint cells families see as further columns, after all others."""
+
+    def __repr__(self) -> str:
+        kinds = Counter(column.kind for column in self.columns)
+        counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
+        crossed = f"; {len(self.crosses)} crosses" if self.crosses else ""
+        classes = ", ".join(map(repr, self.classes[:CLASSES_SHOWN]))
+        more = ", …" if len(self.classes) > CLASSES_SHOWN else ""
+        return f"<Schema: columns: {counted}{crossed}; classes of {self.label!r}: {classes or 'none'}{more}>"
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -408,8 +421,9 @@ class Schema:
                 raise
             raise SchemaError(f"this is not the JSON text of a schema: {error}") from error
 
-    def save(self, path: str | Path) -> None:
-        """Write the schema to the file `path`, as JSON."""
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the schema to the file `path`, as JSON. A file that is there is replaced only with `overwrite`."""
+        refuse_existing(path, overwrite)
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
     @classmethod

@@ -147,10 +147,13 @@ class AutoBayes(GenerativeClassifier):
             "estimator of that family, for instance by peerbayes.load"
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write the model of the family chosen to the file `path`; `peerbayes.load` gives its estimator."""
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the model of the family chosen to the file `path`; `peerbayes.load` gives its estimator.
+
+        A file that is there is replaced only with `overwrite`.
+        """
         check_is_fitted(self)
-        self.estimator_.save(path)
+        self.estimator_.save(path, overwrite)
 
     def _names(self) -> tuple[str, ...]:
         """Return the names of the candidates, in the order of their size."""

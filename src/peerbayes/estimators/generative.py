@@ -25,6 +25,7 @@ from sklearn.utils.validation import (
 )
 
 from peerbayes.data.arguments import number, refusal, whole
+from peerbayes.data.doctor.quick import warn_of_data
 from peerbayes.data.infer import infer_classes, infer_columns, plain_labels
 from peerbayes.data.kinds import KINDS
 from peerbayes.data.schema import Schema
@@ -536,6 +537,7 @@ class GenerativeClassifier(Predictor):
             return self.schema if self.schema.classes else replace(self.schema, classes=classes)
         bins = self._bins(len(training.table.names))
         columns = infer_columns(training.table, kinds, training.weights, bins, training.labels)
+        warn_of_data(training.table, columns, kinds, stacklevel=4)
         schema = Schema(columns, clip=self.clip)
         for knowledge in self._knowledge():
             schema = schema.knowing(knowledge.schema)

@@ -288,9 +288,13 @@ class Predictor(Conventions, ClassifierMixin, BaseEstimator):
 
     # --- files -----------------------------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to the file `path`, which `peerbayes.load` reads; it contains no rows and no code."""
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the model to the file `path`, which `peerbayes.load` reads; it contains no rows and no code.
+
+        A file that is there is replaced only with `overwrite`.
+        """
         check_is_fitted(self)
+        files.refuse_existing(path, overwrite)
         parameters, arrays = portable(self.get_params(deep=False))
         header = {
             "kind": "model",

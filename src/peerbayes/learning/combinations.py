@@ -45,6 +45,7 @@ class Combination:
     few_neighbours  who has too few neighbours for secure sums, as a clause; empty: nobody
     gaps            names of columns in which values are, or may be, missing
     completed       whether values are missing that the family completes by its model
+    baselines       the baselines that send messages of their own
     """
 
     strategy: Any
@@ -66,6 +67,7 @@ class Combination:
     evaluation: str = "none"
     sharded: bool = False
     structure: bool = False
+    baselines: tuple[str, ...] = ()
     bought: tuple[tuple[str, str], ...] = ()
     changing: bool | None = None
     few_neighbours: str | None = None
@@ -277,6 +279,13 @@ RULES = (
     Rule(lambda run: planning.of_weights(run.strategy) and not run.linear,
          "strategy {run.name!r} with family {run.family!r}: it learns weights of a log joint that is linear in them, "
          "and that of {run.family} is a mean of several models; expected a strategy of statistics, or {families}"),
+    # --- baselines: softmax regression on the features of the family
+    Rule(lambda run: run.baselines and run.attack,
+         "baselines {run.baselines[0]!r} with an attack: attackers lie in messages of statistics, and those of this "
+         "baseline are weights; expected baselines that learn in one place or alone, or no attack"),
+    Rule(lambda run: run.baselines and not run.linear,
+         "baselines {run.baselines[0]!r} with family {run.family!r}, whose features are those of several models; "
+         "expected other baselines, or {families}"),
     # --- rounded messages, and several of them in a round
     Rule(lambda run: run.few_bytes and run.declaration.matrices > 1,
          "messages {run.messages!r} in {run.exchange_count} exchanges a round with strategy {run.name!r}, whose "
@@ -353,6 +362,9 @@ RULES = (
     Rule(lambda run: planning.of_weights(run.strategy) and run.completed,
          "strategy {run.name!r} with missing values, which {run.family} completes by a model; {run.name} learns no "
          "generative model: expected another strategy, {complete}"),
+    Rule(lambda run: run.baselines and run.completed,
+         "baselines {run.baselines[0]!r} with missing values, which {run.family} completes by a model, and softmax "
+         "regression learns none; expected other baselines, {complete}"),
     Rule(lambda run: run.sharded and run.completed,
          "shards with missing values, which {run.family} completes; expected {complete}, or `simulate`"),
 )  # fmt: skip

@@ -40,8 +40,9 @@ LARGEST_LOSS = 1e6
 STATISTICS_AT_ONCE = 1 << 19
 
 
-# The most logits that confusion and reliability are computed from, and the bins of confidence.
-OUTCOME_LOGITS, BINS = 1 << 24, 15
+# The most logits that metrics of predictions are computed from, of more than so many models a quarter as many, and the
+# bins of confidence.
+OUTCOME_LOGITS, FEW_MODELS, BINS = 1 << 24, 64, 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,24 @@ class Outcome:
             np.mean([model.confusion for model in models], axis=0),
             np.mean([model.reliability for model in models], axis=0),
         )
+
+
+def exact_auc(posterior: np.ndarray, labels: np.ndarray) -> float | None:
+    """Return the area under the ROC curve of predictions: p [m, C], class indices [m]; None: nothing to compare."""
+    classes = posterior.shape[1]
+    areas = []
+    for index in (1,) if classes == 2 else range(classes):
+        of_class = labels == index
+        if of_class.any() and not of_class.all():
+            areas.append(_area(posterior[:, index], of_class))
+    return float(np.mean(areas)) if areas else None
+
+
+def _area(scores: np.ndarray, of_class: np.ndarray) -> float:
+    """Return the share of pairs in which the row of the class has the higher score; equal ones count half."""
+    below, above = np.sort(scores[~of_class]), np.sort(scores[of_class])
+    lower = np.searchsorted(below, above, side="left") + np.searchsorted(below, above, side="right")
+    return float(lower.sum()) / (2.0 * below.size * above.size)
 
 
 def log_loss(log_posterior: np.ndarray, labels: np.ndarray) -> float:
@@ -135,14 +154,30 @@ class Sample:
 
     def outcome(self, stats: np.ndarray, of_weights: bool, scaling: Scaling | None = None) -> Outcome:
         """Return the outcome of the peers' predictions [N, C, K]; of evenly spaced ones where they are many."""
-        scaling = scaling or Scaling.identity(stats.shape[1])
-        limit = max(1, OUTCOME_LOGITS // max(self.labels.size * stats.shape[1], 1))
-        chosen = stats[np.unique(np.linspace(0, len(stats) - 1, min(limit, len(stats))).astype(np.int64))]
-        weights = chosen if of_weights else fetch(self.family.weights(chosen))
         return Outcome.mean(
-            Outcome.of(scaling.probabilities(self.logits(model_weights)), self.labels)
-            for model_weights in weights
+            Outcome.of(posterior, self.labels) for posterior in self.posteriors(stats, of_weights, scaling)
         )
+
+    def posteriors(
+        self, stats: np.ndarray, of_weights: bool, scaling: Scaling | None = None
+    ) -> Iterator[np.ndarray]:
+        """Yield p(c | x) of every row [m, C] by the peers' models [N, C, K]: by those that are `compared`."""
+        scaling = scaling or Scaling.identity(stats.shape[1])
+        for logits in self.all_logits(stats, of_weights):
+            yield scaling.probabilities(logits)
+
+    def all_logits(self, stats: np.ndarray, of_weights: bool) -> Iterator[np.ndarray]:
+        """Yield the logits of every row [m, C] by the models [N, C, K] that are `compared`."""
+        chosen = stats[self.compared(len(stats), stats.shape[1])]
+        weights = chosen if of_weights else fetch(self.family.weights(chosen))
+        for model_weights in weights:
+            yield self.logits(model_weights)
+
+    def compared(self, models: int, classes: int) -> np.ndarray:
+        """Return which of many models have their predictions compared row by row: all, or evenly spaced ones."""
+        most = max(1, OUTCOME_LOGITS // max(self.labels.size * classes, 1))
+        limit = max(min(most, FEW_MODELS), most // 4)
+        return np.unique(np.linspace(0, models - 1, min(limit, models)).astype(np.int64))
 
     def logits(self, weights: np.ndarray) -> np.ndarray:
         """Return log p(x_obs, c) of every row, for one model W [C, K]: [m, C]."""

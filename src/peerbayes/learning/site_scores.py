@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from peerbayes.learning.integer_sums import numbers_of_words, words_of_numbers
-from peerbayes.learning.metrics import BINS, LARGEST_LOSS, Outcome, log_losses
+from peerbayes.learning.metrics import BINS, LARGEST_LOSS, Outcome, exact_auc, log_losses
 from peerbayes.model import core
 from peerbayes.model.scaling import Scaling
 
@@ -213,26 +213,6 @@ def figures_of_all(scores: SiteScores) -> dict[str, Any]:
 def calibration_error(reliability: np.ndarray) -> float:
     """Return the expected calibration error: Σ rows·|accuracy − confidence| / Σ rows over the bins [15, 3]."""
     return Outcome(np.zeros((0, 0)), reliability).calibration_error
-
-
-def exact_auc(posterior: np.ndarray, labels: np.ndarray) -> float | None:
-    """Return the area under the ROC curve of one site's rows: p [m, C], class indices [m]; None: nothing to compare."""
-    classes = posterior.shape[1]
-    areas = []
-    for index in (1,) if classes == 2 else range(classes):
-        of_class = labels == index
-        if of_class.any() and not of_class.all():
-            areas.append(_area(posterior[:, index], of_class))
-    return float(np.mean(areas)) if areas else None
-
-
-def _area(scores: np.ndarray, of_class: np.ndarray) -> float:
-    """Return the share of pairs in which the row of the class has the higher score; equal ones count half."""
-    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(count) - (count - 1) / 2.0  # the mean rank of equal scores, from 1 on
-    positive = int(of_class.sum())
-    above = float(ranks[place][of_class].sum()) - positive * (positive + 1) / 2.0
-    return above / (positive * (of_class.size - positive))
 
 
 def _counts(posterior: np.ndarray, labels: np.ndarray) -> np.ndarray:

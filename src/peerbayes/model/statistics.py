@@ -28,7 +28,7 @@ from peerbayes.model.sources import Observed
 # at its own limits stay clipped there. Agree on a schema first where tails are heavy.
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
     """S [C, K] with its schema and its family's layout. `s1 + s2` pools rows, `s1 - s2` removes them again,
     `s * 0.5` makes them count half.
@@ -48,6 +48,11 @@ class Statistics:
     """How much each column tells of the class, and its range, as counted in the rows. None: not counted."""
     scaling: Scaling | None = field(default=None, kw_only=True)
     """The map from its logits to probabilities, where one was fitted. Sums of statistics have none."""
+
+    def __repr__(self) -> str:
+        of = "a calibrated model" if self.calibrated else "rows"
+        classes, features = self.values.shape
+        return f"<Statistics of {of}: {self.family.name}, {classes} classes, {features} features; {self.schema!r}>"
 
     def __post_init__(self) -> None:
         layout = len(self.schema.continuous), self.schema.cardinalities

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from peerbayes.data.arguments import number, shown
+from peerbayes.data.files import refuse_existing
 from peerbayes.errors import TopologyError
 from peerbayes.network.mixing import checked, pairs, whole_number
 from peerbayes.network.topologies import MOST_NODES
@@ -114,8 +115,12 @@ class LossTrace:
                         )
         return cls(frozenset(lost))
 
-    def save(self, path: str | Path, names: Sequence[str] = ()) -> None:
-        """Write the trace to a CSV file at `path`, in order; `names` of all nodes are written beside their numbers."""
+    def save(self, path: str | Path, names: Sequence[str] = (), overwrite: bool = False) -> None:
+        """Write the trace to a CSV file at `path`, in order; `names` of all nodes are written beside their numbers.
+
+        A file that is there is replaced only with `overwrite`.
+        """
+        refuse_existing(path, overwrite)
         columns = TRACE_COLUMNS + NAME_COLUMNS if names else TRACE_COLUMNS
         rows = [
             (*message, *(names[node] for node in message[1:] if names)) for message in sorted(self.messages)

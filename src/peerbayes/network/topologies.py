@@ -56,6 +56,25 @@ def adjacency(topology: Any, nodes: int, rng: np.random.Generator) -> csr_array:
     return checked(topology, nodes)
 
 
+def node_count(topology: Any) -> int | None:
+    """Return how many nodes a graph, a matrix, a file of links or a schedule has; None: its name fits any number."""
+    if isinstance(topology, str | Path):
+        if isinstance(topology, str) and not topology.endswith(FILE_ENDINGS):
+            return None
+        pairs = _links(Path(topology), MOST_NODES)
+        return int(pairs.max()) + 1 if pairs.size else None
+    if isinstance(topology, type) or topology is None:
+        return None
+    if hasattr(topology, "is_directed"):
+        return len(topology)
+    if isinstance(nodes := getattr(topology, "nodes", None), int):  # a schedule
+        return nodes
+    if isinstance(topology, list | tuple):
+        return len(topology) or None
+    shape: tuple[int, ...] = getattr(topology, "shape", ())
+    return int(shape[0]) or None if len(shape) == 2 else None
+
+
 def _named(name: str, nodes: int, rng: np.random.Generator) -> csr_array:
     """Return the network of a name."""
     random = random_network(name)
@@ -311,7 +330,13 @@ TOPOLOGIES: Registry[Callable[[int, np.random.Generator], Any]] = Registry(
 
 
 def _from_file(path: Path, nodes: int) -> csr_array:
-    """Return A from a file with one link "u v" (or "u, v") a line; # starts a comment."""
+    """Return A from a file of links."""
+    pairs = _links(path, nodes)
+    return linked(pairs[:, 0], pairs[:, 1], nodes)
+
+
+def _links(path: Path, nodes: int) -> np.ndarray:
+    """Return the links [E, 2] of a file with one link "u v" (or "u, v") a line; # starts a comment."""
     try:
         text_lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not a valid path
@@ -328,8 +353,7 @@ def _from_file(path: Path, nodes: int) -> csr_array:
                 f"Correct the line, or use more than {nodes} nodes"
             )
         links += [[int(word) for word in words]] if words else []
-    pairs = np.array(links, dtype=np.int64).reshape(-1, 2)
-    return linked(pairs[:, 0], pairs[:, 1], nodes)
+    return np.array(links, dtype=np.int64).reshape(-1, 2)
 
 
 def _below(word: str, nodes: int) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from peerbayes.data import doctor
 from peerbayes.data.files import printable
 from peerbayes.data.sources.sql import mixes_rows
 from peerbayes.errors import PeerbayesError, PeerError, RefusedMessage
@@ -92,11 +93,20 @@ def _data(home: Home, peer: Peer) -> Iterator[Check]:
         return
     tested = f"; {len(away[1]):,} more rows to test on" if away else ""
     yield Check("data", "ok", f"{len(frame):,} rows{description}{tested}")
+    yield from _findings(frame, labels, peer)
     if private is not None:
         yield from _promised(home, peer, private)
         return
     for alarm in exposure(peer, labels).alarms():
         yield Check("privacy", "warning", f"{alarm}. {WORDS}")
+
+
+def _findings(frame: Any, labels: Any, peer: Peer) -> Iterator[Check]:
+    """Warn of what the table says otherwise than it seems, as `peerbayes check` does; examples stay on this machine."""
+    for finding in doctor.check(frame, labels, kinds=dict(peer.terms.features) or "auto"):
+        if finding.severity != "note":
+            subject = "table" if finding.column is None else f"column {printable(finding.column)}"
+            yield Check(subject, "warning", f"{finding.name}: {printable(finding.seen)}. {finding.advice}")
 
 
 def _described(summary: Summary) -> str:

@@ -20,21 +20,29 @@ from peerbayes.simulation.result import Run
 from peerbayes.simulation.view import View
 from peerbayes.simulation.view import titles as default_titles
 
-__all__ = ["FORMS", "figure_files", "write"]
+__all__ = ["FORMS", "figure_files", "is_report", "write"]
 
 FORMS = ("svg", "png", "pdf")
 WIDTH = 720  # pixels: the width of a page at a readable font size
 WIDER = {"features": 900, "shapes": 900, "pairs": 900, "confusion": 900}
+GENERATOR = b'<meta name="generator" content="peerbayes">'  # in the head of every page
+GENERATED_WITHIN = 4096  # bytes of a page that its head's first lines take
 SCALE = {"png": 3}  # 300 dots per inch at the width of a page
 
 
 def write(
-    path: str | Path, runs: Sequence[Run], titles: Sequence[str] | None = None, sections: Sequence[str] = ()
+    path: str | Path,
+    runs: Sequence[Run],
+    titles: Sequence[str] | None = None,
+    sections: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Path:
     """Write one HTML page of one run, or of several side by side; by default titles name what differs between runs.
 
-    `sections` names sections of outside packages (entry points `peerbayes.report_sections`) to add.
+    `sections` names sections of outside packages (entry points `peerbayes.report_sections`) to add. A file that is
+    there is replaced only with `overwrite`.
     """
+    files.refuse_existing(path, overwrite)
     page = html(runs, _titles(runs, titles), sections)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -42,10 +50,26 @@ def write(
     return target
 
 
+def is_report(path: Path) -> bool:
+    """Return whether a file is a page that `write` made."""
+    try:
+        with path.open("rb") as file:
+            return GENERATOR in file.read(GENERATED_WITHIN)
+    except OSError:
+        return False
+
+
 def figure_files(
-    folder: str | Path, runs: Sequence[Run], form: str = "svg", titles: Sequence[str] | None = None
+    folder: str | Path,
+    runs: Sequence[Run],
+    form: str = "svg",
+    titles: Sequence[str] | None = None,
+    overwrite: bool = False,
 ) -> list[Path]:
-    """Write every figure as FOLDER/NAME.FORM, in light colours; with several runs, names end in the run's index."""
+    """Write every figure as FOLDER/NAME.FORM, in light colours; with several runs, names end in the run's index.
+
+    Files that are there are replaced only with `overwrite`.
+    """
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; expected one of {', '.join(FORMS)}")
     views = [View.of(run, title) for run, title in zip(runs, _titles(runs, titles), strict=True)]
@@ -53,6 +77,8 @@ def figure_files(
     target.mkdir(parents=True, exist_ok=True)
     specs, _ = drawn(views)
     paths = {name: target / f"{name}.{form}" for name in specs}
+    for path in paths.values():
+        files.refuse_existing(path, overwrite)
     jobs = []
     for name, spec in specs.items():
         options = {"format": form, "scale": SCALE.get(form, 1), "height": spec["layout"]["height"]}

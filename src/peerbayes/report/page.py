@@ -13,10 +13,12 @@ from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.errors import ExtensionError
 from peerbayes.learning.family_choice import FamilyChoice
 from peerbayes.model.candidates import CANDIDATES
+from peerbayes.report import provenance_card
 from peerbayes.report.curves import ERROR_NAMES, REFERENCE_TITLES, compared
 from peerbayes.report.figures import COMPARED, captions_of, columns, learned_by, of
 from peerbayes.report.style import STATIC, Spec, compact_json, figure, packed, script, shown, size, style_ids
 from peerbayes.simulation.result import Run
+from peerbayes.simulation.scores import ALONE, ERROR, PEERS, TITLES, title_of
 from peerbayes.simulation.view import HELD, View, sampled
 
 # The page opens offline. Its content security policy allows only what is in the page: scripts and styles by their
@@ -217,7 +219,13 @@ def _main(
         blocks.append(f'<div class="grid">{"".join(cards)}</div>')
     configuration = facts(runs[0]) if single else settings(runs, titles)
     return "\n".join(
-        [*blocks, *outside, "<h2>Configuration</h2>", f'<div class="card">{configuration}</div>']
+        [
+            *blocks,
+            *outside,
+            "<h2>Configuration</h2>",
+            f'<div class="card">{configuration}</div>',
+            provenance_card.card(runs, titles),
+        ]
     )
 
 
@@ -263,6 +271,8 @@ def _card(heading: str, name: str, span: int, caption: str, choices: Choices, ta
 
 LABELS = {"numbers": "Results", "settings": "Configuration"}
 LONGEST = 160  # most characters of a setting
+LONGEST_NOTE = 300
+IN_ROWS = (PEERS, ALONE, "rc", "rc_end", "ml")  # learners that have rows of their own in the table of errors
 
 
 _error = "{:.4f}".format
@@ -309,6 +319,11 @@ def outcome(run: Run) -> str:
         gap = gap if math.isfinite(gap) else values.get(f"train_gap_{reference}", math.nan)
         cells = f"<td>{test}</td><td>{train}</td><td>{_gap(gap) if math.isfinite(gap) else ''}</td>"
         rows.append(_row(title[0].upper() + title[1:], cells, "" if reference else " class=best"))
+    rows += [
+        _row(title_of(score.learner), f"<td>{_error(score.mean)}</td><td>–</td><td></td>")
+        for score in run.scored.rows
+        if score.metric == ERROR and score.learner not in IN_ROWS and math.isfinite(score.mean)
+    ]
     seconds = f"; computed in {sum(run.seconds.values()):.2f} seconds" if run.seconds else ""
     vanished = f" {run.vanished.size} peers vanished for good and do not count." if run.vanished.size else ""
     return (
@@ -316,7 +331,26 @@ def outcome(run: Run) -> str:
         + f'<p class="aside">Sent by each peer: {size(values["bytes_per_peer"])}, '
         f"{values['messages_per_link']:,.0f} messages to each neighbour; disagreement "
         f"{values['disagreement']:.3g}{seconds}. ± is the standard deviation over peers.{vanished}</p>"
+        + scored(run)
     )
+
+
+def scored(run: Run) -> str:
+    """Return the table of further metrics, a row for each learner, and sentences on figures; nothing without either."""
+    metrics, learners = run.scored.table()
+    rows = [
+        _row(
+            title_of(learner),
+            "".join(f"<td>{_error(value) if math.isfinite(value) else '–'}</td>" for value in values),
+        )
+        for learner, (_, *values) in learners
+        if any(map(math.isfinite, values))
+    ]
+    table = (
+        _table("numbers", [TITLES.get(name, name) for name in metrics[1:]], rows, "Metrics") if rows else ""
+    )
+    notes = "".join(f"<br>{escape(shown(note[:1].upper() + note[1:], LONGEST_NOTE))}." for note in run.notes)
+    return table + (f'<p class="aside">{notes.removeprefix("<br>")}</p>' if notes else "")
 
 
 def candidates(choice: FamilyChoice) -> str:

@@ -8,17 +8,21 @@
 Each is made as good as can be. Steps are chosen by whole trial runs that learn from four fifths of each peer's training
 rows; the models of all peers are then compared by log loss on the other fifths of all peers. The messages of these
 trials are not counted, and no peer could hold all these rows: that is generous to the methods compared with.
+
+`simulate(baselines=[…])` names them, and estimators of scikit-learn: see `learned_baselines`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from peerbayes.data.arguments import refusal
 from peerbayes.learning.local_rows import LocalRows
 from peerbayes.learning.softmax import Softmax, preconditioner
 from peerbayes.model import core
@@ -49,6 +53,86 @@ FEDERATED = Grid((1 / 64, 1 / 16, 1 / 4, 1 / 2, 1.0, 2.0), (0.5, 0.8))
 
 # Rows, step size, momentum, P -> [M, C, K], a model of each peer or one of all.
 Learn = Callable[[LocalRows, float, float, np.ndarray], np.ndarray]
+
+
+# --- the setting `baselines`: names, and estimators of scikit-learn
+
+MAJORITY, FEDAVG, SOFTMAX, DSGD, VOTE = "majority", "fedavg", "softmax", "dsgd-softmax", "vote"
+OVER_NETWORK = (FEDAVG, SOFTMAX, DSGD)
+"""The baselines that send messages of their own: softmax regression on the peers' features."""
+NAMES = (MAJORITY, *OVER_NETWORK, VOTE, "logistic-regression", "random-forest", "gradient-boosting")
+
+IN_FILES = f"a list of {', '.join(NAMES)}"
+EXPECTED = f"{IN_FILES}, or classifiers of scikit-learn"
+
+
+# Rows in a leaf of boosted trees; scikit-learn's 20 leave a peer of 40 rows without any split.
+FEWEST_IN_LEAF = 5
+
+
+class Baseline(NamedTuple):
+    """A baseline by its name; `estimator` is one of scikit-learn that was passed instead of a name."""
+
+    name: str
+    estimator: Any = None
+
+    def new(self, seed: int) -> Any:
+        """Return a copy of its estimator that is not fitted, whose random choices follow from the seed."""
+        from sklearn.base import clone
+
+        model = clone(_named(self.name) if self.estimator is None else self.estimator)
+        random = [name for name, value in model.get_params().items() if _is_open_seed(name, value)]
+        return model.set_params(**dict.fromkeys(random, seed % 2**32))
+
+
+def _is_open_seed(name: str, value: Any) -> bool:
+    return value is None and name.rpartition("__")[2] == "random_state"
+
+
+def _named(name: str) -> Any:
+    """Return the estimator of scikit-learn with a name, which takes columns in standard units."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    if name == "logistic-regression":
+        return LogisticRegression(max_iter=1000)
+    if name == "random-forest":
+        return RandomForestClassifier()
+    return HistGradientBoostingClassifier(min_samples_leaf=FEWEST_IN_LEAF)
+
+
+def baselines_of(name: str, value: Any) -> tuple[Baseline, ...]:
+    """Return the baselines of a setting: a name or an estimator, or a list of these."""
+    entries = value if isinstance(value, list | tuple) and not isinstance(value, Baseline) else [value]
+    chosen: list[Baseline] = []
+    for entry in entries:
+        baseline = _baseline(name, entry)
+        others = [other.name for other in chosen]
+        if baseline.estimator is not None and not isinstance(entry, Baseline):
+            count = 1 + sum(
+                other.rpartition("-")[0] == baseline.name or other == baseline.name for other in others
+            )
+            baseline = baseline._replace(name=f"{baseline.name}-{count}" if count > 1 else baseline.name)
+        if baseline.name not in others:
+            chosen.append(baseline)
+    return tuple(chosen)
+
+
+def _baseline(name: str, entry: Any) -> Baseline:
+    if isinstance(entry, Baseline):
+        return entry
+    if isinstance(entry, str) and entry in NAMES:
+        return Baseline(entry)
+    if not isinstance(entry, str | type) and all(
+        callable(getattr(entry, verb, None)) for verb in ("fit", "predict", "get_params", "set_params")
+    ):
+        return Baseline(_kebab(type(entry).__name__), entry)
+    raise refusal(name, entry, EXPECTED)
+
+
+def _kebab(name: str) -> str:
+    """Return the name of a class in small letters with hyphens: "LogisticRegression" -> "logistic-regression"."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
 
 
 # --- the choice of steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,6 @@ from peerbayes.simulation.population import (
     Assignment,
     draw_network,
     row_weights,
-    schema_of,
     sum_bytes,
     table_of,
 )
@@ -41,32 +39,36 @@ class ChosenFamily(NamedTuple):
     choice: FamilyChoice | None = None
     """None: the settings named a family."""
     parts: list[np.ndarray] | None = None
-    """The rows that each peer had when it chose; None: nothing was chosen."""
+    """The rows that each peer had when it chose; None: they are dealt out later."""
     sent: np.ndarray | float = 0.0
     """[N] bytes that each peer sent for the choice."""
 
 
-def chosen_family(settings: SimulationSettings, X: Any, y: Any) -> ChosenFamily:
-    """Return the settings with the family that peers choose by rows X with labels y."""
+def chosen_family(
+    settings: SimulationSettings, X: Any, y: Any, parts: list[np.ndarray] | None = None
+) -> ChosenFamily:
+    """Return the settings with the family that peers choose by rows X with labels y; `parts`: as they are divided."""
     table = table_of(X)
     enough(settings.peers, table.rows)
     links = draw_network(settings.topology, settings.peers, settings.seed, settings.change_every).at(1)
-    whole = Assignment.of(table, y, settings)
-    assignment = whole.holding_out(settings.hold_out, settings.seed)
+    assignment = Assignment.of(table, y, settings, parts)
+    parts = assignment.parts
+    assignment = assignment.holding_out(settings.hold_out, settings.seed)
     entrants, left_out = entrants_of(settings, assignment)
     judges = judging(assignment.schema, assignment.rows())
     sums = family_sums(entrants, contest_of(settings, assignment, judges), left_out)
     choice, numbers = agreed_choice(sums, settings.peers)
-    return ChosenFamily(resolved(settings, choice, entrants), choice, whole.parts, sum_bytes(links, numbers))
+    return ChosenFamily(resolved(settings, choice, entrants), choice, parts, sum_bytes(links, numbers))
 
 
 def contest_of(settings: SimulationSettings, assignment: Assignment, judges: np.ndarray) -> Contest:
     """Return what candidates have in common; `judges` [m]: which rows judge them."""
     sizes = assignment.sizes
     weights = np.repeat(row_weights(settings.objective, sizes), sizes)
-    labels = assignment.codes[assignment.row_indices]
     start = None if settings.start == "uniform" else settings.start
-    return Contest(labels, weights, sizes, judges, sizes.size, settings.lr, start, settings.penalty)
+    return Contest(
+        assignment.labels, weights, sizes, judges, sizes.size, settings.lr, start, settings.penalty
+    )
 
 
 def entrants_of(
@@ -80,23 +82,18 @@ def entrants_of(
     for candidate in CANDIDATES.values():
         if (bins := bins_of(candidate, len(assignment.schema.columns))) not in rows:
             try:
-                schema = _schema(settings, assignment, bins)
+                schema = _schema(assignment, bins, settings.schema is not None)
                 rows[bins] = Entrant(schema, schema.encode(assignment.rows()))
             except PeerbayesError as error:
                 rows[bins] = str(error)
     return entered(rows)
 
 
-def _schema(settings: SimulationSettings, assignment: Assignment, bins: int | None) -> Schema:
+def _schema(assignment: Assignment, bins: int | None, declared: bool) -> Schema:
     """Return the schema of the peers' rows, numbers in so many bins."""
-    declared = settings.schema is not None
-    schema = schema_of(
-        assignment.table, settings.schema, settings.kinds, settings.clip, bins, assignment.codes
-    )
-    schema = replace(schema, classes=assignment.schema.classes)
+    schema = assignment.schema_in(bins)
     with about("X and schema" if declared else "X"):
-        labels = assignment.codes[assignment.row_indices]
-        return schema.measured_on(assignment.rows(), edges=not declared, labels=labels)
+        return schema.measured_on(assignment.rows(), edges=not declared, labels=assignment.labels)
 
 
 def resolved(

@@ -4,6 +4,7 @@
 name = "digits"          # see `peerbayes datasets list`
 # file = "rows.parquet"  # or your own .csv or .parquet (or a database's URL, with query = "SELECT …"), and
 # label = "outcome"      # the column to predict
+# drop = ["patient"]     # columns to leave out; more below
 
 [simulation]             # any argument of peerbayes.simulate
 peers = 50
@@ -12,17 +13,21 @@ strategy = "auto"
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from peerbayes.data import files, sources
-from peerbayes.data.arguments import shown
+from peerbayes.data.arguments import one_of, refusal, shown
 from peerbayes.data.datasets import UnknownDataset, load
 from peerbayes.data.datasets.entries import find
 from peerbayes.data.declarations import (
+    Kind,
     Setting,
     SettingsFile,
     declarations,
@@ -31,9 +36,43 @@ from peerbayes.data.declarations import (
     value_of,
     writable,
 )
-from peerbayes.errors import ConfigurationError
+from peerbayes.data.digest import table_digest
+from peerbayes.errors import ConfigurationError, DataChanged
 from peerbayes.simulation.old_names import NEW_NAMES, advice
+from peerbayes.simulation.partitions import owner_column
 from peerbayes.simulation.settings import SimulationArguments
+
+
+def _names(expected: str) -> Kind:
+    """Return the kind of lists of texts."""
+
+    def check(name: str, value: Any) -> list[str]:
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+            raise refusal(name, value, expected)
+        return value
+
+    return Kind(check, expected, (list,))
+
+
+def _dates(name: str, value: Any) -> dict[str, str]:
+    for column, form in value.items():
+        one_of(f"{name}.{column}", form, sources.DATES)
+    return dict(value)
+
+
+def _missing(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list) or not all(type(item) in (str, int, float) for item in value):
+        raise refusal(name, value, "a list of texts and numbers")
+    return value
+
+
+def _labels(name: str, value: Any) -> dict[str, Any]:
+    for label, target in value.items():
+        if type(target) not in (str, int, bool):
+            raise refusal(f"{name}.{label}", target, "a class: text, a whole number, true or false")
+    if len({isinstance(target, str) for target in value.values()}) > 1:
+        raise refusal(name, value, "classes of one type")
+    return dict(value)
 
 
 class Data(TypedDict, total=False):
@@ -49,6 +88,26 @@ class Data(TypedDict, total=False):
         None, text_value("a SQL query"), "the SQL that gives the rows, where `file` is a URL")]
     label: Annotated[str, Setting(
         None, text_value("the name of a column"), "the column of the file to predict; the last one by default")]
+    columns: Annotated[list[str], Setting(
+        None, _names("a list of names of columns"), "the columns to learn from; all but the label by default")]
+    drop: Annotated[list[str], Setting(
+        None, _names("a list of names of columns"), "columns to leave out, instead of `columns`")]
+    dates: Annotated[dict[str, str], Setting(
+        None, Kind(_dates, 'a table of names of columns and "days", "year", "month" or "weekday"', (dict,)),
+        'what becomes of the dates of a column: "days" (since 1970) and "year" are numbers, "month" and "weekday" '
+        "categories: { admitted = \"month\" }")]
+    missing: Annotated[list[Any], Setting(
+        None, Kind(_missing, "a list of texts and numbers", (list,)),
+        'what stands for a missing value: ["?", -999]')]
+    labels: Annotated[dict[str, Any], Setting(
+        None, Kind(_labels, "a table of labels and their classes", (dict,)),
+        'the class of each label: { 1 = "yes", 2 = "yes", 0 = "no" }')]
+    test: Annotated[str, Setting(
+        None, text_value("the path of a file"),
+        "a file of test rows with the same columns; by default, rows that no peer holds are tested on")]
+    digest: Annotated[str, Setting(
+        None, text_value("the sha256 of a table"),
+        "the digest that the rows must have, as a saved run names it; rows with another one are refused")]
     # fmt: on
 
 
@@ -61,12 +120,35 @@ LONGEST = 200  # characters of a --set that an error repeats
 class Configuration:
     """The data of a simulation, and its settings."""
 
-    data: dict[str, str]
+    data: dict[str, Any]
     settings: dict[str, Any]
+    file: SettingsFile | None = field(default=None, compare=False, repr=False)
+    """Where it was read, for errors."""
 
     def load(self) -> tuple[Any, np.ndarray]:
         """Return the table and its labels."""
-        return load_data(self.data)
+        with self._by_line():
+            return load_data(self.data)
+
+    def load_test(self, X: Any) -> dict[str, Any]:
+        """Return the argument `test`, the rows of the test file for a table X; nothing where there is no such file."""
+        if "test" not in self.data:
+            return {}
+        owners = owner_column(self.settings.get("partition"))
+        names = [str(name) for name in X.columns if str(name) != owners]
+        with self._by_line():
+            return {"test": load_test(self.data, names)}
+
+    @contextmanager
+    def _by_line(self) -> Iterator[None]:
+        """Begin errors with the line of the entry of [data] that they begin with."""
+        try:
+            yield
+        except ConfigurationError as error:
+            entry = re.match(r"\w+", str(error))
+            if self.file is None or entry is None or entry[0] not in self.data:
+                raise
+            raise ConfigurationError(f"{self.file.at('data', entry[0])}{error}") from error
 
 
 def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
@@ -87,7 +169,25 @@ def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
             raise ConfigurationError(f"{file.at('simulation', name)}{renamed}")
     settings = file.settings(SETTINGS, "not a setting", "simulation")
     data = data or {"name": declarations(Data)["name"].default}
-    return Configuration(data, settings | parse_changes(changes))
+    _refuse_data(data, file)
+    return Configuration(data, settings | parse_changes(changes), file)
+
+
+def _refuse_data(data: dict[str, Any], file: SettingsFile) -> None:
+    """Refuse entries of [data] that do not go together."""
+    if "columns" in data and "drop" in data:
+        raise ConfigurationError(
+            f"{file.at('data', 'drop')}columns says what to learn from, and drop what to leave out; write one of them"
+        )
+    for entry in ("columns", "drop"):
+        if data.get("label") in data.get(entry, ()):
+            raise ConfigurationError(
+                f"{file.at('data', entry)}{entry} names the label, {data['label']!r}; leave it out"
+            )
+    if "file" not in data and (others := [entry for entry in ("dates", "test") if entry in data]):
+        raise ConfigurationError(
+            f"{file.at('data', others[0])}{others[0]} is for a `file`: a dataset by name has no dates and no test file"
+        )
 
 
 def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
@@ -110,13 +210,58 @@ def _cut(change: str) -> str:
     return change if len(change) <= LONGEST else f"{change[:LONGEST]}…"
 
 
-def load_data(data: dict[str, str]) -> tuple[Any, np.ndarray]:
-    """Load a dataset of the registry, or a file with the name of its label column."""
+def load_data(data: Mapping[str, Any]) -> tuple[Any, np.ndarray]:
+    """Load a dataset of the registry, or a file with the name of its label column, prepared as [data] says."""
+    try:
+        X, y = _loaded(data)
+    except sources.SourceError as error:
+        raise _about_data(error, "file") from error
+    if "digest" in data and (digest := table_digest(X, y)) != data["digest"]:
+        raise DataChanged(
+            f"the rows of [data] have the digest {digest:.16}…, expected {data['digest']:.16}…: they are not those "
+            "that the settings were written for. Name others, or leave the digest out"
+        )
+    return X, y
+
+
+def _loaded(data: Mapping[str, Any]) -> tuple[Any, np.ndarray]:
     if "file" in data:
-        try:
-            frame = sources.read(data["file"], data.get("query"))
-            return sources.labelled(frame, data.get("label", str(frame.columns[-1])))
-        except sources.SourceError as error:
-            raise ConfigurationError(f"the file of [data]: {error}") from error
-    dataset = load(data.get("name", declarations(Data)["name"].default))
-    return dataset.frame, dataset.labels.to_numpy()
+        frame = _read(data, data["file"], data.get("query"))
+        X, y = sources.labelled(frame, data.get("label", str(frame.columns[-1])), data.get("columns", ()))
+    else:
+        dataset = load(data.get("name", declarations(Data)["name"].default))
+        X, y = dataset.frame, dataset.labels.to_numpy()
+        if any(entry in data for entry in ("columns", "drop", "missing")):
+            X = sources.prepare(X, drop=data.get("drop", ()), missing=data.get("missing", ()))
+            sources.check_names(list(X.columns), data.get("columns", ()), "columns: the dataset")
+            X = X[data["columns"]] if "columns" in data else X
+    return X, sources.map_labels(y, data["labels"]) if "labels" in data else y
+
+
+def load_test(data: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, np.ndarray]:
+    """Load the test file of [data]: the columns named and the labels, prepared like the training rows."""
+    try:
+        frame = _read({**data, "drop": ()}, data["test"], None, names)
+        X, y = sources.labelled(frame, data.get("label", str(frame.columns[-1])), names)
+        return X, sources.map_labels(y, data["labels"]) if "labels" in data else y
+    except sources.SourceError as error:
+        raise _about_data(error, "test") from error
+
+
+def _read(data: Mapping[str, Any], file: str, query: str | None, names: Sequence[str] = ()) -> Any:
+    """Return the table of a file: the columns named and the label, or what [data] says."""
+    names = names or data.get("columns", ())
+    columns = [*names, data["label"]] if names and "label" in data else []
+    prepared = {entry: data[entry] for entry in ("drop", "dates", "missing") if entry in data}
+    try:
+        return sources.read(file, query, columns, **prepared)
+    except sources.SourceError as error:
+        if "columns" in data and "has no column" in str(error):
+            raise sources.SourceError(f"columns: {error}") from error
+        raise
+
+
+def _about_data(error: Exception, entry: str) -> ConfigurationError:
+    """Return the error of an entry of [data]: the one that its message begins with, or this one."""
+    named = re.match(rf"({'|'.join(declarations(Data))})\b", str(error))
+    return ConfigurationError(str(error) if named else f"the {entry} of [data]: {error}")

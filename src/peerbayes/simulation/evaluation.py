@@ -14,7 +14,7 @@ from peerbayes.data.schema import Schema
 from peerbayes.data.table import Array, Table
 from peerbayes.errors import SingularDataWarning
 from peerbayes.estimators.classifiers import ESTIMATOR_OF, MixedNB
-from peerbayes.learning import metrics, planning
+from peerbayes.learning import metrics
 from peerbayes.learning import site_scores as scoring
 from peerbayes.learning.selection import HeldOut
 from peerbayes.model import layout, passes
@@ -25,7 +25,8 @@ from peerbayes.model.sources import Encoded, Observed, counted_rows, observe
 from peerbayes.simulation import drivers
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.population import Population
-from peerbayes.simulation.result import SITE_COLUMNS, Run, record
+from peerbayes.simulation.records import record
+from peerbayes.simulation.result import SITE_COLUMNS
 from peerbayes.simulation.settings import SimulationSettings
 
 # --- evaluation of simulated peers: all on the same rows, and only honest ones that have not vanished count
@@ -102,10 +103,10 @@ class Evaluation:
         return np.delete(np.arange(peer_count), self._without(self.message_rounds))
 
     def errors(self, stats: Array) -> np.ndarray:
-        """Return the mean training and test error over the peers that count at the end: [N, C, K] -> [2]."""
+        """Return the training and test errors of the peers that count at the end: [N, C, K] -> [2, N']."""
         honest_stats = stats[self.counted(len(stats)), ...]
         mean = array_namespace(honest_stats).mean(honest_stats, axis=0)
-        return metrics.judged(honest_stats, mean, False, self.family, self.train, self.test)[:2].mean(axis=1)
+        return metrics.judged(honest_stats, mean, False, self.family, self.train, self.test)[:2]
 
     def outcome(self, stats: np.ndarray, of_weights: bool, scaling: Scaling | None = None) -> metrics.Outcome:
         """Return the outcome of the predictions of peers that count, on test rows where there are any."""
@@ -135,19 +136,19 @@ def statistics_of_rows(peers: Population) -> tuple[np.ndarray, Observed] | tuple
 # --- reference errors: of peers without a network, and of central learners that have all rows
 
 
-def local_errors(
-    run: Run, settings: SimulationSettings, peers: Population, evaluation: Evaluation
-) -> dict[str, float]:
-    """Return the mean errors of peers without a network, those that count; a run without messages has them already."""
-    if planning.silent(run.configuration["strategy"]):
-        counted = evaluation.counted(peers.peer_count)
-        train, test = run.records[-peers.peer_count :, 2:4][counted].mean(axis=0)
-    else:
-        train, test = evaluation.errors(_local_stats(settings, peers))
+def local_errors(stats: Array, evaluation: Evaluation) -> tuple[dict[str, float], np.ndarray]:
+    """Return the mean errors of peers without a network S [N, C, K], those that count, and the test error of each."""
+    train, test = evaluation.errors(stats)
+    return {"train_local": float(train.mean()), "test_local": float(test.mean())}, test
+
+
+def own_errors(records: np.ndarray, evaluation: Evaluation, peer_count: int) -> dict[str, float]:
+    """Return the mean errors of a run without messages, whose peers were alone, by its records."""
+    train, test = records[-peer_count:, 2:4][evaluation.counted(peer_count)].mean(axis=0)
     return {"train_local": float(train), "test_local": float(test)}
 
 
-def _local_stats(settings: SimulationSettings, peers: Population) -> Array:
+def local_stats(settings: SimulationSettings, peers: Population) -> Array:
     """Return every peer's statistics after all rounds of "local": [N, C, K]."""
     driver = drivers.local_driver(settings, peers)
     state = driver.begin(peers.held.device.put(drivers.start_alone(settings, peers)))
@@ -186,10 +187,12 @@ class Pooled:
 
     def learned(
         self, start: str, lr: float, rounds: int
-    ) -> tuple[dict[str, float], dict[str, metrics.Outcome]]:
-        """Return the errors of RC (the last iterate, as many iterations as rounds) and ML, and their outcomes."""
+    ) -> tuple[dict[str, float], dict[str, metrics.Outcome], dict[str, np.ndarray]]:
+        """Return the errors of RC (the last iterate, as many iterations as rounds) and ML, their outcomes, and their
+        posteriors of all test rows, if there are any: [m, C] each.
+        """
         X, labels = self.table.take(self.rows).native, np.asarray(self.y)[self.rows]
-        errors, outcomes = {}, {}
+        errors, outcomes, posteriors = {}, {}, {}
         for name, model in self._models(start, lr, rounds).items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a reference need not be perfect
@@ -197,11 +200,15 @@ class Pooled:
                 model.fit(X, labels, sample_weight=self.weights)
             errors[f"train_{name}"] = float(1.0 - model.score(X, labels))
             errors[f"test_{name}"] = float(np.nan if self.test is None else 1.0 - model.score(*self.test))
-            if name == "rc_end":
+            if self.test is None and name == "rc_end":
                 continue
             inputs, truth = (X, labels) if self.test is None else self.test
-            outcomes[name] = metrics.Outcome.of(model.predict_proba(inputs), self.schema.encode_labels(truth))
-        return errors, outcomes
+            posterior = model.predict_proba(inputs)
+            if self.test is not None:
+                posteriors[name] = posterior
+            if name != "rc_end":
+                outcomes[name] = metrics.Outcome.of(posterior, self.schema.encode_labels(truth))
+        return errors, outcomes, posteriors
 
     def _models(self, start: str, lr: float, rounds: int) -> dict[str, Any]:
         """Return the estimators of RC, of RC taken to its end and of ML, with the peers' structure if they have one."""

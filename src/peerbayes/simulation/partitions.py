@@ -9,6 +9,8 @@
     dirichlet-A   each class over the peers in proportions ~ Dirichlet(A); sizes follow from that
     quantity-A    sizes in proportions ~ Dirichlet(A), rows i.i.d.
 
+In `simulate`, `column:NAME` gives every row to the owner that this column names; it is no feature then.
+
 All peers together hold an i.i.d. random sample of the table, and from the same seed and the same number of rows every
 name yields the same sample: what is learnt from the pooled rows is one reference for all. Only drift-y-pure changes
 it: it drops rows that fill no peer and draws others of the peer's class instead.
@@ -27,9 +29,12 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from peerbayes.data.arguments import LARGEST, refusal, wholes
+from peerbayes.data.arguments import LARGEST, refusal, shown, wholes
 from peerbayes.errors import PartitionError
 from peerbayes.simulation.old_names import refuse_old_names
+
+OWNED = "column:"
+"""How a partition begins that names a column of owners: see `peerbayes.simulation.owners`."""
 
 NAMES = ("iid", "drift-x", "drift-y", "drift-xy", "drift-y-pure", "dirichlet-A", "quantity-A")
 
@@ -63,6 +68,10 @@ def partition(
     if isinstance(spec, list | tuple):
         return _checked_assignment(spec, peers, rows)
     name, concentration = parsed(spec)
+    if name == OWNED:
+        raise PartitionError(
+            f"the partition is {shown(spec)}; `simulate` reads owners from the column of a table"
+        )
     sizes = _sizes(rows_per_peer, peers, rows)
     if name in ("drift-x", "drift-xy"):
         features = _numbers(features() if callable(features) else features, rows)
@@ -247,14 +256,25 @@ def enough(peers: Any, rows: int) -> int:
     return int(peers)
 
 
+def owner_column(spec: Any) -> str | None:
+    """Return the column that names the owner of each row, if a partition says one."""
+    return (
+        spec.removeprefix(OWNED)
+        if isinstance(spec, str) and len(spec) > len(OWNED) and spec.startswith(OWNED)
+        else None
+    )
+
+
 def parsed(spec: Any) -> tuple[str, float]:
     """Return the name of a partition, and its A (0 where it has none)."""
+    if owner_column(spec) is not None:
+        return OWNED, 0.0
     text = spec if isinstance(spec, str) else ""
     name, _, number = text.partition("-")
     if text in NAMES and number != "A":
         return text, 0.0
     if f"{name}-A" not in NAMES:
-        expected = f"one of {', '.join(NAMES)}, or a list with the rows of each peer"
+        expected = f"one of {', '.join(NAMES)}, column:NAME, or a list with the rows of each peer"
         raise refusal("the partition", spec, expected, PartitionError)
     try:
         concentration = float(number)

@@ -48,12 +48,13 @@ class Assignment:
     """The rows of a table, assigned to peers."""
 
     table: Table
-    schema: Schema
-    """Columns and classes; units are those of the whole table, or as declared."""
+    classes: tuple[Any, ...]
     codes: np.ndarray
     """[n] the class of each row of the table."""
     parts: list[np.ndarray]
     """The rows that each peer learns from."""
+    settings: SimpleNamespace
+    """Those of the simulation: they say how columns are described."""
     held_out: tuple[np.ndarray, ...] = ()
     """The rows that each peer holds out; (): none does."""
 
@@ -64,22 +65,25 @@ class Assignment:
         """Return the assignment of rows X with labels y by the settings of a simulation; `parts`: as it is already."""
         table = table_of(X)
         classes, codes = classes_of(y, settings.schema, table.rows)
-        bins = layout.bins_for(settings.family, len(table.names))
-        schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins, codes)
-        schema = replace(schema, classes=classes)
         if parts is not None:
-            return cls(table, schema, codes, parts)
+            return cls(table, classes, codes, parts, settings)
+
+        def ordered_by() -> np.ndarray:  # drift is a property of the table: all its rows are in one order
+            bins = layout.bins_for(settings.family, len(table.names))
+            schema = schema_of(table, settings.schema, settings.kinds, settings.clip, bins, codes)
+            return ordering(schema, table)
+
         rng = np.random.default_rng([settings.seed, ROWS_STREAM])
         with about("partition", "the partition", "peers", "rows_per_peer", "X"):
             rows_of_peers = partition_rows(
                 settings.partition,
                 codes,
-                lambda: ordering(schema, table),
+                ordered_by,
                 settings.peers,
                 settings.rows_per_peer,
                 rng,
             )
-        return cls(table, schema, codes, rows_of_peers)
+        return cls(table, classes, codes, rows_of_peers, settings)
 
     def holding_out(self, share: float, seed: int) -> Assignment:
         """Return the assignment where peers hold out about that share of their rows, each row by chance.
@@ -99,6 +103,23 @@ class Assignment:
         )
 
     @cached_property
+    def schema(self) -> Schema:
+        """Columns and classes: of the rows that peers learn from, so that nothing comes from test rows; or declared."""
+        return self.schema_in(layout.bins_for(self.settings.family, len(self.table.names)))
+
+    def schema_in(self, bins: int | None) -> Schema:
+        """Return the schema where numbers whose kind is open go into so many bins; None: into none."""
+        settings, declared = self.settings, self.settings.schema
+        rows = self.table if declared is not None else self.rows()
+        schema = schema_of(rows, declared, settings.kinds, settings.clip, bins, self.labels)
+        return replace(schema, classes=self.classes)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """[m] the class of each row of `rows`."""
+        return self.codes[self.row_indices]
+
+    @cached_property
     def row_indices(self) -> np.ndarray:
         """[m] the rows of all peers, peer by peer."""
         return np.concatenate(self.parts)
@@ -115,7 +136,7 @@ class Assignment:
     def rest(self) -> tuple[Any, Any] | None:
         """Return the rows that no peer holds and their labels, if there are any."""
         assigned = np.concatenate([self.row_indices, *self.held_out])
-        return unassigned_rows(self.table, self.codes, assigned, self.schema.classes)
+        return unassigned_rows(self.table, self.codes, assigned, self.classes)
 
 
 def draw_network(
@@ -199,13 +220,13 @@ class Population:
         attackers = (
             np.zeros(0, dtype=np.int64) if settings.attack is None else settings.attack.attackers(peers, seed)
         )
-        with about(origin, "peer"):  # errors about a refused peer are not about the table
+        with about(origin, "peer", "kinds", "schema"):  # errors about a refused peer are not about the table
             agreed, reports = _agreed_schema(
                 assignment, settings, attackers, network, declared=schema is not None
             )
         rows, labels, sizes = (
             encoded(agreed, assignment.rows(), origin),
-            assignment.codes[assignment.row_indices],
+            assignment.labels,
             assignment.sizes,
         )
         weights = np.repeat(row_weights(settings.objective, sizes), sizes)
@@ -221,7 +242,7 @@ class Population:
         family, sent = _family(settings, agreed, rows, labels, sizes, test_rows, network, reports, asked)
         settings.refuse(
             gaps=None if settings.privacy is None else _gaps(agreed, rows),
-            completed=_completes(settings.strategy, family, rows, test_rows),
+            completed=_completes(settings, family, rows, test_rows),
         )
         rows, labels = _training_rows(
             family, rows, labels, settings.attack, attackers, sizes, len(agreed.classes)
@@ -277,7 +298,7 @@ def _agreed_schema(
         return reports.schema, reports
     if settings.privacy is None:
         return assignment.schema.measured_on(
-            assignment.rows(), edges=not declared, labels=assignment.codes[assignment.row_indices]
+            assignment.rows(), edges=not declared, labels=assignment.labels
         ), None
     bounded = replace(assignment.schema, clip=min(settings.privacy.bound, assignment.schema.limit))
     if declared:
@@ -382,11 +403,12 @@ def _gaps(schema: Schema, rows: Rows) -> tuple[str, ...]:
     return tuple(sorted(schema.columns[column].name for column in columns[absent]))
 
 
-def _completes(strategy: Any, family: Family, rows: Rows, test_rows: HeldOutRows | None) -> bool:
-    """Return whether rows miss values that the family completes, in test rows too where peers learn no model."""
-    tested = (
-        planning.of_weights(strategy) and test_rows is not None and family.incomplete(test_rows.rows).any()
-    )
+def _completes(
+    settings: SimulationSettings, family: Family, rows: Rows, test_rows: HeldOutRows | None
+) -> bool:
+    """Return whether rows miss values that the family completes, in test rows too where weights are learned."""
+    of_weights = planning.of_weights(settings.strategy) or bool(settings.combination.baselines)
+    tested = of_weights and test_rows is not None and family.incomplete(test_rows.rows).any()
     return bool(family.incomplete(rows).any() or tested)
 
 
@@ -520,10 +542,14 @@ def unassigned_rows(
 
 
 def ordering(schema: Schema, table: Table) -> np.ndarray:
-    """Return numbers to order rows by: standardised values, 0 where missing, and one-hot categories: [n, K]."""
-    rows = encoded(schema, table, "X")
-    values = np.nan_to_num(rows.values)
-    cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities)]
+    """Return numbers to order rows by: [n, K]. See `plain_columns`."""
+    return plain_columns(schema, encoded(schema, table, "X"))
+
+
+def plain_columns(schema: Schema, rows: Rows) -> np.ndarray:
+    """Return the columns of encoded rows as numbers: standardised values, 0 where missing, and one-hots: [n, K]."""
+    values, columns = np.nan_to_num(rows.values), len(schema.discrete)
+    cells = [core.one_hot(rows.codes[:, k], size) for k, size in enumerate(schema.cardinalities[:columns])]
     return np.concatenate([values, *cells], axis=1)
 
 

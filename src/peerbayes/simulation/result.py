@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -26,7 +27,14 @@ from peerbayes.model.families import Family
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import Observed
 from peerbayes.model.statistics import Statistics, describe_family
+from peerbayes.simulation.notes import missing_figures
 from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
+from peerbayes.simulation.overview import as_html, as_text
+from peerbayes.simulation.provenance import Provenance
+from peerbayes.simulation.recipe import toml_of
+from peerbayes.simulation.records import COLUMNS, counted, history_of
+from peerbayes.simulation.saved_rows import RunRows, forget_rows
+from peerbayes.simulation.scores import Scores
 
 # --- the provenance of a result: the version and commit of this package, and the versions of its dependencies
 
@@ -63,7 +71,6 @@ def _git(root: Path, *arguments: str) -> str:
 
 # --- the result of a simulation: every peer's model, its errors by round, and reference errors
 
-COLUMNS = ("round", "peer", "train_error", "test_error", "soft_error", "disagreement", "bytes", "floored")
 LEARNERS = (
     "rc",
     "rc_end",
@@ -74,10 +81,11 @@ REFERENCES = tuple(f"{kind}_{who}" for who in LEARNERS for kind in ("train", "te
 SITE_COLUMNS = ("rows", "error", "log_loss", "auc", "auc_low", "auc_high", "brier", "calibration")
 SPENT = ("sigma", "rounds", "epsilon", "delta", "rho")
 RUN_FILE = "run.peerbayes"
+RECIPE_FILE = "run.toml"  # the settings of a saved run, as `peerbayes simulate` reads them
 LIVE_FILE = "live.sqlite"  # written while a simulation runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished simulation."""
 
@@ -124,6 +132,60 @@ class Run:
     """Which family peers chose and why, where the settings left it open (family "auto")."""
     site_scores: np.ndarray = field(default_factory=lambda: np.zeros((0, len(SITE_COLUMNS))), repr=False)
     """[N + 1, 8] each peer's own model on the rows it holds out, and all together, in the order of `SITE_COLUMNS`."""
+    scored: Scores = field(default_factory=Scores, repr=False)
+    """Metrics of all learners on the test rows: see `scores`. Runs saved by earlier versions have none."""
+    provenance: Provenance = field(default_factory=Provenance)
+    """The data, what was asked, what was chosen and the machine; empty for runs of earlier versions."""
+    rows: RunRows | None = field(default=None, compare=False)
+    """The rows, as they were passed or saved with the run; None for a run that was loaded and saved without them."""
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process has no rows."""
+        return {**self.__dict__, "rows": None}
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of what was learned: models, history and errors of references, without times.
+
+        The same settings and rows give the same digest on the same machine with the same versions.
+        """
+        digest = hashlib.sha256()
+        references = sorted(item for item in self.references.items() if math.isfinite(item[1]))
+        digest.update(json.dumps(references).encode())
+        for array in (self.stats, self.records):
+            digest.update(f"{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array, dtype="<f8").data)
+        return digest.hexdigest()
+
+    def toml(self) -> str:
+        """Return the settings that were asked for as a TOML file, which `peerbayes simulate` reads."""
+        return toml_of(self.provenance, self.made)
+
+    def rerun(self, X: Any = None, y: Any = None, test: tuple[Any, Any] | None = None) -> Run:
+        """Simulate again with the same settings and rows, and return the new run; compare the `digest` of both.
+
+        Without X and y the rows are those that this run was made with, or are loaded from their dataset, file or query.
+        Other rows than those of this run are refused with a `DataChanged`.
+        """
+        from importlib import import_module
+
+        again: Run = import_module("peerbayes.simulation.repetition").repeated(
+            self, X, y, test
+        )  # a call upwards
+        return again
+
+    def differences(self, other: Run) -> list[str]:
+        """Return in what this run differs from another, a sentence each; an empty list where digests are the same."""
+        from importlib import import_module
+
+        sentences: list[str] = import_module("peerbayes.simulation.repetition").differences(self, other)
+        return sentences
 
     @property
     def history(self) -> Any:
@@ -131,9 +193,27 @@ class Run:
         return history_of(self._counted)
 
     @property
+    def scores(self) -> Any:
+        """A DataFrame with a row per learner and metric: mean, std over peers, models and test rows, the same of all.
+
+        Learners are "peers", "alone", "rc", "rc_end", "ml", "majority" (the shares of classes) and the `baselines`.
+        """
+        return self.scored.frame
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why figures of `summary` are missing (NaN), by their names."""
+        return missing_figures(self.summary(), self.scored)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on figures that are missing, and on how others came about."""
+        return list(dict.fromkeys([*self.missing.values(), *self.scored.notes]))
+
+    @property
     def _counted(self) -> np.ndarray:
         """The records with figures: of peers that did not lie, until they vanish."""
-        return self.records[~np.isnan(self.records[:, COLUMNS.index("train_error")])]
+        return counted(self.records)
 
     @property
     def vanished(self) -> np.ndarray:
@@ -171,7 +251,10 @@ class Run:
         `rc` takes as many steps as there are rounds, `rc_end` goes to its end by adaptive steps.
 
         What peers sent is counted in bytes, and in messages of a peer to each neighbour in the rounds.
-        Values that were not computed are NaN: test errors without test rows, references without `references`.
+        `test_auc` is a further metric of the peers, `test_auc_rc` that of RC and `test_fedavg` the error of a baseline.
+
+        Values that were not computed are NaN, and `missing` says why: test errors without test rows, references without
+        `references`.
         With privacy, also the largest epsilon that a peer spent. In an attacked run, RC and ML are of the honest peers'
         rows, `attackers` says how many lied, and `rejected` how many messages were refused. Where peers have vanished
         for good, `vanished` says how many; means are over the others, while RC and ML are of the rows of all.
@@ -201,6 +284,7 @@ class Run:
             }
         if self.vanished.size:
             summary["vanished"] = float(self.vanished.size)
+        summary |= self.scored.flat(without=tuple(summary))
         summary |= {f"seconds_{activity}": seconds for activity, seconds in self.seconds.items()}
         return summary
 
@@ -229,21 +313,34 @@ class Run:
         )
         return replace(model, scaling=self.scaling)
 
-    def report(self, path: str | Path, sections: Sequence[str] = ()) -> Path:
+    def report(self, path: str | Path, sections: Sequence[str] = (), overwrite: bool = False) -> Path:
         """Write one self-contained HTML report of the run to `path`; needs the extra `report`.
 
-        `sections` names sections of outside packages to add.
+        `sections` names sections of outside packages to add. A file that is there is replaced only with `overwrite`.
         """
         from importlib import import_module
 
-        return Path(
-            import_module("peerbayes.report").write(path, [self], sections=sections)
-        )  # a call upwards
+        write = import_module("peerbayes.report").write  # a call upwards
+        return Path(write(path, [self], sections=sections, overwrite=overwrite))
 
-    def save(self, folder: str | Path) -> None:
-        """Write the run to a `folder`, where it replaces the live file; `Run.load` reads it."""
+    def save(self, folder: str | Path, data: bool = False, overwrite: bool = False) -> None:
+        """Write the run to a `folder`, where it replaces the live file; `peerbayes.load` reads it.
+
+        data       whether the rows are written to the folder too, as Parquet, so that `peerbayes rerun` needs nothing
+                   else. Then the folder holds all rows: whoever gets it, gets them
+        overwrite  whether a run that is in the folder may be replaced
+        """
         target = Path(folder)
+        refuse_existing(target, overwrite)
         target.mkdir(parents=True, exist_ok=True)
+        if not data:
+            forget_rows(target)
+        elif self.rows is None:
+            raise ValueError(
+                "data is True, but this run was loaded and has no rows; run.rerun() gives one that has"
+            )
+        else:
+            self.rows.save(target)
         header = {
             "kind": "run",
             "configuration": to_stored(self.configuration),
@@ -252,10 +349,12 @@ class Run:
             "of_weights": self.of_weights,
             "seconds": self.seconds,
             "rejected": self.rejected,
+            "provenance": self.provenance.header(),
             "schema": self.schema.to_json(),
             **describe_family(self.layout),
             **({} if self.scaling is None else {"scaling": self.scaling.to_json()}),
             **({} if self.family_choice is None else {"family_choice": self.family_choice.to_json()}),
+            **({"scores": self.scored.to_json()} if self.scored.rows else {}),
         }
         arrays = {"stats": self.stats, "records": self.records, "sizes": self.sizes, "links": self.links}
         if len(self.spent):
@@ -267,15 +366,18 @@ class Run:
             arrays |= {"likelihood": self.likelihood, **self.observed._asdict()}
         for who, outcome in self.outcomes.items():
             arrays |= {f"confusion {who}": outcome.confusion, f"reliability {who}": outcome.reliability}
+        arrays |= self.provenance.arrays
         files.write(target / RUN_FILE, files.pack(header, arrays))
+        files.write(target / RECIPE_FILE, self.toml().encode())
         summary = json.dumps(as_json(self.summary()), indent=2, allow_nan=False)
         (target / "summary.json").write_text(summary + "\n", encoding="utf-8")
         forget_live(target)
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
-        """Read a run that `save` wrote to `folder`."""
-        path = Path(folder) / RUN_FILE
+        """Read a run that `save` wrote to `folder`; the path of the file in it does as well."""
+        path = Path(folder)
+        path = path if path.is_file() else path / RUN_FILE
         header, arrays = files.unpack(path.read_bytes(), path)
         try:
             first = {**header, "calibrated": True}
@@ -307,6 +409,9 @@ class Run:
                 Scaling.from_json(header["scaling"]) if "scaling" in header else None,
                 FamilyChoice.from_json(header["family_choice"]) if "family_choice" in header else None,
                 arrays.get("sites", np.zeros((0, len(SITE_COLUMNS)))),
+                Scores.from_json(header["scores"]) if "scores" in header else Scores(),
+                Provenance.restored(header.get("provenance", {}), arrays),
+                RunRows.saved(path.parent),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error
@@ -317,21 +422,12 @@ def as_json(summary: dict[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in summary.items()}
 
 
+def refuse_existing(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that has a run already, unless it may be overwritten."""
+    files.refuse_existing(folder / RUN_FILE, overwrite)
+
+
 def forget_live(folder: Path) -> None:
     """Remove the live file of a simulation."""
     for end in ("", "-wal", "-shm"):
         (folder / f"{LIVE_FILE}{end}").unlink(missing_ok=True)
-
-
-def record(round_index: int, figures: np.ndarray, sent: np.ndarray) -> np.ndarray:
-    """Return a row per peer after a round, in the order of `COLUMNS`: `metrics.judged` [5, N], bytes [N] -> [N, 8]."""
-    count = sent.size
-    return np.stack([np.full(count, float(round_index)), np.arange(count), *figures[:4], sent, figures[4]], 1)
-
-
-def history_of(records: np.ndarray) -> Any:
-    """Return records [rounds × peers, 8] as a DataFrame."""
-    import pandas as pd
-
-    frame = pd.DataFrame(records, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(("round", "peer", "bytes", "floored"), np.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -13,6 +14,8 @@ import numpy as np
 from peerbayes import network as topologies
 from peerbayes.data.arguments import about
 from peerbayes.data.declarations import described_by
+from peerbayes.data.doctor.quick import warn_of_data
+from peerbayes.learning import planning
 from peerbayes.learning.corrections import Linked
 from peerbayes.learning.few_bytes import exchanges_of
 from peerbayes.learning.robust.invariants import REASONS
@@ -36,12 +39,18 @@ from peerbayes.simulation import drivers, result
 from peerbayes.simulation import evaluation as reference_models
 from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
+from peerbayes.simulation.events import Callbacks, RunInfo
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import to_stored
+from peerbayes.simulation.owners import Owners, owners_in
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
 from peerbayes.simulation.private import PrivateRows
+from peerbayes.simulation.provenance import Provenance, asked_of, data_of, machine
+from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.result import REFERENCES, Run
 from peerbayes.simulation.rounds import Watched
+from peerbayes.simulation.saved_rows import RunRows
+from peerbayes.simulation.scoring import Scoring
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
 
@@ -60,6 +69,11 @@ class Clock:
         now = time.perf_counter()
         self.seconds[activity] = self.seconds.get(activity, 0.0) + now - self._last
         self._last = now
+
+    @property
+    def of_rounds(self) -> float:
+        """Seconds that rounds have taken, without evaluation."""
+        return sum(self.seconds.get(activity, 0.0) for activity in ("rounds", "selection"))
 
 
 # --- the round that all peers keep, by their held-out rows
@@ -152,10 +166,16 @@ class Loop:
         saved: Checkpoint | None = None,
         live_file: LiveFile | None = None,
         progress: Progress | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         """Run all remaining rounds."""
         if live_file is not None and self.records:
             live_file.add(np.concatenate(self.records))
+        if callbacks:
+            earlier = np.concatenate(self.records) if self.records else np.zeros((0, len(COLUMNS)))
+            for record in earlier.reshape(-1, len(self.sent), len(COLUMNS)):
+                callbacks.evaluated(record)
+            self.clock.add("callbacks")
         for round_index in range(self.done + 1, rounds + 1):
             self._advance(round_index)
             ended = self._select(rounds) or round_index == rounds
@@ -163,6 +183,9 @@ class Loop:
                 self._evaluate(ended)
                 if live_file is not None:
                     live_file.add(self.records[-1])
+                if callbacks:
+                    callbacks.evaluated(self.records[-1], self.clock.of_rounds)
+                    self.clock.add("callbacks")
             if live_file is not None:
                 live_file.note_round(round_index)
             if saved is not None:
@@ -245,10 +268,39 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     X               the table: a DataFrame or an array [n, D]
     y               its labels [n]
     """
+    table, call = X, SimulationArguments(**arguments)
+    X, owners = owners_in(X, arguments)
+    if owners is not None:
+        arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
     settings, provenance = SimulationSettings(arguments), result.made()
-    chosen = chosen_family(settings, X, y) if settings.family == AUTO else ChosenFamily(settings)
+    with Callbacks(settings.callbacks) as callbacks:
+        run = _simulated(settings, provenance, X, y, owners, callbacks)
+        source = _provenance(table, y, call, settings.configuration, run)
+        run = replace(run, provenance=source, rows=RunRows(table, y, call.get("test")))
+        callbacks.end(run)
+    return run
+
+
+def _simulated(
+    settings: SimulationSettings,
+    provenance: dict[str, str],
+    X: Any,
+    y: Any,
+    owners: Owners | None,
+    callbacks: Callbacks,
+) -> Run:
+    """Return the finished run; `callbacks` see its start and its rounds."""
+    provenance |= {} if owners is None else {"owners": owners.sentence}
+    owned = None if owners is None else owners.parts
+    chosen = (
+        chosen_family(settings, X, y, owned)
+        if settings.family == AUTO
+        else ChosenFamily(settings, parts=owned)
+    )
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
+    if settings.schema is None:
+        warn_of_data(population.table, population.schema.columns, settings.kinds, stacklevel=2)
     if population.test_rows is None:
         warn_untested()
     begin, start_bytes = drivers.agreed_start(settings, population)
@@ -261,6 +313,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     saved = None
     if settings.checkpoint is not None:
         saved = _checkpoint(settings.checkpoint, configuration, population, evaluation)
+    callbacks.begin(RunInfo(configuration, provenance, population.schema, population.held.sizes))
     clock = Clock()
     loop = Loop(
         driver,
@@ -277,7 +330,7 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     live_file = None
     if settings.live is not None:
         live_file = _live(settings.live, configuration, provenance, population)
-    loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress)
+    loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress, callbacks)
 
     stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
     if loop.selector is not None:
@@ -285,7 +338,8 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
     scaling = None if loop.selector is None else loop.selector.scaling
     of_weights = driver.strategy.of_weights
     del loop, driver  # all peers' states
-    outcomes = {"peers": evaluation.outcome(stats, of_weights, scaling)}
+    scoring = Scoring(settings, population, evaluation)
+    outcomes = {"peers": scoring.peers(stats, of_weights, scaling, records[-population.peer_count :])}
     if scaling is not None:
         outcomes["unscaled"] = evaluation.outcome(stats, of_weights)
     site_scores = reference_models.site_scores(population.held_out, stats, scaling)
@@ -314,15 +368,40 @@ def simulate(X: Any, y: Any, **arguments: Unpack[SimulationArguments]) -> Run:
         site_scores,
     )
     if settings.references:
-        errors = reference_models.local_errors(run, settings, population, evaluation)
-        pooled = reference_models.Pooled.of(population, y)
-        del population, evaluation  # frees memory for the pooled learners
-        pooled_errors, predicted = pooled.learned(settings.start, settings.lr, settings.rounds)
-        run = replace(run, references=run.references | errors | pooled_errors, outcomes=outcomes | predicted)
+        run = _with_references(run, settings, scoring, y)
         clock.add("references")
+    if settings.baselines:
+        scoring.baselines()
+        clock.add("baselines")
+    run = replace(run, scored=scoring.result)
     if live_file is not None:
         live_file.close()
     return run
+
+
+def _with_references(run: Run, settings: SimulationSettings, scoring: Scoring, y: Any) -> Run:
+    """Return a run with the errors of peers alone and of RC and ML on the pooled rows, whose scores are collected."""
+    population, evaluation = scoring.population, scoring.evaluation
+    if planning.silent(run.configuration["strategy"]):
+        errors, of_peers = reference_models.own_errors(run.records, evaluation, population.peer_count), None
+    else:
+        errors, of_peers = reference_models.local_errors(scoring.local, evaluation)
+    scoring.alone(of_peers)
+    pooled = reference_models.Pooled.of(population, y)
+    pooled_errors, predicted, posteriors = pooled.learned(settings.start, settings.lr, settings.rounds)
+    scoring.pooled(posteriors)
+    references = run.references | errors | pooled_errors
+    return replace(run, references=references, outcomes=run.outcomes | predicted)
+
+
+def _provenance(
+    X: Any, y: Any, arguments: Mapping[str, Any], asked: Mapping[str, Any], run: Run
+) -> Provenance:
+    """Return what made a run from a table and arguments; `asked` are its settings before anything was chosen."""
+    data = data_of(X, y, len(run.schema.classes), arguments.get("test"))
+    changed = {name: value for name, value in run.configuration.items() if value != asked.get(name)}
+    chosen = {name: list(value) if isinstance(value, tuple) else value for name, value in changed.items()}
+    return Provenance(data, *asked_of(arguments), chosen, machine())
 
 
 def _selector(settings: SimulationSettings, population: Population, start: np.ndarray) -> Selector | None:

@@ -43,9 +43,11 @@ from peerbayes.model.devices import PRECISIONS, Device
 from peerbayes.network.fault_kinds import FAULTS_EXPECTED, faults_of, trace_of
 from peerbayes.network.topologies import MOST_NODES
 from peerbayes.privacy.accounting import Privacy
-from peerbayes.simulation import partitions
+from peerbayes.simulation import baselines, partitions, scores
+from peerbayes.simulation.events import CALLBACKS, checked_callbacks
 from peerbayes.simulation.faults import Faults
 from peerbayes.simulation.old_names import refuse_old
+from peerbayes.simulation.owners import with_peers
 from peerbayes.simulation.rounds import ROBUST
 
 # --- checks: converted to a plain value, or refused by name before any work starts
@@ -59,6 +61,7 @@ OF_STRATEGIES = ("name", "mixing", "of_weights", "begin", "message", "step", "re
 
 # Settings that stored runs and checkpoints did not have at first: at their defaults they are left out of files.
 ADDED = ("messages", "exchanges", "faults", "penalty", "hold_out", "select", "patience", "structure")
+COMPARED = ("metrics", "baselines")  # as `ADDED`; files have the names of their entries
 
 LOSS_EXPECTED = (
     "a probability from 0 to below 1, or a LossTrace, or the path of its CSV file, or a list of paths"
@@ -76,7 +79,8 @@ def as_json(value: Any) -> Any:
 
 def check_sizes(rows_per_peer: Any, peers: int, partition: Any) -> None:
     """Refuse numbers of rows that do not fit the peers; a partition that lists rows does not use them."""
-    if rows_per_peer is not None and not isinstance(partition, list | tuple):
+    listed = isinstance(partition, list | tuple) or partitions.owner_column(partition) is not None
+    if rows_per_peer is not None and not listed:
         partitions.sizes_asked(rows_per_peer, peers)
 
 
@@ -268,7 +272,8 @@ class CommonArguments(TypedDict, total=False):
         "columns and classes, instead of `kinds`, `clip` and inference from the rows; units are those of the peers' "
         "rows")]
     peers: Annotated[int, Setting(
-        50, whole_number(1, MOST_NODES, PartitionError), "number of peers, at most the number of rows")]
+        50, whole_number(1, MOST_NODES, PartitionError), "number of peers, at most the number of rows",
+        "Left out, it is what a graph, a file of links, a list of rows or a column of owners says, otherwise 50")]
     rows_per_peer: Annotated[Any, Setting(
         50, optional(Kind(_rows_per_peer, "a whole number of 1 or more, one for each peer", (int, list))),
         "rows of each peer, one number or one per peer; None: all rows, shared out evenly")]
@@ -278,8 +283,9 @@ class CommonArguments(TypedDict, total=False):
         "file of links, or a schedule that changes")]
     partition: Annotated[Any, Setting(
         "iid", Kind(_partition, "the name of a partition", (str,)),
-        'which peer holds which rows: a name ("iid", "drift-y", "dirichlet-0.3", …; see `partitions`), or a list of '
-        "index arrays")]
+        'which peer holds which rows: a name ("iid", "drift-y", "dirichlet-0.3", …; see `partitions`), a list of '
+        'index arrays, or "column:NAME": the column NAME of X names the owner of each row, a peer each, and is no '
+        "feature; rows without an owner are test rows")]
     strategy: Annotated[str | Strategy, replace(
         shared.STRATEGY, kind=replace(shared.STRATEGY.kind, check=_strategy),
         help=f"{shared.STRATEGY.help}, or a strategy of your own")]
@@ -309,6 +315,10 @@ class CommonArguments(TypedDict, total=False):
     progress: Annotated[Progress | None, Setting(
         None, Kind(_progress, PROGRESS, optional=True),
         "called after every round with the number of rounds done and the total")]
+    callbacks: Annotated[tuple[Any, ...] | list[Any], Setting(
+        (), Kind(checked_callbacks, CALLBACKS),
+        "called with the figures of each evaluated round, some also at the start and the end: functions of a round and "
+        "its figures, or objects such as those of `peerbayes.callbacks`", "They change nothing")]
 
 
 class SimulationArguments(CommonArguments, total=False):
@@ -363,6 +373,17 @@ class SimulationArguments(CommonArguments, total=False):
     references: Annotated[bool, Setting(
         True, replace(true_or_false(), types=()),
         'whether RC and ML on the pooled rows, and peers on their own (strategy "local"), are computed too')]
+    metrics: Annotated[Any, Setting(
+        tuple(scores.BUILT_IN), Kind(scores.metrics_of, scores.METRICS_IN_FILES, (list, str)),
+        "metrics of peers, alone, pooled and of baselines on the same test rows at the end, beside the error: any of "
+        f"{', '.join(scores.BUILT_IN)}, names of scikit-learn's scorers, scorers, or a mapping from names to scorers",
+        "See `run.scores`; of very many peers, some are evaluated by them, evenly spaced")]
+    baselines: Annotated[Any, Setting(
+        (), Kind(baselines.baselines_of, baselines.IN_FILES, (list, str)),
+        f"other methods on the same rows: any of {', '.join(baselines.NAMES)}, or classifiers of scikit-learn, which "
+        "learn from all rows in one place and from each peer's alone",
+        "Softmax regression and FedAvg choose their steps by whole trial runs, which takes many times as long as the "
+        "run itself. The majority class is always there")]
     checkpoint: Annotated[str | Path | None, Setting(
         None, CHECKPOINT,
         "a file to resume from after a crash: on the same machine the same call ends with the same bits")]
@@ -388,7 +409,7 @@ class SimulationSettings(SimpleNamespace):
         for name in arguments:
             if name not in declarations(SimulationArguments):
                 raise TypeError(f"simulate() got an unexpected keyword argument {name!r}")
-        super().__init__(**checked(SimulationArguments, arguments))
+        super().__init__(**checked(SimulationArguments, with_peers(arguments)))
         self._refuse_combinations()
 
     def changed(self, **changes: Any) -> SimulationSettings:
@@ -409,10 +430,13 @@ class SimulationSettings(SimpleNamespace):
                 self.strategy,
                 "one with an attribute takes_old, which says whether it uses late messages, or no message_delay",
             )
-        if self.network_faults.gone(self.message_rounds).size == self.peers:
+        liars = () if self.attack is None else self.attack.attackers(self.peers, self.seed)
+        if np.union1d(self.network_faults.gone(self.message_rounds), liars).size == self.peers:
             raise ValueError(
+                "faults: no peer is left at the end that does not lie; expected one or more that come back or stay"
+                if len(liars) else
                 "faults: no peer is left at the end; expected one or more that come back or stay"
-            )
+            )  # fmt: skip
         if self.select == HELD_OUT and not self.hold_out:
             raise refusal("hold_out", self.hold_out, "a share of rows above 0, which select 'held-out' needs")
         self.refuse()
@@ -447,15 +471,17 @@ class SimulationSettings(SimpleNamespace):
             exchanges=self.exchanges,
             select=self.select,
             structure=self.structure is not None,
+            baselines=tuple(entry.name for entry in self.baselines if entry.name in baselines.OVER_NETWORK),
         )
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All settings as JSON can hold them; privacy and attack with all fields, those of `ADDED` if they are set."""
+        """All settings as JSON can hold them; privacy and attack with all fields, those added later if they are set."""
         configuration = {
             name: as_json(getattr(self, name))
             for name, setting in writable(SimulationArguments).items()
-            if name not in ADDED or getattr(self, name) != setting.kind.check(name, setting.default)
+            if name not in (*ADDED, *COMPARED)
+            or getattr(self, name) != setting.kind.check(name, setting.default)
         }
         if self.privacy is not None:
             configuration["privacy"] = asdict(self.privacy)
@@ -465,6 +491,9 @@ class SimulationSettings(SimpleNamespace):
             configuration["faults"] = "; ".join(map(str, self.faults))
         if self.attack is not None:
             configuration["attack"] = str(self.attack)
+        for name in COMPARED:
+            if name in configuration:
+                configuration[name] = tuple(entry.name for entry in getattr(self, name))
         return configuration
 
     @property

@@ -25,7 +25,8 @@ from peerbayes.model.families.structures import Parents
 from peerbayes.model.sources import columns_of
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation.old_names import from_stored, to_stored
-from peerbayes.simulation.result import COLUMNS, LIVE_FILE, RUN_FILE, Run, forget_live
+from peerbayes.simulation.records import COLUMNS
+from peerbayes.simulation.result import LIVE_FILE, RUN_FILE, Run, forget_live
 
 # Figures shown of every peer and round.
 CURVES = ("test_error", "train_error", "soft_error", "disagreement", "bytes")

@@ -6,7 +6,7 @@ The same rows read the same from all of them; see `values` for what they may hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from peerbayes.data.registry import Registry, callable_problem
 from peerbayes.data.sources.flat_files import SUFFIXES, read_parquet, read_text
+from peerbayes.data.sources.preparation import DATES, map_labels, prepare
 from peerbayes.data.sources.sql import read_query
 from peerbayes.data.sources.values import check_names, plain
 from peerbayes.data.table import frame_of
@@ -22,7 +23,18 @@ from peerbayes.errors import PeerbayesError, SourceError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SOURCES", "SourceError", "labelled", "of_packages", "outside", "read"]
+__all__ = [
+    "DATES",
+    "SOURCES",
+    "SourceError",
+    "check_names",
+    "labelled",
+    "map_labels",
+    "of_packages",
+    "outside",
+    "prepare",
+    "read",
+]
 
 # Endings of files, and schemes of the databases that SQLAlchemy itself supports.
 BUILT_IN = ("csv", "tsv", "gz", "parquet", "sqlite", "postgresql", "mysql", "mariadb", "oracle", "mssql")
@@ -35,14 +47,21 @@ SOURCES: Registry[Callable[[str, str | None], Any]] = Registry(
 
 
 def read(
-    data: str, query: str | None = None, columns: Sequence[str] = (), texts: Collection[str] = ()
+    data: str,
+    query: str | None = None,
+    columns: Sequence[str] = (),
+    texts: Collection[str] = (),
+    *,
+    drop: Sequence[str] = (),
+    dates: Mapping[str, str] | None = None,
+    missing: Sequence[str | float] = (),
 ) -> pd.DataFrame:
     """Read all rows of a .csv or .tsv (also .gz), a .parquet, or a query of a database given by its SQLAlchemy URL;
     or of data that a source of an outside package reads, see `SOURCES`.
 
     With `columns`, only these and in this order: the others may then hold anything. `texts` are columns known to
     hold text: those of a CSV file are then read as written, where otherwise their values could be taken for numbers or
-    missing values.
+    missing values. What `drop`, `dates` and `missing` do, `prepare` says.
     """
     if (name := outside(data)) is not None:
         frame, where = _read_outside(name, data, query)
@@ -57,6 +76,8 @@ def read(
     else:
         path, where = _checked(Path(data)), data
         frame = read_parquet(path, columns) if path.suffix.lower() == ".parquet" else read_text(path, texts)
+    if drop or dates or missing:
+        frame = prepare(frame, drop=drop, dates=dates, missing=missing)
     names = [str(name) for name in frame.columns]
     check_names(names, columns, where)
     if not len(frame):

@@ -42,13 +42,16 @@ def read_text(path: Path, texts: Collection[str] = ()) -> pd.DataFrame:
         ) from error
     except (OSError, EOFError, zlib.error, csv.Error) as error:
         raise SourceError(f"{path} cannot be read: {one_line(error)}") from error
-    _check_header(frame, names, path)
+    if problem := header_problem(frame, names):
+        raise SourceError(
+            f"{path} seems to have no header: {problem}. Write a line with the names of the columns above it"
+        )
     if not len(frame):
         return frame.set_axis(names, axis=1)
     import pandas as pd
 
     columns = [
-        frame.iloc[:, j] if name in texts else _numbers(frame.iloc[:, j], f"column {name!r} of {path}")
+        frame.iloc[:, j] if name in texts else plain_numbers(frame.iloc[:, j], f"column {name!r} of {path}")
         for j, name in enumerate(names)
     ]
     return pd.concat(columns, axis=1).set_axis(names, axis=1)
@@ -127,21 +130,19 @@ def _undecodable(path: Path) -> int:
     return 1
 
 
-def _check_header(frame: pd.DataFrame, names: list[str], path: Path) -> None:
-    """Refuse a first line that is a row and not a header: its numbers and text are values, not names."""
-    numbers = [name for name in names if _is_number(name)]
+def header_problem(frame: pd.DataFrame, names: list[str]) -> str:
+    """Return why a first line is a row and not a header: its numbers and text are values. Empty: it is a header."""
+    numbers = [name for name in names if is_number(name)]
     positions = numbers == [str(number) for number in range(len(numbers))]
     if not numbers or positions:
-        return
-    texts = [j for j, name in enumerate(names) if name and not _is_number(name)]
+        return ""
+    texts = [j for j, name in enumerate(names) if name and not is_number(name)]
     if not texts or any((frame.iloc[:, j].astype(object) == names[j]).any() for j in texts):
-        raise SourceError(
-            f"{path} seems to have no header: its first line is {', '.join(names[:5])}. Write a line with the names of "
-            "the columns above it"
-        )
+        return f"its first line is {', '.join(names[:5])}"
+    return ""
 
 
-def _numbers(series: pd.Series, where: str) -> pd.Series:
+def plain_numbers(series: pd.Series, where: str) -> pd.Series:
     """Return a column as numbers where all its text is a number or a marker of missing values; else unchanged."""
     import pandas as pd
 
@@ -152,7 +153,7 @@ def _numbers(series: pd.Series, where: str) -> pd.Series:
         return series  # booleans
     texts = [str(text) for text in present.unique()]
     written = [text for text in texts if text.strip() not in MARKERS]
-    if written and not all(map(_is_number, written)):
+    if written and not all(map(is_number, written)):
         if all(map(WITH_COMMA.fullmatch, written)):
             comma = next(text for text in written if "," in text)
             raise SourceError(
@@ -163,7 +164,8 @@ def _numbers(series: pd.Series, where: str) -> pd.Series:
     return pd.Series([numbers.get(value, float("nan")) for value in series], index=series.index)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a text is a number as CSV files write it."""
     try:
         float(text)
     except ValueError:

@@ -32,10 +32,13 @@ from peerbayes.model.devices import Device
 from peerbayes.model.families import FAMILIES, Family, Rows
 from peerbayes.model.statistics import Statistics
 from peerbayes.simulation import population
+from peerbayes.simulation.events import Callbacks, RunInfo
 from peerbayes.simulation.old_names import refuse_old, refuse_old_names
+from peerbayes.simulation.owners import owners_in, with_peers
 from peerbayes.simulation.partitions import enough, sizes_asked
 from peerbayes.simulation.population import Assignment, encoded_labelled, row_weights, table_of, warn_untested
-from peerbayes.simulation.result import history_of, record
+from peerbayes.simulation.records import history_of, record
+from peerbayes.simulation.result import made
 from peerbayes.simulation.run import Clock
 from peerbayes.simulation.settings import (
     EVALUATE_EVERY,
@@ -139,7 +142,10 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
             f"{', '.join(others)}: not for shards, which run without faults, secure sums, privacy, defences and "
             "devices; use simulate"
         )
-    settings = SimpleNamespace(**checked(ShardedArguments, arguments))
+    X, owners = (X, None) if X is None else owners_in(X, arguments)
+    if owners is not None:
+        arguments["peers"], arguments["test"] = len(owners.names), owners.features(arguments.get("test"))
+    settings = SimpleNamespace(**checked(ShardedArguments, with_peers(arguments)))
     peers, strategy, schema, rows_of = settings.peers, settings.strategy, settings.schema, settings.rows_of
     _refuse(rows_of, schema, X, y)
     combination = Combination(
@@ -161,7 +167,7 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
         agreed, sizes, test_data = schema, _sizes(settings.rows_per_peer, peers), settings.test
         sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
-        assignment = Assignment.of(X, y, settings)
+        assignment = Assignment.of(X, y, settings, None if owners is None else owners.parts)
         with about("X" if schema is None else "X and schema"):
             agreed, sizes = assignment.schema.measured_on(assignment.rows()), assignment.sizes
         test_data = settings.test if settings.test is not None else assignment.rest()
@@ -175,28 +181,32 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
     configuration["strategy"] = planning.name_of(learning.strategy)
     mixing = device.put_matrix(learning.weights(links)) if learning.sends else None
     driver = _Driver(settings, combination, plans(mixing, shard_peers, sizes), links, device)
-    if settings.engine == "local":
-        figures = driver.run(InProcess(), sources, test_data)
-    else:
-        with cluster(len(shard_peers), settings.address) as ray:
-            actors = RayActors(ray)
-            try:
-                figures = driver.run(actors, sources, test_data)
-            finally:
-                actors.stop()
-    return ShardedRun(
-        configuration,
-        agreed,
-        parts=shard_peers,
-        crossing=crossing(links, shard_peers),
-        sizes=sizes,
-        **figures,
-    )
+    with Callbacks(settings.callbacks) as callbacks:
+        callbacks.begin(RunInfo(configuration, made(), agreed, sizes))
+        if settings.engine == "local":
+            figures = driver.run(InProcess(), sources, test_data, callbacks)
+        else:
+            with cluster(len(shard_peers), settings.address) as ray:
+                actors = RayActors(ray)
+                try:
+                    figures = driver.run(actors, sources, test_data, callbacks)
+                finally:
+                    actors.stop()
+        run = ShardedRun(
+            configuration,
+            agreed,
+            parts=shard_peers,
+            crossing=crossing(links, shard_peers),
+            sizes=sizes,
+            **figures,
+        )
+        callbacks.end(run)
+    return run
 
 
 def _pieces(assignment: Assignment, shard_peers: Sequence[np.ndarray]) -> Iterator[tuple[Any, np.ndarray]]:
     """Yield the rows of each shard and their labels, one shard at a time: a copy of all of them may not fit."""
-    labels = np.array(assignment.schema.classes)[assignment.codes]
+    labels = np.array(assignment.classes)[assignment.codes]
     for peers in shard_peers:
         rows = np.concatenate([assignment.parts[peer] for peer in peers])
         yield assignment.table.take(rows).native, labels[rows]
@@ -251,7 +261,9 @@ class _Driver:
     links: csr_array
     device: Device
 
-    def run(self, engine: Engine, sources: Iterator[Any], test_data: Any) -> dict[str, Any]:
+    def run(
+        self, engine: Engine, sources: Iterator[Any], test_data: Any, callbacks: Callbacks
+    ) -> dict[str, Any]:
         settings, clock = self.settings, Clock()
         loading = []
         for number, (plan, source) in enumerate(zip(self.plans, sources, strict=True)):
@@ -297,6 +309,9 @@ class _Driver:
             if round_index == settings.rounds or (every and round_index % every == 0):
                 records.append(self._record(engine, round_index, round_index * per_round))
                 clock.add("evaluation")
+                if callbacks:
+                    callbacks.evaluated(records[-1], clock.of_rounds)
+                    clock.add("callbacks")
             if settings.progress is not None:
                 settings.progress(round_index, settings.rounds)
         peers, stats = self._requested_stats(engine)

@@ -1,0 +1,84 @@
+"""The settings of a run as the TOML file that would make it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from peerbayes.data.declarations import toml, writable
+from peerbayes.data.files import key
+from peerbayes.simulation.provenance import Provenance
+from peerbayes.simulation.settings import SimulationArguments
+
+# What stands in the file for arguments that only the run's own file can hold.
+IN_WORDS = {
+    "$links": "a network of {peers} peers",
+    "$rows": "lists of rows",
+    "$schema": "a Schema",
+    "$test": "{$test} rows that were passed",
+    "$trace": "a trace of lost messages",
+    "$changing": "a network that changes",
+    "$pairs": "a table with keys that are not texts",
+    "$cannot": "{$cannot}",
+}
+
+
+def toml_of(provenance: Provenance, made: Mapping[str, str]) -> str:
+    """Return the settings that were asked for; those that TOML cannot hold are comments."""
+    if not provenance.data:
+        return "# This run was saved by a version that did not record what was asked.\n"
+    version = f" by peerbayes {made['peerbayes']}" if "peerbayes" in made else ""
+    lines = [f"# Made{version} on {made['began']}." if "began" in made else "# The settings of a run."]
+    lines += ["", "[data]", *_data_lines(provenance), "", "[simulation]"]
+    settings = writable(SimulationArguments)
+    for name, value in provenance.asked.items():
+        words = _in_words(value)
+        if words is None and name in settings:
+            lines.append(f"{name} = {_value(value)}")
+        else:
+            lines.append(f"# {name}: {_line(words or _value(value))}, which only the file of the run has")
+    return "\n".join(lines) + "\n"
+
+
+def _data_lines(provenance: Provenance) -> list[str]:
+    data = provenance.data
+    size = f"{data['rows']:,} rows, {data['columns']:,} columns, {data['classes']:,} classes"
+    source = [f"{name} = {_value(value)}" for name, value in data["source"].items()]
+    if not source:
+        source = [
+            "# The rows were a table in memory. Name a file that holds them:",
+            '# file = "rows.parquet"',
+        ]
+    return [f"# {size}", *source, f'digest = "{data["digest"]}"']
+
+
+def _in_words(value: Any) -> str | None:
+    """Return what a value is, where TOML cannot hold it."""
+    if isinstance(value, list):
+        if None in value:
+            return "a list with None"
+        return next((words for words in map(_in_words, value) if words), None)
+    if not isinstance(value, dict):
+        return None
+    kind = next(iter(value), "")
+    if kind in IN_WORDS:
+        return IN_WORDS[kind].format(**value)
+    return next((words for words in map(_in_words, value.values()) if words), None)
+
+
+def _value(value: Any) -> str:
+    """Return a value of a run's file as TOML; a file is its path."""
+    if isinstance(value, dict):
+        if "$file" in value:
+            return toml(value["$file"])
+        entries = ", ".join(
+            f"{key(name)} = {_value(entry)}" for name, entry in value.items() if entry is not None
+        )
+        return f"{{ {entries} }}" if entries else "{}"
+    return f"[{', '.join(map(_value, value))}]" if isinstance(value, list) else toml(value)
+
+
+def _line(text: str) -> str:
+    """Return a text that fits in a comment."""
+    return re.sub(r"[^\x20-\x7e\u00a0-\uffff]", " ", text)
