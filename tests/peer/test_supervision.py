@@ -189,7 +189,6 @@ def test_a_peer_whose_task_fails_for_good_stops_and_says_so(tmp_path, monkeypatc
         within(service.serve(network.homes["peer-1"], 0.0))
 
 
-@pytest.mark.links
 def test_a_server_that_fails_is_started_again(tmp_path, monkeypatch, caplog):
     network, accept = made_network(tmp_path), Links._accept
     failures = failing(2, lambda: None)
