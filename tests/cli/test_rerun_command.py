@@ -71,7 +71,7 @@ def test_rows_that_have_changed_are_refused(folder):
     (folder / "rows.csv").write_text(rows.rstrip("\n").rpartition("\n")[0])
     assert "177 rows instead of 178" in peerbayes("rerun", "run", cwd=folder, code=2).stderr
     (folder / "rows.csv").unlink()
-    assert "is not here; name it with --data FILE" in peerbayes("rerun", "run", cwd=folder, code=2).stderr
+    assert "or name a file with --data FILE" in peerbayes("rerun", "run", cwd=folder, code=2).stderr
     (folder / "elsewhere.csv").write_text(rows)
     peerbayes("rerun", "run", "--data", "elsewhere.csv", cwd=folder, code=0)
     (folder / "run" / "rows.csv").write_text(rows)  # beside the run
@@ -127,6 +127,26 @@ def test_rows_saved_with_a_run_are_all_that_is_needed(folder):
     peerbayes("rerun", "kept", cwd=folder, code=0)
     (folder / "kept").rename(folder / "moved")
     peerbayes("rerun", "moved", cwd=folder, code=0)
+
+
+def test_everything_under_data_is_done_again(folder):
+    rows = (folder / "rows.csv").read_text().splitlines(keepends=True)
+    (folder / "test.csv").write_text("".join(rows[:1] + rows[-30:]))
+    text = SETTINGS.replace(
+        "[simulation]",
+        'drop = ["ash"]\ntest = "test.csv"\nlabels = { a = "b", b = "b", c = "c" }\n[simulation]',
+    )
+    (folder / "settings.toml").write_text(text)
+    peerbayes("simulate", "settings.toml", "--out", "prepared", cwd=folder, code=0)
+    peerbayes("rerun", "prepared", cwd=folder, code=0)
+    first = pb.load(folder / "prepared")
+    assert first.provenance.data["columns"] == 12 and first.provenance.data["test"]["rows"] == 30
+    (folder / "prepared" / "run.toml").replace(folder / "again.toml")
+    peerbayes("simulate", "again.toml", "--out", "again", cwd=folder, code=0)
+    assert pb.load(folder / "again").digest == first.digest
+    (folder / "test.csv").write_text("".join(rows[:1] + rows[-29:]))
+    done = peerbayes("rerun", "prepared", cwd=folder, code=2)
+    assert "the rows to test on are not those" in done.stderr and "29 rows instead of 30" in done.stderr
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

@@ -33,18 +33,12 @@ def _add_values(digest: Any, values: np.ndarray) -> None:
         digest.update(numbers.data)
         return
     digest.update(b"objects ")
-    objects = values.astype(object)
-    missing, written = missing_of(objects).tolist(), _Written()
+    written, objects = _Written(), values.astype(object).tolist()
     try:
-        texts = [
-            b"-" if absent else written[value]
-            for value, absent in zip(objects.tolist(), missing, strict=True)
-        ]
+        texts = b"".join(map(written.__getitem__, objects))
     except TypeError:  # a value without a hash, which no schema takes
-        texts = [
-            b"-" if absent else _text(value) for value, absent in zip(objects.tolist(), missing, strict=True)
-        ]
-    digest.update(b"".join(texts))
+        texts = b"".join(map(_text, objects))
+    digest.update(texts)
 
 
 class _Written(dict[Any, bytes]):
@@ -56,7 +50,9 @@ class _Written(dict[Any, bytes]):
 
 
 def _text(value: Any) -> bytes:
-    """Return a value as text that tells its type: numbers as a float, text in quotes."""
+    """Return a value as text that tells its type: numbers as a float, text in quotes, "-" where it is missing."""
+    if missing_of(np.fromiter([value], dtype=object, count=1))[0]:
+        return b"-"
     number = isinstance(value, bool | int | float | np.number | np.bool)
     text = repr(float(value) + 0.0) if number else repr(str(value))
     return f"{len(text)} {text}".encode(errors="surrogatepass")

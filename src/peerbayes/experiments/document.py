@@ -165,8 +165,6 @@ def _listed(records: Sequence[Record]) -> str:
 
 # --- docs/reproduction.md and docs/strategies.md, written from the store: no number in them is typed by hand
 
-WRITTEN = "Written by `peerbayes reproduce "  # in the page that this command makes
-
 HEAD = """# The paper, reproduced
 
 Written by `peerbayes reproduce {words} --document docs`,
@@ -241,8 +239,8 @@ Written by the command of [the reproduction](reproduction.md), from the same res
 **Where other methods beat these.** Gaps are to RC, which is not the lowest error that the rows allow. With naive Bayes
 and 2,500 rows, softmax regression with as many messages, and FedAvg where there is a server, have lower errors than
 `auto` on most of the tabular datasets, whatever the partition: [other methods](baselines.md) has them all by dataset,
-and what one gives up for it. `simulate(baselines=["softmax", "fedavg"])` [compares them](howto/scores.md) on rows of
-your own.
+and what one gives up for it. `simulate(baselines=["softmax", "fedavg"])` [compares them](howto/scores.md) on your own
+rows.
 
 """
 SETTINGS = (

@@ -40,9 +40,9 @@ LARGEST_LOSS = 1e6
 STATISTICS_AT_ONCE = 1 << 19
 
 
-# The most logits that metrics of predictions are computed from, of more than so many models a quarter as many, and the
-# bins of confidence.
-OUTCOME_LOGITS, FEW_MODELS, BINS = 1 << 24, 64, 15
+# The most logits that metrics of predictions are computed from; of more than so many models, a quarter as many.
+OUTCOME_LOGITS, FEW_MODELS = 1 << 24, 64
+BINS = 15  # of confidence
 
 
 @dataclass(frozen=True, eq=False)

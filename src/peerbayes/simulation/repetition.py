@@ -73,30 +73,34 @@ def _rows(
     if data is None and run.rows is not None:
         X, y, saved_test = run.rows.read()
         return X, y, test or saved_test, source
-    if test is None and run.rows is not None:
-        test = run.rows.read()[2]
     if data is not None:
         entries = {name: value for name, value in source.items() if name != "name"} | dict(data)
-        return *config.load_data(entries), test, entries
-    if not source:
+    elif source:
+        entries = _beside(_beside(source, folder, "file"), folder, "test")
+    else:
         raise ConfigurationError(
             "the rows of this run were a table in memory: name a file that has them (--data FILE --label COLUMN), pass "
             "X and y to run.rerun, or save the run with data=True, which puts the rows into its folder"
         )
-    return *config.load_data(_beside(source, folder)), test, source
+    read = config.Configuration(entries, {"partition": run.provenance.asked.get("partition")})
+    X, y = read.load()
+    if test is None:
+        test = run.rows.read()[2] if run.rows is not None else read.load_test(X).get("test")
+    return X, y, test, source if data is None else entries
 
 
-def _beside(source: Mapping[str, Any], folder: Path | None) -> Mapping[str, Any]:
-    """Return entries of [data] whose file is taken from the run's folder where it is nowhere else."""
-    file = source.get("file", "")
+def _beside(source: Mapping[str, Any], folder: Path | None, entry: str) -> dict[str, Any]:
+    """Return entries of [data] in which a file is taken from the run's folder where it is nowhere else."""
+    file = str(source.get(entry, ""))
     if folder is None or "://" in file or not file or Path(file).exists():
-        return source
+        return dict(source)
     beside = folder / Path(file).name
     if not beside.is_file():
         raise ConfigurationError(
-            f"{file}, the file that the rows of this run came from, is not here; name it with --data FILE"
+            f"{file}, the {entry} that rows of this run came from, is not here; put it into {folder}, or name a file "
+            "with --data FILE"
         )
-    return {**source, "file": str(beside)}
+    return {**source, entry: str(beside)}
 
 
 def _refuse_others(run: Run, X: Any, y: Any, test: Labelled | None) -> None:

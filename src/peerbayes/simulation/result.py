@@ -170,7 +170,9 @@ class Run:
     def rerun(self, X: Any = None, y: Any = None, test: tuple[Any, Any] | None = None) -> Run:
         """Simulate again with the same settings and rows, and return the new run; compare the `digest` of both.
 
-        Without X and y the rows are those that this run was made with, or are loaded from their dataset, file or query.
+        X, y, test  the table, its labels, and rows to test on with theirs; None: those that this run was made with, or
+                    those of their dataset, file or query
+
         Other rows than those of this run are refused with a `DataChanged`.
         """
         from importlib import import_module
@@ -181,7 +183,7 @@ class Run:
         return again
 
     def differences(self, other: Run) -> list[str]:
-        """Return in what this run differs from another, a sentence each; an empty list where digests are the same."""
+        """Return in what this run differs from the run `other`, a sentence each; none where digests are the same."""
         from importlib import import_module
 
         sentences: list[str] = import_module("peerbayes.simulation.repetition").differences(self, other)
