@@ -18,6 +18,7 @@ from peerbayes.cli.app import app
 from peerbayes.data.declarations import NEEDED, Setting, declarations, in_file
 from peerbayes.data.doctor.findings import NAMES
 from peerbayes.estimators.classifiers import ESTIMATORS
+from peerbayes.experiments import study_file
 from peerbayes.peer.agreement import column_facts, terms
 from peerbayes.peer.runs import consent, timetable
 from peerbayes.peer.state import peer_settings
@@ -138,6 +139,11 @@ def _declared(settings: dict[str, Setting]) -> str:
     return table_of(rows, ("setting", "is", "default", ""))
 
 
+def study_table() -> str:
+    """What [study] may say."""
+    return _declared(study_file.ENTRIES)
+
+
 def terms_table() -> str:
     """What agreement.toml may say."""
     return _fields(terms.Terms, {"features": (None, terms.KIND.expected)})
@@ -235,6 +241,7 @@ SECTIONS = {
     "data": data_table,
     "findings": findings_table,
     "simulation": simulation_table,
+    "study": study_table,
     "terms": terms_table,
     "limits": limits_table,
     "privacy": privacy_table,

@@ -17,24 +17,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from playwright.sync_api import sync_playwright
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 import peerbayes as pb
+from peerbayes import report
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.loopback import Loopback
+from peerbayes.report.study_curves import curves
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT = 120.0  # seconds to wait for anything
 HEIGHTS = {
-    "report": 1720,
+    "report": 1420,
+    "report-dark": 1420,
+    "comparison": 1250,
+    "study": 640,
     "structure": 330,
     "dashboard": 1400,
+    "dashboards": 1150,
     "peer": 1180,
 }  # as far as the network is drawn
 
-WIDTHS = {"structure": 760}
+WIDTHS = {"structure": 760, "study": 860, "dashboards": 1000}
+DARK = ("report-dark",)
+LARGEST = 200_000  # bytes of a picture: readers of the docs load them
 
 RUN = """
 [data]
@@ -60,8 +69,57 @@ def of_report(page: Any, folder: Path) -> None:
     X, y = digits()
     run = pb.simulate(X, y, peers=50, rows_per_peer=20, partition="drift-y", topology="tree+10")
     page.goto(run.report(folder / "report.html").absolute().as_uri())
-    page.wait_for_selector("#figure-network .plotly")
+    all_drawn(page)
+
+
+def of_comparison(page: Any, folder: Path) -> None:
+    """Three strategies on the same rows, against the bytes that they send."""
+    X, y = digits()
+    settings = {"peers": 30, "rows_per_peer": 30, "partition": "drift-y", "topology": "tree+10"}
+    runs = [pb.simulate(X, y, strategy=name, **settings) for name in ("exact", "crc", "tracking")]
+    page.goto(report.write(folder / "report.html", runs).absolute().as_uri())
+    all_drawn(page)
+    page.select_option("#axis-x", "bytes")
+    page.check("#axis-log")
+    page.locator("h2", has_text="Training").scroll_into_view_if_needed()
+    page.evaluate("scrollBy(0, document.querySelector('#chooser').getBoundingClientRect().top - 60)")
+    page.wait_for_timeout(3000)
+
+
+def of_study(page: Any, folder: Path) -> None:
+    """Three strategies on four networks with three seeds, by the bytes that they send."""
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    settings = {"peers": 16, "rows_per_peer": 20, "partition": "dirichlet-0.5"}
+    frames, references = [], []
+    for strategy in ("exact", "crc", "dsgd"):
+        for topology in ("tree", "ring", "star", "complete"):
+            for seed in range(3):
+                run = pb.simulate(X, y, strategy=strategy, topology=topology, seed=seed, **settings)
+                cell = {"strategy": strategy, "topology": topology, "seed": seed}
+                frames.append(by_round(run).assign(**cell))
+                references.append({**cell, "RC": run.references["test_rc"]})
+    figure = curves(pd.concat(frames), x="bytes", log_x=True, references=pd.DataFrame(references))
+    figure.write_html(folder / "study.html")
+    page.goto((folder / "study.html").absolute().as_uri())
+    page.wait_for_selector(".plotly .scatterlayer")
     page.wait_for_timeout(1000)
+
+
+def by_round(run: pb.Run) -> pd.DataFrame:
+    """What a run says of each evaluated round: means over its peers, and the deviation of their errors."""
+    rounds = run.history.groupby("round")
+    frame = rounds[["bytes", "test_error"]].mean()
+    frame["test_error_std"] = rounds["test_error"].std(ddof=0)
+    return frame.assign(seconds=run.seconds_by_round).reset_index()
+
+
+def all_drawn(page: Any) -> None:
+    """Wait until all figures of a report are drawn."""
+    end = time.monotonic() + TIMEOUT
+    while page.evaluate("[...document.querySelectorAll('.plot')].some((div) => !div.dataset.drawn)"):
+        if time.monotonic() > end:
+            raise SystemExit("the figures were not drawn")
+        page.wait_for_timeout(200)
 
 
 def of_structure(page: Any, folder: Path) -> None:
@@ -85,6 +143,29 @@ def of_dashboard(page: Any, folder: Path) -> Iterator[None]:
         page.goto(url)
         until(page, rounds // 3)
         yield
+
+
+@contextlib.contextmanager
+def of_dashboards(page: Any, folder: Path) -> Iterator[None]:
+    """Two simulations that go on, beside each other."""
+    running = []
+    for strategy in ("exact", "crc"):
+        text = RUN.format(rounds=2000).replace('"exact"', f'"{strategy}"')
+        (folder / f"{strategy}.toml").write_text(text)
+        words = ["simulate", str(folder / f"{strategy}.toml"), "--out", str(folder / "runs" / strategy)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        running.append(subprocess.Popen([sys.executable, "-m", "peerbayes", *words], **quiet))  # type: ignore[call-overload]
+    try:
+        words = [sys.executable, "-m", "peerbayes", "watch", str(folder / "runs"), "--address", "0"]
+        with watched(words, "stdout") as url:
+            page.goto(url)
+            until(page, 150)
+            page.wait_for_timeout(2000)
+            yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
@@ -113,12 +194,13 @@ def of_peer(page: Any, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watched(words: list[str]) -> Iterator[str]:
+def watched(words: list[str], channel: str = "stderr") -> Iterator[str]:
     """A command that says where to watch it, as long as this lasts."""
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert process.stderr is not None
+    channels = {"stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, channel: subprocess.PIPE}
+    process = subprocess.Popen(words, text=True, **channels)  # type: ignore[call-overload]
+    lines = getattr(process, channel)
     try:
-        for line in process.stderr:
+        for line in lines:
             if found := re.search(r"http://\S+", line):
                 yield found[0]
                 return
@@ -126,7 +208,7 @@ def watched(words: list[str]) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
-        process.stderr.close()
+        lines.close()
 
 
 def until(page: Any, turn: int) -> None:
@@ -150,8 +232,12 @@ def main(target: Path, only: list[str]) -> None:
         browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
         pictures = {
             "report": of_report,
+            "report-dark": of_report,
+            "comparison": of_comparison,
+            "study": of_study,
             "structure": of_structure,
             "dashboard": of_dashboard,
+            "dashboards": of_dashboards,
             "peer": of_peer,
         }
         for name, picture in pictures.items():
@@ -159,12 +245,18 @@ def main(target: Path, only: list[str]) -> None:
                 continue
             folder = Path(temporary) / name
             folder.mkdir()
-            page = browser.new_page(viewport={"width": WIDTHS.get(name, 1200), "height": HEIGHTS[name]})
+            page = browser.new_page(
+                viewport={"width": WIDTHS.get(name, 1200), "height": HEIGHTS[name]},
+                color_scheme="dark" if name in DARK else "light",
+            )
             still = picture(page, folder)
             with contextlib.nullcontext() if still is None else still:
                 page.screenshot(path=target / f"{name}.png")
             page.close()
-            print(target / f"{name}.png")
+            kept = target / f"{name}.png"
+            print(f"{kept}: {kept.stat().st_size:,} bytes")
+            if kept.stat().st_size > LARGEST:
+                raise SystemExit(f"{kept} has more than {LARGEST:,} bytes; make it smaller")
         browser.close()
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from peerbayes.estimators.auto_bayes import AutoBayes
     from peerbayes.estimators.classifiers import AODE, KDB, LDA, QDA, TAN, BayesNetClassifier, MixedNB
     from peerbayes.estimators.ga2m import GA2M
+    from peerbayes.experiments.levels import each
+    from peerbayes.experiments.study import Study
+    from peerbayes.experiments.study_plan import study
     from peerbayes.learning.robust.attacks import Attack
     from peerbayes.model.statistics import Statistics, prior_knowledge
     from peerbayes.privacy.accounting import Privacy
@@ -50,7 +53,10 @@ _HOMES = {
     "estimators.classifiers": ("AODE", "KDB", "LDA", "QDA", "TAN", "BayesNetClassifier", "MixedNB"),
     "estimators.auto_bayes": ("AutoBayes",),
     "estimators.ga2m": ("GA2M",),
-        "privacy.scheme": ("plan",),
+    "experiments.levels": ("each",),
+    "experiments.study": ("Study",),
+    "experiments.study_plan": ("study",),
+    "privacy.scheme": ("plan",),
     "privacy.accounting": ("Privacy",),
     "simulation.loading": ("load",),
     "simulation.result": ("Run",),
@@ -90,12 +96,15 @@ __all__ = [
     "Statistics",
     "StatisticsMismatch",
     "StructureError",
+    "Study",
     "TopologyError",
     "check",
+    "each",
     "load",
     "plan",
     "prior_knowledge",
     "simulate",
+    "study",
 ]
 
 

@@ -22,7 +22,8 @@ from peerbayes.experiments import document, engines, formats, paper_tables
 from peerbayes.experiments import document as agreement
 from peerbayes.experiments.cells import READINGS, Cell, compute, prepared
 from peerbayes.experiments.engines import LocalEngine, engine_of
-from peerbayes.experiments.sweep import Store, Sweep
+from peerbayes.experiments.results_store import Store
+from peerbayes.experiments.sweep import Sweep
 from peerbayes.learning.strategies import STRATEGIES
 from shared.cells_that_fail import always_dying, dying, failing
 from shared.commands import HANG, peerbayes

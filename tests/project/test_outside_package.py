@@ -162,7 +162,7 @@ def test_a_family_of_a_package_gets_what_a_built_in_one_gets(installed, wine, tm
     model, calibrated = estimator().fit(X, y), estimator(calibrate=True).fit(X, y)
     assert model.score(X, y) > 0.95 and calibrated.score(X, y) > 0.95
     for fitted in (model, calibrated):
-        fitted.save(tmp_path / "model")
+        fitted.save(tmp_path / "model", overwrite=True)
         loaded = pb.load(tmp_path / "model")
         assert type(loaded) is type(fitted)
         np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))

@@ -37,8 +37,8 @@ def test_public_names_are_pinned():
         "AODE", "Attack", "AutoBayes", "BayesNetClassifier", "Column", "ConfigurationError", "FalseReport", "GA2M",
         "KDB", "LDA", "MixedNB", "ModelFileDamaged", "ModelFileError", "ModelFileTooNew",
         "PartitionError", "PeerbayesError", "Privacy", "QDA", "Run", "Schema", "SchemaError", "SchemaMismatch",
-        "Statistics", "StatisticsMismatch", "StructureError", "TAN", "TopologyError", "check", "load", "plan",
-        "prior_knowledge", "simulate",
+        "Statistics", "StatisticsMismatch", "StructureError", "Study", "TAN", "TopologyError", "check", "each", "load",
+        "plan", "prior_knowledge", "simulate", "study",
     ]  # fmt: skip
     assert all(hasattr(peerbayes, name) for name in peerbayes.__all__)
 

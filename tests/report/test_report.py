@@ -38,6 +38,7 @@ from shared.report_runs import HOSTILE, data, first, mixed, numbers, run_of, str
 
 ALL = ("error", "disagreement", "network", "spread", "bytes")
 LEARNED = ("priors", "features", "telling")
+DATA = ("rows", "columns")
 STRUCTURE = ("structure",)
 EFFECTS = ("shapes",)
 JUDGED = ("confusion", "reliability")
@@ -140,6 +141,9 @@ def applied(made, patch):
         for path, value in more.get("layout", {}).items():
             put(spec["layout"], path, value)
         spec["layout"]["meta"]["summary"] = more["summary"]
+        for key, values in more.get("against", {}).items():
+            table = spec["layout"]["meta"]["against"][0]
+            table[key] = packed(np.concatenate([numbers(table[key]), numbers(values)]))
     return made
 
 
@@ -163,21 +167,23 @@ def test_plotly_takes_every_figure(case):
         assert spec["layout"]["meta"]["summary"].endswith(".")
     for _, spec in figures.columns(view):
         go.Figure(spec)
-    expected = set(ALL + LEARNED + JUDGED)
+    expected = set(ALL + LEARNED + DATA + JUDGED)
     if name == "one peer":
         expected -= {"disagreement", "network", "spread", "bytes"}
     elif name == "local":
         expected -= {"bytes"}
     elif name.endswith("dsgd"):
-        expected -= set(LEARNED)
+        expected -= {*LEARNED, *DATA}
     if name.startswith(("tan", "kdb")):
         expected |= set(STRUCTURE)
     if name.startswith("discrete"):
         expected |= set(EFFECTS)
     if not (made.records[:, 5] > 0).any():
         expected -= {"disagreement"}  # peers that all agree
+    if name == "discrete only":
+        expected -= {"columns"}
     assert set(found) == expected
-    assert list(found) == [one for one in ALL + LEARNED + STRUCTURE + EFFECTS + JUDGED if one in found]
+    assert list(found) == [one for one in ALL + LEARNED + DATA + STRUCTURE + EFFECTS + JUDGED if one in found]
 
 
 def test_all_live_figures_are_there_before_the_first_round(case):
@@ -231,7 +237,7 @@ def synthetic(peers, rounds, names=None):
 
 def test_a_patch_is_small():
     patch = json.dumps(figures.patch(synthetic(320, 64), 63))
-    assert len(patch) < 6000
+    assert len(patch) < 6400
 
 
 @pytest.mark.parametrize(("peers", "rounds"), [(1, 1), (320, 64), (5000, 64), (1000, 5000), (20000, 10)])

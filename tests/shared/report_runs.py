@@ -58,6 +58,7 @@ def first(view, count):
         outcomes={},
         statistics=None,
         finished=False,
+        seconds=view.seconds[:count],
     )
 
 

@@ -46,6 +46,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path):
     assert 10 < turns[0] <= 61
     assert again.stats.tobytes() == expected.stats.tobytes()
     assert again.records.tobytes() == expected.records.tobytes()
+    assert not again.seconds_by_round.size and expected.seconds_by_round.size == SETTINGS["rounds"]
     assert not path.exists()
 
 

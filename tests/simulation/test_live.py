@@ -264,7 +264,16 @@ def test_everything_to_see_is_saved(run, tmp_path):
     assert (loaded.links == run.links).all() and loaded.made == run.made
     assert loaded.references == run.references and set(loaded.outcomes) == {"peers", "rc", "ml"}
     assert (loaded.outcomes["rc"].confusion == run.outcomes["rc"].confusion).all()
+    assert (loaded.seconds_by_round == run.seconds_by_round).all()
     assert {"began", "peerbayes", "python", "numpy"} <= set(run.made)
+
+
+def test_seconds_by_round_are_those_of_the_rounds_only(wine):
+    slow = pb.simulate(*wine, **SETTINGS, progress=lambda done, of: time.sleep(0.05))
+    seconds = slow.seconds_by_round
+    assert len(seconds) == slow.history["round"].nunique()
+    assert (np.diff(seconds) > 0).all() and seconds[-1] <= slow.seconds["rounds"]
+    assert seconds[-1] - seconds[0] < slow.seconds["evaluation"]  # which has the pauses
 
 
 def test_rc_at_its_end_is_a_second_reference(wine):

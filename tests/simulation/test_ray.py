@@ -15,7 +15,8 @@ import pytest
 from peerbayes.errors import ConfigurationError
 from peerbayes.experiments.engines import AHEAD, DEATHS, CellFailed, LocalEngine, RayEngine
 from peerbayes.experiments.paper_tables import Table
-from peerbayes.experiments.sweep import Store, Sweep
+from peerbayes.experiments.results_store import Store
+from peerbayes.experiments.sweep import Sweep
 from peerbayes.simulation.sharded.workers import cluster
 
 pytest.importorskip("ray", reason="needs the extra cluster")

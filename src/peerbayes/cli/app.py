@@ -19,6 +19,7 @@ from peerbayes.cli import exit_on_error
 COMMANDS = {
     "demo": ("demo", "demo"),
     "simulate": ("simulate", "simulate"),
+    "study": ("studies", "study"),
     "rerun": ("rerun", "rerun"),
     "watch": ("report", "watch"),
     "report": ("report", "report"),

@@ -18,7 +18,14 @@ from peerbayes.simulation.view import titles
 
 @web_parts_needed()
 def watch(
-    folder: Annotated[Path, argument("The folder of a run (`simulate --out`) or of a peer.")],
+    folders: Annotated[
+        list[Path],
+        argument(
+            "The folder of a run (`simulate --out`) or of a peer; several runs, or a folder of runs, are shown side by "
+            "side.",
+            metavar="FOLDER...",
+        ),
+    ],
     address: Annotated[
         str | None, option("[HOST:]PORT to listen on; default 127.0.0.1:8765 or the next free port.")
     ] = None,
@@ -35,8 +42,13 @@ def watch(
 ) -> None:
     """Show a run or a peer in a browser, live. It is read-only; access from other machines requires a token."""
     access = Access.granted(Address.parse(address), token_file, certificate, key, plain_http)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; expected the folder of a run or a peer")
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; expected the folder of a run or a peer")
+        if len(folders) > 1 and (folder / "peer.toml").exists():
+            raise ValueError(
+                f"{folder} is a peer's folder; expected it alone: only runs are shown side by side"
+            )
     if not access.address.loopback and not access.secure:
         print(
             "peerbayes: this is plain HTTP: anyone on the network path can read the token and the figures. Use a "
@@ -50,7 +62,7 @@ def watch(
         if open_it:
             webbrowser.open(url)
 
-    serve(folder, access, ready, attached)
+    serve(folders[0], access, ready, attached, folders[1:])
 
 
 # --- `peerbayes report`

@@ -16,7 +16,8 @@ from peerbayes.experiments import document as pages
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.cells import FILES, read_as
 from peerbayes.experiments.engines import engine_of
-from peerbayes.experiments.sweep import Store, Sweep
+from peerbayes.experiments.results_store import Store
+from peerbayes.experiments.sweep import Sweep
 from peerbayes.learning import planning
 from peerbayes.simulation.result import code_version
 

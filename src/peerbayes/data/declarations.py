@@ -283,18 +283,20 @@ class SettingsFile:
         section: str = "",
         prefix: str = "",
         further: Iterable[str] = (),
+        read: Callable[[Setting, str, Any, str, type[PeerbayesError]], Any] | None = None,
     ) -> dict[str, Any]:
         """Return the values of settings in a section, or at the top of the file.
 
         noun     what an entry is, in errors
         prefix   what errors put before the name of a setting
         further  names of entries that are read by the caller
+        read     returns the value of an entry: `read_value`, unless files may have several values
         """
         path = (section,) if section else ()
         values = {}
         for name, value in (self.section(section) if section else self.content).items():
             if name in settings:
-                values[name] = read_value(
+                values[name] = (read or read_value)(
                     settings[name], prefix + name, value, self.at(*path, name), self.error
                 )
             elif name not in further:

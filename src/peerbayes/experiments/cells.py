@@ -54,9 +54,14 @@ class Prepared:
             raise TooFewRows(
                 f"{self.name} has {count:,} rows, {tested:,} of them for tests; {rows:,} training rows are requested"
             )
-        order = np.random.default_rng([seed, SPLIT_STREAM]).permutation(count)
+        order = in_order(count, seed)
         train, test = order[:rows], order[count - tested :]
         return (self.values[train], self.labels[train]), (self.values[test], self.labels[test])
+
+
+def in_order(count: int, seed: int) -> np.ndarray:
+    """Return so many rows in the random order of a seed, of which the last are for tests: [n]."""
+    return np.random.default_rng([seed, SPLIT_STREAM]).permutation(count)
 
 
 @lru_cache(maxsize=2)

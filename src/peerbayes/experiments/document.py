@@ -10,7 +10,8 @@ import numpy as np
 from peerbayes.data.datasets.entries import IMAGES
 from peerbayes.experiments import formats, paper_tables
 from peerbayes.experiments.paper_tables import CONVERGED, GAP_TABLES, Record, printed
-from peerbayes.experiments.sweep import Store, Sweep
+from peerbayes.experiments.results_store import Store
+from peerbayes.experiments.sweep import Sweep
 from peerbayes.learning.planning import PAPER
 from peerbayes.simulation.result import CHANGED
 
@@ -164,6 +165,8 @@ def _listed(records: Sequence[Record]) -> str:
 
 
 # --- docs/reproduction.md and docs/strategies.md, written from the store: no number in them is typed by hand
+
+WRITTEN = "Written by `peerbayes reproduce"  # begins a page of ours, which may be replaced
 
 HEAD = """# The paper, reproduced
 

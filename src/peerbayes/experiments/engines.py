@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 from peerbayes.errors import ConfigurationError, PeerbayesError
@@ -24,6 +27,7 @@ from peerbayes.simulation.sharded.workers import RETRIES, cluster
 Compute = Callable[[dict[str, Any]], dict[str, Any]]
 
 AHEAD = 2  # cells in flight per worker: an interrupted sweep loses little
+DIED = "its workers died while they computed it; is there enough memory? Try fewer workers"
 DEATHS = RETRIES + 1  # of workers that computed the same cell, before the sweep is aborted
 
 
@@ -33,6 +37,14 @@ class CellFailed(PeerbayesError):
     def __init__(self, message: str, specification: dict[str, Any]) -> None:
         super().__init__(message)
         self.specification = specification
+
+
+class CellsLost(ConfigurationError):
+    """Workers died again and again while they computed one of these cells; `lost` are their numbers."""
+
+    def __init__(self, message: str, lost: Sequence[int]) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
 
 
 @dataclass(frozen=True)
@@ -68,20 +80,21 @@ class RayEngine:
                         in_flight[task.remote(specifications[index])] = index
                     done, _ = ray.wait(list(in_flight), num_returns=1)
                     index = in_flight.pop(done[0])
-                    yield index, _result(ray, done[0], specifications[index])
+                    yield index, _result(ray, done[0], specifications[index], index)
             finally:
                 for pending in in_flight:
                     ray.cancel(pending, force=True)
 
 
-def _result(ray: Any, reference: Any, specification: dict[str, Any]) -> dict[str, Any]:
+def _result(ray: Any, reference: Any, specification: dict[str, Any], index: int) -> dict[str, Any]:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:  # raised by compute itself
         raise CellFailed(f"{specification} failed: {error.cause!r}", specification) from error.cause
     except ray.exceptions.RayError as error:
-        raise ConfigurationError(
-            f"{DEATHS} workers died while computing {specification}; is there enough memory? Try fewer workers"
+        raise CellsLost(
+            f"{DEATHS} workers died while computing {specification}; is there enough memory? Try fewer workers",
+            (index,),
         ) from error
 
 
@@ -125,9 +138,10 @@ class LocalEngine:
                 deaths += 1
                 lost = sorted(in_flight.values())
                 if deaths >= DEATHS:
-                    raise ConfigurationError(
+                    raise CellsLost(
                         f"a worker died {deaths} times while computing one of {[specifications[i] for i in lost]}; "
-                        "is there enough memory? Try fewer workers"
+                        "is there enough memory? Try fewer workers",
+                        lost,
                     ) from error
                 waiting.extendleft(reversed(lost))
 
@@ -143,7 +157,8 @@ def _computed(
     """Yield results as they come in; `in_flight` are the cells handed out and not yet finished."""
     while waiting or in_flight:
         while waiting and len(in_flight) < most:
-            in_flight[pool.submit(compute, specifications[waiting[0]])] = waiting[0]
+            with no_main():
+                in_flight[pool.submit(compute, specifications[waiting[0]])] = waiting[0]
             waiting.popleft()  # only now: `submit` raises where a worker's death has broken the pool
         done, _ = wait(in_flight, return_when=FIRST_COMPLETED)
         for future in done:
@@ -158,8 +173,9 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     os.environ.update(ONE_THREAD)  # read by a worker when it starts
     try:
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_watch, initargs=(os.getpid(),))
-        for _ in range(workers):
-            pool.submit(os.getpid)  # starts them now
+        with no_main():
+            for _ in range(workers):
+                pool.submit(os.getpid)  # starts them now
     finally:
         for name, value in before.items():
             if value is None:
@@ -167,6 +183,17 @@ def _pool(workers: int) -> ProcessPoolExecutor:
             else:
                 os.environ[name] = value
     return pool
+
+
+@contextmanager
+def no_main() -> Iterator[None]:
+    """Hide the program's main module from workers that start: they would run it again, and it may have no guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _watch(parent: int) -> None:
@@ -179,6 +206,29 @@ def _watch(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=ended, daemon=True).start()
+
+
+def enduring(
+    engine: Engine, compute: Compute, specifications: Sequence[dict[str, Any]]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (index, result) like an engine; a cell that kills its workers, also alone, has a result that says so."""
+    waiting, alone = list(range(len(specifications))), deque[int]()
+    while waiting or alone:
+        batch = [alone.popleft()] if alone else waiting.copy()
+        waiting = [index for index in waiting if index not in set(batch)]
+        unfinished = set(batch)
+        try:
+            for number, result in engine.run(compute, [specifications[index] for index in batch]):
+                unfinished.discard(batch[number])
+                yield batch[number], result
+        except CellsLost as error:
+            suspects = [batch[number] for number in error.lost]
+            if len(batch) == 1 or len(suspects) == 1:
+                unfinished.discard(suspects[0])
+                yield suspects[0], {"failed": DIED}
+            else:
+                alone.extend(suspects)
+            waiting = sorted({*waiting, *unfinished} - set(alone))
 
 
 def engine_of(name: str, workers: int | None, address: str | None = None) -> Engine:

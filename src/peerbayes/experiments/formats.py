@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +14,15 @@ from peerbayes.experiments.paper_tables import CONVERGED, GAP_TABLES, Record, Ta
 from peerbayes.learning.planning import PAPER
 
 FORMATS = ("table", "markdown", "latex", "csv", "json")
+# What LaTeX reads as more than itself, and signs of ours that are no letters of its fonts.
+TEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "±": r"$\pm$", "–": "--", "…": r"\dots{}", "×": r"$\times$",
+    "≤": r"$\le$",    "−": "$-$", "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "\u00a0": "~", "\n": " ",
+}  # fmt: skip
+# Letters beyond ASCII that its first fonts have: these, and those that are a letter with one of these accents.
+LETTERS, ACCENTS = "ßøØæÆœŒłŁ§¡¿", "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0327"
 CLOSE = 0.05  # gaps below this have the paper's second mark
 
 
@@ -69,10 +79,10 @@ def as_latex(table: Table, records: Iterable[Record], strategies: Sequence[str])
     header, rows = grid(table, records, strategies)
     text_lines = [
         r"\begin{table}",
-        rf"\caption{{{_escaped(table.title)}}}",
+        rf"\caption{{{escaped(table.title)}}}",
         rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
         r"\hline",
-        " & ".join(_escaped(name) for name in header) + r" \\",
+        " & ".join(escaped(name) for name in header) + r" \\",
         r"\hline",
         *(" & ".join(_latex(cell) for cell in row) + r" \\" for row in rows),
         r"\hline",
@@ -146,14 +156,21 @@ def pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _latex(cell: str) -> str:
     bold, gray = cell.startswith("**"), cell.startswith("*")
-    text = _escaped(cell.strip("*")).replace("±", r"$\pm$").replace("–", "--")
+    text = escaped(cell.strip("*"))
     if bold:
         return rf"\textbf{{{text}}}"
     return rf"\textbf{{\textcolor{{gray}}{{{text}}}}}" if gray else text
 
 
-def _escaped(text: str) -> str:
-    return text.replace("_", r"\_").replace("%", r"\%").replace("δ", r"$\delta$")
+def escaped(text: str) -> str:
+    """Return a text as LaTeX shows it; a letter that its usual fonts lack becomes its number."""
+    return "".join(TEX[letter] if letter in TEX else _letter(letter) for letter in text)
+
+
+def _letter(letter: str) -> str:
+    base, accents = unicodedata.normalize("NFD", letter)[0], unicodedata.normalize("NFD", letter)[1:]
+    accented = base.isascii() and base.isalpha() and len(accents) == 1 and accents in ACCENTS
+    return letter if letter.isascii() or letter in LETTERS or accented else f"[U+{ord(letter):04X}]"
 
 
 def plain(cell: Any) -> str:

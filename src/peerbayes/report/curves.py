@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,21 @@ REFERENCE_TITLES = {
     "rc": "RC on the pooled rows",
     "ml": "ML on the pooled rows",
     "local": "each peer alone, on average",
+}
+
+
+class Against(NamedTuple):
+    """What figures have on their horizontal axis."""
+
+    title: str
+    hover: str  # with plotly's own x in it
+    ticks: Spec
+
+
+AGAINST = {
+    "round": Against("round", "round %{x}", {}),
+    "bytes": Against("bytes sent by each peer", "%{x:.3s}B", {"tickformat": "~s"}),
+    "seconds": Against("seconds of the rounds", "%{x:.3g} s", {}),
 }
 DASHES = {"rc": "dash", "ml": "dot", "local": "dashdot"}  # of references, where several runs are compared
 TOLERANCE = 1e-6  # references of several runs closer than this are drawn as one line
@@ -84,6 +99,7 @@ def error(view: View) -> Spec:
         380,
         margin={"l": 48, "r": 84 if reference_errors else 16, "t": 12, "b": 40},
         showlegend=True,
+        against=[against(view)],
         xaxis=_round_axis(view.total),
         yaxis=axis(ERROR_NAMES[view.error], rangemode="tozero"),
         annotations=_reference_labels(view, reference_errors),
@@ -94,14 +110,17 @@ def disagreement(view: View) -> Spec:
     """Return the figure of the peers' disagreement by round."""
     data = [*_summary_curves(view, "disagreement", ".3g"), chosen(view)]
     y_axis = axis("disagreement", type="log", exponentformat="power")
-    return figure(data, summary(view, "disagreement"), 250, xaxis=_round_axis(view.total), yaxis=y_axis)
+    return figure(
+        data, summary(view, "disagreement"), 250, [against(view)], xaxis=_round_axis(view.total), yaxis=y_axis
+    )
 
 
 def bytes_sent(view: View) -> Spec:
     """Return the figure of the bytes that each peer has sent, by round."""
     data = _summary_curves(view, "bytes", ".3s")
     y_axis = axis("sent by each peer", rangemode="tozero", tickformat="~s", ticksuffix="B")
-    return figure(data, summary(view, "bytes"), 250, xaxis=_round_axis(view.total), yaxis=y_axis)
+    tables = [{name: values for name, values in against(view).items() if name != "bytes"}]
+    return figure(data, summary(view, "bytes"), 250, tables, xaxis=_round_axis(view.total), yaxis=y_axis)
 
 
 def compared(views: Sequence[View]) -> Spec:
@@ -109,7 +128,10 @@ def compared(views: Sequence[View]) -> Spec:
     longest = max(view.total for view in views)
     data: list[Spec] = []
     for index, view in enumerate(views):
-        low, high, mean = _summary_curves(view, view.error, ".4f", CLASSES[index % len(CLASSES)], 0.14)
+        low, high, mean = (
+            {**curve, "meta": {**curve["meta"], "run": index}}
+            for curve in _summary_curves(view, view.error, ".4f", CLASSES[index % len(CLASSES)], 0.14)
+        )
         mean |= {"name": label(view.title), "hovertemplate": "round %{x}: %{y:.4f}"}
         data += [
             {**curve, "legendgroup": str(index), "showlegend": curve is mean} for curve in (low, high, mean)
@@ -127,6 +149,7 @@ def compared(views: Sequence[View]) -> Spec:
         [*data, chosen()],
         f"Mean {error_names} of the peers after the last round: {final_errors}.",
         400,
+        [against(view) for view in views],
         showlegend=True,
         xaxis=_round_axis(longest),
         yaxis=axis(error_names, rangemode="tozero"),
@@ -141,12 +164,22 @@ def added(view: View, name: str, begin: int) -> Spec:
         {"x": rounds, "y": packed(level(view, metric, quantile)[begin:])}
         for quantile in ("5 %", "95 %", "mean")
     ]
-    patch: Spec = {"summary": summary(view, name)}
+    patch: Spec = {"summary": summary(view, name), "against": against(view, begin)}
+    if name == "bytes":
+        del patch["against"]["bytes"]
     if name == "error":
         traces.insert(0, {"x": rounds, "y": packed(view.curves[metric][begin:, drawn_peers(view)].T.ravel())})
         # Test or training error: this is known from the first evaluation on.
         patch["layout"] = {"yaxis.title.text": ERROR_NAMES[metric]}
     return {"traces": {str(index): curve for index, curve in enumerate(traces)}, **patch}
+
+
+def against(view: View, begin: int = 0) -> Spec:
+    """Return what a page can draw curves against instead of rounds, from an evaluated round on: arrays [T] by name."""
+    tables = {"round": packed(view.rounds[begin:]), "bytes": packed(level(view, "bytes", "mean")[begin:])}
+    if len(view.seconds) == len(view.rounds):
+        tables["seconds"] = packed(view.seconds[begin:])
+    return tables
 
 
 def references(view: View) -> dict[str, float]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from peerbayes.errors import NotSupported
 from peerbayes.model.explain import NOT_OF_ROWS
-from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, disagreement, error
+from peerbayes.report.curves import ERROR_NAMES, added, bytes_sent, compared, disagreement, error
 from peerbayes.report.effect_figures import figures_of
+from peerbayes.report.histogram_figures import figures_of as rows_of
 from peerbayes.report.model_figures import (
     Model,
     confusion,
@@ -21,6 +22,7 @@ from peerbayes.report.model_figures import (
     reliability,
 )
 from peerbayes.report.network_figure import network, spread, updated
+from peerbayes.report.side_by_side import aligned
 from peerbayes.report.structure_figure import structure
 from peerbayes.report.style import Spec, number, shown
 from peerbayes.simulation.view import View
@@ -29,6 +31,15 @@ from peerbayes.simulation.view import View
 
 # By figure: its title and its caption.
 CAPTIONS = {
+    "rows": (
+        "Rows by peer and class",
+        "Training rows of each peer, with the classes stacked: how differently the peers see the world.",
+    ),
+    "columns": (
+        "Values of columns",
+        "Counts of training rows by the value of the columns that say most about the class, with the classes stacked. "
+        "The report is drawn from these counts, not from rows.",
+    ),
     "error": (
         "Error by round",
         "Each thin line is one peer and the thick line is their mean; the shaded band contains 90 % of the peers. The "
@@ -102,6 +113,7 @@ OF_ROWS = (
     "(calibrated statistics)."
 )
 OF_GAUSSIANS = "Bits are those of the Gaussians and shares shown, not counted in the rows."
+COMPARED_LIVE = "The mean of each run's peers; the shaded band contains 90 % of them."
 COMPARED = (
     "The mean of each run's peers; the shaded band contains 90 % of them. Choose a peer above, or click one in a "
     "network below, to see its own curve."
@@ -141,7 +153,7 @@ def of(view: View, learned: Model | None = None) -> dict[str, Spec]:
         specs["priors"] = priors(view, learned)
         if learned.columns:
             specs |= {"features": features(learned), "telling": informative_columns(learned)}
-    specs |= structured(view) | figures_of(view.statistics)
+    specs |= rows_of(view) | structured(view) | figures_of(view.statistics)
     if "peers" in view.outcomes:
         specs |= {"confusion": confusion(view, view.classes), "reliability": reliability(view)}
     return specs
@@ -172,6 +184,18 @@ def columns(view: View, learned: Model | None = None) -> list[tuple[str, Spec]]:
 def live(view: View) -> dict[str, Spec]:
     """Return the figures that change while a run goes on."""
     return {name: make(view) for name, make in LIVE.items()}
+
+
+def side_by_side(views: Sequence[View]) -> dict[str, Spec]:
+    """Return the figures of several runs that go on: all errors in one, the others by run with the same axes."""
+    drawings = [
+        {name: make(view) for name, make in LIVE.items() if name != "error" and _shows(view, name)}
+        for view in views
+    ]
+    specs = {"error": compared(views)}
+    for index, drawing in enumerate(aligned(drawings, views)):
+        specs |= {f"{name}-{index}": spec for name, spec in drawing.items()}
+    return specs
 
 
 def patch(view: View, since: int) -> Spec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -288,6 +289,27 @@ def spread(view: View) -> Spec:
     )
 
 
+Limits = tuple[float, float]
+
+
+def limits_of(views: Sequence[View]) -> Limits | None:
+    """Return the range of the peers' current errors in all views; None before the first evaluation."""
+    errors = np.concatenate([_errors(view) for view in views])
+    return _range(errors) if errors.size else None
+
+
+def with_limits(spec: Spec, view: View, limits: Limits) -> Spec:
+    """Return the figure `network` or `spread` of a view over this range of errors: those beside it have the same."""
+    traces = []
+    for item in spec["data"]:
+        if item["meta"]["role"] == "peers":
+            item = {**item, "marker": {**item["marker"], "cmin": limits[0], "cmax": limits[1]}}
+        elif item["meta"]["role"] == "bars":
+            item = {**item, **_bars(view, limits)}
+        traces.append(item)
+    return {**spec, "data": traces}
+
+
 def updated(view: View, name: str) -> Spec:
     """Return the patch that a new round makes to a figure: by trace, the attributes to set."""
     if name == "spread":
@@ -324,13 +346,13 @@ def _colours(view: View) -> Spec:
     return {"marker.color": packed(view.last[view.error]), "marker.cmin": low, "marker.cmax": high}
 
 
-def _bars(view: View) -> Spec:
+def _bars(view: View, limits: Limits | None = None) -> Spec:
     """Return counts of errors in bins: plotly's own histogram would need every error."""
     errors = _errors(view)
     if not errors.size:
         return {"x": packed([]), "y": packed([], "i4")}
     count = int(np.clip(2.0 * math.sqrt(errors.size), 8, BARS))
-    counts, edges = np.histogram(errors, bins=count, range=_range(errors))
+    counts, edges = np.histogram(errors, bins=count, range=limits or _range(errors))
     return {"x": packed((edges[1:] + edges[:-1]) / 2.0), "y": packed(counts, "i4")}
 
 

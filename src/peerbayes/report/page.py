@@ -16,6 +16,7 @@ from peerbayes.model.candidates import CANDIDATES
 from peerbayes.report import provenance_card
 from peerbayes.report.curves import ERROR_NAMES, REFERENCE_TITLES, compared
 from peerbayes.report.figures import COMPARED, captions_of, columns, learned_by, of
+from peerbayes.report.side_by_side import aligned
 from peerbayes.report.style import STATIC, Spec, compact_json, figure, packed, script, shown, size, style_ids
 from peerbayes.simulation.result import Run
 from peerbayes.simulation.scores import ALONE, ERROR, PEERS, TITLES, title_of
@@ -29,11 +30,13 @@ Choices = dict[str, list[tuple[str, Spec]]]  # by figure: the columns to choose 
 # Headings of sections, and the figures in each.
 SECTIONS = {
     "Training": ("error", "spread", "network", "disagreement", "bytes"),
+    "Data": ("rows", "columns"),
     "Learned model": ("telling", "priors", "structure", "shapes", "pairs", "features", "feature"),
     "Predictions": ("confusion", "reliability"),
 }
 # Columns, of six, that a figure spans in the report of one run.
 SPANS = {
+    "rows": 6, "columns": 6,
     "error": 4, "network": 4, "telling": 3, "priors": 3, "structure": 6, "shapes": 6, "pairs": 6, "features": 6,
     "feature": 6, "confusion": 4,
 }  # fmt: skip
@@ -135,15 +138,22 @@ def drawn(views: Sequence[View]) -> tuple[dict[str, Spec], Choices]:
     """Return figures by name, and by name the columns to choose from; of several runs, names end in the run's index."""
     specs: dict[str, Spec] = {}
     choices: Choices = {}
-    for index, view in enumerate(views):
+    models = [learned_by(view) for view in views]
+    drawings = [of(view, learned) for view, learned in zip(views, models, strict=True)]
+    if len(views) > 1:
+        drawings = aligned(drawings, views)
+    for index, (view, learned, drawing) in enumerate(zip(views, models, drawings, strict=True)):
         suffix = "" if len(views) == 1 else f"-{index}"
-        learned = learned_by(view)
-        specs |= {f"{name}{suffix}": spec for name, spec in of(view, learned).items()}
+        specs |= {f"{name}{suffix}": spec for name, spec in drawing.items()}
         if options := columns(view, learned):
             choices[f"feature{suffix}"] = options
     if len(views) > 1:
         specs = {name: spec for name, spec in specs.items() if not name.startswith("error-")}
         specs["error"] = compared(views)
+        for name in SECTIONS["Data"]:  # runs of the same rows need one figure of them
+            if len(drawings[0].get(name, ())) and all(run.get(name) == drawings[0][name] for run in drawings):
+                specs = {key: spec for key, spec in specs.items() if not key.startswith(f"{name}-")}
+                specs[name] = drawings[0][name]
     return specs, choices
 
 
@@ -173,6 +183,7 @@ def _curves(view: View, runs: int) -> Spec:
         "count": view.peer_count,
         "names": None if view.names is None else [shown(name) for name in view.names],
         "kind": ERROR_NAMES[view.error],
+        "seconds": bool(len(view.seconds)),
         "peers": packed(view.peers[indices], "i4"),
         "rounds": packed(view.rounds, "i4"),
         "sizes": packed(view.sizes, "i4"),
@@ -238,7 +249,8 @@ def _cards(
     if name in present:
         width = 6 if several else SPANS.get(name, 2)
         tall = name in TALL and not several
-        return [_card(heading, name, width, COMPARED if several else caption, choices, tall)]
+        text = COMPARED if several and name == "error" else caption
+        return [_card(heading, name, width, text, choices, tall)]
     span = 3 if len(titles) % 3 else 2
     cards = [
         _card(shown(title, 40), f"{name}-{index}", span, "", choices)
@@ -246,7 +258,7 @@ def _cards(
         if f"{name}-{index}" in present
     ]
     head = f'<div class="span-6 group"><h3>{escape(heading)}</h3><p>{escape(caption)}</p></div>'
-    return [head, *cards] if cards else []
+    return [f'<div class="grid panels">{head}{"".join(cards)}</div>'] if cards else []
 
 
 def _card(heading: str, name: str, span: int, caption: str, choices: Choices, tall: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Sequence
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,6 +102,10 @@ LIGHT = dict(re.findall(r"--light-([\w-]+): (#\w+);", (STATIC / "page.css").read
 
 colour = LIGHT.__getitem__  # the colour of a role
 CLASSES = ("peers", *(f"class-{number}" for number in range(1, 10)))
+# Places in `CLASSES`: a strategy looks the same in every figure, whichever others are beside it.
+STRATEGY_COLOURS = {
+    "exact": 0, "crc": 1, "relay": 2, "tracking": 3, "tree-sum": 4, "dsgd": 5, "consensus-ml": 6, "local": 7, "auto": 9,
+}  # fmt: skip
 
 TRANSPARENT = "rgba(0,0,0,0)"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -111,9 +116,25 @@ def class_colour(index: int) -> str:
     return LIGHT[CLASSES[index % len(CLASSES)]]
 
 
+def colours_of(names: Sequence[str]) -> list[str]:
+    """Return a colour for each name; the package's own strategies have the same colours in all figures."""
+    built_in = [name for name in STRATEGY_COLOURS if name in names]
+    if built_in:
+        others = iter([index for index in range(len(CLASSES)) if index not in STRATEGY_COLOURS.values()])
+        return [
+            class_colour(STRATEGY_COLOURS[name] if name in built_in else next(others, 0)) for name in names
+        ]
+    return [class_colour(index) for index in range(len(names))]
+
+
 def faint(role: str, alpha: float = 0.16) -> str:
     """Return the colour of a role, mostly transparent."""
-    red, green, blue = (int(LIGHT[role][start : start + 2], 16) for start in (1, 3, 5))
+    return faint_of(LIGHT[role], alpha)
+
+
+def faint_of(colour: str, alpha: float = 0.16) -> str:
+    """Return a colour #rrggbb, mostly transparent."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha:g})"
 
 
@@ -135,8 +156,13 @@ def axis(title: str = "", **settings: object) -> Spec:
     }
 
 
-def figure(data: list[Spec], summary: str, height: int = 340, **settings: Any) -> Spec:
-    """Return a figure with the common layout; `summary` describes it in a sentence, for screen readers."""
+def figure(
+    data: list[Spec], summary: str, height: int = 340, against: list[Spec] | None = None, **settings: Any
+) -> Spec:
+    """Return a figure with the common layout; `summary` describes it in a sentence, for screen readers.
+
+    `against` has, for each run, what a page can draw it against instead of rounds.
+    """
     layout = {
         "height": height,
         "autosize": True,
@@ -152,7 +178,7 @@ def figure(data: list[Spec], summary: str, height: int = 340, **settings: Any) -
         "hovermode": "closest",
         "showlegend": False,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": TRANSPARENT},
-        "meta": {"summary": summary},
+        "meta": {"summary": summary} if against is None else {"summary": summary, "against": against},
         **settings,
     }
     return {"data": data, "layout": layout}

@@ -14,7 +14,7 @@ strategy = "auto"
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,7 @@ from peerbayes.data.declarations import (
     writable,
 )
 from peerbayes.data.digest import table_digest
-from peerbayes.errors import ConfigurationError, DataChanged
+from peerbayes.errors import ConfigurationError, DataChanged, PeerbayesError
 from peerbayes.simulation.old_names import NEW_NAMES, advice
 from peerbayes.simulation.partitions import owner_column
 from peerbayes.simulation.settings import SimulationArguments
@@ -113,6 +113,9 @@ class Data(TypedDict, total=False):
 
 SETTINGS = writable(SimulationArguments)
 
+# Returns a setting's value from what stands in a file: see `read_value`.
+Read = Callable[[Setting, str, Any, str, type[PeerbayesError]], Any]
+
 LONGEST = 200  # characters of a --set that an error repeats
 
 
@@ -153,28 +156,39 @@ class Configuration:
 
 def read(path: Path, changes: tuple[str, ...] = ()) -> Configuration:
     """Read a TOML file and apply `key=value` changes to its simulation."""
+    file = opened(path)
+    file.settings({}, "not a section", further=("data", "simulation"))
+    data, settings = sections(file)
+    check_data(file, data)
+    return Configuration(data, settings | parse_changes(changes), file)
+
+
+def opened(path: Path) -> SettingsFile:
+    """Return a file of settings that is not empty."""
     file = SettingsFile(files.text_of(path), str(path))
     if not file.content:
         raise ConfigurationError(f"{path} is empty; expected a section [data] or [simulation]")
-    file.settings({}, "not a section", further=("data", "simulation"))
-    data = file.settings(declarations(Data), "not an entry of [data]", "data")
+    return file
+
+
+def sections(file: SettingsFile, read: Read | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entries of [data] and [simulation]; `read` returns the value of an entry, else it is one value."""
+    data = file.settings(declarations(Data), "not an entry of [data]", "data", read=read)
+    for name, value in file.section("simulation").items():
+        if NEW_NAMES.get(name) in SETTINGS:
+            renamed = advice(name, f"{NEW_NAMES[name]} = {shown(value)}")
+            raise ConfigurationError(f"{file.at('simulation', name)}{renamed}")
+    data = data or {"name": declarations(Data)["name"].default}
+    return data, file.settings(SETTINGS, "not a setting", "simulation", read=read)
+
+
+def check_data(file: SettingsFile, data: dict[str, Any]) -> None:
+    """Refuse entries of [data] that do not go together, and a dataset that is not known, by line."""
     if "name" in data:
         try:
             find(data["name"])
         except UnknownDataset as error:
             raise ConfigurationError(f"{file.at('data', 'name')}{error}") from error
-    for name, value in file.section("simulation").items():
-        if NEW_NAMES.get(name) in SETTINGS:
-            renamed = advice(name, f"{NEW_NAMES[name]} = {shown(value)}")
-            raise ConfigurationError(f"{file.at('simulation', name)}{renamed}")
-    settings = file.settings(SETTINGS, "not a setting", "simulation")
-    data = data or {"name": declarations(Data)["name"].default}
-    _refuse_data(data, file)
-    return Configuration(data, settings | parse_changes(changes), file)
-
-
-def _refuse_data(data: dict[str, Any], file: SettingsFile) -> None:
-    """Refuse entries of [data] that do not go together."""
     if "columns" in data and "drop" in data:
         raise ConfigurationError(
             f"{file.at('data', 'drop')}columns says what to learn from, and drop what to leave out; write one of them"
@@ -190,7 +204,7 @@ def _refuse_data(data: dict[str, Any], file: SettingsFile) -> None:
         )
 
 
-def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
+def parse_changes(changes: tuple[str, ...], read: Read = read_value) -> dict[str, Any]:
     """Parse `key=value` pairs, the value written as in TOML; plain words need no quotes."""
     settings = {}
     for change in changes:
@@ -202,7 +216,9 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"--set {_cut(change)}: expected KEY=VALUE, KEY one of {', '.join(SETTINGS)}"
             )
-        settings[name] = read_value(SETTINGS[name], name, value_of(value), f"--set {_cut(change)}: ")
+        settings[name] = read(
+            SETTINGS[name], name, value_of(value), f"--set {_cut(change)}: ", ConfigurationError
+        )
     return settings
 
 

@@ -157,6 +157,10 @@ def local_stats(settings: SimulationSettings, peers: Population) -> Array:
     return driver.read(state)
 
 
+# Errors, outcomes and posteriors of learners, by name.
+Learned = tuple[dict[str, float], dict[str, metrics.Outcome], dict[str, np.ndarray]]
+
+
 @dataclass(frozen=True, eq=False)
 class Pooled:
     """The pooled rows of all honest peers, copied only when a model learns from them."""
@@ -185,9 +189,7 @@ class Pooled:
             None if test_rows is None else (test_rows.X, test_rows.y),
         )
 
-    def learned(
-        self, start: str, lr: float, rounds: int
-    ) -> tuple[dict[str, float], dict[str, metrics.Outcome], dict[str, np.ndarray]]:
+    def learned(self, start: str, lr: float, rounds: int) -> Learned:
         """Return the errors of RC (the last iterate, as many iterations as rounds) and ML, their outcomes, and their
         posteriors of all test rows, if there are any: [m, C] each.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from peerbayes.data import arguments, files
 from peerbayes.errors import ModelFileError
 
 MODEL_FILE = "model.peerbayes"  # a peer's model, in its home
+STUDY_FILE = "study.json"  # what a study asks for, in its folder
 EXPECTED = "the path of a model, or of the folder of a run, a study or a peer"
 
 
@@ -29,6 +31,8 @@ def load(path: str | Path) -> Any:
 def _of_folder(folder: Path) -> Any:
     from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
 
+    if (folder / STUDY_FILE).is_file():
+        return import_module("peerbayes.experiments.study").Study.load(folder)  # a call upwards
     if (folder / RUN_FILE).is_file():
         return _run(folder)
     if (folder / MODEL_FILE).is_file():

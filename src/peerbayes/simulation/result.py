@@ -27,6 +27,7 @@ from peerbayes.model.families import Family
 from peerbayes.model.scaling import Scaling
 from peerbayes.model.sources import Observed
 from peerbayes.model.statistics import Statistics, describe_family
+from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.notes import missing_figures
 from peerbayes.simulation.old_names import from_stored, refuse_old_names, to_stored
 from peerbayes.simulation.overview import as_html, as_text
@@ -106,7 +107,7 @@ class Run:
     of_weights: bool = False
     """Whether the strategy learned natural weights instead of statistics."""
     seconds: dict[str, float] = field(default_factory=dict, repr=False)
-    """Time by activity: rounds, evaluation, references."""
+    """Time by activity: rounds, evaluation (with callbacks and live files), references."""
     links: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
     """[E, 2] the links of the last round, each pair once, absent peers included."""
     outcomes: dict[str, Outcome] = field(default_factory=dict, repr=False)
@@ -138,6 +139,13 @@ class Run:
     """The data, what was asked, what was chosen and the machine; empty for runs of earlier versions."""
     rows: RunRows | None = field(default=None, compare=False)
     """The rows, as they were passed or saved with the run; None for a run that was loaded and saved without them."""
+
+    seconds_by_round: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)
+    """[T] seconds of the rounds until each evaluated round, without evaluation; empty where they are not known.
+
+    A run that went on from a checkpoint, or that an older version saved, has none."""
+    histograms: Histograms | None = field(default=None, repr=False)
+    """Counts of rows by class, peer and bins of columns; None with privacy."""
 
     def __repr__(self) -> str:
         return as_text(self)
@@ -363,6 +371,10 @@ class Run:
             arrays["spent"] = self.spent
         if len(self.site_scores):
             arrays["sites"] = self.site_scores
+        if len(self.seconds_by_round):
+            arrays["seconds by round"] = self.seconds_by_round
+        if self.histograms is not None:
+            arrays |= self.histograms.arrays
         arrays["attackers"] = self.attackers
         if self.likelihood is not None and self.observed is not None:
             arrays |= {"likelihood": self.likelihood, **self.observed._asdict()}
@@ -414,6 +426,8 @@ class Run:
                 Scores.from_json(header["scores"]) if "scores" in header else Scores(),
                 Provenance.restored(header.get("provenance", {}), arrays),
                 RunRows.saved(path.parent),
+                seconds_by_round=arrays.get("seconds by round", np.zeros(0)),
+                histograms=Histograms.restored(arrays),
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFileDamaged(f"{path} does not describe a run: {error!r}") from error

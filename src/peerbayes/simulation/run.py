@@ -41,6 +41,7 @@ from peerbayes.simulation.chosen_family import ChosenFamily, chosen_family
 from peerbayes.simulation.evaluation import Evaluation
 from peerbayes.simulation.events import Callbacks, RunInfo
 from peerbayes.simulation.faults import Faults
+from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.old_names import to_stored
 from peerbayes.simulation.owners import Owners, owners_in
 from peerbayes.simulation.population import Population, sum_bytes, warn_untested
@@ -53,6 +54,8 @@ from peerbayes.simulation.saved_rows import RunRows
 from peerbayes.simulation.scoring import Scoring
 from peerbayes.simulation.settings import Progress, SimulationArguments, SimulationSettings
 from peerbayes.simulation.view import LiveFile, Structure
+
+QUICK_WORK = 1e9  # products of rows, statistics and rounds: RC takes a second or two
 
 # --- the time that a simulation spends
 
@@ -152,10 +155,14 @@ class Loop:
     """Rounds done."""
     records: list[np.ndarray] = field(default_factory=list)
     """The history, an [N, 8] for each evaluated round."""
+    seconds: list[float] | None = field(default_factory=list)
+    """Seconds of the rounds until each evaluated round; None: a killed run did some of them."""
 
     def resume(self, saved: Checkpoint, hidden: PrivateRows | None) -> None:
         """Resume from a checkpoint, if a killed run left one."""
         self.done, self._stored, self.sent, self.records = saved.resume(self._stored, self.sent)
+        if self.done:
+            self.seconds = None
         if hidden is not None:
             hidden.calls += self.done
 
@@ -182,7 +189,7 @@ class Loop:
             if ended or (evaluate_every and round_index % evaluate_every == 0):
                 self._evaluate(ended)
                 if live_file is not None:
-                    live_file.add(self.records[-1])
+                    live_file.add(self.records[-1], self.seconds[-1] if self.seconds else None)
                 if callbacks:
                     callbacks.evaluated(self.records[-1], self.clock.of_rounds)
                     self.clock.add("callbacks")
@@ -193,6 +200,7 @@ class Loop:
                 self.clock.add("checkpoints")
             if progress is not None:
                 progress(round_index, rounds)
+            self.clock.add("evaluation")  # with what watches: the next round begins here
             if ended:
                 break
         if saved is not None:
@@ -254,6 +262,8 @@ class Loop:
             stats, scaling = self._model(), self.selector.scaling
         else:
             scaling = None
+        if self.seconds is not None:
+            self.seconds.append(self.clock.of_rounds)
         self.records.append(self.evaluation.record(self.done, stats, of_weights, self.sent, scaling))
         self.clock.add("evaluation")
 
@@ -329,9 +339,16 @@ def _simulated(
             loop.resume(saved, population.hidden)
     live_file = None
     if settings.live is not None:
-        live_file = _live(settings.live, configuration, provenance, population)
+        live_file = _live(settings.live, configuration, provenance, population, settings.references)
+    pooled_results = None
+    if live_file is not None and settings.references and _quickly_pooled(settings, population):
+        # Somebody watches: RC and ML come first, so that the curves can be compared with them.
+        pooled_results = _pooled(settings, population, y)
+        live_file.add_references(pooled_results[0])
+        clock.add("references")
     loop.go(settings.rounds, settings.evaluate_every, saved, live_file, settings.progress, callbacks)
 
+    seconds_by_round = np.array(loop.seconds or ())
     stats, records, rejected = loop.stats(), np.concatenate(loop.records), loop.rejected
     if loop.selector is not None:
         provenance |= {"selection": loop.selector.sentence(loop.done)}
@@ -344,6 +361,10 @@ def _simulated(
         outcomes["unscaled"] = evaluation.outcome(stats, of_weights)
     site_scores = reference_models.site_scores(population.held_out, stats, scaling)
     of_rows = (None, None) if of_weights else reference_models.statistics_of_rows(population)
+    held, schema = population.held, population.schema
+    honest = np.flatnonzero(population.from_honest)
+    histograms = None if of_rows[1] is None else Histograms.of(held, schema, honest, of_rows[1])
+    del held
     clock.add("evaluation")
     run = Run(
         configuration,
@@ -366,9 +387,11 @@ def _simulated(
         scaling,
         family_choice,
         site_scores,
+        seconds_by_round=seconds_by_round,
+        histograms=histograms,
     )
     if settings.references:
-        run = _with_references(run, settings, scoring, y)
+        run = _with_references(run, settings, scoring, y, pooled_results)
         clock.add("references")
     if settings.baselines:
         scoring.baselines()
@@ -379,16 +402,24 @@ def _simulated(
     return run
 
 
-def _with_references(run: Run, settings: SimulationSettings, scoring: Scoring, y: Any) -> Run:
-    """Return a run with the errors of peers alone and of RC and ML on the pooled rows, whose scores are collected."""
+def _with_references(
+    run: Run,
+    settings: SimulationSettings,
+    scoring: Scoring,
+    y: Any,
+    early: reference_models.Learned | None,
+) -> Run:
+    """Return a run with the errors of peers alone and of RC and ML on the pooled rows, whose scores are collected.
+
+    `early` has the figures of the pooled rows where they were computed before the first round.
+    """
     population, evaluation = scoring.population, scoring.evaluation
     if planning.silent(run.configuration["strategy"]):
         errors, of_peers = reference_models.own_errors(run.records, evaluation, population.peer_count), None
     else:
         errors, of_peers = reference_models.local_errors(scoring.local, evaluation)
     scoring.alone(of_peers)
-    pooled = reference_models.Pooled.of(population, y)
-    pooled_errors, predicted, posteriors = pooled.learned(settings.start, settings.lr, settings.rounds)
+    pooled_errors, predicted, posteriors = early or _pooled(settings, population, y)
     scoring.pooled(posteriors)
     references = run.references | errors | pooled_errors
     return replace(run, references=references, outcomes=run.outcomes | predicted)
@@ -431,11 +462,28 @@ def _checkpoint(
     )
 
 
+def _pooled(settings: SimulationSettings, population: Population, y: Any) -> reference_models.Learned:
+    """Return the figures of RC and ML on the pooled rows."""
+    pooled = reference_models.Pooled.of(population, y)
+    return pooled.learned(settings.start, settings.lr, settings.rounds)
+
+
+def _quickly_pooled(settings: SimulationSettings, population: Population) -> bool:
+    """Return whether RC on the pooled rows takes a moment, so that a run that is watched need not wait for it."""
+    numbers = population.held.classes * population.family.size
+    return int(population.held.sizes.sum()) * numbers * settings.rounds <= QUICK_WORK
+
+
 def _live(
-    folder: str | Path, configuration: dict[str, Any], provenance: dict[str, str], population: Population
+    folder: str | Path,
+    configuration: dict[str, Any],
+    provenance: dict[str, str],
+    population: Population,
+    references: bool,
 ) -> LiveFile:
     """Return the live file of a simulation."""
     network_structure = Structure.of(population.schema, population.family)
     return LiveFile(
-        Path(folder), configuration, provenance, population.held.sizes, population.links, network_structure
-    )
+        Path(folder), configuration, provenance, population.held.sizes, population.links, network_structure,
+        references,
+    )  # fmt: skip

@@ -303,7 +303,7 @@ class CommonArguments(TypedDict, total=False):
         None, Kind(_test, TEST, optional=True), "rows and labels to test on; None: the rows that no peer holds",
         "If peers hold all rows, a warning says so, and test errors are NaN")]
     evaluate_rows: Annotated[int | tuple[int | None, int | None] | None, Setting(
-        None, optional(Kind(_evaluate_rows, "a whole number of 1 or more", (int,)), "for all rows"),
+        None, optional(Kind(_evaluate_rows, "a whole number of 1 or more", (int, list)), "for all rows"),
         "training rows and test rows that peers are evaluated on, drawn at random, one number or two; None: all, up to "
         "8 million predictions of each kind (peers times rows)")]
     seed: Annotated[int, Setting(

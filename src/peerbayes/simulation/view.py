@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from peerbayes.model.families import BayesNet, Family
 from peerbayes.model.families.structures import Parents
 from peerbayes.model.sources import columns_of
 from peerbayes.model.statistics import Statistics
+from peerbayes.simulation.histograms import Histograms
 from peerbayes.simulation.old_names import from_stored, to_stored
 from peerbayes.simulation.records import COLUMNS
 from peerbayes.simulation.result import LIVE_FILE, RUN_FILE, Run, forget_live
@@ -104,6 +106,14 @@ class View:
     structure: Structure | None = None
     """The structure of a Bayesian network; None: the family is not one, or it is not known yet."""
     finished: bool = True
+    seconds: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """[T] seconds of the rounds until each evaluated one; empty where they are not known."""
+    histograms: Histograms | None = None
+    """Counts of the rows; None: there are none yet, or rows are private."""
+    columns: tuple[str, ...] = ()
+    """Names of the continuous columns."""
+    awaits_references: bool = False
+    """Whether RC and ML come after the last round."""
 
     @property
     def peer_count(self) -> int:
@@ -143,6 +153,9 @@ class View:
             statistics,
             run.schema.classes,
             Structure.of(run.schema, run.layout),
+            seconds=run.seconds_by_round,
+            histograms=run.histograms,
+            columns=tuple(run.schema.columns[index].name for index in run.schema.continuous),
         )
 
 
@@ -203,7 +216,8 @@ PAUSE = 0.1
 TABLES = """
 CREATE TABLE about (content TEXT NOT NULL, sizes BLOB NOT NULL, links BLOB NOT NULL, peers BLOB NOT NULL) STRICT;
 CREATE TABLE turns (one INTEGER PRIMARY KEY CHECK (one = 1), turn INTEGER NOT NULL, at REAL NOT NULL) STRICT;
-CREATE TABLE rounds (round INTEGER PRIMARY KEY, curves BLOB NOT NULL, spread BLOB NOT NULL) STRICT;
+CREATE TABLE rounds (round INTEGER PRIMARY KEY, curves BLOB NOT NULL, spread BLOB NOT NULL, seconds REAL) STRICT;
+CREATE TABLE early (one INTEGER PRIMARY KEY CHECK (one = 1), content TEXT NOT NULL) STRICT;
 CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), figures BLOB NOT NULL) STRICT;
 """
 
@@ -219,6 +233,7 @@ class LiveFile:
         sizes: np.ndarray,
         links: np.ndarray,
         structure: Structure | None = None,
+        references: bool = False,
     ) -> None:
         self.path = folder / LIVE_FILE
         folder.mkdir(parents=True, exist_ok=True)
@@ -229,12 +244,21 @@ class LiveFile:
         self._peers = sampled(len(sizes), 1, WRITTEN)
         structure_fields = None if structure is None else asdict(structure)
         content = json.dumps(
-            {"configuration": to_stored(configuration), "made": provenance, "structure": structure_fields}
-        )
+            {
+                "configuration": to_stored(configuration), "made": provenance, "structure": structure_fields,
+                "references": references,
+            }
+        )  # fmt: skip
         blobs = (array.astype("<i8").tobytes() for array in (sizes, links, self._peers))
         self._db.executescript(f"BEGIN; {TABLES} COMMIT")
         self._db.execute("INSERT INTO about VALUES (?, ?, ?, ?)", (content, *blobs))
         self._noted_at = 0.0
+
+    def add_references(self, references: dict[str, float]) -> None:
+        """Write reference errors that are known before the first round."""
+        content = json.dumps({name: value for name, value in references.items() if math.isfinite(value)})
+        self._db.execute("INSERT OR REPLACE INTO early VALUES (1, ?)", (content,))
+        self._db.execute("INSERT OR REPLACE INTO turns VALUES (1, 0, ?)", (time.time(),))
 
     def note_round(self, round_index: int) -> None:
         """Record that a round is done."""
@@ -242,14 +266,16 @@ class LiveFile:
             self._db.execute("INSERT OR REPLACE INTO turns VALUES (1, ?, ?)", (round_index, now))
             self._noted_at = now
 
-    def add(self, records: np.ndarray) -> None:
-        """Write evaluated rounds [T·N, 8], in the order of `COLUMNS`."""
+    def add(self, records: np.ndarray, seconds: float | None = None) -> None:
+        """Write evaluated rounds [T·N, 8], in the order of `COLUMNS`, and the seconds of all rounds until then."""
         rounds = np.unique(records[:, 0])
         table = records.reshape(len(rounds), -1, len(COLUMNS))[:, :, [COLUMNS.index(name) for name in CURVES]]
         self._db.execute("BEGIN")
         for round_index, figures in zip(rounds, table, strict=True):  # figures [N, 5]
             blobs = figures[self._peers].astype("<f4").tobytes(), spread(figures.T).astype("<f8").tobytes()
-            self._db.execute("INSERT OR REPLACE INTO rounds VALUES (?, ?, ?)", (int(round_index), *blobs))
+            self._db.execute(
+                "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?)", (int(round_index), *blobs, seconds)
+            )
         self._db.execute("INSERT OR REPLACE INTO last VALUES (1, ?)", (table[-1].astype("<f4").tobytes(),))
         self._db.execute("INSERT OR REPLACE INTO turns VALUES (1, ?, ?)", (int(rounds[-1]), time.time()))
         self._db.execute("COMMIT")
@@ -269,7 +295,7 @@ class GrowingArray:
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self._buffer, self._count = np.empty((16, *shape), dtype), 0
 
-    def add(self, row: np.ndarray | int) -> None:
+    def add(self, row: np.ndarray | float) -> None:
         """Append a row."""
         if self._count == len(self._buffer):
             wider = np.empty((2 * self._count, *self._buffer.shape[1:]), self._buffer.dtype)
@@ -304,6 +330,8 @@ class Following:
     _rounds: GrowingArray = field(init=False, repr=False)
     _curves: GrowingArray = field(init=False, repr=False)
     _spread: GrowingArray = field(init=False, repr=False)
+    _seconds: GrowingArray = field(init=False, repr=False)
+    _references: dict[str, float] = field(default_factory=dict, repr=False)
     _step: int = 1
     """Every `_step`-th of the peers that were written is kept."""
     _finished: View | None = field(default=None, repr=False)
@@ -374,6 +402,7 @@ class Following:
                 GrowingArray((), "<i8"),
                 GrowingArray((len(CURVES), len(LEVELS)), "<f8"),
             )
+            self._seconds, self._references = GrowingArray((), "<f8"), {}
             self._curves, self._step = GrowingArray((len(self._about["peers"]), len(CURVES)), "<f4"), 1
         progress = db.execute("SELECT turn, at FROM turns").fetchone() or (0, 0.0)
         if self._view is not None and progress == self._progress:
@@ -381,12 +410,15 @@ class Following:
         last = int(self._rounds.all[-1]) if len(self._rounds) else 0
         [new_rounds] = db.execute("SELECT COUNT(*) FROM rounds WHERE round > ?", (last,)).fetchone()
         self._make_room(len(self._rounds) + new_rounds)
-        for round_index, curves, spread_bytes in db.execute(
-            "SELECT round, curves, spread FROM rounds WHERE round > ? ORDER BY round", (last,)
+        for round_index, curves, spread_bytes, seconds in db.execute(
+            "SELECT round, curves, spread, seconds FROM rounds WHERE round > ? ORDER BY round", (last,)
         ):
+            self._seconds.add(np.nan if seconds is None else seconds)
             self._rounds.add(round_index)
             self._curves.add(np.frombuffer(curves, dtype="<f4").reshape(-1, len(CURVES))[:: self._step])
             self._spread.add(np.frombuffer(spread_bytes, dtype="<f8").reshape(len(CURVES), -1))
+        if not self._references and (early := db.execute("SELECT content FROM early").fetchone()):
+            self._references = json.loads(early[0])
         last_row = db.execute("SELECT figures FROM last").fetchone()
         self._progress, self.at = progress, progress[1]
         self._view = self._current_view(int(progress[0]), last_row[0] if last_row else None)
@@ -419,6 +451,9 @@ class Following:
             {name: last_figures[:, column] for column, name in enumerate(CURVES)},
             sizes,
             about["links"].reshape(-1, 2),
+            references=self._references,
             structure=about["structure"],
+            awaits_references=bool(about.get("references")) and not self._references,
             finished=False,
+            seconds=self._seconds.all if np.isfinite(self._seconds.all).all() else np.zeros(0),
         )

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,10 @@ from peerbayes.errors import PeerbayesError
 from peerbayes.report import figures as report_figures
 from peerbayes.report.curves import drawn_peers
 from peerbayes.report.dashboard import peer_figures
-from peerbayes.report.dashboard.run_folder import RunFolder, Snapshot
+from peerbayes.report.dashboard.run_folder import RunFolder, RunFolders, Snapshot, has_run, runs_below
 from peerbayes.report.figures import captions_of
 from peerbayes.report.page import SECTIONS, SPANS, TALL
-from peerbayes.report.style import compact_json, number
+from peerbayes.report.style import compact_json, number, shown
 from peerbayes.simulation.view import LEVELS, View
 
 if TYPE_CHECKING:
@@ -38,9 +38,11 @@ GRACE = 1.0  # seconds for which the last snapshot is shown while a file is bein
 class Folder:
     """Reads a folder of either kind; what cannot be read yet is reported, and read again the next time."""
 
-    def __init__(self, path: Path, remote: bool = False) -> None:
+    def __init__(self, path: Path, remote: bool = False, others: Sequence[Path] = ()) -> None:
         self._path, self._remote = path, remote  # remote: whether other machines may connect, too
+        self._others = others
         self._run: RunFolder | None = None
+        self._runs: RunFolders | None = None
         self._peer: PeerFolder | None = None
         self._last: tuple[float, Snapshot] | None = None
 
@@ -64,6 +66,9 @@ class Folder:
 
             self._peer = self._peer or PeerFolder(self._path, self._remote)
             return self._peer.look()
+        if self._others or (not has_run(self._path) and runs_below(self._path)):
+            self._runs = self._runs or RunFolders([self._path, *self._others])
+            return self._runs.look()
         self._run = self._run or RunFolder(self._path)
         return self._run.look()
 
@@ -78,7 +83,9 @@ SUMMARY_LEVELS = ("mean", "least", "most")
 def figures(snapshot: Snapshot, version: int, now: float) -> bytes:
     """Return the full state: facts and all figures."""
     view, specs = snapshot.view, {}
-    if view is not None and snapshot.kind == "peer":
+    if snapshot.kind == "runs":
+        specs = report_figures.side_by_side(snapshot.views)
+    elif view is not None and snapshot.kind == "peer":
         specs = peer_figures.figures(view, snapshot.facts) | _of_model(view)
     elif view is not None and view.finished:
         specs = report_figures.of(view)
@@ -127,6 +134,8 @@ def model(snapshot: Snapshot) -> bytes:
 def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
     """Return the sections of the page: [heading, [[name, title, caption, CSS classes of its card], …]], …"""
     captions, headings = captions_of([snapshot.view]), SECTIONS
+    if snapshot.kind == "runs":
+        return _sections_of_runs(snapshot, specs, captions)
     classes = {name: f"span-{SPANS.get(name, 2)}{' tall' if name in TALL else ''}" for name in captions}
     if snapshot.kind == "peer":
         captions, headings = captions | peer_figures.CAPTIONS, headings | peer_figures.SECTIONS
@@ -136,6 +145,23 @@ def sections(snapshot: Snapshot, specs: Mapping[str, Any]) -> list[Any]:
         for heading, names in headings.items()
         if any(name in specs for name in names)
     ]
+
+
+def _sections_of_runs(
+    snapshot: Snapshot, specs: Mapping[str, Any], captions: Mapping[str, tuple[str, str]]
+) -> list[Any]:
+    """Return the sections of several runs: all errors in one figure, and below a panel for each run."""
+    span = "span-2" if len(snapshot.views) % 3 == 0 else "span-3"
+    content = [("Training", [("error", captions["error"][0], report_figures.COMPARED_LIVE, "span-6")])]
+    for name in SECTIONS["Training"]:
+        panels = [
+            (f"{name}-{index}", shown(view.title, 40), "", span)
+            for index, view in enumerate(snapshot.views)
+            if f"{name}-{index}" in specs
+        ]
+        if panels:
+            content.append((captions[name][0], panels))
+    return content
 
 
 def encoded(content: Any) -> bytes:
@@ -166,8 +192,10 @@ def _grows(view: View | None, before: View | None) -> bool:
     """Return whether the figures only grew: the same curves of the same peers."""
     if view is None or before is None or view is before:
         return view is before
-    return view.error == before.error and np.array_equal(
-        view.peers[drawn_peers(view)], before.peers[drawn_peers(before)]
+    return (
+        view.error == before.error
+        and view.references == before.references
+        and np.array_equal(view.peers[drawn_peers(view)], before.peers[drawn_peers(before)])
     )
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from peerbayes.simulation.view import Following, View
+from peerbayes.report.curves import references
+from peerbayes.report.style import number
+from peerbayes.simulation.result import LIVE_FILE, RUN_FILE
+from peerbayes.simulation.view import LEVELS, Following, NothingToWatch, View
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """The state of a folder at one moment. Snapshots of the same run have the same key."""
 
-    kind: Literal["run", "peer", "nothing"]
+    kind: Literal["run", "runs", "peer", "nothing"]
     key: tuple[object, ...]
     facts: dict[str, Any]
     """Plain values: names, rounds, neighbours."""
@@ -24,11 +27,16 @@ class Snapshot:
     """Version of the model, so that its figures are redrawn only when it changes."""
     log_entries: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     """The last entries of the audit log, oldest first, each with its number."""
+    views: tuple[View, ...] = ()
+    """Of several runs beside each other."""
 
     def same(self, before: Snapshot) -> bool:
         """Return whether nothing changed since `before`."""
         shown = self.facts == before.facts and self.log_entries == before.log_entries
-        return self.follows(before) and self.view is before.view and shown
+        same_views = len(self.views) == len(before.views) and all(
+            view is earlier for view, earlier in zip(self.views, before.views, strict=True)
+        )
+        return self.follows(before) and self.view is before.view and same_views and shown
 
     def follows(self, before: Snapshot) -> bool:
         """Return whether it is the same run, so that figures can grow instead of being redrawn."""
@@ -75,8 +83,75 @@ class RunFolder:
             "finished": view.finished,
             "at": self._following.at,
             "speed": speed(recent),
+            "seconds": len(view.seconds) > 0 or not len(view.rounds),
+            "references": dict(references(view)),
+            "awaits_references": view.awaits_references,
         }
         return Snapshot("run", (self._runs,), facts, view)
+
+
+def has_run(folder: Path) -> bool:
+    """Return whether a folder has a run, finished or not."""
+    return (folder / LIVE_FILE).exists() or (folder / RUN_FILE).exists()
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the folder itself where it has a run, or its subfolders that have one, by name."""
+    if has_run(folder):
+        return [folder]
+    return sorted({path.parent for name in (LIVE_FILE, RUN_FILE) for path in folder.glob(f"*/{name}")})
+
+
+class RunFolders:
+    """Several runs beside each other, in folders or in their subfolders; new ones appear when they begin."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._open: dict[Path, RunFolder] = {}
+        self._titled: dict[Path, tuple[View, View]] = {}
+        self._last_views: tuple[View, ...] = ()
+        self._version = 0
+
+    def look(self) -> Snapshot:
+        """Return the current snapshot of all runs."""
+        paths = list(dict.fromkeys(path for folder in self._folders for path in runs_below(folder)))
+        if not paths:
+            raise NothingToWatch(f"{', '.join(map(str, self._folders))}: no run has begun there")
+        snapshots = {path: self._open.setdefault(path, RunFolder(path)).look() for path in paths}
+        views = tuple(self._with_title(path, snapshot) for path, snapshot in snapshots.items())
+        if len(views) != len(self._last_views) or any(
+            view is not before for view, before in zip(views, self._last_views, strict=True)
+        ):
+            self._version += 1
+        self._last_views = views
+        runs = [{**snapshot.facts, "error": _error(snapshot.view)} for snapshot in snapshots.values()]
+        facts = {
+            "name": f"{len(runs)} runs",
+            "runs": runs,
+            "round": sum(run["round"] for run in runs),
+            "rounds": sum(run["rounds"] for run in runs),
+            "finished": all(run["finished"] for run in runs),
+            "at": max(run["at"] for run in runs),
+            "seconds": all(run["seconds"] for run in runs),
+            "peers": sum(run["peers"] for run in runs),
+        }
+        return Snapshot("runs", (self._version,), facts, views=views)
+
+    def _with_title(self, path: Path, snapshot: Snapshot) -> View:
+        """Return the view with the folder's name as its title: the same object as before if nothing has changed."""
+        assert snapshot.view is not None
+        before = self._titled.get(path)
+        if before is None or before[0] is not snapshot.view:
+            titled = replace(snapshot.view, title=str(snapshot.facts["name"]))
+            self._titled[path] = snapshot.view, titled
+        return self._titled[path][1]
+
+
+def _error(view: View | None) -> float | None:
+    """Return the peers' mean error after the last evaluated round; None before."""
+    if view is None or not len(view.rounds):
+        return None
+    return number(view.spread[view.error][-1, LEVELS.index("mean")])
 
 
 def _continues(view: View, before: View) -> bool:

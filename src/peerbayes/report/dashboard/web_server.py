@@ -263,18 +263,27 @@ class Server(uvicorn.Server):
         yield
 
 
-def serve(folder: Path, access: Access, ready: Callable[[str], None], attached: bool = False) -> None:
-    """Serve a folder until SIGINT or SIGTERM; attached: also until standard input ends, with the parent process."""
+def serve(
+    folder: Path,
+    access: Access,
+    ready: Callable[[str], None],
+    attached: bool = False,
+    others: Sequence[Path] = (),
+) -> None:
+    """Serve a folder, and others beside it, until SIGINT or SIGTERM.
+
+    Attached: also until standard input ends, with the parent process.
+    """
     os.nice(NICE)
     with contextlib.closing(access.address.bind()) as listener:
-        asyncio.run(_serve(folder, access, listener, ready, attached))
+        asyncio.run(_serve(Folder(folder, access.remote, others), access, listener, ready, attached))
 
 
 async def _serve(
-    folder: Path, access: Access, listener: socket.socket, ready: Callable[[str], None], attached: bool
+    folder: Folder, access: Access, listener: socket.socket, ready: Callable[[str], None], attached: bool
 ) -> None:
     port = listener.getsockname()[1]
-    feed = Feed(Folder(folder, access.remote))
+    feed = Feed(folder)
     config = uvicorn.Config(
         application(feed, access.token, port, access.secure),
         log_level="warning", access_log=False, lifespan="off", server_header=False, ws="none", proxy_headers=False,

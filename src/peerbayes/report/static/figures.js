@@ -6,7 +6,8 @@
 //   peerbayes.curve                a hook: (peer, run) -> a promise of the result of `report.figures.curve`
 //   peerbayes.chooser(runs)        creates the controls in <div id="chooser">: [{title, count, names}]
 //   peerbayes.figure(name)         returns the figure that is drawn: {data, layout}
-//   peerbayes.all()                draws all figures now; otherwise they wait until they are almost visible
+//   peerbayes.all()                draws all figures now; otherwise those in sight come first
+//   peerbayes.axes({x, log, logX}) draws curves against "round", "bytes" or "seconds", on logarithmic axes or not
 //
 // With several runs, figures are named NAME-0, NAME-1, …; those of all runs together have no number.
 "use strict";
@@ -22,16 +23,19 @@ globalThis.peerbayes = (() => {
   const LANES = [2, 90]; // least and most pixels of a lane of columns
   const TURN = 0.2; // share of a lane at which an arrow turns
   const AHEAD = "600px"; // distance from the visible area at which figures are drawn
+  const PAPER = { full: 655, half: 300, height: 800 }; // pixels of figures on a page of A4 or letter
   const TYPES = { f4: Float32Array, f8: Float64Array, i4: Int32Array, u1: Uint8Array };
 
   const shown = new Map(); // name -> {div, spec, near, dirty}
   const waiting = []; // names of figures to draw, in order
+  const axes = { x: "round", log: false, logX: false }; // of all curves
   let colours = new Map(); // light colour -> colour of the page
   let drawing = false;
   let hurried = false;
   let wake = () => {};
   let chosen = null; // {peer, run, curve}
   let asking = false;
+  let onPaper = false;
 
   // Numbers.
 
@@ -130,7 +134,7 @@ globalThis.peerbayes = (() => {
 
   function themed(value) {
     if (typeof value === "string") return value[0] === "#" || value[0] === "r" ? coloured(value) : value;
-    if (Array.isArray(value)) return value.length < 64 ? value.map(themed) : value;
+    if (Array.isArray(value)) return value.length < 64 || typeof value[0] === "object" ? value.map(themed) : value;
     if (!value || typeof value !== "object" || ArrayBuffer.isView(value) || value.bdata !== undefined) return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, themed(item)]));
   }
@@ -177,6 +181,79 @@ globalThis.peerbayes = (() => {
     layout.grid = { ...layout.grid, rows: down, columns: across };
   }
 
+  // Axes: curves come by round; the page draws them against something else, and on logarithmic axes.
+
+  const ACROSS = {
+    round: { title: "round", hover: "round %{x}" },
+    bytes: { title: "bytes sent by each peer", hover: "%{x:.3s}B" },
+    seconds: { title: "seconds of the rounds", hover: "%{x:.3g} s" },
+  };
+  const LABEL = 15; // pixels of the height of a label beside a figure
+
+  function crossed({ data, layout }) {
+    const tables = layout.meta && layout.meta.against;
+    if (!tables) return;
+    const x = tables.every((table) => table[axes.x] && table[axes.x].length) ? axes.x : "round";
+    layout.uirevision = `${x} ${axes.logX} ${axes.log}`; // other axes, another zoom
+    const maps = tables.map((table) => new Map(Array.from(table.round, (round, index) => [round, table[x][index]])));
+    const curves = data.filter((trace) => !isReference(trace));
+    for (const trace of curves) {
+      if (x !== "round") trace.x = Array.from(trace.x, (round) => maps[trace.meta.run || 0].get(round) ?? NaN);
+      if (trace.hovertemplate) trace.hovertemplate = trace.hovertemplate.replace(ACROSS.round.hover, ACROSS[x].hover);
+    }
+    const reach = (layout.meta.extents || {})[x];
+    const [least, most] = reach || extent(curves.flatMap((trace) => Array.from(trace.x)), axes.logX);
+    if (x !== "round" || axes.logX) {
+      const from = axes.logX ? least : 0;
+      for (const trace of data.filter(isReference)) {
+        trace.x = Array.from(trace.x, (_, index) => from + ((most - from) * index) / (trace.x.length - 1));
+      }
+      Object.assign(layout.xaxis, {
+        title: { ...layout.xaxis.title, text: ACROSS[x].title },
+        range: axes.logX ? [Math.log10(least), Math.log10(most) + 0.01] : [0, most * 1.005],
+        type: axes.logX ? "log" : "linear",
+        tickformat: x === "bytes" ? "~s" : "",
+      });
+      if (axes.logX) layout.xaxis.dtick = most / least > 30 ? 1 : "D2";
+    }
+    if (axes.log && layout.yaxis.type !== "log") steep(data, layout);
+  }
+
+  const isReference = (trace) => ["rc", "ml", "local"].includes((trace.meta || {}).role);
+
+  // The least and the largest of some numbers; of positive ones only for a logarithmic axis.
+  function extent(values, positive) {
+    let [least, most] = [Infinity, -Infinity];
+    for (const value of values) {
+      if (value === null || Number.isNaN(value) || (positive && !(value > 0))) continue;
+      least = Math.min(least, value);
+      most = Math.max(most, value);
+    }
+    return least > most ? [0.1, 1] : least === most ? [least / 2, most * 2] : [least, most];
+  }
+
+  // Make the vertical axis logarithmic, with the labels of references beside it.
+  function steep(data, layout) {
+    const [least, most] = extent(data.flatMap((trace) => Array.from(trace.y || [])), true);
+    const [low, high] = [Math.log10(least) - 0.05, Math.log10(most) + 0.05];
+    Object.assign(layout.yaxis, { type: "log", range: [low, high], dtick: "D2", tickformat: "~g", rangemode: "normal" });
+    const room = layout.height - layout.margin.t - layout.margin.b;
+    let above = -Infinity;
+    for (const note of (layout.annotations || []).slice().sort((one, other) => one.y - other.y)) {
+      if (note.yref && note.yref !== "y") continue;
+      note.y = Math.log10(note.y);
+      const wanted = ((note.y - low) / (high - low)) * room;
+      above = Math.max(wanted, above + LABEL);
+      note.yshift = above - wanted;
+    }
+  }
+
+  function setAxes(changes) {
+    Object.assign(axes, changes);
+    for (const [name, figure] of shown) if ((figure.spec.layout.meta || {}).against) later(name);
+    hurry();
+  }
+
   // Drawing: one figure after another, with pauses that keep the page responsive.
 
   function settings(name) {
@@ -191,13 +268,19 @@ globalThis.peerbayes = (() => {
     };
   }
 
+  function laidOut(spec, width) {
+    const themedSpec = themed(spec);
+    themedSpec.layout.uirevision = "kept"; // keep zoom and hidden traces when redrawing
+    crossed(themedSpec);
+    return fitted(themedSpec, width);
+  }
+
   async function render(name) {
     const figure = shown.get(name);
-    if (!figure) return;
+    if (!figure || onPaper) return;
     figure.dirty = false;
     const width = figure.div.clientWidth || 640;
-    const { data, layout } = fitted(themed(figure.spec), width);
-    layout.uirevision = "kept"; // keep zoom and hidden traces when redrawing
+    const { data, layout } = laidOut(figure.spec, width);
     if (matchMedia("(pointer: coarse)").matches) layout.dragmode = false; // touch scrolls the page
     figure.class = Math.floor(width / STEP);
     figure.div.style.minHeight = `${layout.height}px`;
@@ -216,7 +299,8 @@ globalThis.peerbayes = (() => {
     drawing = true;
     try {
       while (waiting.length) {
-        const name = waiting.shift();
+        const next = waiting.findIndex((name) => (shown.get(name) || {}).near); // those in sight come first
+        const [name] = waiting.splice(Math.max(next, 0), 1);
         await new Promise((resolve) => requestAnimationFrame(resolve));
         const began = performance.now();
         await render(name);
@@ -246,7 +330,8 @@ globalThis.peerbayes = (() => {
   function later(name) {
     const figure = shown.get(name);
     figure.dirty = true;
-    if (figure.near && !waiting.includes(name)) waiting.push(name);
+    // Every figure is drawn once, for those who capture the page; later only what is in sight.
+    if ((figure.near || !figure.div.dataset.drawn) && !waiting.includes(name)) waiting.push(name);
     work();
   }
 
@@ -256,7 +341,10 @@ globalThis.peerbayes = (() => {
       const figure = shown.get(name);
       if (!figure) continue;
       figure.near = entry.isIntersecting;
-      if (figure.near && figure.dirty) later(name);
+      if (figure.near && figure.dirty) {
+        later(name);
+        wake();
+      }
     }
   }, { rootMargin: AHEAD });
 
@@ -290,10 +378,35 @@ globalThis.peerbayes = (() => {
       if (!figure) continue;
       for (const [index, attributes] of Object.entries(update.traces || {})) grow(figure.spec.data[index], attributes);
       for (const [path, value] of Object.entries(update.layout || {})) put(figure.spec.layout, path, value);
+      for (const [key, values] of Object.entries(update.against || {})) {
+        const [table] = (figure.spec.layout.meta || {}).against || [{}];
+        table[key] = table[key] ? joined(table[key], numbers(values)) : numbers(values);
+      }
       if (update.summary) figure.spec.layout.meta = { ...figure.spec.layout.meta, summary: update.summary };
       later(name);
     }
     if (chosen && Object.keys(patches.figures).length) refresh();
+  }
+
+  // On paper: light colours, the width of a page, and every figure at once.
+  function toPaper() {
+    if (onPaper) return;
+    onPaper = true;
+    colours = new Map();
+    for (const [name, figure] of shown) {
+      const width = figure.div.closest(".span-2") ? PAPER.half : PAPER.full;
+      const { data, layout } = laidOut(figure.spec, width);
+      Object.assign(layout, { width, height: Math.min(layout.height, PAPER.height), autosize: false });
+      figure.div.style.minHeight = "0";
+      Plotly.react(figure.div, data, layout, settings(name)); // not awaited: the page is printed when this returns
+      figure.div.dataset.drawn = String(Number(figure.div.dataset.drawn || 0) + 1);
+    }
+  }
+
+  function fromPaper() {
+    if (!onPaper) return;
+    onPaper = false;
+    theme();
   }
 
   async function all() {
@@ -427,6 +540,7 @@ globalThis.peerbayes = (() => {
       runs.forEach((run, number) => runInput.append(element("option", { value: number }, run.title)));
       container.append(element("label", { for: "chosen-run" }, "of"), runInput);
     }
+    container.append(...switches(runs));
     container.append(element("p", { id: "chosen-said", role: "status", "aria-live": "polite" }));
     const change = () => {
       const run = runInput ? Number(runInput.value) : 0;
@@ -447,6 +561,26 @@ globalThis.peerbayes = (() => {
     });
   }
 
+  // The controls of axes.
+  function switches(runs) {
+    const select = element("select", { id: "axis-x" });
+    const kinds = Object.keys(ACROSS).filter((kind) => kind !== "seconds" || runs.every((run) => run.seconds));
+    for (const kind of kinds) select.append(element("option", { value: kind }, kind === "round" ? "rounds" : kind));
+    select.value = kinds.includes(axes.x) ? axes.x : "round";
+    select.addEventListener("change", () => setAxes({ x: select.value }));
+    const boxes = [["axis-log", "log error", "log"], ["axis-log-x", "log across", "logX"]].map(([id, text, key]) => {
+      const box = element("input", { id, type: "checkbox" });
+      box.checked = axes[key];
+      box.addEventListener("change", () => setAxes({ [key]: box.checked }));
+      const label = element("label", { for: id, class: "switch" }, text);
+      label.prepend(box);
+      return label;
+    });
+    const group = element("span", { class: "switches", role: "group", "aria-label": "Axes of the curves" });
+    group.append(element("label", { for: "axis-x" }, "Curves against"), select, ...boxes);
+    return [group];
+  }
+
   function controls(peer, run) {
     const input = document.getElementById("chosen-peer");
     const runInput = document.getElementById("chosen-run");
@@ -463,8 +597,9 @@ globalThis.peerbayes = (() => {
 
   colours = readColours();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
-  addEventListener("beforeprint", () => { all(); });
+  addEventListener("beforeprint", toPaper);
+  addEventListener("afterprint", fromPaper);
 
   const curve = () => Promise.reject(new Error("no curves are available"));
-  return { draw, patch, select, chooser, figure, all, theme, curve, numbers };
+  return { draw, patch, select, chooser, switches, figure, all, theme, curve, numbers, axes: setAxes };
 })();

@@ -36,7 +36,7 @@
     };
   };
 
-  peerbayes.chooser(runs.map(({ title, count, names }) => ({ title, count, names })));
+  peerbayes.chooser(runs.map(({ title, count, names, seconds }) => ({ title, count, names, seconds })));
   for (const [name, spec] of Object.entries(content.figures)) peerbayes.draw(name, spec);
 
   for (const select of document.querySelectorAll("select[data-feature]")) {

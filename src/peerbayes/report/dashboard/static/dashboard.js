@@ -15,6 +15,8 @@
 
   const SUMMARY_TITLES = { test_error: "Test error", train_error: "Training error", disagreement: "Disagreement", bytes: "Bytes sent per peer" };
 
+  const REFERENCE_TITLES = { rc: "RC", ml: "ML" };
+
   const $ = (id) => document.getElementById(id);
   const chooser = create("div", { class: "chooser", id: "chooser" });
   let version = -1; // of the state shown
@@ -118,9 +120,12 @@
     if (!peer) for (const id of ["refusals", "runs"]) $(id).hidden = true;
     chooser.hidden = peer;
     arrange(message.sections);
-    if (message.kind === "run" && chooser.dataset.count !== String(message.facts.peers)) {
-      chooser.dataset.count = message.facts.peers;
-      peerbayes.chooser([{ title: message.facts.name, count: message.facts.peers, names: null }]);
+    const { facts } = message;
+    const controls = `${message.kind} ${facts.peers} ${facts.seconds}`;
+    if (!chooser.hidden && message.kind !== "nothing" && chooser.dataset.controls !== controls) {
+      chooser.dataset.controls = controls;
+      if (message.kind === "run") peerbayes.chooser([{ title: facts.name, count: facts.peers, names: null, seconds: facts.seconds }]);
+      else chooser.replaceChildren(...peerbayes.switches([{ seconds: facts.seconds }]));
     }
     for (const [name, spec] of Object.entries(message.figures)) peerbayes.draw(name, spec);
     model = message.model;
@@ -188,14 +193,17 @@
       $("progress").hidden = true;
     } else {
       const peers = `${count(facts.peers)} ${kind === "peer" ? "members" : "peers"}`;
-      $("about").textContent = kind === "peer"
+      $("about").textContent = kind === "runs"
+        ? `Simulations side by side: ${facts.runs.map((run) => run.name).join(", ")}`
+        : kind === "peer"
         ? `A peer in ${facts.network}: ${peers}, ${facts.run > 1 ? `run ${facts.run}, ` : ""}strategy ${facts.strategy}`
         : `A simulation: ${peers}, strategy ${facts.strategy}`;
       $("round").textContent = `round ${count(facts.round)} of ${count(facts.rounds)}`;
-      $("speed").textContent = facts.finished || !facts.speed ? "" : `${speed(facts.speed)}`;
+      $("speed").textContent = facts.finished || !facts.speed ? "" : `${speed(facts.speed)}${remaining(facts)}`;
       Object.assign($("progress"), { max: facts.rounds, value: facts.round, hidden: false });
     }
-    if (kind === "run") summary(state.summary || {});
+    if (kind === "run") summary(state.summary || {}, facts);
+    if (kind === "runs") several(facts.runs);
     if (kind === "peer") peer(facts);
     status();
   }
@@ -206,11 +214,22 @@
   }
 
   // Summary over all peers: mean and range.
-  function summary(levels) {
+  function summary(levels, facts) {
+    const reference = Object.entries(facts.references || {}).filter(([name]) => REFERENCE_TITLES[name])
+      .map(([name, value]) => fact(REFERENCE_TITLES[name], short(value), "on the pooled rows, which no peer has"));
+    if (facts.awaits_references) reference.push(fact("RC and ML", "–", "are computed after the last round"));
     const form = (name) => (name === "bytes" ? size : short);
-    $("facts").replaceChildren(...Object.entries(levels)
+    $("facts").replaceChildren(...[...Object.entries(levels)
       .filter(([, values]) => values.some((value) => value !== null))
-      .map(([name, [mean, least, most]]) => fact(SUMMARY_TITLES[name], form(name)(mean), `${form(name)(least)} to ${form(name)(most)} across peers`)));
+      .map(([name, [mean, least, most]]) => fact(SUMMARY_TITLES[name], form(name)(mean), `${form(name)(least)} to ${form(name)(most)} across peers`)), ...reference]);
+  }
+
+  // Several runs: one box for each.
+  function several(runs) {
+    $("facts").replaceChildren(...runs.map((run) => fact(run.name, short(run.error), run.finished
+      ? `finished: ${count(run.rounds)} rounds`
+      : age(run.at) > STOPPED ? `round ${count(run.round)} of ${count(run.rounds)}; seems to have stopped`
+        : `round ${count(run.round)} of ${count(run.rounds)}${remaining(run)}`)));
   }
 
   function peer(facts) {
@@ -278,7 +297,7 @@
     if (strip.textContent !== description) strip.textContent = description;
     strip.dataset.state = kind;
     const at = state && state.facts.at;
-    $("heard").textContent = at && state.kind !== "nothing" ? `${state.kind === "run" && state.facts.finished ? "saved" : "last message"} ${ago(at)}` : "";
+    $("heard").textContent = at && state.kind !== "nothing" ? `${["run", "runs"].includes(state.kind) && state.facts.finished ? "saved" : "last message"} ${ago(at)}` : "";
     for (const cell of document.querySelectorAll("td[data-at]")) cell.textContent = ago(Number(cell.dataset.at));
     const round = state && state.kind !== "nothing" ? `, round ${state.facts.round} of ${state.facts.rounds}` : "";
     document.title = state ? `${state.facts.name}${round} · ${description}` : "peerbayes";
@@ -303,7 +322,7 @@
       if (!facts.agreed) return ["waiting", "agreeing with the other peers"];
       return facts.finished ? ["done", facts.verdict ? "done, still serving its neighbours" : facts.figures === "hidden" ? "all rounds done, still serving its neighbours" : "all rounds done, evaluating the run"] : ["going", "running"];
     }
-    if (facts.finished) return ["done", "finished"];
+    if (facts.finished) return ["done", kind === "runs" ? "all finished" : "finished"];
     if (age(facts.at) > STOPPED) return ["lost", facts.round < facts.rounds ? "seems to have stopped" : "all rounds done, not saved yet"];
     return facts.round < facts.rounds ? ["going", "running"] : ["going", "all rounds done, computing references"];
   }
@@ -355,6 +374,16 @@
     return value >= 1 ? `${value.toPrecision(3)} rounds per second` : `${(1 / value).toPrecision(2)} s per round`;
   }
 
+  // The time until the last round, at the pace of the recent ones.
+  function remaining(facts) {
+    if (!facts.speed || facts.round >= facts.rounds) return "";
+    const seconds = (facts.rounds - facts.round) / facts.speed;
+    const text = seconds < 100 ? `${Math.max(1, Math.round(seconds))} s`
+      : seconds < 6000 ? `${Math.round(seconds / 60)} min`
+        : seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
+    return `, about ${text} left`;
+  }
+
   function ago(at) {
     if (!at) return "never";
     const seconds = Math.max(0, age(at));
@@ -373,6 +402,7 @@
   // One peer's curve, requested at intervals: there may be ten rounds per second.
   let requested = { peer: null, at: 0 };
   peerbayes.curve = async (number) => {
+    if (state && state.kind === "runs") throw new Error("open the run alone to see one peer");
     if (requested.peer === number) await new Promise((resolve) => setTimeout(resolve, Math.max(0, requested.at + CURVE_EVERY - Date.now())));
     requested = { peer: number, at: Date.now() };
     const response = await fetch(`peers/${number}`);
