@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 from itertools import groupby
 from pathlib import Path
 
@@ -20,6 +21,7 @@ pytest.register_assert_rewrite("shared")  # what is shared says as much as a tes
 
 from shared.browsing import browser, open_page  # noqa: E402, F401  (fixtures)
 from shared.families import FAMILIES  # noqa: E402
+from shared.link_option import KINDS, Current, kind_of_links  # noqa: E402, F401  (a fixture)
 
 # A shell ignores Ctrl-C in what it starts in the background, and so would all processes that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,10 +45,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--shuffle", type=int, metavar="SEED", help="files, and tests within a file, in random order"
     )
+    parser.addoption(
+        "--links",
+        choices=KINDS,
+        help="only tests marked links, over links of this kind (shared/kinds_of_links.py)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("--all") else "short")
+    if (kind := config.getoption("--links")) is not None:
+        Current.kind = kind
+        import shared.kinds_of_links  # noqa: F401  (networks are made by it from now on)
+
+
+def pytest_sessionfinish() -> None:
+    if (used := sys.modules.get("shared.kinds_of_links")) is not None:
+        used.stop_relay()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -62,6 +77,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--all") and not named:
         config.hook.pytest_deselected(items=[item for item in items if is_long(item)])
         items[:] = [item for item in items if not is_long(item)]
+    if config.getoption("--links") is not None:
+        chosen = [item for item in items if follows(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
     if (seed := config.getoption("--shuffle")) is not None:
         files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
         order = random.Random(seed)
@@ -90,6 +109,12 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
 
 def is_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("long") is not None
+
+
+def follows(item: pytest.Item) -> bool:
+    """Return whether a test goes over links of the kind that `--links` says, and not over those of a parameter."""
+    of_parameter = getattr(item, "callspec", None) and item.callspec.params.get("kind_of_links")
+    return item.get_closest_marker("links") is not None and of_parameter is None
 
 
 @pytest.fixture(scope="session", params=FAMILIES.values(), ids=FAMILIES.keys())

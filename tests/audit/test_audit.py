@@ -559,6 +559,7 @@ def test_a_peers_home_and_its_network_are_audited(network):
     assert told["peers"] == 3 and [e["leaf"] for e in told["exposures"]] == [True, True, False]
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_a_peer_that_starts_is_warned_once(network):
     for name in network.homes:

@@ -52,6 +52,7 @@ def rewrite(home, **settings):
     home.settings_path.write_text("\n".join([*lines, *(f'{k} = "{v}"' for k, v in settings.items())]) + "\n")
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_rows_come_from_a_database_and_from_parquet_and_metrics_tell_the_round(network, tmp_path):
     pytest.importorskip("sqlalchemy")
@@ -152,6 +153,7 @@ def test_too_few_rows_and_a_missing_column_are_found_before_the_run(tmp_path):
     assert done.returncode == 2 and "'height'" in done.stderr
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_leaving_lets_the_others_go_on_at_once(tmp_path):
     """A deadline of an hour, and nobody waits for it."""

@@ -286,6 +286,7 @@ def loopback(tmp_path, rng):
     network.stop()
 
 
+@pytest.mark.links
 def test_owners_see_before_round_1_what_is_wrong_with_their_data(loopback):
     for name in loopback.homes:
         loopback.start(name)

@@ -432,6 +432,7 @@ def test_what_is_bought_with_noise_cannot_be_checked_and_is_not_agreed_on():
 SCRIPT = Path(__file__).parents[1] / "shared" / "lying_peer.py"
 
 
+@pytest.mark.links
 @pytest.mark.long
 @pytest.mark.parametrize("lie", LIES)
 def test_five_processes_refuse_a_liar_by_name(lie, tmp_path):

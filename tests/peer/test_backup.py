@@ -587,6 +587,7 @@ def loopback(tmp_path):
         network.stop()
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_backups_of_a_running_peer_are_whole_and_a_killed_backup_disturbs_nobody(loopback, tmp_path):
     network = loopback(60)
@@ -614,6 +615,7 @@ def test_backups_of_a_running_peer_are_whole_and_a_killed_backup_disturbs_nobody
         assert ledger(new) >= ledger(home) - 1e-9
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_neighbours_tell_a_restored_peer_whether_its_run_goes_on(loopback, tmp_path):
     network = loopback(2000)

@@ -24,6 +24,7 @@ from peerbayes.peer.blind_relay import Limits, Relay
 from peerbayes.peer.identity import keys
 from peerbayes.peer.identity.roster import valid_address
 from peerbayes.peer.loopback import free_ports
+from peerbayes.peer.protocol import routes
 from peerbayes.peer.protocol.failures import Unreachable
 from peerbayes.peer.state.store import Store
 from shared.commands import HANG, peerbayes
@@ -219,6 +220,51 @@ def test_a_peer_that_says_nothing_any_more_waits_no_more(monkeypatch):
     within(work())
 
 
+def test_two_that_take_one_call_at_once_do_not_disturb_the_relay(caplog):
+    pem, shown, digest = new_key()
+
+    async def work():
+        async with (
+            relaying() as (running, line, _),
+            line() as waiting,
+            line() as caller,
+            line() as first,
+            line() as two,
+        ):
+            await waits(waiting, pem, shown)
+            calling = asyncio.create_task(caller.say(f"CALL {digest}"))
+            token = (await waiting.hear()).removeprefix("CALLED ")
+            answers = await asyncio.gather(first.say(f"TAKE {token}"), two.say(f"TAKE {token}"))
+            assert sorted(answers) == ["GONE", "OK"] and await calling == "OK"
+            assert running.pairs == 1
+
+    within(work())
+    assert not caplog.records
+
+
+def test_a_key_of_another_kind_is_refused_like_any_other(caplog):
+    """Also one that the library of keys does not know at all."""
+    unknown = bytes.fromhex("301c300806062a030405060703100000000000000000000000000000000000")
+    shown = [base64.b64encode(content).decode() for content in (unknown, of_another_curve())]
+
+    async def work():
+        async with relaying() as (_, line, _):
+            for each in shown:
+                async with line() as waiting:
+                    assert await waiting.say(f"WAIT {each}") == "BAD expected a public key, ECDSA on P-256"
+
+    within(work())
+    assert not caplog.records
+
+
+def of_another_curve():
+    """A public key whose algorithm has a number that nobody has given out."""
+    _, shown, _ = new_key()
+    return base64.b64decode(shown).replace(
+        bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a8648ce3d03017f")
+    )
+
+
 # --- how much it takes on ------------------------------------------------------------------------------
 
 
@@ -242,6 +288,49 @@ def test_a_relay_has_limits():
                 assert await more.hear() == "BUSY too many connections of one address"
 
     within(work())
+
+
+def test_connections_are_capped_whatever_their_addresses(monkeypatch):
+    monkeypatch.setattr(relays, "NEW", 2)
+
+    async def work():
+        async with (
+            relaying(Limits(waiting=1, pairs=1)) as (running, line, _),
+            contextlib.AsyncExitStack() as stack,
+        ):
+            assert running.most == 5
+            for _ in range(5):
+                one = await stack.enter_async_context(line())
+                one.writer.write(b"PEERBAYES/1 ")
+            while running._open < 5:
+                await asyncio.sleep(0.01)
+            async with line() as more:
+                assert await more.hear() == "BUSY too many connections"
+            one.writer.close()
+            while running._open == 5:
+                await asyncio.sleep(0.01)
+            async with line() as again:
+                assert await again.say(f"CALL {'0' * 64}") == "NOBODY"
+
+    within(work())
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:aaaa::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("?", "?"),
+    ],
+)
+def test_whoever_has_a_network_of_addresses_counts_once(host, expected):
+    class Writer:
+        def get_extra_info(self, name):
+            return (host, 1)
+
+    assert relays._origin(Writer()) == expected
 
 
 def test_connections_that_say_nothing_are_ended(monkeypatch):
@@ -339,6 +428,133 @@ def test_peers_talk_by_way_of_a_relay_and_a_proxy_and_after_it_was_gone(tmp_path
                 proxy.password = "changed"
                 with pytest.raises(Unreachable, match=r"the proxy 127.0.0.1:[0-9]+ answers HTTP/1.1 407"):
                     await three.reach("peer-2", HANG)
+
+    within(work())
+
+
+@contextlib.asynccontextmanager
+async def hostile_relay(talk):
+    """Something that takes any key, and then talks."""
+
+    async def serve(reader, writer):
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            verb = (await reader.readuntil(b"\n")).split()[1]
+            if verb == b"WAIT":
+                writer.write(b"PEERBAYES/1 SIGN " + b"00" * 32 + b"\n")
+                await reader.readuntil(b"\n")
+                writer.write(b"PEERBAYES/1 OK\n")
+            await talk(verb, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"relay://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def waiting_at(address, network):
+    return placed(network, peer_2=address)["peer-2"]
+
+
+@pytest.mark.parametrize("word", [b"PEERBAYES/1 STILL\n", b"PEERBAYES/1 CALLED 00\n"])
+def test_a_relay_that_never_stops_talking_does_not_keep_a_peer_from_others(tmp_path, monkeypatch, word):
+    """What has come is read without a pause, so that nothing else would ever run."""
+    network = made_network(tmp_path)
+    monkeypatch.setattr("peerbayes.peer.protocol.relaying.TAKING", 3)
+    taking = []
+
+    async def talk(verb, writer):
+        if verb == b"TAKE":
+            taking.append(writer)
+            await asyncio.sleep(HANG)
+        while True:
+            writer.write(word * 1000)
+            await writer.drain()
+
+    async def work():
+        async with hostile_relay(talk) as address, serving(waiting_at(address, network), echo) as two:
+            while two._waiting._words.allows(""):  # it has talked for some time
+                await asyncio.sleep(0.01)
+            before = asyncio.get_running_loop().time()
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+            assert asyncio.get_running_loop().time() - before < HANG / 10
+            assert len(two._waiting._taking) <= 3 and len(taking) <= 3
+
+    within(work())
+
+
+def test_a_relay_that_hangs_up_is_not_asked_again_without_a_pause(tmp_path):
+    network, times = made_network(tmp_path), []
+
+    async def talk(verb, writer):
+        times.append(asyncio.get_running_loop().time())
+
+    async def work():
+        async with hostile_relay(talk) as address, serving(waiting_at(address, network), echo):
+            while len(times) < 3:
+                await asyncio.sleep(0.01)
+
+    within(work())
+    assert min(np.diff(times)) > 0.3
+
+
+def test_something_that_is_no_relay_is_left_and_said_to_be_none(tmp_path, caplog):
+    network = made_network(tmp_path)
+
+    async def talk(verb, writer):
+        writer.write(b"HTTP/1.1 200 OK \x1b[31m\r\n")
+        await writer.drain()
+        await asyncio.sleep(HANG)
+
+    async def work():
+        async with hostile_relay(talk) as address, serving(waiting_at(address, network), echo):
+            while "does not speak as a relay does: HTTP/1.1 200 OK" not in caplog.text:
+                await asyncio.sleep(0.01)
+
+    within(work())
+    assert "\x1b" not in caplog.text
+
+
+def test_connections_by_way_of_a_relay_are_capped_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("peerbayes.peer.protocol.connections.MOST_CONNECTIONS", 4)
+    network = made_network(tmp_path)
+
+    async def work():
+        async with relaying() as (running, line, port):
+            peers = placed(network, peer_2=f"relay://127.0.0.1:{port}")
+            async with serving(peers["peer-2"], echo) as two, contextlib.AsyncExitStack() as stack:
+                assert await two.relay_problem() == ""
+                key = peers["peer-2"].roster.member("peer-2").key
+                lines = [await stack.enter_async_context(line()) for _ in range(9)]
+                assert {await each.say(f"CALL {key}") for each in lines} == {"OK"}
+                while running.pairs > 4:
+                    await asyncio.sleep(0.01)
+                assert two._incoming <= 4
+
+    within(work())
+
+
+def test_an_address_that_swallows_everything_leaves_time_for_the_next(monkeypatch):
+    monkeypatch.setattr(routes, "ONE_OF_MANY", 0.1)
+
+    async def work():
+        loop = asyncio.get_running_loop()
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_server(("127.0.0.1", 0)) as other,
+        ):
+            place, swallowing = server.getsockname(), other.getsockname()
+            connect = loop.sock_connect
+
+            async def connecting(line, address):
+                await (asyncio.Event().wait() if address == swallowing else connect(line, address))
+
+            async def places(*_, **__):
+                return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each) for each in (swallowing, place)]
+
+            monkeypatch.setattr(loop, "sock_connect", connecting)
+            monkeypatch.setattr(loop, "getaddrinfo", places)
+            with await routes.through("two.example", 1, None) as line:
+                assert line.getpeername() == place
 
     within(work())
 

@@ -13,8 +13,9 @@ import peerbayes as pb
 from peerbayes.peer.agreement.terms import Limits, Terms
 from peerbayes.peer.learning.verdict import ENDED_BADLY
 from shared.failing_hosts import NAMES, Hosts, Namespaces, Tunnels
+from shared.kinds_of_links import rerouted
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.links]
 
 LINKS = [(0, 1), (1, 2), (2, 3), (3, 4), (2, 5)]
 CUT = ("peer-2", "peer-3")  # both have others to go on with
@@ -36,7 +37,7 @@ def found(folder, world, digits):
     X, y, parts, _ = digits
     terms = Terms("hosts", "digit", rounds=ROUNDS, limits=Limits(deadline=DEADLINE), strategy="exact")
     tables = [X.iloc[part].assign(digit=y[part]) for part in parts]
-    hosts = Hosts.create(folder, terms, tables, LINKS, world.addresses)
+    hosts = Hosts.create(folder, terms, tables, LINKS, rerouted(world.addresses, LINKS))
     hosts.world = world
     world.know(hosts)
     return hosts

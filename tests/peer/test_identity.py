@@ -99,7 +99,7 @@ def test_more_names_than_one_are_refused():
 
 
 def test_both_names_of_a_certificate_count():
-    """TLS looks at the alternative name, gRPC's server at the common name: one that differs passes for another."""
+    """TLS looks at the alternative name, links at the common name: one that differs passes for another."""
     keys.checked(_by_authority("north", ["north"]), None, AUTHORITY, "north", NOW)
     for common, others in (("south", ["north"]), ("north", ["south"]), ("north", [])):
         with pytest.raises(IdentityError, match=f"is for '{common}'; expected 'north'"):

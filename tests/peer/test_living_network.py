@@ -38,6 +38,7 @@ def test_five_sites_do_three_runs_while_members_and_rows_change(tmp_path):
     assert figures["revoked_exit"] == 2, "the revoked site is told, and ends"
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_sites_that_are_killed_at_any_moment_do_all_their_runs(tmp_path):
     """kill -9 of a random site at random moments: before, between and in the runs; each is started again."""

@@ -852,6 +852,7 @@ def test_invariants_hold_over_a_thousand_rounds(strategy, rng):
 # --- keys and processes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.links
 def test_keys_are_vouched_for_by_certificates(tmp_path):
     network = Loopback.create(
         tmp_path, Terms("digits", "digit", privacy=SECRET, strategy="exact"), TABLES, EDGES
@@ -912,6 +913,7 @@ def test_no_round_begins_with_a_key_that_nobody_vouches_for(tmp_path, rng):
     assert not any(peers.rounds(name) for name in peers.names)
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_five_processes_sum_over_mutual_tls_and_survive_a_kill(tmp_path):
     """They end where the simulator does, though one was killed on the way; every state is its owner's alone."""

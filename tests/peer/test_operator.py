@@ -199,6 +199,7 @@ def small_disk(folder, kilobytes):
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.links
 def test_a_process_on_a_full_disk_waits_shows_it_and_comes_to_its_end(tmp_path):
     network = made_network(tmp_path, LINE, rounds=6)
     home = network.homes["peer-2"]
@@ -498,6 +499,7 @@ def test_the_log_of_a_run_begins_with_the_warnings(home, caplog):
     assert "peer.key can be read by others (mode 0644)" in caplog.text
 
 
+@pytest.mark.links
 def test_a_peer_that_nobody_has_ever_reached_says_so(tmp_path, monkeypatch):
     """It reaches a neighbour that answers, and is asked nothing itself."""
     monkeypatch.setattr(service, "ALONE", 0.0)
@@ -553,6 +555,7 @@ def found_by_check(home, running):
     }
 
 
+@pytest.mark.links
 def test_check_has_a_neighbour_call_back(tmp_path):
     network = made_network(tmp_path, LINE)
     code, found = found_by_check(network.homes["peer-1"], network.homes["peer-2"])

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from peerbayes.peer.protocol.connections import Spare
 from peerbayes.peer.protocol.failures import Unreachable
 from peerbayes.peer.status import status
 from shared.commands import HANG
+from shared.kinds_of_links import line_to, place
 from shared.real_calls import LINE, Ended, asking_from, channel_of, made_network, serving, within
 
 pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
@@ -40,9 +42,8 @@ def until(holds):
         time.sleep(0.02)
 
 
-def place(network, name):
-    host, port = network.founder.roster().member(name).address.split(":")
-    return host, int(port)
+def member(network, name):
+    return network.founder.roster().member(name)
 
 
 def log(network, name):
@@ -68,12 +69,13 @@ def handshake(network, name, by, version):
     """The version of TLS that came about with a member, and its first bytes."""
     context = context_of(network.homes[by], version)
     with (
-        socket.create_connection(place(network, name), HANG) as line,
+        line_to(member(network, name)) as line,
         context.wrap_socket(line, server_hostname=name) as channel,
     ):
         return channel.version(), channel.recv(9)
 
 
+@pytest.mark.links
 def test_no_member_gets_through_with_tls_1_2(tmp_path):
     network = made_network(tmp_path)
 
@@ -108,7 +110,7 @@ def test_no_peer_asks_over_tls_1_2(tmp_path, version, comes_about):
         await accepting
         return str(told.value)
 
-    with socket.create_server(place(network, "peer-2")) as listening:
+    with socket.create_server(place(member(network, "peer-2").address)) as listening:
         said = within(work(listening))
     assert agreed == (["TLSv1.3"] if comes_about else [])
     assert ("does not speak TLS 1.3" in said) is not comes_about
@@ -128,12 +130,14 @@ def is_open(line):
         return False
 
 
-@contextlib.contextmanager
-def connected(network, name, count):
+@contextlib.asynccontextmanager
+async def connected(network, name, count):
     """So many connections that bring nothing."""
-    with contextlib.ExitStack() as stack:
-        address = place(network, name)
-        yield [stack.enter_context(socket.create_connection(address)) for _ in range(count)]
+    loop = asyncio.get_running_loop()
+    # Threads of their own: the peer looks up addresses in those of the loop, to take what a relay has for it.
+    with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as stack:
+        opening = (loop.run_in_executor(pool, line_to, member(network, name)) for _ in range(count))
+        yield [stack.enter_context(line) for line in await asyncio.gather(*opening)]
 
 
 async def let_in(network, name, by, content):
@@ -145,6 +149,7 @@ async def let_in(network, name, by, content):
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.links
 def test_connections_are_capped(tmp_path, monkeypatch):
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
     monkeypatch.setattr(transport, "HANDSHAKE", HANG)
@@ -156,7 +161,7 @@ def test_connections_are_capped(tmp_path, monkeypatch):
             channel_of(network, "peer-1", "peer-2") as early,
         ):
             assert await early.call(b"1") == b"peer-2 said 1"
-            with connected(network, "peer-1", 60) as lines:
+            async with connected(network, "peer-1", 60) as lines:
                 while sum(map(is_open, lines)) > 19:
                     await asyncio.sleep(0.01)
                 assert sum(map(is_open, lines)) == 19  # peer-2's own is the twentieth
@@ -166,6 +171,7 @@ def test_connections_are_capped(tmp_path, monkeypatch):
     within(work())
 
 
+@pytest.mark.links
 def test_connections_that_bring_nothing_are_cut_off(tmp_path, monkeypatch):
     """Who was kept out by them gets in, though they are still there."""
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
@@ -173,12 +179,11 @@ def test_connections_that_bring_nothing_are_cut_off(tmp_path, monkeypatch):
     network = made_network(tmp_path)
 
     async def work():
-        async with serving(network.homes["peer-1"], echo):
-            with connected(network, "peer-1", 60) as lines:
-                assert await let_in(network, "peer-1", "peer-2", b"1") == b"peer-2 said 1"
-                while any(map(is_open, lines)):
-                    await asyncio.sleep(0.01)
-                assert await let_in(network, "peer-1", "peer-2", b"2") == b"peer-2 said 2"
+        async with serving(network.homes["peer-1"], echo), connected(network, "peer-1", 60) as lines:
+            assert await let_in(network, "peer-1", "peer-2", b"1") == b"peer-2 said 1"
+            while any(map(is_open, lines)):
+                await asyncio.sleep(0.01)
+            assert await let_in(network, "peer-1", "peer-2", b"2") == b"peer-2 said 2"
 
     within(work())
 
@@ -269,7 +274,7 @@ def start(network, name, limit=1024, *options):
 
 
 @contextlib.contextmanager
-def idle(address, count):
+def idle(called, count):
     """So many connections that bring nothing; skipped where this process may not have them."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + 200
@@ -278,7 +283,7 @@ def idle(address, count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], needed), before[1]))
     lines = []
     try:
-        lines.extend(socket.create_connection(address, HANG) for _ in range(count))
+        lines.extend(line_to(called) for _ in range(count))
         yield lines
     finally:
         for line in lines:
@@ -286,13 +291,14 @@ def idle(address, count):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.links
 def test_neighbours_exchange_rounds_while_5000_idle_sockets_are_there(tmp_path):
     """peer-1 may have 1,024 descriptors. Its neighbours come when the sockets are there already."""
     network = made_network(tmp_path, rounds=30, limits=Limits(deadline=60.0, quorum=0.5))
     try:
         start(network, "peer-1")
         until(lambda: "agreeing on columns" in log(network, "peer-1"))
-        with idle(place(network, "peer-1"), 5000) as lines:
+        with idle(member(network, "peer-1"), 5000) as lines:
             network.start("peer-2")
             network.start("peer-3")
             network.wait()
@@ -304,6 +310,7 @@ def test_neighbours_exchange_rounds_while_5000_idle_sockets_are_there(tmp_path):
         network.stop()
 
 
+@pytest.mark.links
 def test_a_roster_is_taken_though_no_descriptors_are_left(tmp_path):
     """From the folder, while peer-1 has none; so is the next one, when there are some again."""
     network = made_network(tmp_path, LINE)
@@ -334,6 +341,7 @@ def test_a_roster_is_taken_though_no_descriptors_are_left(tmp_path):
         network.stop()
 
 
+@pytest.mark.links
 def test_a_process_says_who_came_with_tls_1_2(tmp_path):
     """With a valid certificate, to a peer as `peer run` runs it."""
     network = made_network(tmp_path)

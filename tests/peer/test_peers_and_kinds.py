@@ -201,6 +201,7 @@ def test_noise_protects_positive_amounts_and_counts(tmp_path, rng):
         Facts.of("count", {"range": [0, 5]}, "feature 'visits'")
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_processes_agree_on_edges_over_mutual_tls(tmp_path, rng):
     X, y, parts = rows_of_peers(rng)

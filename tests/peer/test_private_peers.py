@@ -46,11 +46,13 @@ from peerbayes.privacy.units import Units
 from peerbayes.report.dashboard.peer_folder import Sent
 from peerbayes.simulation.private import NOISE_STREAM, PrivateRows
 from shared.commands import HANG, peerbayes
+from shared.link_option import over_other_links_too
 from shared.memory_transport import InMemory
 from shared.own_strategy import Momentum
 from shared.peer_processes import copied, finished, history
 from shared.peers_in_memory import Peers, network
 from shared.private_agreements import ROUNDS, X, Y, facts_of, terms
+from shared.real_calls import node_of, within
 
 RING, FULL = nx.cycle_graph(5), nx.complete_graph(5)
 RARE = 1e-9  # noise is real: what a test asks of it fails so rarely
@@ -713,6 +715,37 @@ def loopback(tmp_path):
         each.stop()
 
 
+@pytest.mark.links
+@over_other_links_too
+def test_peers_with_noise_over_links_of_every_kind(kind_of_links, loopback):
+    """What is released, logged and paid for is the same, whoever opened the connection."""
+    network = loopback(terms(rounds=6, limits=Limits(deadline=600.0)))
+
+    async def work():
+        with contextlib.ExitStack() as stack:
+            nodes = [stack.enter_context(node_of(home))[0] for home in network.homes.values()]
+            works = [asyncio.ensure_future(node.run()) for node in nodes]
+            opened = set()
+            while not all(node.session.round_index >= 3 for node in nodes):
+                await asyncio.sleep(0.01)
+            for node in nodes:
+                opened |= {node.transport.kind_of(name) for name in node.session.neighbours}
+            await asyncio.gather(*works)
+            return opened
+
+    opened = within(work())
+    assert opened <= ({"relayed"} if kind_of_links == "relayed" else {"direct", "reversed"})
+    for home in network.homes.values():
+        assert [entry["name"] for entry in ledger(home.folder)] == [f"round {n}" for n in range(1, 7)]
+        said = {}
+        for entry in entries(home.audit_path):
+            assert entry["what"].startswith("private ")
+            assert said.setdefault((entry["to"], entry["what"]), entry["digest"]) == entry["digest"]
+        with contextlib.closing(Store(home.state_path, readonly=True)) as store:
+            assert store.refusals() == []
+
+
+@pytest.mark.links
 @pytest.mark.long
 def test_five_processes_learn_with_noise_and_kill_9_spends_nothing_twice(loopback, tmp_path):
     agreed = terms(True, rounds=24, limits=Limits(deadline=600.0))
@@ -784,6 +817,7 @@ def killed(running, name, after):
     running.start(name)
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_five_processes_with_noise_in_secure_sums(loopback):
     running = loopback(
@@ -814,6 +848,7 @@ app(["peer", "run", sys.argv[1]], prog_name="peerbayes")
 """
 
 
+@pytest.mark.links
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("lie", "hidden", "robust", "refused"),

@@ -9,7 +9,6 @@ import contextlib
 import json
 import random
 import re
-import socket
 import ssl
 import time
 from collections import Counter
@@ -48,9 +47,11 @@ from shared.hostile_neighbours import (
     reasons,
     run,
 )
+from shared.kinds_of_links import line_to
+from shared.link_option import over_other_links_too
 from shared.real_calls import REQUEST, Ended, ask, channel_of, channel_to
 
-pytestmark = pytest.mark.long  # neighbours and machines that do the worst: minutes
+pytestmark = [pytest.mark.long, pytest.mark.links]  # neighbours and machines that do the worst: minutes
 
 LINE = [(0, 1), (1, 2)]
 
@@ -477,7 +478,8 @@ def test_fuzzed_answers_change_nothing(network, undisturbed):
     assert any(who == HOSTILE for who, _ in reasons(network.homes["peer-1"]))
 
 
-def test_fuzzed_requests_over_the_network_while_a_run_is_under_way(network, undisturbed):
+@over_other_links_too
+def test_fuzzed_requests_over_the_network_while_a_run_is_under_way(kind_of_links, network, undisturbed):
     rng = random.Random(7)
     count, together, done = 3000, UNANSWERED // 8, asyncio.Event()  # its own requests come beside these
 
@@ -698,8 +700,7 @@ def test_whoever_is_not_a_member_is_turned_away(tmp_path):
 
 
 def outsiders_are_turned_away(network, tmp_path):
-    address = network.founder.roster().member("peer-1").address
-    home, host = network.homes[HOSTILE], address.split(":")
+    home, called = network.homes[HOSTILE], network.founder.roster().member("peer-1")
     authority = home.authority_path.read_bytes()
     strangers = Loopback.create(tmp_path / "strangers", LONG, TABLES, TRIANGLE).homes[HOSTILE]
     key, request = keys.new_request(HOSTILE)
@@ -737,7 +738,7 @@ def outsiders_are_turned_away(network, tmp_path):
             assert (await ask(other, asking(network, HOSTILE, "roster", body=signed))).status == "ok"
 
     asyncio.run(outsiders())
-    with socket.create_connection((host[0], int(host[1]))) as line:
+    with line_to(called) as line:
         line.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         line.settimeout(5.0)
         with contextlib.suppress(ConnectionError):
@@ -747,7 +748,7 @@ def outsiders_are_turned_away(network, tmp_path):
     old_tls.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning):
         old_tls.minimum_version, old_tls.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    with socket.create_connection((host[0], int(host[1]))) as line, pytest.raises((ssl.SSLError, OSError)):
+    with line_to(called) as line, pytest.raises((ssl.SSLError, OSError)):
         old_tls.wrap_socket(line)
     asyncio.run(replaced())
     expected = {

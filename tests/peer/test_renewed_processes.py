@@ -62,6 +62,7 @@ def waited(network, what):
         time.sleep(0.2)
 
 
+@pytest.mark.links
 @pytest.mark.parametrize(
     "commands", [("run", "run", "run"), ("serve", "serve", "serve"), ("run", "serve", "run")]
 )
@@ -84,6 +85,7 @@ def test_certificates_that_are_due_are_renewed_while_the_run_goes_on(network, co
     until_round(network, "peer-1", now + 5)
 
 
+@pytest.mark.links
 def test_a_peer_that_starts_again_with_a_renewed_certificate_is_heard(network, monkeypatch):
     for name in network.homes:
         network.start(name)

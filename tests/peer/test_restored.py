@@ -941,6 +941,7 @@ def ended(network, name):
     return network.processes[name].wait(HANG)
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_processes_that_are_killed_and_started_again_are_never_taken_for_copies(loopback):
     network = loopback(60)
@@ -962,6 +963,7 @@ def test_processes_that_are_killed_and_started_again_are_never_taken_for_copies(
         assert earlier(home) == [] and len(current(home)) == 60
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_two_copies_as_processes_both_end_with_exit_code_2(loopback, tmp_path):
     network = loopback(2000)
@@ -998,6 +1000,7 @@ def counted(network, name, reason):
     return any(each["reason"] == reason for each in json.loads(found.stdout)["refusals"])
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_a_folder_that_is_restored_as_a_whole_ends_with_exit_code_2(loopback, tmp_path):
     network = loopback(2000)

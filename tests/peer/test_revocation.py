@@ -1,4 +1,4 @@
-"""Who may ask a peer for what, and who may not any more: over gRPC, with the certificates of a real network."""
+"""Who may ask a peer for what, and who may not any more: over links, with the certificates of a real network."""
 
 import asyncio
 import contextlib
@@ -75,6 +75,7 @@ def sent_to(home, name):
 # --- who may not ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.links
 def test_a_member_asks_in_its_own_name_of_its_own_run_and_its_neighbours_only(tmp_path):
     network = made_network(tmp_path, LINE)
 
@@ -109,6 +110,7 @@ def test_a_member_asks_in_its_own_name_of_its_own_run_and_its_neighbours_only(tm
     assert not list(entries(network.homes["peer-1"].audit_path))
 
 
+@pytest.mark.links
 def test_sums_go_along_the_tree_only(tmp_path):
     """Elsewhere they would tell one neighbour's part by the difference of two sums."""
     network = made_network(tmp_path)
@@ -131,6 +133,7 @@ def test_sums_go_along_the_tree_only(tmp_path):
     assert {told for pair, told in found.items() if pair not in off} == {"not yet"}
 
 
+@pytest.mark.links
 def test_a_revoked_member_gets_no_answer_to_anything(tmp_path):
     network = made_network(tmp_path)
     network.founder.revoke("peer-3")
@@ -154,6 +157,7 @@ def test_a_revoked_member_gets_no_answer_to_anything(tmp_path):
     within(work())
 
 
+@pytest.mark.links
 def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, monkeypatch):
     """It asks for the last round while the others wait for it; with its revocation they go on, to that round."""
     monkeypatch.setattr(tasks, "WAIT", 60.0)
@@ -205,6 +209,7 @@ def test_one_that_is_revoked_while_it_waits_does_not_get_the_message(tmp_path, m
     assert not asked_after
 
 
+@pytest.mark.links
 def test_who_told_two_stories_may_not_ask_after_a_restart_either(tmp_path):
     network = made_network(tmp_path)  # peer-2 goes on: its link to peer-3 is not on the tree of the sums
     with contextlib.closing(Store(network.homes["peer-2"].state_path)) as store:
@@ -236,6 +241,7 @@ def test_who_told_two_stories_may_not_ask_after_a_restart_either(tmp_path):
 # --- how much, and how long ----------------------------------------------------------------------------
 
 
+@pytest.mark.links
 def test_four_requests_of_one_neighbour_wait_and_others_are_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "WAIT", 60.0)
     network = made_network(tmp_path)
@@ -262,6 +268,7 @@ def test_four_requests_of_one_neighbour_wait_and_others_are_answered(tmp_path, m
     within(work())
 
 
+@pytest.mark.links
 def test_no_request_waits_longer_than_this_peer_has_patience(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "WAIT", 0.05)
     network = made_network(tmp_path)
@@ -275,6 +282,7 @@ def test_no_request_waits_longer_than_this_peer_has_patience(tmp_path, monkeypat
     within(work())
 
 
+@pytest.mark.links
 def test_what_is_said_of_peers_that_are_no_neighbours_of_both_is_not_kept(tmp_path):
     network = made_network(tmp_path, LINE)
     said = tuple(wire.Statement("peer-3", 1, bytes([digest]) * 32, b"") for digest in (1, 2))
@@ -295,6 +303,7 @@ def test_what_is_said_of_peers_that_are_no_neighbours_of_both_is_not_kept(tmp_pa
 # --- rosters -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.links
 def test_a_run_under_way_keeps_its_members_and_the_newest_roster(tmp_path):
     """Whatever the folder takes: the node checks for itself."""
     network = made_network(tmp_path)
@@ -321,14 +330,16 @@ def test_a_run_under_way_keeps_its_members_and_the_newest_roster(tmp_path):
     within(work())
 
 
+@pytest.mark.links
 def test_two_rosters_of_one_version_are_noticed_and_neither_is_adopted(tmp_path):
     """The authority gave peer-2 another roster than peer-1: both say so, keep the other's beside theirs, and go on."""
     network = made_network(tmp_path, rounds=3)
     roster, key = network.founder.roster(), network.founder.key_path.read_bytes()
-    member, port = roster.member("peer-3"), roster.member("peer-3").address.rpartition(":")[2]
+    member = roster.member("peer-3")
+    other = member.address.replace("127.0.0.1", "localhost").replace("outbound", "localhost:1")
     theirs = {
         "peer-1": roster.with_changed(member),
-        "peer-2": roster.with_changed(replace(member, address=f"localhost:{port}")),
+        "peer-2": roster.with_changed(replace(member, address=other)),
     }
     for name, held in theirs.items():
         network.homes[name].join(held.signed(key))
@@ -356,9 +367,10 @@ def test_two_rosters_of_one_version_are_noticed_and_neither_is_adopted(tmp_path)
     (path,) = kept("peer-1")
     assert Roster.verified(path.read_bytes(), network.founder.authority()) == theirs["peer-2"]
     compared = peerbayes("network", "inspect", network.homes["peer-1"].roster_path, path, code=1)
-    assert compared.stdout == f"address of peer-3: 127.0.0.1:{port} against localhost:{port}\n"
+    assert compared.stdout == f"address of peer-3: {member.address} against {other}\n"
 
 
+@pytest.mark.links
 def test_a_digest_alone_is_noticed_once(tmp_path):
     network = made_network(tmp_path)
     version = network.founder.roster().version
@@ -382,6 +394,7 @@ def test_a_digest_alone_is_noticed_once(tmp_path):
     within(work())
 
 
+@pytest.mark.links
 def test_others_are_answered_while_a_roster_is_read(tmp_path):
     """Also junk that takes long."""
     network, order, free = made_network(tmp_path), [], threading.Event()
@@ -407,6 +420,7 @@ def test_others_are_answered_while_a_roster_is_read(tmp_path):
     within(work())
 
 
+@pytest.mark.links
 def test_a_caller_that_brings_many_rosters_is_not_heard_out(tmp_path):
     network, read = made_network(tmp_path), []
 
@@ -491,6 +505,7 @@ def test_a_node_follows_the_certificates_of_a_newer_roster(tmp_path):
     within(work())
 
 
+@pytest.mark.links
 def test_a_peer_that_leaves_says_so_to_its_neighbours(tmp_path):
     network, heard = made_network(tmp_path), []
 
@@ -511,7 +526,7 @@ def test_a_peer_that_leaves_says_so_to_its_neighbours(tmp_path):
                 return first, await announce_leave(network.homes["peer-1"].load())
 
     first, second = within(work())
-    assert first["peer-2"] == "told" and first["peer-3"].startswith("not told: peer-3 at 127.0.0.1")
+    assert first["peer-2"] == "told" and first["peer-3"].startswith("not told: peer-3 ")
     assert second == {"peer-2": "told", "peer-3": "refused: revoked: no longer a member"}
     assert heard == [("peer-1", "peer-1", "leave", network.founder.roster().run)] * 3
 

@@ -298,8 +298,9 @@ def test_a_message_a_little_worse_than_the_others_is_left_out_and_no_strike(rng)
 # --- two stories ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.links
 def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
-    """Over real gRPC: peer-3 tells peer-2 something else in round 2, which every invariant allows."""
+    """Over real links: peer-3 tells peer-2 something else in round 2, which every invariant allows."""
     monkeypatch.setattr(tasks, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(tasks, "LONGEST_PAUSE", 0.02)
     terms = replace(TERMS, rounds=6, limits=replace(TERMS.limits, deadline=1.0))

@@ -604,7 +604,7 @@ def test_many_runs_with_a_canary_find_a_split_that_other_rows_decide(tmp_path):
 
 
 def run_of(network, table, home):
-    """A whole run of five peers over gRPC with mutual TLS as `peer run` goes, without noise: first bytes to peer-2."""
+    """A whole run of five peers over links with mutual TLS as `peer run` goes, without noise: first bytes to peer-2."""
     table.to_csv(home.folder / "rows.csv", index=False)
     for each in network.homes.values():
         for name in ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "audit.jsonl"):

@@ -147,6 +147,7 @@ def test_what_real_deadlines_lose_is_recorded_and_replayed(strategy, tmp_path, r
     assert distance(reached, simulated(shared, DENSE, terms, message_loss=replayed), terms) <= 1e-9
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_peers_over_links_that_lose_messages(tmp_path, rng, monkeypatch):
     terms = Terms("net", "label", rounds=ROUNDS, limits=PATIENT, strategy="exact")

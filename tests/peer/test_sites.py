@@ -419,6 +419,7 @@ def test_too_many_bytes_of_statements_are_refused():
 # --- by its reader: processes, files and the command
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_processes_have_the_figures_of_the_pooled_held_out_rows_and_a_card(tmp_path):
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)

@@ -133,6 +133,7 @@ async def served(home):
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.links
 def test_the_watch_of_the_folder_goes_on_after_a_failure(tmp_path, monkeypatch, caplog):
     """A revocation that is put into the folder is in force, whatever went wrong before."""
     network, read = made_network(tmp_path), Spare.run
@@ -154,6 +155,7 @@ def test_the_watch_of_the_folder_goes_on_after_a_failure(tmp_path, monkeypatch, 
     )
 
 
+@pytest.mark.links
 def test_the_writing_of_what_happens_goes_on_after_a_failure(tmp_path, monkeypatch, caplog):
     network, flush, written = made_network(tmp_path), Journal.flush, []
     failures = failing(3, lambda: None)
@@ -208,6 +210,7 @@ def test_a_server_that_fails_is_started_again(tmp_path, monkeypatch, caplog):
     assert "the server for neighbours failed and is started again" in caplog.text
 
 
+@pytest.mark.links
 def test_a_line_that_fails_is_started_again(tmp_path, monkeypatch, caplog):
     """The run ends as if nothing had been, though every line failed at first, before it asked for anything."""
     network, wanted = made_network(tmp_path, rounds=3), Client._wanted

@@ -21,7 +21,11 @@ from peerbayes.peer.loopback import Loopback, free_ports
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.store import Store
 from shared.commands import HANG, SOAK, peerbayes, peerbayes_process
+from shared.kinds_of_links import relay
+from shared.link_option import RELAYED, REVERSED
 from shared.peer_processes import copied, finished, history
+
+pytestmark = pytest.mark.links
 
 TREE = nx.Graph([(0, 1), (1, 2), (1, 3), (3, 4)])
 NAMES = [f"peer-{number + 1}" for number in range(5)]
@@ -178,9 +182,17 @@ def test_the_demo_equals_the_simulator(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kills", "peers"), [(2, 3), pytest.param(30 if SOAK else 6, 5, marks=pytest.mark.long)]
+    ("kind_of_links", "kills", "peers"),
+    [
+        (None, 2, 3),
+        pytest.param(None, 30 if SOAK else 6, 5, marks=pytest.mark.long),
+        pytest.param(REVERSED, 2, 3, marks=pytest.mark.long),
+        pytest.param(RELAYED, 2, 3, marks=pytest.mark.long),
+    ],
+    indirect=["kind_of_links"],
 )
-def test_kill_9_of_random_peers_at_random_moments(kills, peers, loopback, digits, tmp_path):
+def test_kill_9_of_random_peers_at_random_moments(kind_of_links, kills, peers, loopback, digits, tmp_path):
+    """And of the relay, where there is one."""
     rounds, rng = 64, np.random.default_rng(kills)
     graph, names = TREE.subgraph(range(peers)), NAMES[:peers]
     network = loopback(rounds, graph)
@@ -201,6 +213,9 @@ def test_kill_9_of_random_peers_at_random_moments(kills, peers, loopback, digits
         assert stored[name] <= turn < rounds
         stored[name] = turn
         network.start(name)
+        if kind_of_links == RELAYED:
+            relay().kill()
+            relay().start()
     finished(network)
     for home in network.homes.values():
         assert readable(home.folder) == rounds

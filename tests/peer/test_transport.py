@@ -125,6 +125,23 @@ def test_a_frame_says_what_it_is_by_its_first_nine_bytes():
         list(FrameReader(lambda kind, call: 40).frames(struct.pack("<IIB", 0, 0, 9)))
 
 
+def test_many_small_frames_at_once_are_read_in_one_pass():
+    """Each costs its own bytes, and not all that came with it."""
+
+    class Counted(bytes):
+        taken = 0
+
+        def __getitem__(self, place):
+            taken = bytes.__getitem__(self, place)
+            Counted.taken += len(taken)
+            return taken
+
+    content = Counted(struct.pack("<IIB", 3, 1, REPLY) + b"abc") * 1
+    content = Counted(bytes(content) * 10_000)
+    assert len(list(FrameReader(lambda kind, call: 40).frames(content))) == 10_000
+    assert 0 < Counted.taken <= len(content)
+
+
 # --- who gets through ----------------------------------------------------------------------------------
 
 
@@ -174,9 +191,9 @@ def test_who_speaks_something_else_inside_tls_is_turned_away(network):
 
     async def work():
         async with serving(network.homes["peer-1"], echo, noting(told)):
-            address = network.founder.roster().member("peer-1").address
+            member = network.founder.roster().member("peer-1")
             with pytest.raises((OSError, Ended)):
-                async with connected(address, "peer-1", context) as channel:
+                async with connected(member, context) as channel:
                     await channel.call(b"")
             await until(lambda: told)
 
@@ -621,6 +638,22 @@ def test_an_answer_above_the_agreed_size_is_not_taken(tmp_path):
     within(work())
 
 
+def test_small_frames_are_sent_at_once_on_both_sides(network):
+    """Without waiting for the receipt of those before, which takes 40 ms where the other side has nothing to say."""
+
+    async def work():
+        async with (
+            asking_from(network.homes["peer-1"]) as asker,
+            serving(network.homes["peer-2"], echo) as server,
+        ):
+            await asker.ask("peer-2", b"", HANG)
+            for one in (asker._links["peer-2"][0], server._links["peer-1"][0]):
+                line = one._transport.get_extra_info("socket")
+                assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    within(work())
+
+
 def test_a_large_reply_comes_whole_while_others_are_answered(network):
     large = bytes(range(256)) * 40_000  # 10 MB
 
@@ -635,6 +668,122 @@ def test_a_large_reply_comes_whole_while_others_are_answered(network):
             assert replies == [large, b"1", large, b"2"]
 
     within(work())
+
+
+def with_little_room(*transports):
+    """The system holds little of what the other side has not taken."""
+    for each in transports:
+        line = each.get_extra_info("socket")
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            line.setsockopt(socket.SOL_SOCKET, option, 1 << 16)
+
+
+def test_a_reply_that_is_given_up_half_way_leaves_the_link_whole(network, monkeypatch):
+    """It is sent to its end: what follows half of a frame would be taken for its rest, and this peer for a liar."""
+    monkeypatch.setattr(link, "CHUNK", 1 << 14)
+    large = bytes(range(256)) * 40_000  # 10 MB
+
+    async def answer(caller, content):
+        return large if content == b"large" else content
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], answer) as server,
+            channel_of(network, "peer-1", "peer-2") as channel,
+        ):
+            await channel.call(b"")
+            at_server = server._links["peer-2"][0]
+            with_little_room(at_server._transport, channel.writer)
+            channel.writer.transport.pause_reading()
+            channel.send(REQUEST, 70, b"large")
+            await until(lambda: not at_server._writable.is_set())  # it has begun
+            channel.send(CANCEL, 70)
+            await until(lambda: not at_server._answers)
+            channel.writer.transport.resume_reading()
+            assert await channel.call(b"next") == b"next"
+
+    within(work())
+
+
+def test_a_request_that_is_given_up_half_way_leaves_the_link_whole(network, monkeypatch):
+    monkeypatch.setattr(link, "CHUNK", 1 << 14)
+    large, told = bytes(LARGEST_REQUEST), []
+
+    async def answer(caller, content):
+        return content[:4]
+
+    async def work():
+        async with (
+            serving(network.homes["peer-2"], answer, noting(told)) as server,
+            asking_from(network.homes["peer-1"]) as asker,
+        ):
+            await asker.ask("peer-2", b"", HANG)
+            used = asker._best("peer-2")
+            with_little_room(used._transport, server._links["peer-1"][0]._transport)
+            server._links["peer-1"][0]._transport.pause_reading()
+            asked = [asyncio.create_task(used.call(large, 10)) for _ in range(8)]
+            await until(lambda: not used._writable.is_set())
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+            server._links["peer-1"][0]._transport.resume_reading()
+            assert await used.call(b"next", 10) == b"next"
+
+    within(work())
+    assert not told
+
+
+def test_a_large_reply_that_comes_when_nobody_waits_any_more_is_no_offence(network):
+    """It was on its way when its caller gave it up, and is no larger than what was agreed on."""
+    large, free = bytes(1 << 20), asyncio.Event()
+    told = []
+
+    async def answer(caller, content):
+        if content == b"large":
+            with contextlib.suppress(asyncio.CancelledError):  # it is too late to take it back
+                await free.wait()
+            return large
+        return content
+
+    async def work():
+        async with (
+            serving(network.homes["peer-2"], answer),
+            asking_from(network.homes["peer-1"]) as asker,
+        ):
+            asker.refused = lambda *refusal: told.append(refusal)
+            await asker.ask("peer-2", b"", HANG)
+            used = asker._best("peer-2")
+            used._refused = asker.refused
+            waiting = asyncio.create_task(used.call(b"large", len(large)))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            for number in range(3):
+                assert await used.call(b"%d" % number, 10) == b"%d" % number
+            await until(lambda: not used._given_up)  # it has come
+            assert not used.closed.done()
+
+    within(work())
+    assert not told
+
+
+def test_what_comes_after_a_connection_was_closed_counts_no_more(network):
+    told = []
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo, noting(told)) as server,
+            channel_of(network, "peer-1", "peer-2") as channel,
+        ):
+            await channel.call(b"")
+            (at_server,) = server._links["peer-2"]
+            at_server.goodbye("it was closed")
+            at_server.data_received(struct.pack("<IIB", LARGEST_REQUEST + 1, 1, REQUEST))
+            at_server.data_received(struct.pack("<IIB", 1, 1, REQUEST) + b"x")
+            assert not at_server._answers
+
+    within(work())
+    assert not told
 
 
 def test_requests_beyond_those_that_are_answered_are_refused_and_then_end_the_link(network):
@@ -683,6 +832,30 @@ def test_connections_of_one_member_are_few(network):
             assert await channels[0].call(b"hello") == b"peer-2 said hello"
             async with channel_of(network, "peer-1", "peer-3") as other:
                 assert await other.call(b"hello") == b"peer-3 said hello"
+
+    within(work())
+    assert told == [("peer-2", "too many at once")]
+
+
+def test_connections_that_never_greet_are_counted_among_those_of_a_member(network):
+    told = []
+
+    async def work():
+        async with (
+            serving(network.homes["peer-1"], echo, noting(told)) as server,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            for _ in range(MOST_OF_ONE):
+                silent = await stack.enter_async_context(
+                    channel_of(network, "peer-1", "peer-2", greets=False)
+                )
+                await silent.greeted  # it is let in
+            with pytest.raises(Ended, match="too many at once"):
+                await stack.enter_async_context(channel_of(network, "peer-1", "peer-2"))
+            silent.writer.transport.abort()
+            await until(lambda: server._of_member["peer-2"] < MOST_OF_ONE)
+            async with channel_of(network, "peer-1", "peer-2") as channel:
+                assert await channel.call(b"hello") == b"peer-2 said hello"
 
     within(work())
     assert told == [("peer-2", "too many at once")]

@@ -237,6 +237,7 @@ def four_hosts(folder, world, flaky):
     return hosts
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_a_host_whose_link_is_two_seconds_up_and_five_down_is_told_from_a_good_run(tmp_path):
     """By the verdict, by the exit code, by `status` and by the log, at every one of four peers whose rows differ."""

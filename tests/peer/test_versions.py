@@ -140,7 +140,7 @@ def test_nothing_is_added_to_what_is_signed_and_passed_on():
         assert refused.value.reason == "unreadable"
 
 
-# --- runs over gRPC --------------------------------------------------------------------------------------
+# --- runs over links -------------------------------------------------------------------------------------
 
 
 def recording(transport, seen, alter):
@@ -198,12 +198,14 @@ def same(statistics, expected):
         np.testing.assert_array_equal(statistics[name], expected[name])
 
 
+@pytest.mark.links
 def test_a_twin_with_one_more_field_ends_with_the_same_numbers(network, usual):
     ended, seen = run(network, alter={"peer-2": lambda content: with_fields(content, mood="blue")})
     same(ended, usual)
     assert any(envelope.kind == "round" for _, envelope in seen["peer-2"])
 
 
+@pytest.mark.links
 def test_each_pair_uses_its_highest_version(network, usual):
     spoken = {"peer-1": Versions(4, 4), "peer-2": Versions(4, 6), "peer-3": Versions(5, 7)}
     expected = {
@@ -220,6 +222,7 @@ def test_each_pair_uses_its_highest_version(network, usual):
         assert all(message.spoken == spoken[name] for message in messages)
 
 
+@pytest.mark.links
 def test_a_neighbour_that_went_back_to_an_older_version_is_greeted_anew(network, usual):
     """It said that it speaks 5 as well; then it does not."""
     replies = []
@@ -232,7 +235,7 @@ def test_a_neighbour_that_went_back_to_an_older_version_is_greeted_anew(network,
                 return with_fields(content, highest=5)
         return content
 
-    ended, seen = run(network, {"peer-2": Versions(4, 5)}, {"peer-1": alter})
+    ended, seen = run(network, {"peer-1": Versions(4, 4), "peer-2": Versions(4, 5)}, {"peer-1": alter})
     same(ended, usual)
     assert any("in version 5; peer-1 speaks version 4" in reason for reason in replies)
     assert [each.version for other, each in seen["peer-2"] if other == "peer-1" and each.kind == "round"][
@@ -240,17 +243,18 @@ def test_a_neighbour_that_went_back_to_an_older_version_is_greeted_anew(network,
     ] == 4
 
 
+@pytest.mark.links
 def test_peers_without_a_common_version_wait_and_say_who_should_update(network):
     """Not less: who updates one of them need not start the other again. `peer check` fails."""
-    words = "peer-2 speaks versions 5 to 6 of the protocol, peer-1 version 4, so there is none that both speak. Update"
-    words += " peerbayes at peer-1: pip install --upgrade peerbayes"
+    words = "peer-2 speaks versions 6 to 7 of the protocol, peer-1 versions 4 to 5, so there is none that both speak."
+    words += " Update peerbayes at peer-1: pip install --upgrade peerbayes"
 
     async def work():
         with (
             node_of(network.homes["peer-1"]) as (one, told),
             node_of(network.homes["peer-2"]) as (two, heard),
         ):
-            two.session.versions = Versions(5, 6)
+            two.session.versions = Versions(6, 7)
             tasks = [asyncio.ensure_future(node.run()) for node in (one, two)]
             try:
                 async with asyncio.timeout(HANG):
@@ -280,38 +284,13 @@ def words_of(sentence):
     return set(sentence.replace(",", "").replace("of the protocol", "").split())
 
 
-# --- the version before ----------------------------------------------------------------------------------
-
-OLD_REQUEST = (
-    "phase",
-    "turn",
-    "schema",
-    "done",
-    "roster",
-    "roster_digest",
-    "wait",
-    "body",
-    "heard",
-    "process",
-    "shown",
-)
-OLD_REPLY = {
-    "version", "run", "sender", "kind", "status", "reason", "phase", "turn", "schema", "done", "roster",
-    "roster_digest", "clock", "shape", "digest", "body", "signature", "process", "shown",
-}  # fmt: skip
+# --- a version before the lowest ---------------------------------------------------------------------------
 
 
-def test_a_peer_of_version_3_can_read_why_it_is_refused(network):
-    """It refuses fields that it does not know, and then looks at the version."""
-    asked = request(network, "peer-2", "hello", version=3)
-    assert set(msgspec.msgpack.decode(wire.encode(asked))) == {
-        "version",
-        "run",
-        "sender",
-        "kind",
-        *OLD_REQUEST,
-    }
-    told = []
+@pytest.mark.links
+def test_a_request_in_version_3_is_refused_by_name(network):
+    """Both sides say which versions they speak, and which of them is to be updated."""
+    asked, told = request(network, "peer-2", "hello", version=3), []
 
     async def work():
         with node_of(network.homes["peer-1"], on_event=lambda *event: told.append(event)) as (node, _):
@@ -322,14 +301,15 @@ def test_a_peer_of_version_3_can_read_why_it_is_refused(network):
                 return await ask(channel, asked)
 
     reply = asyncio.run(work())
-    assert set(msgspec.msgpack.decode(wire.encode(reply))) == OLD_REPLY and reply.version == 4
-    words = "peer-2 speaks version 3 of the protocol, peer-1 version 4, so there is none that both speak"
+    words = (
+        "peer-2 speaks version 3 of the protocol, peer-1 versions 4 to 5, so there is none that both speak"
+    )
     assert reply.reason.startswith(f"other version: {words}. Update peerbayes at peer-2:")
-    assert reply.status == "refused"
+    assert (reply.status, reply.spoken) == ("refused", wire.SPOKEN)
     assert [facts["detail"].startswith(words) for event, facts in told if event == "refused"] == [True]
     theirs = Reply(3, asked.run, "peer-2", "hello", "ok")
     with pytest.raises(RefusedMessage, match=words):
-        wire.reply_in(wire.encode(theirs), request(network, "peer-1", "hello"), "peer-2")
+        wire.reply_in(wire.encode(theirs), request(network, "peer-1", "hello", lowest=4), "peer-2")
 
 
 # --- processes -------------------------------------------------------------------------------------------
@@ -351,6 +331,7 @@ wire.encode = lambda message: before(message) if message.mood == "blue" else 1 /
 """
 
 
+@pytest.mark.links
 @pytest.mark.long
 def test_a_twin_process_with_one_more_field_finishes_the_run(network, usual, monkeypatch):
     """From the command to the exit code."""

@@ -113,7 +113,9 @@ class Tunnels(World):
         self.loop.close()
 
     def know(self, hosts):
-        self.names = {home.settings().address: name for name, home in hosts.homes.items()}
+        members = {member.name: member for member in hosts.founder.roster().members}
+        self.names = {members[name].address: name for name in hosts.homes}
+        self.names |= {members[name].key: name for name in hosts.homes}
         for name, home in hosts.homes.items():
             path = home.settings_path
             path.write_text(f'proxy = "http://127.0.0.1:{self.ports[name]}"\n{path.read_text()}')
@@ -138,7 +140,7 @@ class Tunnels(World):
             contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError),
         ):
             wanted = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-            called = self.names[wanted]
+            called = self.names.get(wanted)  # None: the relay
             host, _, port = wanted.rpartition(":")
             await self._passes(caller, called)
             try:
@@ -147,6 +149,13 @@ class Tunnels(World):
                 writer.write(b"HTTP/1.1 502 refused\r\n\r\n")
                 return
             writer.write(b"HTTP/1.1 200 connected\r\n\r\n")
+            if (
+                called is None
+            ):  # whose connection to a member fails with their link; others do with the caller's host
+                said = await reader.readuntil(b"\n")
+                called = self.names[said.split()[2].decode()] if b" CALL " in said else None
+                await self._passes(caller, called)
+                outward.write(said)
             await asyncio.gather(
                 self._pump(caller, called, reader, outward), self._pump(called, caller, inward, writer)
             )

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import msgspec
 import pandas as pd
+import pytest
 
 from peerbayes.peer.agreement.terms import Limits, Terms
+from peerbayes.peer.identity import keys
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
 from peerbayes.peer.protocol.session import Membership
@@ -27,6 +29,7 @@ from peerbayes.peer.state.folder import Home
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import Journal
 from shared.commands import HANG
+from shared.kinds_of_links import line_to, place, until_waits
 
 LINE, TRIANGLE = ((0, 1), (1, 2)), ((0, 1), (1, 2), (0, 2))
 PATIENT = Limits(deadline=3600.0)
@@ -45,6 +48,7 @@ async def serving(home, answer, refused=lambda *told: None):
     transport = Links(home.load() if isinstance(home, Home) else home, refused)
     try:
         await transport.serve(answer)
+        await until_waits(transport._members[transport.name])
         yield transport
     finally:
         await transport.close()
@@ -150,9 +154,10 @@ class Channel:
                     reply.exception()
 
 
-def context_to(authority, key=None, certificate=None):
+def context_to(authority, key=None, certificate=None, server=False):
     """TLS as a member with these credentials, or somebody with none, has it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority.decode())
     context.set_alpn_protocols(["peerbayes"])
@@ -165,18 +170,46 @@ def context_to(authority, key=None, certificate=None):
 
 
 @contextlib.asynccontextmanager
-async def connected(address, name, context, serves=False, greets=True, wait=HANG):
-    """A connection to an address, whose owner must have this name; once somebody listens there."""
-    host, _, port = address.rpartition(":")
-    end = asyncio.get_running_loop().time() + wait
+async def connected(member, context, serves=False, greets=True):
+    """A connection to a member, on its way; once somebody listens, or waits, there."""
     while True:
         try:
-            reader, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname=name)
+            line = await asyncio.to_thread(line_to, member)
             break
         except ConnectionRefusedError:
-            if asyncio.get_running_loop().time() > end:
-                raise
             await asyncio.sleep(0.02)
+    line.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=line, ssl=context, server_hostname=member.name)
+    async with talking(reader, writer, serves, greets) as channel:
+        yield channel
+
+
+@contextlib.asynccontextmanager
+async def called_by(member, own, context, serves=False, greets=True):
+    """A connection that a member opens to a neighbour's address, where a test listens with this key and certificate."""
+    arrived = asyncio.get_running_loop().create_future()
+
+    def accept(reader, writer):
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        name = keys.name_of(ssl.DER_cert_to_PEM_cert(shown).encode())
+        if name == member.name and not arrived.done():
+            arrived.set_result((reader, writer))
+        else:
+            writer.transport.abort()
+
+    try:
+        server = await asyncio.start_server(accept, *place(own.address), ssl=context)
+    except OSError:
+        pytest.skip(f"{own.name} itself listens where {member.name}, which is outbound, would call the test")
+    try:
+        async with talking(*await arrived, serves, greets) as channel:
+            yield channel
+    finally:
+        server.close()
+
+
+@contextlib.asynccontextmanager
+async def talking(reader, writer, serves, greets):
     channel = Channel(reader, writer)
     try:
         if greets:
@@ -190,8 +223,14 @@ async def connected(address, name, context, serves=False, greets=True, wait=HANG
 
 def channel_to(network, name, key=None, certificate=None, authority=None, **options):
     """A channel to a member with any key and certificate, or with none."""
-    context = context_to(authority or network.founder.authority(), key, certificate)
-    return connected(network.founder.roster().member(name).address, name, context, **options)
+    roster, authority = network.founder.roster(), authority or network.founder.authority()
+    member = roster.member(name)
+    if member.address == "outbound":
+        if certificate is None:
+            pytest.skip("nobody without a certificate is called by a member that is outbound")
+        own = roster.member(keys.name_of(certificate))
+        return called_by(member, own, context_to(authority, key, certificate, server=True), **options)
+    return connected(member, context_to(authority, key, certificate), **options)
 
 
 def channel_of(network, name, by, **options):

@@ -26,6 +26,7 @@ def relay(
         option("A file with the digests of the keys that may wait here, one a line; default: any key."),
     ] = None,
     waiting: Annotated[int, option("Peers that may wait, at most.", min=1)] = 1000,
+    pairs: Annotated[int, option("Connections that are joined at once, at most.", min=1)] = 4000,
     of_one_address: Annotated[int, option("Connections of one address, at most.", min=1)] = 200,
     quiet: Annotated[bool, option("Log warnings only, not who comes and goes.", "--quiet")] = False,
 ) -> None:
@@ -59,7 +60,7 @@ def relay(
     connections.raise_limit()
 
     async def work() -> None:
-        running = Relay(Limits(waiting, of_one_address=of_one_address), keys)
+        running = Relay(Limits(waiting, pairs, of_one_address), keys)
         await running.start(listen)
         logging.getLogger("peerbayes.relay").info(
             f"listening on {listen}; {'any key' if not keys else f'{len(keys)} keys'} may wait here"

@@ -18,6 +18,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import ipaddress
 import logging
 import os
 import re
@@ -26,12 +27,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from peerbayes.errors import IdentityError, NeedsPerson
 from peerbayes.peer.identity.keys import p256
+from peerbayes.peer.protocol import connections
 from peerbayes.peer.protocol.relaying import PURPOSE
 from peerbayes.peer.protocol.routes import WORD
 
@@ -44,6 +46,8 @@ TAKEN_WITHIN = 10.0  # seconds for a peer to take a call
 STILL_EVERY = 20.0  # seconds between two words to a peer that waits, so that both notice a break
 SILENCE = 300.0  # seconds without a byte after which a pair is ended; links say something every 20
 PIECE = 64 << 10  # bytes that are held of each direction
+NEW = 1000  # connections beside those that wait or are joined
+OWN = 32  # descriptors of this process itself
 CALLS_OF_ONE = 16  # calls of one peer that it has not taken yet
 
 
@@ -82,12 +86,19 @@ class Relay:
     _waiting: dict[str, asyncio.StreamWriter] = field(default_factory=dict)
     _calls: dict[str, _Call] = field(default_factory=dict)
     _of_address: Counter[str] = field(default_factory=Counter)
+    _open: int = 0  # connections of any kind
     _server: asyncio.Server | None = None
 
     @property
     def waiting(self) -> int:
         """How many peers wait."""
         return len(self._waiting)
+
+    @property
+    def most(self) -> int:
+        """How many connections it takes: those of its limits, and some that have yet to say what they want."""
+        wanted = self.limits.waiting + 2 * self.limits.pairs + NEW
+        return max(1, min(wanted, connections.limit() - OWN))
 
     async def start(self, listen: str) -> None:
         """Listen on host:port; NeedsPerson where that cannot be done."""
@@ -105,11 +116,14 @@ class Relay:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = str((writer.get_extra_info("peername") or ("?",))[0])
+        address = _origin(writer)
         self._of_address[address] += 1
+        self._open += 1
         try:
             if self._of_address[address] > self.limits.of_one_address:
                 raise _Closed("BUSY too many connections of one address")
+            if self._open > self.most:
+                raise _Closed("BUSY too many connections")
             verb, _, rest = (await _line(reader)).partition(" ")
             if verb == "WAIT":
                 await self._wait(reader, writer, rest, address)
@@ -128,6 +142,7 @@ class Relay:
             if self._server is not None and self._server.is_serving():
                 raise
         finally:
+            self._open -= 1
             self._of_address[address] -= 1
             if not self._of_address[address]:
                 del self._of_address[address]
@@ -180,20 +195,23 @@ class Relay:
         if (waiting := self._waiting.get(key)) is None:
             raise _Closed("NOBODY")
         if (
-            self.pairs >= self.limits.pairs
+            self.pairs + len(self._calls) >= self.limits.pairs
             or sum(call.key == key for call in self._calls.values()) >= CALLS_OF_ONE
         ):
             raise _Closed("BUSY too many connections")
         token = os.urandom(16).hex()
         call = self._calls[token] = _Call(key, asyncio.get_running_loop().create_future())
         try:
-            await _say(waiting, f"CALLED {token}")
             async with asyncio.timeout(TAKEN_WITHIN):
+                await _say(waiting, f"CALLED {token}")
                 other_reader, other = await call.taken
         except (TimeoutError, OSError):
+            if call.taken.done() and not call.taken.cancelled():  # at the last moment
+                call.taken.result()[1].close()
             raise _Closed("NOBODY") from None
         finally:
-            del self._calls[token]
+            self._calls.pop(token, None)
+            call.taken.cancel()
         self.pairs += 1
         began, before = time.monotonic(), self.forwarded
         try:
@@ -208,10 +226,12 @@ class Relay:
             )
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
-        call = self._calls.get(token)
-        if call is None or call.taken.done():
+        call = self._calls.pop(token, None)  # whoever comes second finds none
+        if call is None:
             raise _Closed("GONE")
         await _say(writer, "OK")
+        if call.taken.done():  # the caller was given up meanwhile
+            return
         call.taken.set_result((reader, writer))
         await writer.wait_closed()
 
@@ -251,12 +271,22 @@ class Relay:
                 await writer.drain()
 
 
+def _origin(writer: asyncio.StreamWriter) -> str:
+    """Return where a connection comes from: an address, or the network of one customer where it is IPv6."""
+    host = str((writer.get_extra_info("peername") or ("?",))[0])
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((address, 64), strict=False))
+
+
 def _key(shown: str) -> tuple[ec.EllipticCurvePublicKey, str]:
     """Return a public key from base64, and its digest."""
     try:
         content = base64.b64decode(shown, validate=True)
         public = p256(serialization.load_der_public_key(content))
-    except (ValueError, TypeError, IdentityError):
+    except (ValueError, TypeError, UnsupportedAlgorithm, IdentityError):
         raise _Closed("BAD expected a public key, ECDSA on P-256") from None
     return public, hashlib.sha256(content).hexdigest()
 

@@ -15,11 +15,10 @@ from peerbayes.data.sources.sql import mixes_rows
 from peerbayes.errors import PeerbayesError, PeerError, RefusedMessage
 from peerbayes.peer.agreement.private_agreement import refuse_rows
 from peerbayes.peer.agreement.summary import OwnTable, Summary
-from peerbayes.peer.identity.roster import OUTBOUND, listens
+from peerbayes.peer.greeter import Greeter
+from peerbayes.peer.identity.roster import OUTBOUND, RELAY, listens
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.masks import groups, refuse_thin
-from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.server import Server
 from peerbayes.peer.protocol.session import Session, idle_session
 from peerbayes.peer.protocol.transport import Unreachable, listening_problem
 from peerbayes.peer.service import tables_of
@@ -188,36 +187,20 @@ async def _neighbours(peer: Peer, runs: bool) -> list[Check]:
             with contextlib.suppress(PeerError):  # the port is in use: that is a finding of its own
                 await session.transport.serve(Greeter(session).answer)
                 serves = True
+        found = [] if runs else await _at_relay(session)
         names = peer.roster.present(peer.name)
         findings = await asyncio.gather(*(_both_ways(session, name, serves) for name in names))
-    return [check for checks in findings for check in checks]
+    return [*found, *(check for checks in findings for check in checks)]
 
 
-class _Nothing:
-    """A stand-in for the components that a peer that does not run lacks: sums, messages, evidence."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-class Greeter(Server):
-    """Answers as a peer whose run has not begun, and stores nothing."""
-
-    def __init__(self, session: Session) -> None:
-        nothing: Any = _Nothing()
-        super().__init__(session, *[nothing] * 6)
-
-    async def answer(self, caller: str, content: bytes) -> bytes:
-        """Return the reply to a neighbour's request; a roster and a leave must be sent again, to a peer that runs."""
-        with contextlib.suppress(RefusedMessage):  # the answer says why
-            request = wire.request_in(content, self.session.versions)
-            if request.kind in ("leave", "roster"):
-                reason = "only a check runs here now; say it again later"
-                return wire.encode(self.reply(request, "not yet", reason=reason))
-        return await super().answer(caller, content)
+async def _at_relay(session: Session) -> list[Check]:
+    """Return the check of whether this peer waits at its relay, where it has one; neighbours call it there."""
+    address = session.roster.member(session.name).address
+    if not address.startswith(RELAY):
+        return []
+    if problem := await session.transport.relay_problem():
+        return [Check("relay", "warning", f"the relay {problem}. A run waits for it")]
+    return [Check("relay", "ok", f"this peer waits at {address.removeprefix(RELAY)}")]
 
 
 async def _both_ways(session: Session, name: str, listening: bool) -> list[Check]:

@@ -19,7 +19,8 @@ from peerbayes.data import sources
 from peerbayes.errors import NeedsPerson, PeerbayesError, PeerError, RefusedMessage, SourceError
 from peerbayes.peer.agreement.private_agreement import refuse_values
 from peerbayes.peer.erasing import erasures, kept, needed_columns
-from peerbayes.peer.identity.roster import Roster
+from peerbayes.peer.greeter import Greeter
+from peerbayes.peer.identity.roster import OUTBOUND, Roster
 from peerbayes.peer.inspection import exposure
 from peerbayes.peer.learning.held_out import Table, held_out, split_key
 from peerbayes.peer.learning.verdict import Verdict
@@ -46,6 +47,7 @@ log = logging.getLogger("peerbayes.peer")
 T = TypeVar("T")
 
 LEAVE_TIMEOUT = 5.0  # seconds for a neighbour to hear that this peer leaves
+COMES_BACK = 12.0  # the same for one that is outbound: it calls this peer every few seconds
 FLUSH = 1.0  # seconds between two writes of what happened
 WATCH = 0.5  # seconds between two looks at the roster in the folder
 SETTLED = (
@@ -253,14 +255,21 @@ async def announce_leave(peer: Peer) -> dict[str, str]:
     """Tell every neighbour that this peer leaves, so that they do not wait; return the outcome of each, by name."""
 
     async def announce(name: str) -> str:
+        outbound = peer.roster.member(name).address == OUTBOUND
         try:
-            reply = await session.ask(name, session.request(name, "leave"), LEAVE_TIMEOUT)
+            reply = await session.ask(
+                name, session.request(name, "leave"), COMES_BACK if outbound else LEAVE_TIMEOUT
+            )
         except PeerError as error:
             return f"not told: {error}; it waits for its deadline each round"
         return "told" if reply.status == "ok" else f"refused: {reply.reason}"
 
     async with idle_session(peer) as session:
         names = peer.roster.present(peer.name)
+        with contextlib.suppress(
+            PeerError
+        ):  # somebody else has the port: neighbours that are outbound are not told
+            await session.transport.serve(Greeter(session).answer)
         return dict(zip(names, await asyncio.gather(*map(announce, names)), strict=True))
 
 

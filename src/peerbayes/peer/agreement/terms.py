@@ -43,7 +43,7 @@ from peerbayes.privacy.accounting import Privacy as Promise
 KIND = choice(("auto", *KINDS))
 NETWORK = re.compile(r"[A-Za-z0-9-]{1,40}")
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
-MOST = 2**31 - 1  # gRPC's largest message limit
+MOST = 2**31 - 1  # bytes of a message: the lengths of frames have four bytes
 
 # The values of the settings `figures` and `evaluation`.
 FIGURES = NO_FIGURES, WARN, STOP = "none", "warn", "stop"

@@ -77,17 +77,27 @@ class FrameReader:
         """Yield the frames that end with these bytes; BadFrame where one is none, or too large."""
         self._pieces.append(content)
         self._held += len(content)
-        while True:
-            if self._coming is None:
-                if self._held < HEADER.size:
+        if self._held < (HEADER.size if self._coming is None else self._coming[2]):
+            return
+        # Joined once and read from front to back: whoever sends many small frames costs no more than their bytes.
+        held, at = content if len(self._pieces) == 1 else b"".join(self._pieces), 0
+        try:
+            while True:
+                if self._coming is None:
+                    if len(held) - at < HEADER.size:
+                        return
+                    header_at, at = at, at + HEADER.size
+                    self._coming = self._opened(*HEADER.unpack_from(held, header_at))
+                kind, call, length = self._coming
+                if len(held) - at < length:
                     return
-                self._coming = self._opened(*HEADER.unpack(self._taken(HEADER.size)))
-            kind, call, length = self._coming
-            if self._held < length:
-                return
-            body = self._taken(length)
-            self._coming = None
-            yield Frame(kind, call, body)
+                body = held[at : at + length]
+                at += length
+                self._coming = None
+                yield Frame(kind, call, body)
+        finally:
+            rest = held[at:]
+            self._pieces, self._held = [rest] if rest else [], len(rest)
 
     def _opened(self, length: int, call: int, number: int) -> tuple[Kind, int, int]:
         try:
@@ -98,13 +108,3 @@ class FrameReader:
             detail = f"a {kind.name.lower()} of {length:,} bytes; expected at most {most:,}"
             raise BadFrame("too large", detail, kind, call)
         return kind, call, length
-
-    def _taken(self, length: int) -> bytes:
-        """Return the first bytes of those that are held."""
-        if len(self._pieces) == 1 and self._held == length:
-            taken, self._pieces, self._held = self._pieces[0], [], 0
-            return taken
-        held = b"".join(self._pieces)
-        taken, rest = held[:length], held[length:]
-        self._pieces, self._held = [rest] if rest else [], len(rest)
-        return taken

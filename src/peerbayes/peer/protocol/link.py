@@ -79,6 +79,7 @@ class Link(asyncio.Protocol):
         self._reader = FrameReader(self._limit)
         self._early: list[bytes] = []
         self._calls: dict[int, _Call] = {}
+        self._given_up: dict[int, int] = {}  # calls whose reply may still come, and the largest it may be
         self._number = 0
         self._answers: dict[int, asyncio.Task[None]] = {}
         self._excess = 0
@@ -137,9 +138,16 @@ class Link(asyncio.Protocol):
             finally:
                 del self._calls[number]
                 if not reply.done() or reply.cancelled():
-                    self._send_later(Kind.CANCEL, number)
+                    self._give_up(number, largest)
                 else:
                     reply.exception()  # it is known: asyncio need not say that nobody looked
+
+    def _give_up(self, number: int, largest: int) -> None:
+        """Tell the other side that nobody waits for a reply, which may be on its way and is no larger for that."""
+        self._given_up[number] = largest
+        if len(self._given_up) > UNANSWERED:
+            del self._given_up[next(iter(self._given_up))]
+        self._send_later(Kind.CANCEL, number)
 
     # --- sending -------------------------------------------------------------------------------------------
 
@@ -148,13 +156,33 @@ class Link(asyncio.Protocol):
         if len(body) <= CHUNK and self._free:
             self._write(kind, call, body)
             return
-        async with self._sending:
+        await self._sending.acquire()
+        try:
             await self._ready()
+        except BaseException:
+            self._sending.release()
+            raise
+        # From here on whole, whoever stops waiting: what came after half a frame would be taken for its rest.
+        rest = self._loop.create_task(self._send_pieces(kind, call, body))
+        self._later.add(rest)
+        rest.add_done_callback(self._sent_late)
+        await asyncio.shield(rest)
+
+    def _sent_late(self, task: asyncio.Task[None]) -> None:
+        self._later.discard(task)
+        if not task.cancelled():
+            task.exception()  # why the connection ended, which is known
+
+    async def _send_pieces(self, kind: Kind, call: int, body: bytes) -> None:
+        """Send a frame in pieces, and let the next one go."""
+        try:
             self._transport.write(header(kind, call, len(body)) + body[: CHUNK - HEADER.size])
             pieces = memoryview(body)
             for start in range(CHUNK - HEADER.size, len(body), CHUNK):
                 await self._ready()
                 self._transport.write(pieces[start : start + CHUNK])
+        finally:
+            self._sending.release()
 
     @property
     def _free(self) -> bool:
@@ -193,9 +221,7 @@ class Link(asyncio.Protocol):
             return LARGEST_REQUEST
         if kind == Kind.REPLY:
             waiting = self._calls.get(call)
-            if waiting is not None:
-                return waiting.largest
-            return max((each.largest for each in self._calls.values()), default=LARGEST_REQUEST)
+            return self._given_up.pop(call, LARGEST_REQUEST) if waiting is None else waiting.largest
         return SMALL
 
     def data_received(self, data: bytes) -> None:
@@ -203,6 +229,8 @@ class Link(asyncio.Protocol):
             self._early.append(data)
             if sum(map(len, self._early)) > CHUNK:
                 self._transport.abort()
+            return
+        if self.closed.done():  # what still comes counts neither for nor against the other side
             return
         self.heard, self._pinged = self._loop.time(), 0.0
         try:

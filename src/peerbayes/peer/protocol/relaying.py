@@ -17,12 +17,15 @@ from peerbayes.errors import PeerError
 from peerbayes.peer.identity import keys
 from peerbayes.peer.protocol.failures import Unreachable, meaning
 from peerbayes.peer.protocol.routes import WORD, Route, asked, heard, through
+from peerbayes.peer.tasks import Rate
 
 log = logging.getLogger("peerbayes.peer")
 
 PURPOSE = b"peerbayes relay\n"  # signed along: no other signature of a peer passes for one to a relay
 ANSWER = 10.0  # seconds for an answer of a relay
 QUIET = 60.0  # seconds without a word after which a relay is given up; it says something every 20
+TAKING = 64  # calls that are being taken at once, at most: each is a connection
+WORDS_AT_ONCE, WORD_EVERY = 200, 0.02  # words of a relay, and then one every so many seconds
 FIRST_PAUSE, LAST_PAUSE = 0.5, 10.0  # seconds between attempts to reach it
 
 
@@ -35,6 +38,9 @@ class Waiting:
         self._way, self._proxy, self._take = way, proxy, take
         self._sign, self._public = keys.signing(key), keys.public_bytes(keys.private_key(key).public_key())
         self._taking: set[asyncio.Task[None]] = set()
+        self._words = Rate(WORDS_AT_ONCE, WORD_EVERY)
+        self._settled = asyncio.Event()  # it waits, or is known not to
+        self._problem = ""
 
     async def run(self) -> None:
         """Wait there for ever, and come back whenever the connection ends."""
@@ -46,22 +52,30 @@ class Waiting:
                 except (OSError, PeerError, TimeoutError) as error:
                     if not lost:
                         log.warning(f"the relay {self._place} {_why(error)}; it is tried again")
-                    lost = True
+                    lost, self._problem = True, _why(error)
+                    self._settled.set()
                     await asyncio.sleep(pause * random.uniform(0.75, 1.0))
                     pause = min(2 * pause, LAST_PAUSE)
                     continue
                 log.info(f"waiting at the relay {self._place}{' again' if lost else ''}")
-                pause, lost = FIRST_PAUSE, False
+                pause, lost, self._problem = FIRST_PAUSE, False, ""
+                self._settled.set()
                 try:
                     await self._listen(line)
-                except (OSError, TimeoutError) as error:
+                except (OSError, PeerError, TimeoutError) as error:
                     log.warning(f"the relay {self._place} {_why(error)}; it is tried again")
                     lost = True
                 finally:
                     line.close()
+                await asyncio.sleep(pause * random.uniform(0.75, 1.0))
         finally:
             for task in self._taking:
                 task.cancel()
+
+    async def problem(self) -> str:
+        """Return why this peer does not wait at the relay, once it has tried; "": it does."""
+        await self._settled.wait()
+        return self._problem and f"{self._place} {self._problem}"
 
     @property
     def _place(self) -> str:
@@ -92,9 +106,14 @@ class Waiting:
         while True:
             async with asyncio.timeout(QUIET):
                 said = await heard(line)
+            # Words that are there are read without a pause: a relay that never ends must leave time for others.
+            await asyncio.sleep(0 if self._words.allows("") else WORD_EVERY)
             if said == f"{WORD} STILL":
-                await asyncio.get_running_loop().sock_sendall(line, f"{WORD} STILL\n".encode())
-            elif said.startswith(f"{WORD} CALLED "):
+                async with asyncio.timeout(ANSWER):
+                    await asyncio.get_running_loop().sock_sendall(line, f"{WORD} STILL\n".encode())
+            elif not said.startswith(f"{WORD} CALLED "):
+                raise Unreachable(f"does not speak as a relay does: {said:.100}")
+            elif len(self._taking) < TAKING:  # else the caller is told that nobody came
                 task = asyncio.create_task(self._called(said.removeprefix(f"{WORD} CALLED ")))
                 self._taking.add(task)
                 task.add_done_callback(self._taking.discard)

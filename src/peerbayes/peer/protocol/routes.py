@@ -15,9 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 from peerbayes.data.files import printable
 from peerbayes.peer.identity.roster import OUTBOUND, RELAY
-from peerbayes.peer.protocol.failures import Unreachable
+from peerbayes.peer.protocol.failures import Unreachable, meaning
 
 LINE = 8 << 10  # bytes of an answer of a proxy or a relay, at most
+ONE_OF_MANY = 2.5  # seconds for one address of a host that has others
 WORD = "PEERBAYES/1"  # what every line to a relay begins with
 
 
@@ -44,9 +45,13 @@ async def dialled(way: Route, key: str, proxy: str | None) -> socket.socket:
     key    the digest of the member's public key, by which a relay knows it
     proxy  an HTTP proxy, http://[user:password@]host:port; None: none
     """
-    line = await through(way.host, way.port, proxy)
     if not way.relayed:
-        return line
+        return await through(way.host, way.port, proxy)
+    at = f"the relay {way.host}:{way.port}"
+    try:
+        line = await through(way.host, way.port, proxy)
+    except OSError as error:
+        raise Unreachable(f"is not reached: {at} {meaning(error)}") from error
     try:
         answer = await asked(line, f"{WORD} CALL {key}")
     except BaseException:
@@ -54,7 +59,6 @@ async def dialled(way: Route, key: str, proxy: str | None) -> socket.socket:
         raise
     if answer != f"{WORD} OK":
         line.close()
-        at = f"the relay {way.host}:{way.port}"
         raise Unreachable(
             f"is not connected to {at}"
             if answer == f"{WORD} NOBODY"
@@ -121,11 +125,14 @@ async def _until(line: socket.socket, end: bytes) -> bytes:
 async def _connected(host: str, port: int) -> socket.socket:
     """Return a connection to a host, at the first of its addresses that takes one."""
     loop, last = asyncio.get_running_loop(), OSError("it has no address")
-    for family, kind, protocol, _, place in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, place) in enumerate(places, 1):
         line = socket.socket(family, kind, protocol)
         line.setblocking(False)
         try:
-            await loop.sock_connect(line, place)
+            # An address that swallows what is sent to it, such as IPv6 behind some firewalls, leaves time for the next.
+            async with asyncio.timeout(ONE_OF_MANY if number < len(places) else None):
+                await loop.sock_connect(line, place)
         except OSError as error:
             line.close()
             last = error

@@ -16,7 +16,7 @@ import os
 import random
 import socket
 import ssl
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Protocol
 
 from peerbayes.errors import IdentityError, NeedsPerson, RefusedMessage
@@ -70,6 +70,9 @@ class Transport(Protocol):
     def kind_of(self, neighbour: str) -> str:
         """Return how a neighbour is connected now: "direct", "reversed" (it called), "relayed" or "none"."""
 
+    async def relay_problem(self) -> str:
+        """Return why this peer does not wait at its relay, once it has tried; "": it does, or has none."""
+
     def sign(self, content: bytes) -> bytes: ...
     def signed(self, neighbour: str, signature: bytes, content: bytes) -> bool:
         """Return whether a neighbour that was asked before, or this peer itself, signed this content."""
@@ -96,7 +99,9 @@ def _listening(listen: str) -> socket.socket:
     """Return a socket that listens on host:port."""
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    line = socket.socket(family)
+    # Named, so that asyncio sends small frames at once, without waiting for the receipt of those before: it looks at
+    # the protocol of a connection, which is that of its listener.
+    line = socket.socket(family, proto=socket.IPPROTO_TCP)
     try:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -130,7 +135,9 @@ class Links:
         self._admitting: set[asyncio.Task[None]] = set()
         self._background = BackgroundTasks()
         self._incoming = 0  # connections that others opened
+        self._of_member: Counter[str] = Counter()  # those of each member, also before they greet
         self._server: socket.socket | None = None
+        self._waiting: Waiting | None = None
         self._chain = b""
         self.follow(peer.roster)
 
@@ -413,6 +420,10 @@ class Links:
             return "none"
         return "relayed" if link.relayed else "direct" if link.dialled else "reversed"
 
+    async def relay_problem(self) -> str:
+        """Return why this peer does not wait at its relay, once it has tried; "": it does, or has none."""
+        return "" if self._waiting is None else await self._waiting.problem()
+
     # --- answering -----------------------------------------------------------------------------------------
 
     async def serve(self, answer: Answer) -> None:
@@ -433,10 +444,13 @@ class Links:
             self._background.add("the links to neighbours", self._keep_links)
         way = routes.route(own)
         if way is not None and way.relayed:
-            waiting = Waiting(way, self._key, self._proxy, self._take_relayed)
-            self._background.add("the waiting at the relay", waiting.run)
+            self._waiting = Waiting(way, self._key, self._proxy, self._take_relayed)
+            self._background.add("the waiting at the relay", self._waiting.run)
 
     def _admitted(self, line: socket.socket, relayed: bool) -> None:
+        if self._incoming >= connections.connections(connections.limit()):
+            line.close()
+            return
         self._incoming += 1
         task = asyncio.get_running_loop().create_task(self._admit(line, relayed))
         self._admitting.add(task)
@@ -455,9 +469,6 @@ class Links:
             except OSError as error:
                 log.debug(f"a connection could not be accepted: {error}")
                 await asyncio.sleep(LISTEN_AGAIN)
-                continue
-            if self._incoming >= connections.connections(connections.limit()):
-                line.close()
                 continue
             line.setblocking(False)
             self._admitted(line, relayed=False)
@@ -504,6 +515,8 @@ class Links:
             link.goodbye(f"{reason}: {text}")
             return
         self._shown[name] = shown
+        self._of_member[name] += 1
+        link.gone.add_done_callback(lambda _: self._member_gone(name))
         link.begin(name, shown.certificate)
         try:
             async with asyncio.timeout(HANDSHAKE):
@@ -518,12 +531,17 @@ class Links:
     def _gone(self, _: asyncio.Future[None]) -> None:
         self._incoming -= 1
 
+    def _member_gone(self, name: str) -> None:
+        self._of_member[name] -= 1
+        if not self._of_member[name]:
+            del self._of_member[name]
+
     def _barrier(self, shown: tls.Shown) -> tuple[str, str] | None:
         """Return why a caller is not let in: the reason and a text; None: it is."""
         name = shown.name  # a revoked one is let in: what answers it says why it gets nothing
         if not self._accepts(name, shown.certificate):
             return "other certificate", "not the certificate that the roster has for this name"
-        if len(self._links.get(name, ())) >= MOST_OF_ONE:
+        if self._of_member[name] >= MOST_OF_ONE:
             return "too many at once", f"{MOST_OF_ONE} connections of one member"
         return None
 

@@ -78,6 +78,9 @@ class RunTransport:
     def kind_of(self, neighbour: str) -> str:
         return self.router.transport.kind_of(neighbour)
 
+    async def relay_problem(self) -> str:
+        return await self.router.transport.relay_problem()
+
     def sign(self, content: bytes) -> bytes:
         return self.router.transport.sign(content)
 
