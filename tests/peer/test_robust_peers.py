@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import networkx as nx
@@ -23,7 +24,7 @@ from peerbayes.peer.identity.keys import verify
 from peerbayes.peer.learning.learner import Broadcaster, Judged
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.protocol import wire
-from peerbayes.peer.protocol.equivocation import Statements
+from peerbayes.peer.protocol.equivocation import Evidence, Statements
 from peerbayes.peer.protocol.wire import Reply, Statement
 from peerbayes.peer.state.audit_log import entries
 from peerbayes.peer.state.folder import Home
@@ -343,6 +344,9 @@ def test_a_peer_that_tells_two_stories_is_found_out(tmp_path, monkeypatch):
         assert (HOSTILE, "two stories") in reasons(home)  # it is told why when it asks
 
 
+REPLY = Reply(wire.VERSION, "run", "u", "round", "ok", signature=b"yes")
+
+
 def said(name, turn, digest, genuine=True):
     return Statement(name, turn, bytes([digest]) * 32, b"yes" if genuine else b"no")
 
@@ -357,7 +361,7 @@ def test_witnesses_tell_lies_from_slander():
     with pytest.raises(RefusedMessage) as refused:
         heard.passed_on(said("u", 1, 3, genuine=False), "w", 1)
     assert refused.value.reason == "false witness"
-    assert heard.of(["u", "x"], 1) == (said("u", 1, 1),) and heard.of(["u"], 2) == ()
+    assert heard.of(["u", "x"], [1]) == (said("u", 1, 1),) and heard.of(["u"], [2]) == ()
     # Slander that comes first is forgotten when the truth comes, from anybody.
     assert heard.passed_on(said("u", 2, 3, genuine=False), "w", 1) is None
     assert heard.passed_on(said("u", 2, 1), "x", 1) is None and heard.heard(said("u", 2, 1)) is None
@@ -366,13 +370,42 @@ def test_witnesses_tell_lies_from_slander():
         and heard.heard(said("u", 3, 1)) is None
     )
     assert heard.passed_on(said("u", 4, 1), "w", 3) is None and heard.heard(said("u", 4, 2)) is not None
-    assert heard.passed_on(said("u", 99, 1), "w", 3) is None and heard.of(["u"], 99) == ()
+    assert heard.passed_on(said("u", 99, 1), "w", 3) is None and heard.of(["u"], [99]) == ()
     assert heard.passed_on(said("u", 99, 2), "w", 3) is None  # rounds far from this one are not kept at all
     assert (
-        heard.passed_on(said("x", 3, 1), "w", 3) is None and heard.of(["x"], 3) == ()
+        heard.passed_on(said("x", 3, 1), "w", 3) is None and heard.of(["x"], [3]) == ()
     )  # hearsay is not passed on
     heard.forget(7)
-    assert heard.of(["u"], 2) == () and heard.of(["u"], 3) == (said("u", 3, 1),)
+    assert heard.of(["u"], [2]) == () and heard.of(["u"], [3]) == (said("u", 3, 1),)
+
+
+def test_rounds_for_which_a_neighbour_was_not_asked_are_passed_on_later():
+    """A message that came ahead of time is not asked for, so no request says what others signed in the round before."""
+    roster = SimpleNamespace(run="run", neighbours=lambda name: {"a", "b", "u"} - {name})
+    session = SimpleNamespace(
+        name="a", roster=roster, round_index=0, transport=SimpleNamespace(signed=lambda *given: True)
+    )
+    evidence = Evidence(session, ())
+
+    def ended(round_index):
+        session.round_index = round_index
+        evidence.hear("u", round_index, msgspec.structs.replace(REPLY, digest=bytes([round_index]) * 32))
+
+    ended(1)
+    assert [each.round_index for each in evidence.to_pass_on("b")] == [1]
+    evidence.passed_on("b", evidence.to_pass_on("b"))
+    for round_index in (2, 3, 4):
+        ended(round_index)
+    assert [each.round_index for each in evidence.to_pass_on("b")] == [
+        2,
+        3,
+        4,
+    ]  # the same until it has arrived
+    assert [each.round_index for each in evidence.to_pass_on("b")] == [2, 3, 4]
+    evidence.passed_on("b", evidence.to_pass_on("b"))
+    assert evidence.to_pass_on("b") == ()
+    ended(5)
+    assert [each.round_index for each in evidence.to_pass_on("b")] == [5]
 
 
 def test_an_unsigned_message_is_refused(tmp_path, rng):

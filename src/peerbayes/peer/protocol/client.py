@@ -138,6 +138,8 @@ class Client:
         if reply.status == "refused":
             await self.processes.refused(neighbour, request, reply)
         await self.take(neighbour, request, reply)
+        if reply.status == "ok":  # not before: a request that is repeated stays the same
+            self.evidence.passed_on(neighbour, request.heard)
         return reply
 
     async def _catch_up(self, neighbour: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 from peerbayes.errors import RefusedMessage
 from peerbayes.peer.protocol.mailboxes import Inbox
@@ -60,9 +61,9 @@ class Statements:
             return None
         return earlier, statement
 
-    def of(self, names: Iterable[str], round_index: int) -> tuple[Statement, ...]:
-        """Return the statements of these peers in a round that this peer received first-hand."""
-        keys = ((name, round_index) for name in names)
+    def of(self, names: Iterable[str], rounds: Iterable[int]) -> tuple[Statement, ...]:
+        """Return the statements of these peers in some rounds that this peer received first-hand."""
+        keys = product(names, rounds)
         return tuple(self._statements[key] for key in keys if key in self._first_hand)[:MOST_STATEMENTS]
 
     def forget(self, round_index: int) -> None:
@@ -125,6 +126,8 @@ class Evidence:
 
     session: Session
     blocklist: Blocklist
+    _passed_on: dict[str, int] = field(default_factory=dict)
+    """The last round whose statements each neighbour got."""
 
     def __post_init__(self) -> None:
         self._statements = Statements(self._is_signed)
@@ -155,8 +158,18 @@ class Evidence:
                 self._expose(self._statements.passed_on(statement, caller, self.session.round_index))
 
     def to_pass_on(self, neighbour: str) -> tuple[Statement, ...]:
-        """Return what common neighbours signed in the last round."""
-        return self._statements.of(sorted(self._common(neighbour)), self.session.round_index)
+        """Return what common neighbours signed in the rounds that this neighbour was told nothing of: mostly the last.
+
+        Of a round whose message came ahead of time no request is sent, so there are more after catching up.
+        """
+        last = self.session.round_index
+        first = max(self._passed_on.get(neighbour, 0) + 1, last - REMEMBERED, 1)
+        return self._statements.of(sorted(self._common(neighbour)), range(first, last + 1))
+
+    def passed_on(self, neighbour: str, statements: tuple[Statement, ...]) -> None:
+        """Remember what a neighbour was told."""
+        rounds = [statement.round_index for statement in statements]
+        self._passed_on[neighbour] = max([self._passed_on.get(neighbour, 0), *rounds])
 
     def forget(self) -> None:
         """Forget old rounds."""
