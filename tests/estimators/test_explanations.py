@@ -112,6 +112,7 @@ def test_bits_of_digits_are_the_counted_ones():
 
 @pytest.mark.long
 @pytest.mark.skipif("PEERBAYES_DATA" not in os.environ, reason="needs the datasets in PEERBAYES_DATA")
+@pytest.mark.filterwarnings("ignore::peerbayes.errors.DataWarning")  # adult has "?" and 99999
 def test_bits_of_adult_are_the_counted_ones():
     """Capital-gain's single values matter: Gaussians by maximum likelihood have four times its bits."""
     from sklearn.metrics import mutual_info_score

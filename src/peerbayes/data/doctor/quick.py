@@ -20,6 +20,9 @@ from peerbayes.errors import DataWarning
 # Rows and categories of a column that are looked at: a fit hardly takes longer.
 GLANCE = 4096
 
+# Categories up to which numerals are usual names: codes of wards, of answers, of digits.
+CODED = 10
+
 # Findings that the warning names; `check` lists all.
 NAMED = 3
 
@@ -88,6 +91,7 @@ def _of_numbers(name: str, values: np.ndarray, step: int) -> Iterator[Finding]:
 
 def _of_categories(name: str, texts: list[str]) -> Iterator[Finding]:
     if (finding := numbers_in_text(name, texts, np.ones(len(texts)))) is not None:
-        yield finding
+        if finding.name != "numbers-as-text" or len(texts) > CODED:
+            yield finding
     else:
         yield from spelling(name, texts)
