@@ -191,6 +191,16 @@ def test_a_table_in_the_folder_is_the_table(tmp_path):
     assert pb.Schema.infer(table.native, again, kinds=kinds) == pb.Schema.infer(frame, labels, kinds=kinds)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16])
+@pytest.mark.parametrize("rows", [3, 2000])
+def test_a_frame_of_numbers_in_the_folder_is_that_frame(tmp_path, rng, dtype, rows):
+    frame = pd.DataFrame(rng.normal(size=(rows, 3)).astype(dtype), columns=["b", "a", "a c"])
+    labels = np.arange(rows) % 2
+    table, again = table_of(str(tmp_path), keep(tmp_path, frame, labels).key)
+    pd.testing.assert_frame_equal(table.native, frame, check_column_type=False)
+    assert table.names == ("b", "a", "a c") and (again == labels).all()
+
+
 def test_the_same_values_of_another_type_are_another_table(tmp_path):
     X, y = np.arange(6.0).reshape(3, 2), [0, 1, 0]
     assert keep(tmp_path, X, y).key != keep(tmp_path, X.astype(np.float32), y).key

@@ -71,10 +71,11 @@ def table_of(folder: str, key: str) -> tuple[Table, np.ndarray]:
             header = json.loads(arrays["header"].tobytes())
             columns = [_column(entry, arrays, number) for number, entry in enumerate(header["columns"])]
             labels = _column(header["labels"], arrays, len(columns))
+            numbers = arrays["table"] if "table" in arrays else None  # all columns, where all have one type
             if header["array"]:
-                table = Table.of(arrays["table"] if "table" in arrays else np.stack(columns, axis=1))
+                table = Table.of(np.stack(columns, axis=1) if numbers is None else numbers)
             else:
-                table = Table.of(_frame(header, columns))
+                table = Table.of(_frame(header["names"], header["columns"], columns, numbers))
     except (OSError, KeyError, ValueError) as error:
         raise ConfigurationError(
             f"{path} cannot be read: {error}. Expected the rows of the study: run it again with its data"
@@ -155,18 +156,24 @@ def _column(entry: dict[str, Any], arrays: Any, number: int) -> np.ndarray:
     return texts.astype(str) if entry.get("text") else texts
 
 
-def _frame(header: dict[str, Any], columns: list[np.ndarray]) -> Any:
+def _frame(
+    names: list[Any], described: list[dict[str, Any]], columns: list[np.ndarray], numbers: np.ndarray | None
+) -> Any:
+    """Return a DataFrame as it was, from its numbers [n, D] or from its columns."""
     import pandas as pd
 
+    index = pd.Index(names, dtype=object)
+    if numbers is not None:
+        return pd.DataFrame(numbers, columns=index)
     series = []
-    for entry, values in zip(header["columns"], columns, strict=True):
+    for entry, values in zip(described, columns, strict=True):
         of_kind = "declared" in entry
         series.append(
             pd.Series(pd.Categorical(values, categories=entry["declared"])) if of_kind
             else pd.Series(values, dtype=values.dtype)
         )  # fmt: skip
     frame = pd.concat(series, axis=1)
-    frame.columns = pd.Index(header["names"], dtype=object)
+    frame.columns = index
     return frame
 
 
