@@ -480,7 +480,7 @@ def saved(tmp_path):
 
         configuration = config.read(tmp_path / "run.toml")
         run = pb.simulate(*configuration.load(), **configuration.settings, references=False, evaluate_every=0)
-        run.save(tmp_path / "run")
+        run.save(tmp_path / "run", overwrite=True)
         return tmp_path / "run"
 
     return make

@@ -89,8 +89,10 @@ def test_predictions_are_written_whole_to_a_file(home, tmp_path, name):
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     (tmp_path / name).write_text("old")
-    done = run("predict", home, home / "rows.csv", "--proba", "--out", tmp_path / name)
-    assert done.output == ""
+    to_file = ("predict", home, home / "rows.csv", "--proba", "--out", tmp_path / name)
+    refused("exists already", *to_file)
+    assert (tmp_path / name).read_text() == "old"
+    assert run(*to_file, "--overwrite").output == ""
     reader = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}[name.partition(".")[2]]
     table = reader(tmp_path / name)
     assert list(table["predicted"]) == list(MODEL.predict(FRAME))

@@ -80,7 +80,9 @@ def test_three_peers_from_nothing_to_members(tmp_path, monkeypatch):
         if path.is_file() and path.suffix != ".key":
             assert b"PRIVATE KEY" not in path.read_bytes(), path
     request("d", 7004)
-    assert "is closed" in invite("d", 7004, code=2).stderr
+    assert "linked to a, b, c; roster version 5" in invite("d", 7004).stdout  # for later runs
+    assert "exists already" in invite("e", 7005, "--out", "d.invitation", code=2).stderr
+    assert founder.roster().version == 5
 
 
 def test_closing_by_hand_and_revoking(folder):
@@ -89,7 +91,7 @@ def test_closing_by_hand_and_revoking(folder):
         assert "then `close`" in invite(name, 7001 + place, *(("--links", "a") if place == 2 else ())).stdout
     assert "closed with 3 members; roster version 4" in run("close", "--network", folder).stdout
     shown = run("revoke", "a", "--network", folder).stdout
-    assert "splits into 2 components" in shown and "b; c" in shown and "roster.json" in shown
+    assert "are linked from the next run on: b and c" in shown and "roster.json" in shown
     roster = Founder(folder).roster()
     assert roster.revoked == ("a",) and len(roster.members) == 3 and roster.version == 5
     assert "already revoked" in run("revoke", "a", "--network", folder, code=2).stderr

@@ -44,7 +44,7 @@ def fitted(request):
 
 
 def told(model, path, *arguments):
-    model.save(path)
+    model.save(path, overwrite=True)
     result = CliRunner().invoke(app, ["explain", str(path), *map(str, arguments)])
     assert result.exit_code == 0, result.output
     return result.stdout

@@ -297,7 +297,7 @@ def test_a_new_kind_is_a_class_and_a_line(monkeypatch, tmp_path):
             jacobian = np.log(2 * roots["amount"].to_numpy())[:, None]
             joint = expected.predict_joint_log_proba(roots) - jacobian
             np.testing.assert_allclose(model.predict_joint_log_proba(frame), joint, atol=1e-9)
-            model.save(tmp_path / "model.pb")
+            model.save(tmp_path / "model.pb", overwrite=True)
             assert pb.load(tmp_path / "model.pb").schema_ == model.schema_
             assert len(model.explain(frame.iloc[:1])) >= 4
             assert (model.sample(20, random_state=0)[0]["amount"] > 0).all()

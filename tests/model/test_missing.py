@@ -560,8 +560,8 @@ def test_too_many_joint_values_are_refused_by_row_and_columns():
     y = rng.integers(0, 2, 200)
     frame.iloc[17] = ["1", None, None, None, None]
     with pytest.raises(StructureError, match=r"row 17 has no value in b, c, d, e, .* 810,000 joint values"):
-        BayesNetClassifier(structure).fit(frame, y)
-    model = BayesNetClassifier(structure).fit(frame.drop(17), np.delete(y, 17))
+        BayesNetClassifier(structure, kinds="discrete").fit(frame, y)
+    model = BayesNetClassifier(structure, kinds="discrete").fit(frame.drop(17), np.delete(y, 17))
     with pytest.raises(StructureError, match="row 17 has no value in b, c, d, e"):
         model.predict(frame)
 

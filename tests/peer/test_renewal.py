@@ -25,7 +25,12 @@ from peerbayes.peer.identity.roster import Deputy, Member, Roster
 from peerbayes.peer.state.folder import Home
 from shared.commands import HANG
 
-NOW = datetime.now(UTC)
+
+def now():
+    """Return the time: certificates begin when a test makes them, which may be long after the tests were collected."""
+    return datetime.now(UTC)
+
+
 NAMES = ("north", "south", "west")
 
 
@@ -60,7 +65,7 @@ def request_of(hospitals, name="north"):
 def test_a_deputy_renews_a_certificate_and_nobody_needs_a_new_roster_or_key(hospitals):
     home, roster = hospitals.homes["north"], hospitals.roster
     key, before = home.key_path.read_bytes(), home.certificate_path.read_bytes()
-    later = NOW + timedelta(days=800)
+    later = now() + timedelta(days=800)
     renewed = deputy_of(hospitals).renewed(request_of(hospitals), "north", roster, later)
     member = roster.member("north")
     assert keys.fingerprint(renewed) != member.certificate and keys.key_digest(renewed) == member.key
@@ -77,8 +82,8 @@ def test_a_deputy_renews_a_certificate_and_nobody_needs_a_new_roster_or_key(hosp
 def test_the_authority_renews_as_well_and_its_certificates_need_no_chain(hospitals):
     roster, home = hospitals.roster, hospitals.homes["north"]
     issuer = Issuer.of(hospitals.founder.folder, roster)
-    renewed = issuer.renewed(request_of(hospitals), "north", roster, NOW + timedelta(days=800))
-    home.renew(renewed, NOW + timedelta(days=800))
+    renewed = issuer.renewed(request_of(hospitals), "north", roster, now() + timedelta(days=800))
+    home.renew(renewed, now() + timedelta(days=800))
     assert roster.chain(renewed) == b"" and roster.chain(home.certificate_path.read_bytes()) == b""
     by_deputy = deputy_of(hospitals).renewed(request_of(hospitals), "north", roster)
     assert roster.chain(by_deputy) == roster.deputies[0].certificate.encode()
@@ -86,8 +91,8 @@ def test_the_authority_renews_as_well_and_its_certificates_need_no_chain(hospita
 
 def test_who_asks_again_gets_the_same_certificate_until_that_is_due(hospitals):
     issuer, request = deputy_of(hospitals), request_of(hospitals)
-    first = issuer.renewed(request, "north", hospitals.roster, NOW)
-    assert issuer.renewed(request, "north", hospitals.roster, NOW + timedelta(days=5)) == first
+    first = issuer.renewed(request, "north", hospitals.roster, now())
+    assert issuer.renewed(request, "north", hospitals.roster, now() + timedelta(days=5)) == first
     due = due_at(first)
     assert timedelta(days=30) <= keys.expiry(first) - due <= timedelta(days=60)
     assert issuer.renewed(request, "north", hospitals.roster, due + timedelta(seconds=1)) != first
@@ -98,7 +103,7 @@ def test_certificates_of_one_day_are_renewed_at_different_times_and_short_ones_i
     shares = []
     for number in range(60):
         _, request = keys.new_request(f"m{number}")
-        certificate = keys.issue(key, authority, request, f"m{number}", 1.0, NOW)
+        certificate = keys.issue(key, authority, request, f"m{number}", 1.0, now())
         begin, end = keys.validity(certificate)
         shares.append((end - due_at(certificate)) / (end - begin))
         assert due_at(certificate) <= overdue_at(certificate) < end
@@ -110,7 +115,7 @@ def test_certificates_of_one_day_are_renewed_at_different_times_and_short_ones_i
 
 def forged(hospitals, signer, issuer, public, name, **changes):
     """A certificate with whatever is asked for, correctly signed by a key."""
-    begin, end = changes.get("valid", (NOW - timedelta(days=1), NOW + timedelta(days=900)))
+    begin, end = changes.get("valid", (now() - timedelta(days=1), now() + timedelta(days=900)))
     issuer = keys.certificate_of(issuer)
     builder = (
         x509.CertificateBuilder()
@@ -133,7 +138,7 @@ def test_forged_renewals_are_refused_whoever_signed_them(hospitals):
     west = hospitals.homes["west"]
     deputy, own = roster.deputies[0].certificate.encode(), keys.private_key(home.key_path.read_bytes())
     other = ec.generate_private_key(ec.SECP256R1()).public_key()
-    long_ago = NOW - timedelta(days=900), NOW - timedelta(days=1)
+    long_ago = now() - timedelta(days=900), now() - timedelta(days=1)
     cases = {
         "another key": forged(hospitals, south, deputy, other, "north"),
         "the deputy's own key": forged(hospitals, south, deputy, keys.private_key(south).public_key(), "north"),
@@ -142,7 +147,7 @@ def test_forged_renewals_are_refused_whoever_signed_them(hospitals):
         "may issue": forged(hospitals, south, deputy, own.public_key(), "north", ca=True),
         "ended": forged(hospitals, south, deputy, own.public_key(), "north", valid=long_ago),
         "not begun": forged(hospitals, south, deputy, own.public_key(), "north",
-                            valid=(NOW + timedelta(days=1), NOW + timedelta(days=9))),
+                            valid=(now() + timedelta(days=1), now() + timedelta(days=9))),
         "no deputy": forged(hospitals, west.key_path.read_bytes(), west.certificate_path.read_bytes(),
                             own.public_key(), "north"),
         "the name of a deputy": forged(hospitals, west.key_path.read_bytes(), deputy, own.public_key(), "north"),
@@ -151,17 +156,17 @@ def test_forged_renewals_are_refused_whoever_signed_them(hospitals):
     }  # fmt: skip
     before = home.certificate_path.read_bytes()
     for case, certificate in cases.items():
-        assert not roster.member("north").accepts(certificate, roster.issuers(authority), NOW), case
+        assert not roster.member("north").accepts(certificate, roster.issuers(authority), now()), case
         with pytest.raises(IdentityError):
-            home.renew(certificate, NOW)
+            home.renew(certificate, now())
         with pytest.raises(IdentityError):
             home.join(certificate)
     assert home.certificate_path.read_bytes() == before
     good = forged(hospitals, south, deputy, own.public_key(), "north")
-    assert roster.member("north").accepts(good, roster.issuers(authority), NOW)
-    assert not roster.member("north").accepts(good, [authority], NOW)
-    assert not roster.member("west").accepts(good, roster.issuers(authority), NOW)
-    home.renew(good, NOW)
+    assert roster.member("north").accepts(good, roster.issuers(authority), now())
+    assert not roster.member("north").accepts(good, [authority], now())
+    assert not roster.member("west").accepts(good, roster.issuers(authority), now())
+    home.renew(good, now())
 
 
 def test_a_deputy_that_is_dismissed_or_revoked_counts_no_more(hospitals):
@@ -190,7 +195,7 @@ def test_a_member_that_keeps_a_certificate_of_a_dismissed_deputy_is_told_what_to
     home = hospitals.homes["north"]
     home.renew(
         deputy_of(hospitals).renewed(
-            request_of(hospitals), "north", hospitals.roster, NOW + timedelta(minutes=30)
+            request_of(hospitals), "north", hospitals.roster, now() + timedelta(minutes=30)
         )
     )
     hospitals.founder.dismiss_deputy("south")
@@ -378,9 +383,9 @@ def test_a_deputy_s_own_certificate_passes_for_nobody_in_a_handshake(hospitals, 
 
 
 def test_a_handshake_refuses_a_certificate_that_has_ended(hospitals, tmp_path):
-    issuer, past = deputy_of(hospitals), NOW - timedelta(days=2)
+    issuer, past = deputy_of(hospitals), now() - timedelta(days=2)
     ended = issuer.renewed(request_of(hospitals), "north", hospitals.roster, past, days=1.0)
-    assert keys.expiry(ended) < NOW
+    assert keys.expiry(ended) < now()
     west, north = hospitals.homes["west"], hospitals.homes["north"]
     server = context(ssl.PROTOCOL_TLS_SERVER, tmp_path / "server", hospitals.authority,
                      west.certificate_path.read_bytes(), west.key_path.read_bytes())  # fmt: skip

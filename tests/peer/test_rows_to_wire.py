@@ -76,6 +76,8 @@ CASES = {
     "edge noise": {"edge_noise": 3.0, "combine": "mean"},
     "masks": {"secure_sum": True},
     "clipping of messages": {"strategy": "exact", "combine": "clip", "edge_noise": 0.0, "secure_sum": False},
+    "figures": {"figures": "warn", "missing": True},
+    "figures that stop": {"figures": "stop"},
     "lda": {"family": "lda"},
     "a network of columns": {"family": "bayes-net"},
     "crc": {"strategy": "crc"},

@@ -28,15 +28,19 @@ import pyarrow.parquet as pq
 
 from peerbayes.learning import planning
 from peerbayes.model.layout import LEARNED, known
+from peerbayes.peer.agreement.agreed_figures import private_figures
 from peerbayes.peer.agreement.column_facts import Facts
 from peerbayes.peer.agreement.private_agreement import agree_privately
-from peerbayes.peer.agreement.terms import Limits, Privacy, Robust, Terms
+from peerbayes.peer.agreement.terms import FIGURES, NO_FIGURES, Limits, Privacy, Robust, Terms
 from peerbayes.peer.agreement.tree_sums import Integers
 from peerbayes.peer.learning.held_out import KEY, KEY_BYTES
 from peerbayes.peer.loopback import Loopback
 from peerbayes.peer.service import tables_of
 from peerbayes.peer.state.folder import Home, Settings
+from peerbayes.peer.state.peer_settings import SHARES
+from peerbayes.privacy import counts as counts_module
 from peerbayes.privacy import units as units_module
+from peerbayes.privacy.counts import RowCounts
 from peerbayes.privacy.mechanism import Mechanism
 from peerbayes.privacy.pair_tables import PairTables
 from peerbayes.privacy.units import Units
@@ -78,6 +82,10 @@ DRAWN = {
         ),
         "hold_out": of(0.0, 0.1, 0.3, 0.5),
         "show_exact_figures": of(False, True),
+        "proxy": of(None, "http://proxy:3128"),
+        "renews": only(None),  # of certificates
+        "same_rows": only(()),  # what was released elsewhere: tests/peer/test_restored.py
+        "share_figures": of(*SHARES),
         "require": of({}, {"epsilon": 1e6, "min_rows": 1}),
     },
     "agreement.toml": {
@@ -105,6 +113,9 @@ DRAWN = {
         "structure": only(None),  # learned, which is a release; what is declared depends on no row
         "select": only("last"),  # "held-out" is refused with an epsilon
         "patience": only(4),
+        "figures": of(*FIGURES),
+        "tolerance": only(None),  # of tree-sum, whose sums an epsilon excludes
+        "evaluation": only("none"),  # "sites" is refused with an epsilon
     },
     "limits": {
         "deadline": of(1.0, 60.0),
@@ -194,7 +205,7 @@ def drawn_terms(rng, **forced):
             pick["secure_sum"], pick["epsilon"], pick["delta"], privacy_clip, pick["bound"], pick["edge_noise"],
             pick["colluders"], pick["min_rows"], average, pick["structure_share"],
         ),
-        Robust(pick["combine"]), penalty=pick["penalty"],
+        Robust(pick["combine"]), penalty=pick["penalty"], figures=pick["figures"],
     )  # fmt: skip
 
 
@@ -386,6 +397,12 @@ class Path:
 
         agreed = finished(agree_privately(peer.name, frame, labels, peer.terms, peer.roster, total, buy))
         private = agreed.private
+        if peer.terms.figures != NO_FIGURES:
+            finished(
+                private_figures(
+                    frame, labels, agreed.schema, peer.terms, agreed.peers, total, buy, private.source
+                )
+            )
         for number, stats in enumerate(heard.statistics(agreed.learner.start), start=1):
             with recording() as record:
                 private(stats[None])
@@ -419,6 +436,7 @@ class Record:
 def recording():
     """Note the sums of rows that are asked for, and draw no noise for them."""
     record, clipped, of_units, of_tables = Record(), Mechanism.clipped, Units.sums, PairTables.sums
+    of_counts = RowCounts.counts
 
     def sums_of_clipped(mechanism, steps, rows, clip=None, lengths=None):
         record.sums.append(clipped(mechanism, steps, rows, clip, lengths))
@@ -433,6 +451,11 @@ def recording():
     def sums_of_tables(asked, rows, labels):
         record.sums.append(of_tables(asked, rows, labels))
         record.limit.append(Fraction(asked.most))
+        return record.sums[-1].copy()
+
+    def counts_of_rows(asked, labels, missing):
+        record.sums.append(of_counts(asked, labels, missing))
+        record.limit.append(Fraction(math.sqrt(2 + asked.columns) * (1 + 1e-12)) * counts_module.ONE)
         return record.sums[-1].copy()
 
     def no_noise_of_tables(asked, peers, source):
@@ -454,6 +477,8 @@ def recording():
         mock.patch.object(PairTables, "sums", sums_of_tables),
         mock.patch.object(PairTables, "noise", no_noise_of_tables),
         mock.patch.object(units_module, "discrete_gaussian", no_noise_of_units),
+        mock.patch.object(RowCounts, "counts", counts_of_rows),
+        mock.patch.object(counts_module, "discrete_gaussian", no_noise_of_units),
     ):
         yield record
 

@@ -480,6 +480,7 @@ def test_an_odd_value_is_refused_by_name(name, label, monkeypatch, empty_folder)
         assert repr(value)[:60] in message, message
 
 
+@pytest.mark.filterwarnings("ignore::peerbayes.errors.DataWarning")  # numbers as text, say
 @pytest.mark.parametrize(("name", "label"), cases(ACCEPTED))
 def test_an_odd_value_that_makes_sense_gives_finite_numbers(name, label, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

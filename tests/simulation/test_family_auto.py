@@ -93,7 +93,7 @@ def test_the_choice_is_stored_and_shown(tmp_path, capsys):
     choice = run.family_choice
     run.save(tmp_path)
     assert Run.load(tmp_path).family_choice == choice
-    assert choice.reason in repr(run)
+    assert "learned     qda" in repr(run) and "(chosen: family" in repr(run)
     print_summary(run, "table")
     assert f"Family chosen, {choice.chosen} (" in capsys.readouterr().out
     print_summary(run, "json")

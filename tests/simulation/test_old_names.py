@@ -101,7 +101,9 @@ def test_a_run_is_saved_in_the_format_of_before(saved, run, tmp_path):
     assert list(header["configuration"]) == list(old_header["configuration"])
     assert header["configuration"]["nodes"] == 3 and header["configuration"]["rows_per_node"] == 6
     since = {"likelihood", "bits", "ranges"}  # which old files are read without
-    assert set(header) - {"provenance"} == set(old_header) and set(arrays) - since <= set(old_arrays)
+    assert set(header) - {"provenance", "scores"} == set(old_header) and set(arrays) - since <= set(
+        old_arrays
+    )
     assert pb.Run.load(tmp_path / "new").configuration == run.configuration
 
 

@@ -194,6 +194,7 @@ def invite(
     from peerbayes.peer.identity.keys import fingerprint
 
     founder, target = Founder(network), out or Path(f"{name}.invitation")
+    founder.refuse_taken(name, address, again)
     refuse_existing(
         target, overwrite or (again and out is None)
     )  # NAME.invitation is renewed with the certificate
@@ -283,13 +284,14 @@ def revoke(
     """Exclude a member permanently."""
     from peerbayes.peer.identity.founder import Founder
 
-    roster = Founder(network).revoke(name)
+    founder = Founder(network)
+    before = set(founder.roster().links)
+    roster = founder.revoke(name)
     print(f"{name} is revoked in {roster.network}; roster version {roster.version}")
-    components = roster.parts(without=roster.revoked)
-    if len(components) > 1:
-        names = "; ".join(" ".join(component) for component in components)
+    if new := sorted(set(roster.links) - before):
+        links = ", ".join(" and ".join(link) for link in new)
         print(
-            f"Without it the network splits into {len(components)} components, not linked to each other: {names}"
+            f"Without it the others would not be connected, so these are linked from the next run on: {links}"
         )
     _print_next_steps(network, roster)
 

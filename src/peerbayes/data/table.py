@@ -88,14 +88,14 @@ class Table:
 
     @cached_property
     def numeric(self) -> np.ndarray | None:
-        """The whole table as one array of numbers, if it is one: also a DataFrame of pandas, all of one NumPy type.
+        """The whole table as one array of numbers, if it is one: also a DataFrame all of one NumPy type.
 
-        A large DataFrame is one only where that takes no copy.
+        A large DataFrame is one only of pandas, and only where that takes no copy.
         """
         if self.array is not None:
             return self.array if self.array.dtype.kind in "fiu" else None
         if not self.frame.implementation.is_pandas():
-            return None
+            return self._stacked()
         native = self.frame.to_native()
         dtypes = set(native.dtypes)
         if len(dtypes) != 1 or not all(isinstance(kind, np.dtype) and kind.kind in "fiu" for kind in dtypes):
@@ -105,6 +105,22 @@ class Table:
             if not np.may_share_memory(first.to_numpy(), first.iloc[:, 0].to_numpy()):
                 return None
         return _plain(native.to_numpy())
+
+    def _stacked(self) -> np.ndarray | None:
+        """Return the columns of a small DataFrame as one array, if they have one NumPy type; None: they have not.
+
+        Sums over all columns at once end in other bits than sums over one, and libraries shall not differ in bits.
+        """
+        if self.rows > FRAME_ROWS or len(set(self._dtypes)) != 1 or not self._dtypes[0].is_numeric():
+            return None
+        columns = [self.column(number) for number in range(len(self.names))]
+        kinds = {column.dtype for column in columns}
+        whole = self._dtypes[0].is_integer() == (columns[0].dtype.kind in "iu")  # gaps make integers floats
+        return (
+            np.stack(columns, axis=1)
+            if len(kinds) == 1 and columns[0].dtype.kind in "fiu" and whole
+            else None
+        )
 
     @property
     def all_numbers(self) -> bool:

@@ -24,7 +24,7 @@ from peerbayes.data.files import text_of
 from peerbayes.data.registry import Registry
 from peerbayes.data.schema import Schema
 from peerbayes.errors import TopologyError
-from peerbayes.learning.strategies import STRATEGIES
+from peerbayes.learning import planning
 from peerbayes.model.families import FAMILIES
 from peerbayes.network.topologies import FILE_ENDINGS, TOPOLOGIES
 
@@ -79,7 +79,11 @@ def may_be_list(setting: Setting) -> bool:
 
 FIELDS, PAIRS, SCHEMA, LINKS, TRACE = "fields", "pairs", "schema", "links", "trace"
 OF_FIELDS = ("privacy", "attack", "faults")  # settings whose values are read from tables of their fields
-REGISTRIES: dict[str, Registry[Any]] = {"family": FAMILIES, "strategy": STRATEGIES, "topology": TOPOLOGIES}
+REGISTRIES: dict[str, Registry[Any]] = {
+    "family": FAMILIES,
+    "strategy": planning.registry(),
+    "topology": TOPOLOGIES,
+}
 CANNOT = "a study stores its settings and hands them to other processes, which it cannot with this one"
 
 

@@ -71,7 +71,7 @@ def table_of(folder: str, key: str) -> tuple[Table, np.ndarray]:
             header = json.loads(arrays["header"].tobytes())
             columns = [_column(entry, arrays, number) for number, entry in enumerate(header["columns"])]
             labels = _column(header["labels"], arrays, len(columns))
-            numbers = arrays["table"] if "table" in arrays else None  # all columns, where all have one type
+            numbers = arrays.get("table")  # all columns, where all have one type
             if header["array"]:
                 table = Table.of(np.stack(columns, axis=1) if numbers is None else numbers)
             else:

@@ -523,13 +523,16 @@ def encoded_labelled(schema: Schema, labelled: tuple[Any, Any], name: str) -> tu
         return schema.encode(labelled[0]), schema.encode_labels(labelled[1])
 
 
-def warn_untested() -> None:
-    """Warn that a run will have no test errors, at the line that called `simulate` or `simulate_shards`."""
+def warn_untested(stacklevel: int) -> None:
+    """Warn that a run will have no test errors.
+
+    stacklevel  of the line that is to blame, counted from the caller of this function: 1 is that caller
+    """
     warnings.warn(
         "peers hold all rows, so none are left to test on and there is no test error; pass test=(X, y), or let peers "
         "hold fewer rows by rows_per_peer or partition",
         UserWarning,
-        stacklevel=3,  # this function, the simulation, the caller
+        stacklevel=stacklevel + 1,
     )
 
 

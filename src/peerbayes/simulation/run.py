@@ -310,9 +310,9 @@ def _simulated(
     settings, family_choice, parts, choice_bytes = chosen
     population = Population.of(settings, X, y, parts)
     if settings.schema is None:
-        warn_of_data(population.table, population.schema.columns, settings.kinds, stacklevel=2)
+        warn_of_data(population.table, population.schema.columns, settings.kinds, stacklevel=3)
     if population.test_rows is None:
-        warn_untested()
+        warn_untested(stacklevel=3)
     begin, start_bytes = drivers.agreed_start(settings, population)
     plan = drivers.plan_of(settings, population, begin)
     driver = drivers.build_driver(plan, settings, population, begin)

@@ -266,6 +266,10 @@ class Founder(NetworkFolder):
         applicant = Applicant(name, request, address, None if links is None else tuple(links))
         return self._invited([applicant], again, True)[0]
 
+    def refuse_taken(self, name: str, address: str, again: bool = False) -> None:
+        """Refuse a name or an address that `invite` would refuse, and change nothing."""
+        _refuse_taken(self.roster(), [Applicant(name, b"", address)], again)
+
     def invite_all(
         self,
         applicants: Sequence[Applicant],
@@ -293,7 +297,7 @@ class Founder(NetworkFolder):
         roster = self._settled(terms)
         earlier = {} if whole else self._certificates_of(roster, applicants)
         new = [each for each in applicants if each.name not in earlier]
-        self._refuse_taken(roster, new, again)
+        _refuse_taken(roster, new, again)
         issued = {each.name: keys.issue(key, authority, each.request, each.name) for each in track(new)}
         members = [
             Member(each.name, each.address, keys.fingerprint(certificate), keys.key_digest(certificate))
@@ -346,27 +350,6 @@ class Founder(NetworkFolder):
             if is_same and path.exists() and keys.fingerprint(path.read_bytes()) == member.certificate:
                 found[each.name] = path.read_bytes()
         return found
-
-    def _refuse_taken(self, roster: Roster, applicants: Sequence[Applicant], again: bool) -> None:
-        """Refuse names and addresses that a member has, or that two of the applicants have."""
-        users = {member.address: member.name for member in roster.members if listens(member.address)}
-        names: set[str] = set()
-        for each in applicants:
-            keys.valid_name(each.name)
-            valid_address(each.address)
-            # Many wait at one relay, and many are outbound.
-            user = users.setdefault(each.address, each.name) if listens(each.address) else each.name
-            if user != each.name:
-                raise IdentityError(
-                    f"{user} already uses {each.address}; {each.name} needs an address of its own"
-                )
-            if each.name in names:
-                raise IdentityError(f"{each.name} is to be invited twice; expected each name once")
-            if roster.has(each.name) and not again:
-                raise IdentityError(
-                    f"{each.name} is already a member; `--again` gives it a new certificate and address"
-                )
-            names.add(each.name)
 
     def close(self) -> Roster:
         """Close the roster, so that the first run can start; whoever is invited later takes part in later runs."""
@@ -470,6 +453,30 @@ def _closed(roster: Roster, terms: Terms) -> Roster:
     if (promise := terms.privacy.promise) is not None:
         refuse_thin(roster, promise)
     return roster.with_closed()
+
+
+def _refuse_taken(roster: Roster, applicants: Sequence[Applicant], again: bool) -> None:
+    """Refuse names and addresses that a member has, or that two of the applicants have."""
+    users = {member.address: member.name for member in roster.members if listens(member.address)}
+    names: set[str] = set()
+    for each in applicants:
+        keys.valid_name(each.name)
+        valid_address(each.address)
+        # Many wait at one relay, and many are outbound.
+        user = users.setdefault(each.address, each.name) if listens(each.address) else each.name
+        if user != each.name:
+            raise IdentityError(
+                f"{user} already uses {each.address}; {each.name} needs an address of its own"
+            )
+        if each.name in names:
+            raise IdentityError(f"{each.name} is to be invited twice; expected each name once")
+        if each.name in roster.revoked and not again:
+            raise IdentityError(f"{each.name!r} was revoked in {roster.network}; choose another name")
+        if roster.has(each.name) and not again:
+            raise IdentityError(
+                f"{each.name} is already a member; `--again` gives it a new certificate and address"
+            )
+        names.add(each.name)
 
 
 def _refuse_lone(roster: Roster, before: int) -> None:

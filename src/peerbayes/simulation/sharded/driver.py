@@ -168,12 +168,12 @@ def simulate_shards(X: Any = None, y: Any = None, **arguments: Unpack[ShardedArg
         sources: Iterator[Any] = iter([rows_of] * len(shard_peers))
     else:
         assignment = Assignment.of(X, y, settings, None if owners is None else owners.parts)
-        with about("X" if schema is None else "X and schema"):
+        with about("X" if schema is None else "X and schema", "peer", "kinds", "schema"):
             agreed, sizes = assignment.schema.measured_on(assignment.rows()), assignment.sizes
         test_data = settings.test if settings.test is not None else assignment.rest()
         sources = _pieces(assignment, shard_peers)
         if test_data is None:
-            warn_untested()
+            warn_untested(stacklevel=2)
     configuration = {name: as_json(getattr(settings, name)) for name in writable(ShardedArguments)}
     device = Device(None, settings.dtype)
     settings.schema, settings.sizes = agreed, sizes
