@@ -148,8 +148,8 @@ def test_the_dashboard_is_told_who_may_look(tmp_path, monkeypatch):
     from peerbayes.report.dashboard.access import Access, Address
 
     asked = []
-    monkeypatch.setattr(web_server, "Folder", lambda path, remote: asked.append(remote))
-    monkeypatch.setattr(web_server, "Feed", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(web_server, "Folder", lambda path, remote, others: asked.append(remote))
+    monkeypatch.setattr(web_server, "Feed", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
     monkeypatch.setattr(web_server.os, "nice", lambda by: None)
     (port,) = free_ports(1)
     for access in (

@@ -100,7 +100,8 @@ def test_a_run_is_saved_in_the_format_of_before(saved, run, tmp_path):
     old_header, old_arrays = files.unpack(BEFORE.read_bytes(), BEFORE)
     assert list(header["configuration"]) == list(old_header["configuration"])
     assert header["configuration"]["nodes"] == 3 and header["configuration"]["rows_per_node"] == 6
-    since = {"likelihood", "bits", "ranges"}  # which old files are read without
+    since = {"likelihood", "bits", "ranges", "seconds by round"}  # which old files are read without
+    since |= {f"histogram {part}" for part in ("counts", "rows", "edges", "columns")}
     assert set(header) - {"provenance", "scores"} == set(old_header) and set(arrays) - since <= set(
         old_arrays
     )
