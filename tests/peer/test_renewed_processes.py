@@ -80,7 +80,7 @@ def test_certificates_that_are_due_are_renewed_while_the_run_goes_on(network, co
     waited(network, lambda: Renewed.read(homes["peer-1"]).problem == "")
     for name, home in homes.items():
         assert home.key_path.read_bytes() == before[name]
-        assert "was renewed by way of" in log_text(network, name)
+        waited(network, lambda name=name: "was renewed by way of" in log_text(network, name))
     now = len(history(homes["peer-1"]))
     until_round(network, "peer-1", now + 5)
 

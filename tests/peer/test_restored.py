@@ -447,6 +447,28 @@ def test_the_log_alone_gives_the_ledger_to_the_last_release(folder):
     assert {(entry["name"], entry["digest"], entry["cost"]) for entry in earlier(folder)} == known
 
 
+def test_no_neighbour_has_a_message_before_its_release_is_in_the_log(tmp_path, monkeypatch):
+    """A round is stored, then its release is entered: whoever asks in between is told "not yet"."""
+    nodes, enter, found = {}, Ledger.enter, []
+
+    class Asked(Stopped):
+        def _node(self, home):
+            node = super()._node(home)
+            nodes[node._ledger] = node, asyncio.get_running_loop()
+            return node
+
+    def asked_first(self, name):
+        if name == "round 1":
+            node, loop = nodes[self]
+            finding = node._outbox.find(node.session.agreed, 1, node.session.neighbours[0])
+            found.append(asyncio.run_coroutine_threadsafe(finding, loop).result(HANG))
+        enter(self, name)
+
+    monkeypatch.setattr(Ledger, "enter", asked_first)
+    Asked(tmp_path)
+    assert len(found) == 3 and not any(found)
+
+
 def test_an_audit_log_put_beside_counts_once(folder, stopped):
     """Of another folder with the same rows, or of a copy: what is in both counts once."""
     together = len(current(folder))

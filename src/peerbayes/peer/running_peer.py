@@ -98,6 +98,7 @@ class RunningPeer:
         self._processes = processes = Processes(session)
         session.process = processes.own
         inbox, outbox = Inbox(session), Outbox(session, ledger)
+        self._outbox = outbox
         self._blocklist = blocklist = Blocklist(session, inbox)
         self._evidence = evidence = Evidence(session, blocklist)
         self._agreement = agreement = AgreementRunner(session, ledger, self.source, self.earlier)
@@ -195,6 +196,7 @@ class RunningPeer:
         """Restore progress and neighbours from disk, and count this start."""
         session, start = self.session, self._ledger.begin()
         session.round_index, session.stored = self.store.round() or 0, self.store.stored()
+        self._outbox.recall()
         self._processes.begin(start)
         for name, record in self.store.neighbours().items():
             self.session.neighbour_states[name] = NeighbourState(

@@ -194,6 +194,8 @@ class Outbox:
     _ready: Messages = field(default_factory=dict)
     _last: tuple[RoundRecord, dict[str, bytes]] | None = None
     """The round that was stored last, and its digests."""
+    _shown: int = 0
+    """The last round whose messages neighbours may have."""
 
     def prepared(
         self,
@@ -253,11 +255,19 @@ class Outbox:
         """Release stored messages to neighbours; those of the round before are kept for neighbours one round behind."""
         round_index = self.session.round_index
         self._ready = {key: ready for key, ready in self._ready.items() if key[0] == round_index} | messages
+        self._shown = round_index + 1
+
+    def recall(self) -> None:
+        """Release what the store has: its last round was stored by an earlier process, and is in the log by now."""
+        last = self.session.store.round()
+        self._shown = 0 if last is None else last + 1
 
     async def find(self, agreed: Agreed, round_index: int, receiver: str) -> Found:
-        """Return the message of a round to a neighbour."""
+        """Return the message of a round to a neighbour; not yet, while its release may still be missing in the log."""
         if (ready := self._ready.get((round_index, receiver))) is not None:
             return ready
+        if round_index > self._shown:
+            return None
         stored = await asyncio.to_thread(self.session.store.message, round_index, receiver)
         if stored is None:
             return "gone" if round_index < self.session.store.oldest() else None
