@@ -100,8 +100,9 @@ def test_panels_of_several_runs_share_their_axes_and_colours(open_page, several)
     )
     assert len(set(limits)) == 1
     assert page.locator("#figure-columns").count() == 1  # all runs have the same rows: one figure of them
-    # Against bytes as well.
+    # Against bytes as well; what is out of sight is drawn again once it is seen.
     page.evaluate("peerbayes.axes({ x: 'bytes', logX: true })")
+    page.locator("#figure-disagreement-0").scroll_into_view_if_needed()
     until(
         page,
         "document.getElementById('figure-disagreement-0')._fullLayout.xaxis.title.text.startsWith('bytes')",
