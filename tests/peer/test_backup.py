@@ -602,7 +602,7 @@ def test_backups_of_a_running_peer_are_whole_and_a_killed_backup_disturbs_nobody
         with subprocess.Popen(arguments, stdout=subprocess.PIPE) as killed:
             time.sleep(rng.uniform(0.0, 2.0))
             killed.send_signal(signal.SIGKILL)
-        if target.exists():  # it was whole before it had its name, also where the process was killed after that
+        if target.exists():  # killed after it was in place: it was whole before that
             with opened(target, tmp_path / f"killed-{moment}") as backup:
                 refuse_broken(backup.folder / "state.sqlite", backup.folder / "audit.jsonl")
         else:
