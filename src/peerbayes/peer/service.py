@@ -34,7 +34,7 @@ from peerbayes.peer.running_peer import RunningPeer
 from peerbayes.peer.state.audit_log import LEFT, AuditLog, Log, Tail
 from peerbayes.peer.state.disk import WAITING, Lock, Room, is_scarce, lock, running
 from peerbayes.peer.state.folder import Home, Peer
-from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent
+from peerbayes.peer.state.ledger import RESERVED, give_back, refuse_broken, reserve
 from peerbayes.peer.state.store import Store
 from peerbayes.peer.status import LINES, UNREACHED, Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks, TaskFailed
@@ -94,8 +94,8 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
     """Run the peer of a folder until it is done, or until SIGTERM or SIGINT. `process_lock` shows its phase."""
     peer = home.load()
     refuse_broken(home.state_path, home.audit_path)
-    refuse_overspent(home, peer)
     (frame, labels), away = tables_of(peer)
+    reserve(home, peer)
     connections.raise_limit()
     spare = Spare()
     store = await opened_store(home, process_lock)
@@ -141,6 +141,9 @@ async def serve(home: Home, linger: float, process_lock: Lock | None = None) -> 
             if not caught:
                 raise
             return Stopped(False, running_peer.session.round_index, caught[0])
+        except Exception:
+            give_back(home, peer)
+            raise
         finally:
             await background.stop()
             spare.close()
@@ -281,6 +284,7 @@ def set_aside(home: Home) -> Path | None:
             store.flush()
             state, start = store.value("state"), int(store.value("starts") or 0)
     _log_left(home, state, start)
+    (home.records / RESERVED).unlink(missing_ok=True)
     if not home.state_path.exists():
         return None
     target = _free(home, "state.left-{}.sqlite")

@@ -20,6 +20,7 @@ from peerbayes.errors import IdentityError, NeedsPerson, PeerbayesError, Refused
 from peerbayes.peer import service, tasks
 from peerbayes.peer.identity.roster import Roster
 from peerbayes.peer.inspection import exposure
+from peerbayes.peer.learning.held_out import Table
 from peerbayes.peer.models.card import recorded
 from peerbayes.peer.models.history import History, Version
 from peerbayes.peer.protocol import connections
@@ -36,8 +37,9 @@ from peerbayes.peer.runs.timetable import FILE as SCHEDULE
 from peerbayes.peer.runs.timetable import Schedule
 from peerbayes.peer.state.audit_log import AuditLog
 from peerbayes.peer.state.disk import Lock
-from peerbayes.peer.state.folder import Home
-from peerbayes.peer.state.ledger import refuse_broken, refuse_overspent
+from peerbayes.peer.state.folder import Home, Peer
+from peerbayes.peer.state.ledger import give_back, refuse_broken, reserve
+from peerbayes.peer.state.same_rows import undeclared
 from peerbayes.peer.status import Journal, warnings_of
 from peerbayes.peer.tasks import BackgroundTasks
 from peerbayes.privacy.exposure import WORDS
@@ -75,6 +77,8 @@ class Site:
     """Seconds to keep answering neighbours that have not finished a run."""
     process_lock: Lock | None = None
     clock: Callable[[], float] = time.time
+    beside: Sequence[Home] = ()
+    """Folders of other networks that this process serves."""
     active: dict[int, ActiveRun] = field(default_factory=dict)
 
     async def serve(self) -> None:
@@ -97,8 +101,9 @@ class Site:
         self.renewals = renewals_of(self.home, peer, self.session, transport.renew, log.info)
         self.exchange = Exchange(self.session, self.runs, self.adopt, self._waits, self.renewals)
         self.router = Router(transport, self.exchange.answer)
-        for warning in warnings_of(self.home, peer):
-            log.warning(warning)
+        for warning in (*warnings_of(self.home, peer), undeclared(self.home, self.beside)):
+            if warning:
+                log.warning(warning)
         for number in self.home.run_numbers():  # a person may have seen to what was wrong
             if (outcome := self.runs.outcome(number)) is not None and outcome.state == "failed":
                 self.runs.reopen(number)
@@ -343,12 +348,27 @@ class Site:
             self.runs.end(number, "done", "; ".join(verdict.sentences) if verdict is not None else "")
 
     async def _work(self, active: ActiveRun) -> RunningPeer:
-        number = active.entry.number
         home = await asyncio.to_thread(self.runs.prepare, active.entry)
         peer = await asyncio.to_thread(home.load)
         await asyncio.to_thread(refuse_broken, home.state_path, home.audit_path)
-        await asyncio.to_thread(refuse_overspent, home, peer)
         (frame, labels), away = await asyncio.to_thread(service.tables_of, peer)
+        await asyncio.to_thread(self._reserve, home, peer)
+        try:
+            return await self._learn(active, home, peer, (frame, labels), away)
+        except Exception:
+            give_back(home, peer)
+            raise
+
+    def _reserve(self, home: Home, peer: Peer) -> None:
+        """Reserve what a run may spend on its rows; refuse it where another folder here would not count that."""
+        if peer.terms.privacy.promise is not None and (problem := undeclared(self.home, self.beside)):
+            raise NeedsPerson(f"{problem}; with an epsilon, nothing is sent before")
+        reserve(home, peer)
+
+    async def _learn(
+        self, active: ActiveRun, home: Home, peer: Peer, rows: Table, away: Table | None
+    ) -> RunningPeer:
+        number, (frame, labels) = active.entry.number, rows
         schedule = await asyncio.to_thread(Schedule.read, self.home.folder / SCHEDULE)
         if schedule is not None and schedule.new_rows is not None:
             await asyncio.to_thread(self._rows.remember, frame, labels)
@@ -452,6 +472,8 @@ class Site:
 async def serve_all(sites: Sequence[Site]) -> list[Exception]:
     """Serve several networks; return why those ended that did, once all have."""
     problems: list[Exception] = []
+    for site in sites:
+        site.beside = [other.home for other in sites if other is not site]
 
     async def one(site: Site) -> None:
         await tasks.supervised(f"the site in {site.home.folder}", lambda: _served(site, problems))

@@ -39,6 +39,7 @@ from peerbayes.peer.state.disk import running
 from peerbayes.peer.state.folder import RUNS, Home, Peer
 from peerbayes.peer.state.ledger import ASSUMED, assume, in_all, planned_cost, refuse_overspent
 from peerbayes.peer.state.peer_settings import refuse_weaker
+from peerbayes.peer.state.same_rows import alone
 from peerbayes.peer.state.store import NoState, Store
 
 DAYS = 7.0  # that a proposal waits for approvals, unless its proposer says otherwise
@@ -331,11 +332,12 @@ class Runs:
             now + days * 86400.0, warm_from,
         )  # fmt: skip
         agreed = self._refuse_run(proposal, peer.roster, peer)
-        self.refuse_approval(proposal, agreed, peer)
-        self._keep_roster(self.home.roster_path.read_bytes(), peer.roster)
-        if not _publish(self._proposal_path(proposal), proposal.signed(peer.key, peer.certificate)):
-            raise IdentityError(f"run {number} was proposed a moment ago; see `peerbayes run list`")
-        self._decide(proposal, agreed, peer, "approve", "", by)
+        with alone(self.home):  # of two approvals over the same rows, one sees what the other one may spend
+            self.refuse_approval(proposal, agreed, peer)
+            self._keep_roster(self.home.roster_path.read_bytes(), peer.roster)
+            if not _publish(self._proposal_path(proposal), proposal.signed(peer.key, peer.certificate)):
+                raise IdentityError(f"run {number} was proposed a moment ago; see `peerbayes run list`")
+            self._decide(proposal, agreed, peer, "approve", "", by)
         return self.entry(number)
 
     def approve(self, number: int, by: str = "owner", proposal: str | None = None) -> RunEntry:
@@ -354,8 +356,9 @@ class Runs:
     def _approve(self, proposal: Proposal, by: str) -> RunEntry:
         peer = self.home.member()
         agreed = self._refuse_run(proposal, self.named_roster(proposal.roster_digest), peer)
-        self.refuse_approval(proposal, agreed, peer)
-        self._decide(proposal, agreed, peer, "approve", "", by)
+        with alone(self.home):
+            self.refuse_approval(proposal, agreed, peer)
+            self._decide(proposal, agreed, peer, "approve", "", by)
         return self.entry(proposal.number)
 
     def decline(self, number: int, reason: str = "", proposal: str | None = None) -> RunEntry:
