@@ -367,8 +367,8 @@ def refuse_overspent(home: Home, peer: Peer) -> None:
     for limit in limits:
         if promise is None:
             raise NeedsPerson(
-                f"{limit.where} allows epsilon {limit.epsilon:g} in all on these rows, and this run of {home.folder} has "
-                "no noise; expected an epsilon of every run over the same rows"
+                f"{limit.where} allows epsilon {limit.epsilon:g} in all on these rows, and this run of {home.folder} "
+                "has no noise; expected an epsilon of every run over the same rows"
             )
         if plain := _without_noise(home):
             raise NeedsPerson(
